@@ -1,23 +1,30 @@
 """python -m tests.mutation simserve/state --n 50 --seed 0: break modules in small ways; list what no test caught.
 
-Each fault goes into a copy of the checkout, where the tests of the same folder, or of `--tests`, run until the first
-failure.
+The tests of the same folder, or of `--tests`, are collected once. Each fault goes into the code of a copy of this
+process, which runs them until the first failure, those first that caught the faults before.
 """
 
 import argparse
 import ast
-import shutil
-import subprocess
+import gc
+import os
+import resource
 import sys
-import tempfile
-from collections.abc import Iterator
-from copy import deepcopy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from random import Random
+from types import CodeType, FunctionType
+
+import pytest
+from _pytest.main import pytest_runtestloop
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_S = 300
-"""Time of a test run after which a fault counts as caught: it made the code run on."""
+MOST_BYTES = 4 * 2**30
+"""Memory of a test run; a fault may fill all of it."""
 
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE,
@@ -42,15 +49,81 @@ SWAPS: dict[type, type] = {
 }
 
 
-def faults(tree: ast.Module) -> Iterator[tuple[str, ast.Module]]:
-    """Yield each fault of a module as its line and kind, and the module with it."""
-    nodes = list(ast.walk(tree))
-    for place, node in enumerate(nodes):
-        for kind in _kinds(node):
-            broken = deepcopy(tree)
-            target = list(ast.walk(broken))[place]
-            _break(broken, target, kind)
-            yield f"{getattr(node, 'lineno', 0)}: {kind} in `{ast.unparse(node).splitlines()[0][:70]}`", broken
+@dataclass(frozen=True)
+class Fault:
+    """A module with a fault."""
+
+    module: Path
+    label: str
+    """Line and kind."""
+    place: int
+    """Number of the node among all that `ast.walk` yields."""
+    kind: str
+    function: tuple[str, int] | None
+    """Name and first line of the function or method whose body has it; None outside of functions."""
+
+    def code(self) -> CodeType:
+        """Return the code of the module."""
+        tree = ast.parse(self.module.read_text(encoding="utf-8"))
+        _break(tree, list(ast.walk(tree))[self.place], self.kind)
+        return compile(tree, self.module, "exec", dont_inherit=True)
+
+    def is_put_in_place(self) -> bool:
+        """Give its code to the function, wherever that is used; return whether it was there and could take it."""
+        live = [each for each in gc.get_objects() if isinstance(each, FunctionType) and self._is_in(each.__code__)]
+        new = next((each for each in _inner(self.code()) if self._is_in(each)), None)
+        if new is None or not live or any(each.__code__.co_freevars != new.co_freevars for each in live):
+            return False
+        for each in live:
+            each.__code__ = new
+        return True
+
+    def _is_in(self, code: CodeType) -> bool:
+        return self.function == (code.co_qualname, code.co_firstlineno) and code.co_filename == str(self.module)
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _inner(constant)
+
+
+def faults(module: Path) -> list[Fault]:
+    """Return all faults of a module."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    without_effect, functions = set(_without_effect(tree)), dict(_functions(tree, ""))
+    result = []
+    for place, node in enumerate(ast.walk(tree)):
+        for kind in _kinds(node) if node not in without_effect else ():
+            label = f"{getattr(node, 'lineno', 0)}: {kind} in `{ast.unparse(node).splitlines()[0][:70]}`"
+            result.append(Fault(module, label, place, kind, functions.get(node)))
+    return result
+
+
+def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[ast.AST, tuple[str, int]]]:
+    """Yield each node in the body of a function or method, with the name and first line of that."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            first_line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            for statement in node.body:
+                yield from ((inner, (f"{prefix}{node.name}", first_line)) for inner in ast.walk(statement))
+
+
+def _without_effect(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield what matters to no caller: type hints, the text of errors, `repr`, and what only type checkers read."""
+    for node in ast.walk(tree):
+        parts: list[ast.AST | None] = []
+        if isinstance(node, ast.arg | ast.AnnAssign):
+            parts = [node.annotation]
+        elif isinstance(node, ast.FunctionDef):
+            parts = [node] if node.name == "__repr__" else [node.returns]
+        elif isinstance(node, ast.Raise) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            parts = [node]
+        for part in parts:
+            yield from ast.walk(part) if part is not None else ()
 
 
 def _kinds(node: ast.AST) -> Iterator[str]:
@@ -62,7 +135,7 @@ def _kinds(node: ast.AST) -> Iterator[str]:
         yield "condition"
     if isinstance(node, ast.Constant) and type(node.value) is int:
         yield "constant"
-    if isinstance(node, ast.Return) and node.value is not None:
+    if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
         yield "result"
     if isinstance(node, ast.Break | ast.Continue):
         yield "jump"
@@ -71,7 +144,7 @@ def _kinds(node: ast.AST) -> Iterator[str]:
 
 
 def _break(tree: ast.Module, node: ast.AST, kind: str) -> None:
-    if isinstance(node, ast.Compare):
+    if kind == "comparison" and isinstance(node, ast.Compare):
         node.ops[0] = SWAPS[type(node.ops[0])]()
     elif isinstance(node, ast.BoolOp | ast.BinOp | ast.AugAssign):
         node.op = SWAPS[type(node.op)]()
@@ -86,23 +159,90 @@ def _break(tree: ast.Module, node: ast.AST, kind: str) -> None:
         for parent in ast.walk(tree):
             for _, body in ast.iter_fields(parent):
                 if isinstance(body, list) and node in body:
-                    body[body.index(node)] = new
+                    body[body.index(node)] = ast.copy_location(new, node)
     ast.fix_missing_locations(tree)
 
 
-def _is_caught(checkout: Path, module: Path, broken: ast.Module, tests: list[str]) -> bool:
-    """Return whether a test fails with the fault."""
-    before = (checkout / module).read_text(encoding="utf-8")
-    (checkout / module).write_text(ast.unparse(broken), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
-    environment = {"PYTHONPATH": str(checkout), "PATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, timeout=MOST_S, check=False)
-        return done.returncode != 0
-    except subprocess.TimeoutExpired:
+class Mutation:
+    """Plugin of pytest that runs the collected tests once for each fault, in a process each."""
+
+    def __init__(self, tried: Sequence[Fault], again: Sequence[str]) -> None:
+        self.tried = tried
+        self.again = again
+        """Arguments of a process that breaks a module while it imports it, without the number of the fault."""
+        self.missed: list[Fault] = []
+        self.limit_s = 600.0
+        """Time of a test run after which a fault counts as caught: it made the code run on."""
+        self.pipe = -1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try every fault."""
+        start_s = time.monotonic()
+        if self._is_caught(session, None):
+            raise pytest.UsageError("the tests must pass where there is no fault")
+        self.limit_s = 20 + 10 * (time.monotonic() - start_s)
+        for number, fault in enumerate(self.tried):
+            if not self._is_caught(session, number):
+                self.missed.append(fault)
+                print(f"{fault.module.relative_to(ROOT)}:{fault.label}", flush=True)
         return True
-    finally:
-        (checkout / module).write_text(before, encoding="utf-8")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tell the first process which test failed."""
+        if report.failed:
+            os.write(self.pipe, report.nodeid.encode())
+
+    def _is_caught(self, session: pytest.Session, number: int | None) -> bool:
+        """Return whether a test fails with a fault, and let that test run first from then on."""
+        reading, self.pipe = os.pipe()
+        child = os.fork()
+        if not child:
+            self._run(session, number)
+        os.close(self.pipe)
+        is_caught = _fails(child, self.limit_s)
+        caught_by = os.read(reading, 10_000).decode()
+        os.close(reading)
+        session.items.sort(key=lambda item: item.nodeid != caught_by)
+        return is_caught
+
+    def _run(self, session: pytest.Session, number: int | None) -> None:
+        """Run the tests with a fault, and end the process."""
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+        status = 1
+        with suppress(BaseException):
+            if number is not None and not self.tried[number].is_put_in_place():
+                os.execv(sys.executable, [sys.executable, "-m", "tests.mutation", *self.again, f"--fault={number}"])
+            pytest_runtestloop(session)
+            status = 1 if session.testsfailed else 0
+        os._exit(status)
+
+
+def _fails(child: int, limit_s: float) -> bool:
+    """Return whether a process ends with an error, or not in time."""
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status != 0
+        time.sleep(0.005)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return True
+
+
+def _import_with(fault: Fault) -> None:
+    """Let the module be imported with its fault."""
+    honest = SourceFileLoader.get_code
+
+    def get_code(self: SourceFileLoader, name: str) -> CodeType | None:
+        return fault.code() if self.path == str(fault.module) else honest(self, name)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
 
 
 def main() -> int:
@@ -112,29 +252,23 @@ def main() -> int:
     parser.add_argument("--n", type=int, help="number of faults, drawn from all [default: all]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tests", nargs="+", help="tests to run [default: the folder of the same name]")
+    parser.add_argument("--fault", type=int, help="run the tests once, with this one of them")
     arguments = parser.parse_args()
     place = (ROOT / arguments.place).resolve()
     modules = [place] if place.is_file() else sorted(place.rglob("*.py"))
-    every = [
-        (module.relative_to(ROOT), *fault)
-        for module in modules
-        for fault in faults(ast.parse(module.read_text(encoding="utf-8")))
-    ]
+    every = [fault for module in modules for fault in faults(module)]
     tried = every if arguments.n is None else Random(arguments.seed).sample(every, min(arguments.n, len(every)))
-    missed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        checkout = Path(folder) / "checkout"
-        for part in ("simserve", "calibration", "scenarios", "traces", "tests", "pyproject.toml"):
-            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-            checkout.mkdir(exist_ok=True)
-            copy(ROOT / part, checkout / part)
-        for module, label, broken in tried:
-            tests = arguments.tests or [f"tests/{module.parts[1]}"]
-            if not _is_caught(checkout, module, broken, tests):
-                missed += 1
-                print(f"{module}:{label}", flush=True)
-    print(f"{len(tried) - missed} of {len(tried)} faults caught ({len(every)} in all)")
-    return 1 if missed > 0.05 * len(tried) else 0
+    tests = arguments.tests or [f"tests/{place.relative_to(ROOT).parts[1]}"]
+    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *tests]
+    if arguments.fault is not None:
+        _import_with(tried[arguments.fault])
+        return int(pytest.main(options))
+    mutation = Mutation(tried, sys.argv[1:])
+    if pytest.main(options, [mutation]) not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return 2
+    n_missed = len(mutation.missed)
+    print(f"{len(tried) - n_missed} of {len(tried)} faults caught ({len(every)} in all)")
+    return 1 if n_missed > 0.05 * len(tried) else 0
 
 
 if __name__ == "__main__":
