@@ -82,8 +82,14 @@ def lines_with(pattern: re.Pattern[str]) -> list[str]:
 
 
 def test_names_are_terms_of_the_field() -> None:
-    names = {(each, str(path)) for path in FILES for node in ast.walk(nodes(path)) for each in names_of(node)}
+    names = {(each, str(path)) for path in FILES for node in in_code(nodes(path)) for each in names_of(node)}
     assert [pair for pair in sorted(names) if pair[0] in BANNED.split()] == []
+
+
+def in_code(tree: ast.Module) -> set[ast.AST]:
+    """Return all nodes but keys of files that schemas declare, which stay as they are once they were written."""
+    schemas = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name.endswith("Json")]
+    return {*ast.walk(tree)} - {each.target for one in schemas for each in one.body if isinstance(each, ast.AnnAssign)}
 
 
 def names_of(node: ast.AST) -> list[str]:

@@ -1,6 +1,5 @@
 """`simserve compare`: which of two servers carries more load, and by how much each measure differs."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,8 +33,6 @@ def compare(
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.cli.check import load_progress
-    from simserve.metrics.results import reading_back
-    from simserve.scenario import Scenario
     from simserve.study.compare.compare import REPLICATIONS, read_side
     from simserve.study.compare.compare import compare as compare_sides
     from simserve.tables.folder import check_folder
@@ -45,8 +42,7 @@ def compare(
     sides = read_side(a), read_side(b)
     if out is not None:
         check_folder(out, COMPARISON)
-    are_results = not any(isinstance(side.what, Scenario) for side in sides)
-    with terminal.progress_bar() as bar, reading_back(a, b) if are_results else nullcontext():
+    with terminal.progress_bar() as bar:
         shown = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
         match = compare_sides(*sides, replications or REPLICATIONS, shown, load_progress(bar)).as_data()
     if out is not None:

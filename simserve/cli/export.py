@@ -26,7 +26,6 @@ def export(
     """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
     from simserve.cli import terminal
     from simserve.metrics.result_folder import read_result_folders
-    from simserve.metrics.results import reading_back
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import EXPORT
@@ -38,8 +37,7 @@ def export(
         check_workbook_file(xlsx)
     if csv is not None:
         check_folder(csv, EXPORT)
-    with reading_back(*directories):
-        sheets = sheets_of(read_result_folders(directories))
+    sheets = sheets_of(read_result_folders(directories))
     for place in (_workbook(sheets, xlsx), _files(sheets, csv)):
         if place is not None:
             terminal.result(place)

@@ -16,15 +16,13 @@ def report(
     """Rebuild the page of an earlier run."""
     from simserve import load_results
     from simserve.cli import terminal
-    from simserve.metrics.results import reading_back
     from simserve.report.page import render
     from simserve.tables.files import replace_text
 
     traces = trace_file.wanted(timeline, timeline_requests, directory)
-    with reading_back(directory):
-        results = load_results(directory)
-        drawn = [each.draw(results) for each in traces]
-        text = render(results)
+    results = load_results(directory)
+    drawn = [each.draw(results) for each in traces]
+    text = render(results)
     for each in drawn:
         each.write()
         terminal.warnings(each.left_out)

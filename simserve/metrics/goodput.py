@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
+
+if TYPE_CHECKING:
+    from simserve.metrics.summary_schema import AttainmentJson, GoodputJson
 
 GOALS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "e2e_s": "e2e_s", "itl_s": "max_itl_s"}
 """Each goal of an SLO and the column that must not exceed it: an ITL goal holds when the largest gap does."""
@@ -51,7 +54,7 @@ def all_met(met: Mapping[str, Flags]) -> Flags | None:
     return np.logical_and.reduce(list(met.values())) if met else None
 
 
-def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> dict[str, Any] | None:
+def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> "AttainmentJson | None":
     """Return the share of the window's arrivals that met every SLO, with its interval and with other denominators.
 
     A rejected, timed-out or unfinished request is a miss. None without an SLO.
@@ -83,7 +86,7 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> d
     }
 
 
-def goodput(n_met: int, window: Window, facts: RunFacts) -> dict[str, float]:
+def goodput(n_met: int, window: Window, facts: RunFacts) -> "GoodputJson":
     """Return SLO-meeting requests per second of the window, per GPU and second, and per dollar at catalog prices."""
     gpus = Lifetimes(facts).gpus_by_pool(window.span_s).tolist()
     n_gpus = sum(gpus)

@@ -1,6 +1,6 @@
 """KV: blocks in total, peak use, and the cost of preemption."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,11 +9,14 @@ from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
 
+if TYPE_CHECKING:
+    from simserve.metrics.summary_schema import KvUseJson, PreemptionsJson
+
 NEAR_LIMIT_FRAC = 0.9
 """Peak share of KV blocks above which their number decides the result, so it should be a measured one."""
 
 
-def kv_use(facts: RunFacts) -> dict[str, Any]:
+def kv_use(facts: RunFacts) -> "KvUseJson":
     """Return blocks and tokens of the whole cluster, a mean over the run, and the peak of the replica closest to its
     limit."""
     totals = [facts.pools[pool].n_blocks for pool in facts.replica_pool]
@@ -37,7 +40,7 @@ def unverified_peak_frac(facts: RunFacts) -> float:
     return max((peak / pool.n_blocks for pool, peak in estimated if pool.n_blocks), default=0.0)
 
 
-def preemptions(requests: Columns, window: Window) -> dict[str, Any]:
+def preemptions(requests: Columns, window: Window) -> "PreemptionsJson":
     """Return the preemptions of the window's requests and the tokens they recomputed."""
     times = requests["n_preemptions"][window.has]
     n_requests = int(np.count_nonzero(times))

@@ -1,14 +1,17 @@
 """Prefix cache: the cached share of prompts."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
 
+if TYPE_CHECKING:
+    from simserve.metrics.summary_schema import PrefixHitsJson
 
-def prefix_cache(requests: Columns, window: Window) -> dict[str, Any]:
+
+def prefix_cache(requests: Columns, window: Window) -> "PrefixHitsJson":
     """Return the hits of the window's requests, without those after a preemption."""
     cached, prompts = requests["cached_tokens"][window.has], requests["prompt_tokens"][window.has]
     n_tokens = int(prompts.sum())

@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import OutputError
+from simserve.metrics.study_schemas import CapacityAnswer, ComparisonAnswer, PlanAnswer, SweepAnswer
+from simserve.metrics.summary_schema import Summary
 from simserve.tables.columns import Columns
 from simserve.tables.files import read_json
 from simserve.tables.folder import kind_of
 from simserve.tables.kinds import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind
 from simserve.tables.schema import TABLES
 
-ANSWERS = {
-    RUN: ("summary.json", ("schema", "name", "requests", "pools", "trust", "window")),
-    CAPACITY: ("capacity.json", ("asked", "scenario", "goal_frac", "slo", "answer")),
-    COMPARISON: ("comparison.json", ("a", "b", "how", "confidence", "measures")),
-    PLAN: ("plan.json", ("sentence", "scenario", "demand", "assumed", "options")),
-    SWEEP: ("sweep.json", ("scenario", "keys", "seeds", "fronts", "best", "points")),
+ANSWERS: dict[Kind, tuple[str, Any]] = {
+    RUN: ("summary.json", Summary),
+    CAPACITY: ("capacity.json", CapacityAnswer),
+    COMPARISON: ("comparison.json", ComparisonAnswer),
+    PLAN: ("plan.json", PlanAnswer),
+    SWEEP: ("sweep.json", SweepAnswer),
 }
-"""The answer file of each command, and its required keys."""
+"""The answer file of each command, and its schema."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,24 @@ def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
 
 def _read(directory: Path) -> ResultFolder:
     kind = kind_of(directory)
-    name, keys = ANSWERS[kind]
-    answer = read_json(directory / name)
-    missing = [key for key in keys if key not in answer]
-    if missing:
-        rule = f"must be what simserve {kind.name} writes"
-        raise OutputError(f"{directory / name}: {rule}, got no {', '.join(missing)}; run the command again")
+    answer = read_answer(directory, kind)
     return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
+
+
+def read_answer(directory: Path, kind: Kind) -> dict[str, Any]:
+    """Read the answer file of a folder. Raises OutputError unless it has the names and types of its schema."""
+    from pydantic import TypeAdapter, ValidationError  # late: only folders that are read back need it
+
+    from simserve.plugins.validation import problems_of
+
+    name, schema = ANSWERS[kind]
+    answer = read_json(directory / name)
+    try:
+        TypeAdapter(schema).validate_python(answer, strict=True)
+    except ValidationError as error:
+        problem = replace(problems_of(error, answer)[0], remedy="run the command again")
+        raise OutputError(f"{directory / name}: {problem}") from None
+    return answer
 
 
 def _label(kind: Kind, answer: Mapping[str, Any]) -> str:

@@ -3,8 +3,7 @@
 RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, time series, summary, vllm_bench
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,11 +16,15 @@ from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json
 from simserve.tables.folder import check_folder, result_folder
+from simserve.tables.kinds import RUN
 from simserve.tables.run_tables import RunTables
-from simserve.tables.schema import MORE_TABLES, SCHEMA, TABLES
+from simserve.tables.schema import MORE_TABLES, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MOST = 10**18
+"""Limit of times, rates and tokens that are read back, as of those in summary.json."""
 
 StepRows = Literal["stretch", "full", "none"]
 """Rows of steps.parquet: one a stretch, one a step, or no file, nor spans.parquet."""
@@ -130,15 +133,13 @@ class Results:
 
 def load_results(directory: str | Path) -> Results:
     """Read the results of a run. Raises OutputError if the folder does not hold any."""
+    from simserve.metrics.result_folder import read_answer
     from simserve.tables.parquet import read_table
 
     folder = Path(directory)
     if not folder.is_dir():
         raise OutputError(f"{folder}: no such folder; name what `simserve run` wrote")
-    summary = read_json(folder / "summary.json")
-    if summary.get("schema") != SCHEMA or "window" not in summary:
-        rule = f"must be a summary of schema {SCHEMA}"
-        raise OutputError(f"{folder / 'summary.json'}: {rule}, got {summary.get('schema')}; run the scenario again")
+    summary = read_answer(folder, RUN)
     tables = {
         name: read_table(folder / f"{name}.parquet", fields)
         for name, fields in (TABLES | MORE_TABLES).items()
@@ -153,18 +154,8 @@ def load_results(directory: str | Path) -> Results:
     except (OSError, UnicodeDecodeError) as error:
         raise OutputError(f"{scenario}: cannot be read ({error}); run the scenario again") from None
     columns = {name: columns for name, (columns, _) in tables.items()}
+    _check_bounds(folder, columns, len(facts.replica_pool))
     return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
-
-
-@contextmanager
-def reading_back(*folders: Path) -> Iterator[None]:
-    """Turn what a folder of spoilt content breaks, wherever it is read, into OutputError."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        places = " or ".join(map(str, folders))
-        rule = f"must be as simserve wrote it ({type(error).__name__}: {error})"
-        raise OutputError(f"{places}: {rule}; run the command again") from error
 
 
 def _is_there(folder: Path, name: str) -> bool:
@@ -180,3 +171,16 @@ def _facts(path: Path, metadata: dict[str, str], wall_s: Any) -> RunFacts:
     except (AttributeError, KeyError, TypeError, ValueError):
         rule = "must carry the facts of its run, as this version of simserve writes them"
         raise OutputError(f"{path}: {rule}; run the scenario again") from None
+
+
+def _check_bounds(folder: Path, columns: Mapping[str, Columns], n_replicas: int) -> None:
+    """Raise OutputError unless what is drawn as it is has no gaps, and the time series is of these replicas."""
+    limits = {("timeseries", "replica"): n_replicas - 1}
+    limits |= {("timeseries", field.name): MOST for field in TABLES["timeseries"] if field.kind == "float"}
+    limits |= {("requests", name): MOST for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    for (table, name), most in limits.items():
+        column = columns[table][name]
+        wrong = column[~((column >= 0) & (column <= most))]
+        if len(wrong):
+            rule = f"must be from 0 to {most:g}, got {wrong[0]:g}"
+            raise OutputError(f"{folder / table}.parquet: {name}: {rule}; run the scenario again")

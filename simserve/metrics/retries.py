@@ -1,12 +1,15 @@
 """Retries: attempts per request, final outcomes, and wasted computation."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simserve.metrics.stats import distribution, level_name
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
+
+if TYPE_CHECKING:
+    from simserve.metrics.summary_schema import WastedJson
 
 
 def retries(requests: Columns, window: Window) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
     }
 
 
-def wasted(requests: Columns, steps: Columns) -> dict[str, Any]:
+def wasted(requests: Columns, steps: Columns) -> "WastedJson":
     """Return the tokens computed in the whole run for clients that gave up, and their share of all computed tokens."""
     n_tokens = int(requests["wasted_tokens"].sum())
     decoded = steps["decode_requests"].astype(np.int64) * steps["n_steps"]

@@ -1,7 +1,7 @@
 """Routing: load balance over replicas, and session affinity."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,8 +10,11 @@ from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
 
+if TYPE_CHECKING:
+    from simserve.metrics.summary_schema import RoutingJson
 
-def routing(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
+
+def routing(requests: Columns, window: Window, facts: RunFacts) -> "RoutingJson | None":
     """Return the balance of the replicas that the router chooses among; None without a choice."""
     entries = np.array([facts.pools[pool].role != "decode" for pool in facts.replica_pool])
     n = int(np.count_nonzero(entries))

@@ -1,6 +1,6 @@
 """Speculation: the benefit and the cost of proposing tokens."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,10 +8,13 @@ from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, SpeculationFacts
 
+if TYPE_CHECKING:
+    from simserve.metrics.summary_schema import SpeculationJson
+
 
 def speculation(
     requests: Columns, spans: Columns, steps: Columns, window: Window, facts: RunFacts
-) -> dict[str, Any] | None:
+) -> "SpeculationJson | None":
     """Return the speculation of the window's finished requests in pools that speculate; None without any.
 
     A request-step is a decode step of one request. drafting_frac is a share of the compute time of those pools in the

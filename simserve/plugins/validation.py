@@ -49,6 +49,8 @@ RULES = {
     "too_long": "must have at most {max_length} items",
     "string_pattern_mismatch": "must match {pattern}",
     "string_too_short": "must not be empty",
+    "union_tag_not_found": "must have {discriminator}",
+    "union_tag_invalid": "must have one of {expected_tags} as {discriminator}",
     "value_error": "{error}",
     "assertion_error": "{error}",
 }

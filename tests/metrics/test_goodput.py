@@ -24,7 +24,7 @@ def everything(n: int) -> Window:
     return Window(0.0, 10.0, 10.0, "last arrival", np.ones(n, np.bool_))
 
 
-def attained(columns: Columns, **slo: float) -> dict[str, Any]:
+def attained(columns: Columns, **slo: float) -> Any:
     result = attainment(columns, everything(len(columns["output_tokens"])), met_by_goal(columns, slo))
     assert result is not None
     return result

@@ -229,7 +229,7 @@ def _has_slo(result: Mapping[str, Any]) -> bool:
 
 def value(point: Mapping[str, Any], key: str) -> float | None:
     """Return a mean over shared seeds."""
-    return None if point["measures"] is None else number(point["measures"][key]["value"])
+    return number(((point["measures"] or {}).get(key) or {}).get("value"))
 
 
 def has_goodput(point: Mapping[str, Any]) -> bool:

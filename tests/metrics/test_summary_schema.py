@@ -1,0 +1,209 @@
+"""The schemas of answer files: what runs write, what is read back, and the page of the names."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ConfigDict, TypeAdapter
+from typing_extensions import is_typeddict
+
+from simserve import load_results
+from simserve.errors import OutputError
+from simserve.metrics import summary_schema
+from simserve.metrics.result_folder import read_result_folders
+from simserve.metrics.results import Results
+from simserve.metrics.summary_schema import Summary
+from simserve.tables.schema import SPLIT
+from tests.cli.invoke import invoke
+from tests.metrics.stories import random_story, run_facts
+from tests.report.answers_by_hand import capacity_answer, comparison_answer, plan_answer, replicas_answer, sweep_answer
+from tests.test_golden import GOLDEN, run
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "summary.schema.json"
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of summary.json; `python -m tests.metrics.test_summary_schema` writes it again."""
+    schema = untitled(TypeAdapter(Summary).json_schema())
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
+
+
+def untitled(value: Any) -> Any:
+    """Return a schema without titles, which only repeat the names of keys."""
+    if isinstance(value, dict):
+        return {key: untitled(inner) for key, inner in value.items() if key != "title"}
+    return [untitled(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+def no_more(monkeypatch: pytest.MonkeyPatch) -> TypeAdapter[Any]:
+    """Return the schema of a summary without keys beyond those that it declares."""
+    for each in vars(summary_schema).values():
+        if is_typeddict(each):
+            monkeypatch.setattr(each, "__pydantic_config__", ConfigDict(extra="forbid"), raising=False)
+    return TypeAdapter(Summary)
+
+
+@pytest.mark.parametrize(
+    "name", ["classes.yaml", "agents.yaml", "conditional_disaggregation.yaml", "host_tier.yaml", "speculation.yaml"]
+)
+def test_runs_write_what_is_declared_and_nothing_else(no_more: TypeAdapter[Any], name: str) -> None:
+    assert name in GOLDEN["short"]
+    no_more.validate_python(run(name, is_short=True).summary, strict=True)
+
+
+def test_the_page_has_the_schema() -> None:
+    assert FILE.read_text(encoding="utf-8") == schema_text(), "python -m tests.metrics.test_summary_schema"
+
+
+def test_the_parts_of_a_latency_are_those_of_the_tables() -> None:
+    assert set(summary_schema.TimePartsJson.__annotations__) == {*SPLIT, "transfer_wait_s", "preempted_s"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("declared") / "out"
+    _, tables = random_story(3, n_requests=40, most_rows=150)
+    Results.from_run(tables, run_facts(tables, n_replicas=2, slo={"ttft_s": 0.5, "tpot_s": 0.05}), "").write(place)
+    return place
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(folder, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def changed(folder: Path, path: str, value: Any) -> None:
+    """Put a value at a dotted path of the summary."""
+    summary = json.loads((folder / "summary.json").read_text())
+    *parents, last = path.split(".")
+    place = summary
+    for key in parents:
+        place = place[int(key) if isinstance(place, list) else key]
+    place[last] = value
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "rule"),
+    [
+        ("requests.arrived", "12", "must be a whole number, got '12'"),
+        ("ttft_s.p99", [1], "must be a number, got [1]"),
+        ("ttft_s.p99", float("nan"), "must be at most 1e+18, got NaN"),
+        ("pools.0.n_replicas", True, "must be a whole number, got true"),
+        ("pools.0.gpu", None, "must be text, got nothing"),
+        ("trust.steady", "lazy", "must be one of growing, critical, undetermined or steady, got 'lazy'"),
+        ("schema", "simserve/9", "must be 'simserve/1', got 'simserve/9'"),
+        ("offered_per_s", 1e300, "must be at most 1e+18, got 1e+300"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place(copy: Path, path: str, value: Any, rule: str) -> None:
+    changed(copy, path, value)
+    for arguments in (("report", copy), ("export", copy, "--csv", copy.parent / "csv"), ("compare", copy, copy)):
+        outcome = invoke(*arguments)
+        assert outcome.exit_code == 2
+        assert outcome.err == f"simserve: error: {copy / 'summary.json'}: {path}: {rule}; run the command again\n"
+
+
+def test_later_keys_are_kept_and_earlier_files_load(copy: Path) -> None:
+    changed(copy, "of_a_later_version", {"a": [1]})
+    assert load_results(copy).summary["of_a_later_version"] == {"a": [1]}
+    first = json.loads((copy / "summary.json").read_text())
+    since = {"answer", "load", "time_split", "slo_classes", "classes", "tenants", "fleet", "served_per_s", "prediction"}
+    since |= {"retries", "wasted", "prefix_cache", "transfer", "routing", "host_tier", "sessions", "speculation"}
+    kept = {key: value for key, value in first.items() if key not in since}
+    kept["trust"] = {key: kept["trust"][key] for key in ("calibrated", "kv_verified", "saturated", "n_requests")}
+    (copy / "summary.json").write_text(json.dumps(kept))
+    assert load_results(copy).summary == kept
+    assert invoke("report", copy).exit_code == invoke("export", copy, "--csv", copy.parent / "csv").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"), [("timeseries", "queue_len", None), ("requests", "arrival_s", -1.0)]
+)
+def test_a_table_that_cannot_be_drawn_is_refused(copy: Path, table: str, column: str, value: float | None) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = copy / f"{table}.parquet"
+    content = pq.read_table(path)
+    field = content.schema.field(column)
+    cells = pa.array([value, *content[column].to_pylist()[1:]], field.type)
+    pq.write_table(content.set_column(content.column_names.index(column), field, cells), path)
+    with pytest.raises(OutputError, match=rf"{table}.parquet: {column}: must be from 0 to 1e\+18, got .*; run"):
+        load_results(copy)
+
+
+STUDIES = {
+    "capacity": capacity_answer(),
+    "replicas": replicas_answer(),
+    "compare": comparison_answer(),
+    "plan": plan_answer(),
+    "sweep": sweep_answer(),
+}
+
+
+def written(answer: Any, command: str, folder: Path) -> Path:
+    """Write the answer file of a study."""
+    folder.mkdir()
+    names = {"compare": "comparison", "replicas": "capacity"}
+    (folder / f"{names.get(command, command)}.json").write_text(json.dumps(answer))
+    if command == "sweep":
+        (folder / "sweep.parquet").touch()
+    return folder
+
+
+def numbers(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the places of all numbers."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if isinstance(inner, int | float) and not isinstance(inner, bool):
+            yield (*path, key)
+        yield from numbers(inner, (*path, key))
+
+
+@pytest.mark.parametrize("command", STUDIES)
+def test_no_number_of_a_study_may_be_text(command: str, tmp_path: Path) -> None:
+    answer = json.loads(json.dumps(STUDIES[command].answer))
+    assert read_result_folders([written(answer, command, tmp_path / "good")])[0].answer == answer
+    free = {"values", "months", "version"}  # what no reader computes with
+    for number, path in enumerate(path for path in numbers(answer) if not free & set(path)):
+        spoilt = json.loads(json.dumps(answer))
+        place = spoilt
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = "many"
+        if not is_read(command, path):
+            continue
+        with pytest.raises(OutputError, match=r"json: .*: must be .*, got 'many'; run the command again"):
+            read_result_folders([written(spoilt, command, tmp_path / str(number))])
+
+
+def is_read(command: str, path: tuple[str | int, ...]) -> bool:
+    """Return whether readers know the key: plans have columns that only the table shows."""
+    return command != "plan" or path[-1] not in ("usd_per_hour", "usd_per_month")
+
+
+@pytest.mark.parametrize(
+    ("command", "change", "rule"),
+    [
+        ("replicas", {"points": [STUDIES["replicas"].answer["points"][0]]}, "must have a point with the replicas of"),
+        ("sweep", {"keys": ["gpu"]}, "must name each key of a point in keys"),
+        ("sweep", {"best": {"per_usd": None, "goodput": None, "cheapest": {"point": 2}}}, "must have measures of poi"),
+        ("sweep", {"points": STUDIES["sweep"].answer["points"][1:]}, "must have its points in the order of their numb"),
+        ("compare", {"decision": {"verdict": None, "reason": 1}}, "decision.* must be"),
+        ("capacity", {"asked": "speed"}, "must have one of 'rate', 'concurrency', 'replicas', 'ratio' as 'asked', got"),
+    ],
+)
+def test_answers_that_contradict_themselves_are_refused(
+    command: str, change: dict[str, Any], rule: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OutputError, match=rule):
+        read_result_folders([written({**STUDIES[command].answer, **change}, command, tmp_path / "out")])
+
+
+if __name__ == "__main__":
+    FILE.write_text(schema_text(), encoding="utf-8")
