@@ -1,5 +1,6 @@
 """Files: atomic replacement of text files, and strict JSON."""
 
+import glob
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import numpy as np
 
 from simserve import input_files
 from simserve.errors import OutputError
+from simserve.tables.swap import locked
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -31,16 +33,26 @@ def replace_with(path: Path, write: Callable[[Path], object]) -> None:
         if path.exists() and not path.is_file():
             write(path)
             return
-        write(extra)
-        with extra.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(extra, path)
+        _remove_partial_files(path)
+        extra.touch()
+        with locked(extra) as descriptor:
+            write(extra)
+            os.fsync(descriptor)
+            os.replace(extra, path)
     except OSError as error:
         text = os.strerror(error.errno) if error.errno else str(error)
         raise OutputError(f"{path}: must be writable, got {text}; free space or permit it") from error
     finally:
         with suppress(OSError):
             extra.unlink(missing_ok=True)
+
+
+def _remove_partial_files(path: Path) -> None:
+    """Remove what killed processes have left of this file; those that still write it hold a lock."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if partial.suffixes[-2].lstrip(".").isdecimal():
+            with suppress(OSError), locked(partial):
+                partial.unlink()
 
 
 def json_text(value: Any) -> str:

@@ -24,7 +24,7 @@ def swap(new: Path, place: Path) -> None:
     if not place.exists():
         os.rename(new, place)
     else:
-        with _locked(place):  # its name will be that of the next writer's folder, until it is removed
+        with locked(place):  # its name will be that of the next writer's folder, until it is removed
             _replace(new, place)
     _sync_names(place.parent)
 
@@ -64,7 +64,7 @@ def partial_folder(place: Path) -> Iterator[Path | None]:
         with suppress(FileExistsError):
             partial.mkdir()
         try:
-            with _locked(partial) as lock:
+            with locked(partial) as lock:
                 if _is_same(lock, partial):  # and not one that its writer has just moved or removed
                     try:
                         _empty(partial)
@@ -79,9 +79,9 @@ def partial_folder(place: Path) -> Iterator[Path | None]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Open and lock a folder. Raises BlockingIOError where another process holds the lock."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def locked(path: Path) -> Iterator[int]:
+    """Open and lock a folder or file. Raises BlockingIOError where another process holds the lock."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
