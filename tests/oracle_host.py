@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from simserve.cost.host_tier import HostTierSpec
 from simserve.state.request import Phase, Request
 from simserve.units import to_ps
+from tests.oracle_cache import Key
 from tests.oracle_counters import came
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ class OracleRead:
     """A read for one request while others go on: what was on the GPU, what was not, and what of this is on disk."""
 
     request: Request
-    here: list[int]
-    missing: list[int]
-    from_disk: list[int]
+    here: list[Key]
+    missing: list[Key]
+    from_disk: list[Key]
     end_ps: int | None = None
 
 
@@ -31,15 +32,15 @@ class OracleHost:
         self.swapped: list[Request] = []
         self.n_discarded = 0
         self.swapped_blocks: dict[Request, int] = {}
-        self.host: list[int] = []
-        self.disk: list[int] = []
-        """Ids, the least recently used first."""
+        self.host: list[Key] = []
+        self.disk: list[Key] = []
+        """Blocks with an id, the least recently used first."""
         self.free_ps = {"link": 0, "disk": 0}
         self.copies: list[tuple[str, int, bool]] = []
         """(link, blocks, whether the next step waits), requested since the last boundary."""
         self.hides_waiting = False
         self.has_been_out = 0
-        self.reads: list[tuple[Request, list[int], list[int]]] = []
+        self.reads: list[tuple[Request, list[Key], list[Key]]] = []
         self.ahead: list[OracleRead] = []
         """Reads that overlap the steps."""
         self.waiting: dict[Request, OracleRead] = {}
@@ -52,7 +53,7 @@ class OracleHost:
     def ids_that_fit(self) -> int:
         return self.spec.n_blocks - sum(self.swapped_blocks.values())
 
-    def has(self, block: int) -> bool:
+    def has(self, block: Key) -> bool:
         return block in self.host or block in self.disk
 
     def overflow(self) -> None:
@@ -64,7 +65,7 @@ class OracleHost:
         while len(self.disk) > self.spec.disk_blocks:
             self.disk.pop(0)
 
-    def use(self, chain: list[int], read_from_disk: list[int]) -> None:
+    def use(self, chain: list[Key], read_from_disk: list[Key]) -> None:
         """Use all of a chain, the last block first, so that the first is evicted last."""
         for block in reversed(chain[: self.ids_that_fit()]):
             if block in self.host:
@@ -77,7 +78,7 @@ class OracleHost:
             self.host.append(block)
         self.overflow()
 
-    def read(self, request: Request, chain: list[int], missing: list[int]) -> None:
+    def read(self, request: Request, chain: list[Key], missing: list[Key]) -> None:
         """Read the blocks of a chain that the GPU lacks, before anything here changes."""
         from_disk = [block for block in missing if block not in self.host]
         self.copies += [("link", 1, True) for _ in missing] + [("disk", 1, True) for _ in from_disk]
@@ -117,7 +118,8 @@ class OracleHost:
     def must_wait(self, request: Request, replica: "OracleReplica") -> bool:
         """Tell whether a request that is to be admitted waits for blocks, and begin to read them."""
         assert replica.cache is not None
-        hit = replica.chain(request)[: request.prefilled_tokens // replica.block_size]
+        found = request.prefilled_tokens
+        hit = replica.keys(replica.chain(request), found // replica.block_size, found)
         missing = [block for block in hit if block not in replica.cache.copies]
         if not missing:
             return False
@@ -174,8 +176,10 @@ class OracleHost:
         while self.swapped and len(replica.running) + len(replica.kept) < replica.n_slots:
             request = self.first_back(replica)
             life = replica.lives[request]
-            named = replica.chain(request)[: life.stored // replica.block_size] if replica.cache else []
-            here = [block for block in named if replica.cache and block in replica.cache.copies]
+            chain = replica.chain(request) if replica.cache else []
+            n_named = min(life.stored // replica.block_size, len(chain))
+            n_here = replica.hits(chain, n_named, on_gpu=True)
+            here, named = (replica.keys(chain, n, life.stored) for n in (n_here, n_named))
             held = [block for block in here if replica.cache and replica.cache.is_held(block)]
             n_needed = replica.blocks_of(request, replica.room(request)) - len(held)
             if n_needed > replica.free_blocks() - replica.growth():
@@ -183,7 +187,7 @@ class OracleHost:
             self.swapped.remove(request)
             n_blocks = self.swapped_blocks.pop(request)
             self.copies.append(("link", n_blocks - len(here), True))
-            self._resume(replica, request, (here, named))
+            self._resume(replica, request, (here, named), n_named)
             life.preempted_ps += now_ps - life.preempted_at_ps
             life.preempted_at_ps = -1
             life.moves.append((now_ps, "swapped_back"))
@@ -197,7 +201,9 @@ class OracleHost:
             return sorted(self.swapped, key=lambda each: (counters.get(each.tenant, 0.0), came(each)))[0]
         return self.swapped[0]
 
-    def _resume(self, replica: "OracleReplica", request: Request, blocks: tuple[list[int], list[int]]) -> None:
+    def _resume(
+        self, replica: "OracleReplica", request: Request, blocks: tuple[list[Key], list[Key]], n_named: int
+    ) -> None:
         here, named = blocks
         for block in named:
             assert replica.cache is not None
@@ -205,7 +211,7 @@ class OracleHost:
                 replica.cache.hold(request, block)
             else:
                 replica.cache.add(request, block)
-        replica.lives[request].n_held_ids = len(named)
+        replica.lives[request].n_held_ids, replica.lives[request].keys = n_named, named
         replica.running[request] = None
         replica.decoding.append(request)
         request.phase = Phase.DECODE

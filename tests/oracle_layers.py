@@ -1,5 +1,7 @@
 """Blocks and keys of the oracle by group of layers: every block and every key is listed by number."""
 
+from functools import cache
+
 from simserve.catalog.specs import LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.tables.facts import KvSizes
@@ -26,6 +28,12 @@ def tokens_on_the_link(sizes: KvSizes, first: int, end: int, prompt: int) -> flo
     return n_sent / sizes.n_layers
 
 
+@cache
+def first_attended(group: LayerGroup | None, position: int) -> int:
+    """Return the first position that the token at a position attends; None: in layers that keep all."""
+    return min(attended(group, position)) if group else 0
+
+
 class OracleLayers:
     """Groups of layers, and how many blocks each takes for the same tokens."""
 
@@ -49,31 +57,33 @@ class OracleLayers:
         """Return the blocks that a request has in a step to `end` with `computed` tokens from steps before it."""
         n_blocks = self.n_states if end else 0
         for group, n in self.parts:
-            first = min(attended(group, computed)) if group else 0
+            first = first_attended(group, computed)
             n_blocks += n * sum((number + 1) * self.size > first for number in self.numbers(end))
         return n_blocks
 
     def most(self, n_tokens: int, found: int = 0) -> int:
-        """Return the most blocks that a request of n_tokens takes beside those of found tokens in layers without a
-        window, in the terms of vLLM's check at admission."""
+        """Return the most blocks that a request of n_tokens takes beside those of its hit, in the terms of vLLM's check
+        at admission."""
         n_blocks = self.n_states
         for group, n in self.parts:
-            first = min(attended(group, found)) if group else found
-            kept = sum((number + 1) * self.size > first for number in self.numbers(n_tokens))
+            kept = len(self.numbers(n_tokens) - self.numbers(found))
             if group and group.window and self.most_chunk is not None:
                 before = group.window if group.kind == "chunked" else group.window - 1
                 starts_inside = group.kind != "chunked" or group.window % self.size
-                kept = min(kept, len(self.numbers(before + self.most_chunk)) + (1 if starts_inside else 0))
+                most = len(self.numbers(before + self.most_chunk)) + (1 if starts_inside else 0)
+                kept = min(kept, most - len(self.numbers(found) - self.left(group, found)))
             n_blocks += n * kept
         return n_blocks
 
-    def behind(self, found: int) -> int:
-        """Return the blocks of states, and of windows behind found tokens."""
-        n_blocks = self.n_states
-        for group, n in self.parts:
-            first = min(attended(group, found)) if group else found
-            n_blocks += n * sum((number + 1) * self.size > first for number in self.numbers(found))
-        return n_blocks
+    @property
+    def kinds(self) -> list[LayerGroup | None]:
+        """The group of each block that layers take for the same tokens."""
+        return [group for group, n in self.parts for _ in range(n)]
+
+    def left(self, group: LayerGroup | None, computed: int) -> set[int]:
+        """Return the numbers of the blocks that a request with `computed` tokens does not keep in a group."""
+        first = first_attended(group, computed)
+        return {number for number in self.numbers(computed) if (number + 1) * self.size <= first}
 
     def works(self, chunks: list[tuple[int, int]], contexts: list[int]) -> tuple[tuple[int, int, int], ...]:
         """Return for each window the pairs and keys read of chunks [first, end), and the keys of the next tokens."""

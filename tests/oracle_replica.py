@@ -14,10 +14,10 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.base import StepPlan
 from simserve.state.request import Phase, Request
-from tests.oracle_cache import OracleCache
+from tests.oracle_cache import Key, OracleCache
 from tests.oracle_counters import OracleCounters, came
 from tests.oracle_host import OracleHost
-from tests.oracle_layers import OracleLayers, attended, tokens_on_the_link
+from tests.oracle_layers import OracleLayers, attended, first_attended, tokens_on_the_link
 from tests.oracle_view import OracleView
 
 
@@ -53,8 +53,10 @@ class Life:
     disk_cached_tokens: int = 0
     n_swaps: int = 0
     n_held_ids: int = 0
-    found_ids: list[int] = field(default_factory=list)
-    """Ids of its prompt that its decode replica holds for it until it decodes there."""
+    keys: list[Key] = field(default_factory=list)
+    """Blocks with an id that it holds."""
+    found_keys: list[Key] = field(default_factory=list)
+    """Those of its prompt that its decode replica holds for it until it decodes there."""
     decode_cached_tokens: int = 0
     n_computed: int = 0
     """Its tokens computed by steps, without those after its end in a padded batch."""
@@ -197,10 +199,10 @@ class OracleReplica:
         """Return the tokens it has blocks for here."""
         return request.prompt_tokens if request in self.kept else self.lives[request].held
 
-    def held_ids(self, request: Request) -> list[int]:
-        """Return the ids whose blocks it holds here."""
+    def held_keys(self, request: Request) -> list[Key]:
+        """Return the blocks with an id that it holds here."""
         life = self.lives[request]
-        return life.found_ids if request in self.kept else self.chain(request)[: life.n_held_ids]
+        return life.found_keys if request in self.kept else life.keys
 
     def used_blocks(self) -> int:
         if self.cache is None:
@@ -209,7 +211,7 @@ class OracleReplica:
 
     def own_blocks(self, request: Request) -> int:
         """Return its blocks not counted as blocks of an id."""
-        return self.blocks_of(request, self.held(request)) - len(self.held_ids(request))
+        return self.blocks_of(request, self.held(request)) - len(self.held_keys(request))
 
     def chain(self, request: Request) -> list[int]:
         """Return its blocks with a name."""
@@ -219,16 +221,32 @@ class OracleReplica:
         most = (request.prompt_tokens - 1) // self.block_size if self.cache else 0
         return self.hits(self.chain(request), most) * self.block_size
 
-    def hits(self, chain: list[int], most: int) -> int:
+    def keys(self, chain: list[int], n_ids: int, computed: int) -> list[Key]:
+        """Return the blocks of the first ids that a request with `computed` tokens keeps."""
+        firsts = [first_attended(group, computed) for group in self.layers.kinds]
+        return [
+            (kind, number, chain[number])
+            for number in range(n_ids)
+            for kind, first in enumerate(firsts)
+            if (number + 1) * self.block_size > first
+        ]
+
+    def hits(self, chain: list[int], most: int, *, on_gpu: bool = False) -> int:
         """Return hits on the GPU, and on host and disk where prefixes are kept there."""
         if self.cache is None:
             return 0
-        if not self.offloads or self.host is None:
-            return self.cache.hits(chain, most)
+        host = self.host if self.offloads and not on_gpu else None
+        whole = [kind for kind, group in enumerate(self.layers.kinds) if group is None]
         n = 0
-        while n < min(most, len(chain)) and (chain[n] in self.cache.copies or self.host.has(chain[n])):
+        while n < min(most, len(chain)) and all(self.is_here((kind, n, chain[n]), host) for kind in whole):
             n += 1
+        while not all(self.is_here(key, host) for key in self.keys(chain, n, n * self.block_size)):
+            n -= 1
         return n
+
+    def is_here(self, key: Key, host: OracleHost | None) -> bool:
+        """Tell whether a block is on the GPU or in host memory."""
+        return (self.cache is not None and key in self.cache.copies) or (host is not None and host.has(key))
 
     def look_up(self) -> None:
         for request in [each for each in self.waiting if each not in self.senders] if self.cache else ():
@@ -240,8 +258,9 @@ class OracleReplica:
         """Return the free blocks that the cache hit of a waiting request takes: those that no request holds."""
         if self.cache is None:
             return 0
-        hit = self.chain(request)[: request.prefilled_tokens // self.block_size]
-        return sum(not self.cache.is_held(block) for block in hit)
+        found = request.prefilled_tokens
+        hit = self.keys(self.chain(request), found // self.block_size, found)
+        return sum(not self.cache.is_held(key) for key in hit)
 
     def missing_block(self, request: Request) -> int | None:
         """Return the first whole block of a prefill that is neither on the GPU nor beside it."""
@@ -254,27 +273,53 @@ class OracleReplica:
         """Return the blocks reserved for a request that hold no token yet."""
         return max(self.lives[request].reserved - self.blocks_of(request, self.held(request)), 0)
 
-    def note_computed(self, request: Request, n_tokens: int) -> None:
-        life = self.lives[request]
+    def note_computed(self, request: Request, n_tokens: int, kept: int = 0) -> None:
+        """Let others find its whole blocks; in windows only what it keeps with `kept` tokens computed."""
+        life, chain = self.lives[request], self.chain(request)
         n_before = life.n_held_ids
-        while self.cache and life.n_held_ids < min(n_tokens // self.block_size, len(self.chain(request))):
-            self.cache.add(request, self.chain(request)[life.n_held_ids])
-            life.n_held_ids += 1
+        if self.cache:
+            life.n_held_ids = max(n_before, min(n_tokens // self.block_size, len(chain)))
+        for key in self.keys(chain, life.n_held_ids, kept):
+            if self.cache and key[1] >= n_before:
+                self.cache.add(request, key)
+                life.keys.append(key)
         if self.offloads and self.host and life.n_held_ids > n_before:
-            self.host.use(self.chain(request)[: life.n_held_ids], [])
+            self.host.use(self.keys(chain, life.n_held_ids, 0), [])
 
     def let_go(self, request: Request) -> None:
         life = self.lives[request]
         life.slots = 0
         if self.cache:
             self.note_computed(request, life.stored)
-            self.cache.let_go(request, self.chain(request)[: life.n_held_ids], self.own_blocks(request))
-        life.n_held_ids = 0
+            self.cache.let_go(request, life.keys, self.own_blocks(request))
+        life.n_held_ids, life.keys = 0, []
 
-    def leave_windows(self, n_blocks: int) -> None:
-        """Leave blocks that windows no longer keep, without an id, to be evicted after all that are idle now."""
-        if self.cache and n_blocks:
-            self.cache.idle.append([None, n_blocks])
+    def left_blocks(self, before: int, after: int) -> list[tuple[int, int]]:
+        """Return what windows leave as a request's tokens computed grow: kinds and numbers of blocks."""
+        left = [(kind, self.layers.left(group, after)) for kind, group in enumerate(self.layers.kinds)]
+        return [(kind, n) for kind, now in left for n in now - self.layers.left(self.layers.kinds[kind], before)]
+
+    def leave_windows(self, tokens: list[tuple[Request, int, int]]) -> None:
+        """Leave blocks that windows no longer keep, to be evicted after all that are idle now: first those of requests
+        that leave none with an id."""
+        if not self.cache:
+            return
+        left = [(request, after, self.left_blocks(before, after)) for request, before, after in tokens]
+        named = [any(n < len(self.chain(request)) for _, n in blocks) for request, _, blocks in left]
+        n_plain = sum(len(blocks) for (_, _, blocks), is_named in zip(left, named, strict=True) if not is_named)
+        self.cache.idle += [[None, n_plain]] if n_plain else []
+        for request, after, blocks in [each for each, is_named in zip(left, named, strict=True) if is_named]:
+            life = self.lives[request]
+            self.note_computed(request, after)
+            keys = [key for key in life.keys if key[:2] in blocks]
+            self.cache.let_go(request, keys, len(blocks) - len(keys))
+            life.keys = [key for key in life.keys if key not in keys]
+
+    def n_doubled(self) -> int:
+        """Return the holders of blocks in windows that share one with another, where each pays for all that it has."""
+        kinds = self.layers.kinds if self.cache and self.setup.scheduler.reserves else []
+        blocks = self.cache.copies.items() if self.cache else ()
+        return sum(sum(map(len, users)) - len(users) for key, users in blocks if kinds and kinds[key[0]] and any(users))
 
     def shrink_cache(self) -> None:
         if self.cache:
@@ -295,7 +340,8 @@ class OracleReplica:
 
     def free_blocks(self) -> int:
         if self.cache:
-            return self.total_blocks - self.used_blocks() - sum(self.unused(r) for r in self.holders())
+            n_unused = sum(self.unused(r) for r in self.holders())
+            return self.total_blocks - self.used_blocks() - n_unused - self.n_doubled()
         holders = self.holders()
         return self.total_blocks - sum(max(self.lives[r].reserved, self.blocks_of(r, self.held(r))) for r in holders)
 
@@ -362,7 +408,7 @@ class OracleReplica:
         if self.cache:
             grown = sum(self.blocks_of(r, self.room(r)) - self.blocks_of(r, self.lives[r].held) for r in decoded)
             self.cache.shrink(self.total_blocks - self.used_blocks() - grown)
-        n_dropped = sum(self.blocks_of(r, self.room(r)) for r in decoded)
+        before = [self.lives[request].stored for request in decoded]
         for request in decoded:
             life = self.lives[request]
             life.slots = self.room(request) if self.setup.speculation else 0
@@ -371,12 +417,14 @@ class OracleReplica:
             life.n_computed += 0 if life.finished else n_each[request]
             for _ in range(0 if life.finished else n_each[request]):
                 self.token(request, now_ps)
-        self.leave_windows(n_dropped - sum(self.blocks_of(r, self.lives[r].held) for r in decoded))
+        self.leave_windows([(r, n, self.lives[r].stored) for r, n in zip(decoded, before, strict=True)])
         for request in [r for r in decoded if len(self.lives[r].token_ps) == self.lives[r].output_tokens]:
             if not self.lives[request].finished:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
             if request in self.doomed:
+                request.prefilled_tokens += n_tokens
+                self.leave_windows([(request, request.prefilled_tokens - n_tokens, request.prefilled_tokens)])
                 self.let_go(request)
                 self.doomed.remove(request)
                 continue
@@ -391,13 +439,11 @@ class OracleReplica:
                 n_new = self.not_sent(request, n_tokens, how.link)
                 if n_new is not None:
                     self.send_layers(request, n_new, how.link, (start_ps, now_ps), 0)
-            n_dropped = self.blocks_of(request, self.lives[request].stored)
             request.prefilled_tokens += n_tokens
-            n_dropped -= self.blocks_of(request, self.lives[request].stored)
             self.lives[request].n_computed += n_tokens
             left = request.prefill_left_tokens
             self.note_computed(request, request.prefilled_tokens)
-            self.leave_windows(n_dropped)
+            self.leave_windows([(request, request.prefilled_tokens - n_tokens, request.prefilled_tokens)])
             if left <= 0:
                 self.lives[request].padding = -left
                 request.prefilled_tokens += left
@@ -507,15 +553,16 @@ class OracleReplica:
     def give_up(self, request: Request) -> None:
         """Drop what is kept for a request that will not decode here."""
         if self.cache:
-            self.cache.let_go(request, self.held_ids(request), self.own_blocks(request))
+            self.cache.let_go(request, self.held_keys(request), self.own_blocks(request))
         self.kept.remove(request)
 
     def let_decode(self) -> None:
         """Start decoding arrived requests; their whole prompts can be found."""
         for request in self.here:
             self.kept.remove(request)
-            self.lives[request].n_held_ids = len(self.lives[request].found_ids)
-            self.note_computed(request, request.prompt_tokens)
+            life = self.lives[request]
+            life.n_held_ids, life.keys = life.decode_cached_tokens // self.block_size, life.found_keys
+            self.note_computed(request, request.prompt_tokens, request.prompt_tokens)
             self.running[request] = None
             self.decoding.append(request)
             request.phase = Phase.DECODE
@@ -543,13 +590,9 @@ class OracleReplica:
             how_many = 1 if self.setup.speculation is None else self.setup.speculation.n_slots
             prompt = request.prompt_tokens
             n_blocks = self.layers.blocks(prompt, prompt + min(how_many, request.max_tokens))
-            found: list[int] = []
-            for block in self.chain(request):
-                is_last = (len(found) + 1) * self.block_size >= request.prompt_tokens
-                if self.cache is None or is_last or block not in self.cache.copies:
-                    break
-                found.append(block)
-            n_blocks -= sum(self.cache is not None and self.cache.is_held(block) for block in found)
+            n_found = self.hits(self.chain(request), (prompt - 1) // self.block_size, on_gpu=True)
+            found = self.keys(self.chain(request), n_found, prompt)
+            n_blocks -= sum(self.cache is not None and self.cache.is_held(key) for key in found)
             batch = len(self.running) + len(self.kept)
             if batch >= self.n_slots or n_blocks > self.free_blocks() - self.growth():
                 return
@@ -562,11 +605,11 @@ class OracleReplica:
             else:
                 self.coming_in.pop(0)
             self.kept.append(request)
-            life.found_ids = found
-            life.sent_tokens = life.decode_cached_tokens = len(found) * self.block_size
-            for block in found:
+            life.found_keys = found
+            life.sent_tokens = life.decode_cached_tokens = n_found * self.block_size
+            for key in found:
                 assert self.cache is not None
-                self.cache.hold(request, block)
+                self.cache.hold(request, key)
             self.shrink_cache()
             if how.is_pushed:
                 life.transfer_wait_ps = now_ps - request.arrival_ps
@@ -935,7 +978,8 @@ class OracleReplica:
         life.stored = request.prefilled_tokens
         request.n_idle = 0  # type: ignore[attr-defined]
         life.n_held_ids = request.prefilled_tokens // self.block_size if self.cache else 0
-        result = self.chain(request)[: life.n_held_ids]
+        result = self.keys(self.chain(request), life.n_held_ids, request.prefilled_tokens) if self.cache else []
+        life.keys = list(result)
         missing = [block for block in result if self.cache and block not in self.cache.copies]
         if self.offloads and self.host:
             self.host.read(request, result, missing)

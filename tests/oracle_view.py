@@ -61,7 +61,7 @@ class OracleView(ReplicaView):
         return self.block_size * sum(n_each * (i + 1) <= n_blocks for i in range(n_blocks))
 
     def tokens_of_hit(self, request: Request) -> int:
-        n_blocks = self.idle_blocks(request) + self.layers_by_number.behind(request.prefilled_tokens)
+        n_blocks = self.idle_blocks(request) + self.layers_by_number.n_states
         n_tokens = 0
         while self.layers_by_number.n_growing * (n_tokens // self.block_size) < n_blocks:
             n_tokens += self.block_size

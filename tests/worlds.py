@@ -274,8 +274,8 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup], load: Trace) -> list[Ch
 def grouped(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
     """Let layers keep different tokens: windows and chunks of up to a prompt, states, and perhaps none keep all.
 
-    There are blocks for the longest request, and now and then not for many more. Where prefixes are shared, one block
-    stands for the layers that keep all, and there are no states nor copies in host memory.
+    There are blocks for the longest request, and now and then not for many more. Where prefixes are shared, there are
+    no states nor copies in host memory.
     """
     result, done = draw(plain), dict[int, ReplicaSetup]()
     for setup in result:
@@ -292,7 +292,7 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     sizes = st.integers(1, 24)
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     windows = tuple((group, draw(st.integers(1, 3))) for group in groups)
-    n_whole = 1 if setup.caches_prefixes else draw(st.integers(0 if windows else 1, 2))
+    n_whole = draw(st.integers(0 if windows else 1, 2))
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from simserve.engine.host_tier import HostTier, Read
 from simserve.engine.recorder import Recorder
+from simserve.state.grouped_prefix_cache import GroupedPrefixCache
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import Chain, PrefixCache
@@ -47,6 +48,14 @@ class Memory:
     def computed(self, request: Request) -> None:
         """Note that a prompt is computed, as far as its request says."""
 
+    def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
+        """Free what windows keep no longer of a request, as its tokens computed grow from the first number to the
+        second; reserved blocks stay so."""
+        layers = self.pool.layers
+        n_dropped = 0 if layers is None else layers.dropped(tokens[1]) - layers.dropped(tokens[0])
+        if n_dropped:
+            self.pool.drop(n_dropped, to_reserved)
+
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens that a request finds here."""
         return 0
@@ -79,8 +88,8 @@ class Memory:
 
     # -- host memory -----------------------------------------------------------------------------------------------
 
-    def shared_blocks(self, request: Request, n_tokens: int) -> int:
-        """Return how many blocks of the first n_tokens others hold on the GPU."""
+    def shared_blocks(self, request: Request, findable_tokens: int, n_tokens: int) -> int:
+        """Return how many blocks of a request with n_tokens computed others hold on the GPU, of findable tokens."""
         return 0
 
     def take_back(self, request: Request) -> int:
@@ -107,7 +116,7 @@ class CachingPool(KvPool):
 
     def __init__(self, total_blocks: int, block_size: int, layers: LayerBlocks | None = None) -> None:
         super().__init__(total_blocks, block_size, layers)
-        self.cache = PrefixCache()
+        self.cache = PrefixCache() if layers is None else GroupedPrefixCache(layers)
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
         """Put tokens into blocks; the cache evicts what they held. Reserved blocks keep their contents until then."""
@@ -126,9 +135,7 @@ class CachingPool(KvPool):
 
     def drop(self, n_blocks: int, to_reserved: bool) -> None:
         """Free blocks of tokens that no later one attends; they are evicted in turn with the others."""
-        self.cache.release((), 0, n_blocks, set())
-        super().take(-n_blocks if to_reserved else 0, from_reserved=True)
-        self.release(0 if to_reserved else n_blocks)
+        self.count_dropped(self.cache.release((), 0, n_blocks, set()), to_reserved)
 
 
 class CachingMemory(Memory):
@@ -144,8 +151,8 @@ class CachingMemory(Memory):
     another waits with it. Sources: vLLM V1, v1/kv_offload/lru_manager.py, OffloadingConnector and the scheduler's
     WAITING_FOR_REMOTE_KVS; SGLang, HiCache (write_through).
 
-    With windows, an id stands for its block in the layers without one; the request has blocks of its own for what
-    windows keep behind its hit, and their contents are taken to be there.
+    With windows, requests share blocks there, too, but those that drop one need others. So one who reserves pays for
+    shared blocks in windows as if they were its own.
     """
 
     caches = True
@@ -182,8 +189,9 @@ class CachingMemory(Memory):
             chain = self._chain(request)
             n_ids = self._n_found(request, request.prompt_tokens + request.emitted_tokens - 1)
             n_here = n_ids if self._tier is None else self._cache.match(chain, n_ids)
-            n_blocks = self._cache.idle_blocks_among(chain, n_here) + n_ids - n_here
-            hit = self._hits[request] = (n_ids * self.pool.block_size, n_blocks)
+            n_tokens = n_ids * self.pool.block_size
+            n_blocks = self._cache.idle_blocks_among(chain, n_here, n_tokens) + n_ids - n_here
+            hit = self._hits[request] = (n_tokens, n_blocks)
         return hit
 
     def missing(self, request: Request) -> int | None:
@@ -225,19 +233,20 @@ class CachingMemory(Memory):
         request.finder = None
         n_ids = request.prefilled_tokens // self.pool.block_size
         request.n_held_ids, request.copies = n_ids, set()
+        cache, n_tokens, n_doubled = self._cache, request.prefilled_tokens, self._cache.n_doubled
         if self._tier is None:
-            self.pool.take(self._cache.pin(self._chain(request), n_ids), from_reserved=False)
+            self.pool.take(cache.pin(self._chain(request), n_ids, n_tokens), from_reserved=False)
         else:
             self._hold_from_tiers(request, n_ids, self._tier)
         if request.reserved_blocks:
-            self.pool.reserve(request.reserved_blocks - n_ids)
+            self.pool.reserve(request.reserved_blocks - cache.n_blocks(n_ids, n_tokens) + cache.n_doubled - n_doubled)
         self._recorder.find(request.row, request.prefilled_tokens, is_first=not request.n_preemptions)
 
     def _hold_from_tiers(self, request: Request, n_ids: int, tier: HostTier) -> None:
         """Hold the hit; what comes from host and disk can be found on the GPU from the next lookup on."""
         cache, chain = self._cache, self._chain(request)
         n_here = cache.match(chain, n_ids)
-        self.pool.take_at_once(cache.pin(chain, n_here) + n_ids - n_here)
+        self.pool.take_at_once(cache.pin(chain, n_here, request.prefilled_tokens) + n_ids - n_here)
         cache.insert(chain, n_here, n_ids, request.copies)
         n_above_disk = max(n_here, tier.memory.match(chain, n_ids)[0])
         self._admitted.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
@@ -246,23 +255,36 @@ class CachingMemory(Memory):
         """Insert the whole blocks of a computed prompt into the cache."""
         self._insert(request, min(request.prefilled_tokens, request.prompt_tokens + request.emitted_tokens))
 
+    def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
+        """Free what windows keep no longer of a request; it can be found until it is taken."""
+        self._insert(request, tokens[1])
+        n_free = self._cache.drop(self._chain(request), request.n_held_ids, tokens, request.copies)
+        self.pool.count_dropped(n_free, to_reserved)
+
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request; their contents can be found until they are taken."""
         self._insert(request, kv_tokens)
-        n_ids = request.n_held_ids
-        n_blocks = self.pool.blocks_for(kv_tokens)
-        n_free = self._cache.release(self._chain(request), n_ids, n_blocks - n_ids, request.copies)
+        n_doubled = self._cache.n_doubled
+        n_free = self._release(request, request.n_held_ids, kv_tokens, request.copies)
         n_reserved = request.reserved_blocks
-        self.pool.release(n_free, n_reserved - n_blocks if n_reserved else 0)
+        if n_reserved:
+            n_reserved -= self.pool.blocks_for(kv_tokens) - n_doubled + self._cache.n_doubled
+        self.pool.release(n_free, n_reserved)
         request.reserved_blocks = 0
         return n_free
 
-    def _insert(self, request: Request, kv_tokens: int) -> None:
-        """Let other requests find the whole blocks of the first kv_tokens, on the host too."""
+    def _release(self, request: Request, n_ids: int, n_tokens: int, copies: set[int]) -> int:
+        """Release the blocks of a request in the cache, some with ids; return those that become free."""
+        own_blocks = self.pool.blocks_for(n_tokens) - self._cache.n_blocks(n_ids, n_tokens)
+        return self._cache.release(self._chain(request), n_ids, own_blocks, copies, n_tokens)
+
+    def _insert(self, request: Request, kv_tokens: int, kept_tokens: int = 0) -> None:
+        """Let other requests find the whole blocks of the first kv_tokens, on the host too; in windows only what they
+        keep with kept_tokens computed."""
         chain = self._chain(request)
         n_ids = min(kv_tokens // self.pool.block_size, len(chain))
         if n_ids > request.n_held_ids:
-            self._cache.insert(chain, request.n_held_ids, n_ids, request.copies)
+            self._cache.insert(chain, request.n_held_ids, n_ids, request.copies, kept_tokens)
             request.n_held_ids = n_ids
             if self._tier is not None:
                 self._tier.keep(chain, n_ids)
@@ -280,35 +302,35 @@ class CachingMemory(Memory):
 
     def let_go(self, request: Request) -> int:
         """Free the blocks taken ahead; those found here can be found again."""
-        n_ids, n_blocks = self._n_ahead.pop(request), self.pool.blocks_for(request.prompt_tokens)
-        n_free = self._cache.release(self._chain(request), n_ids, n_blocks - n_ids, set())
+        n_free = self._release(request, self._n_ahead.pop(request), request.prompt_tokens, set())
         self.pool.release(n_free)
         return n_free
 
     def receive(self, request: Request) -> None:
         """Let other requests find the whole prompt, as it is all here (vLLM V1, _update_waiting_for_remote_kv)."""
         request.n_held_ids, request.copies = self._n_ahead.pop(request), set()
-        self._insert(request, request.prompt_tokens)
+        self._insert(request, request.prompt_tokens, request.prompt_tokens)
 
     # -- host memory -----------------------------------------------------------------------------------------------
 
-    def shared_blocks(self, request: Request, n_tokens: int) -> int:
-        """Return how many blocks of the first n_tokens others hold on the GPU."""
-        n_ids = self._n_here(request, n_tokens)
-        return n_ids - self._cache.idle_blocks_among(self._chain(request), n_ids)
+    def shared_blocks(self, request: Request, findable_tokens: int, n_tokens: int) -> int:
+        """Return how many blocks of a request with n_tokens computed others hold on the GPU, of findable tokens."""
+        cache, n_ids = self._cache, self._n_here(request, findable_tokens)
+        return cache.n_blocks(n_ids, n_tokens) - cache.idle_blocks_among(self._chain(request), n_ids, n_tokens)
 
     def take_back(self, request: Request) -> int:
         """Hold the blocks still in the cache, and take blocks for the rest, which can be found again."""
         chain, n_here = self._chain(request), self._hold(request, request.prefilled_tokens, request.prefilled_tokens)
         request.n_held_ids = min(request.prefilled_tokens // self.pool.block_size, len(chain))
-        self._cache.insert(chain, n_here, request.n_held_ids, request.copies)
-        return n_here
+        self._cache.insert(chain, n_here, request.n_held_ids, request.copies, request.prefilled_tokens)
+        return self._cache.n_blocks(n_here, request.prefilled_tokens)
 
     def _hold(self, request: Request, findable_tokens: int, n_tokens: int) -> int:
         """Hold the ids on the GPU of the findable tokens, and take blocks for the rest of n_tokens; return the ids."""
         n_ids = self._n_here(request, findable_tokens)
-        self.pool.take(self._cache.pin(self._chain(request), n_ids), from_reserved=False)
-        self.pool.take(self.pool.blocks_for(n_tokens) - n_ids, from_reserved=False)
+        self.pool.take(self._cache.pin(self._chain(request), n_ids, n_tokens), from_reserved=False)
+        n_blocks = self.pool.blocks_for(n_tokens) - self._cache.n_blocks(n_ids, n_tokens)
+        self.pool.take(n_blocks, from_reserved=False)
         return n_ids
 
     def _n_here(self, request: Request, n_tokens: int) -> int:
@@ -342,7 +364,8 @@ class CachingMemory(Memory):
         if read is None:
             n_above_disk = max(n_here, tier.memory.match(chain, n_ids)[0])
             read = Read(request, n_here, n_ids, n_ids - n_above_disk)
-            self.pool.take(self._cache.pin(chain, n_here) + n_ids - n_here, from_reserved=False)
+            n_tokens = n_ids * self.pool.block_size
+            self.pool.take(self._cache.pin(chain, n_here, n_tokens) + n_ids - n_here, from_reserved=False)
             self._on_the_way.update(dict.fromkeys(chain[n_here:n_ids], read))
             n_host, n_disk = self._fetched.get(request, (0, 0))
             self._fetched[request] = n_host + n_above_disk - n_here, n_disk + read.n_from_disk

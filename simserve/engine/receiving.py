@@ -237,7 +237,8 @@ class Receives(Role):
                 return
             n_next = min(replica.cohort.n_slots, request.max_tokens)
             n_blocks = pool.blocks_in_step(request.prompt_tokens, n_next)
-            if n_blocks - memory.shared_blocks(request, request.prompt_tokens - 1) > pool.free_blocks - n_growing:
+            n_blocks -= memory.shared_blocks(request, request.prompt_tokens - 1, request.prompt_tokens)
+            if n_blocks > pool.free_blocks - n_growing:
                 self._blocked_by = "blocks"
                 return
             coming_in.popleft()

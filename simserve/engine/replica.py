@@ -13,7 +13,6 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked, StepPlan
-from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.queues import Ordered
 from simserve.state.request import DECODE, DONE, TRANSFER, WAITING, Request
 
@@ -432,7 +431,7 @@ class Replica:
         request.prefilled_tokens += n_tokens
         if self._layers is not None:
             n_used = self.pool.used_blocks
-            self._drop_behind(self._layers, request, n_tokens)
+            self._drop_behind(request, n_tokens)
             self._n_given_back += n_used - self.pool.used_blocks
         self.give_back(request, now_ps)
 
@@ -491,6 +490,9 @@ class Replica:
                 pool.drop(cohort.n_dropped, self._reserves)
             if n_blocks:
                 pool.take(n_blocks, self._reserves)
+            if self._has_windows:
+                for request, n_before in cohort.dropping:
+                    self._memory.drop(request, (n_before, cohort.stored_tokens(request)), self._reserves)
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
@@ -559,7 +561,7 @@ class Replica:
             if self._caches:
                 self._memory.computed(request)
             if self._layers is not None:
-                self._drop_behind(self._layers, request, n_tokens)
+                self._drop_behind(request, n_tokens)
             if left_tokens <= 0:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
@@ -567,11 +569,9 @@ class Replica:
             elif not request.n_preemptions:
                 self._recorder.begin_prompt(request.row, now_ps - step_run.start_ps)
 
-    def _drop_behind(self, layers: LayerBlocks, request: Request, n_tokens: int) -> None:
+    def _drop_behind(self, request: Request, n_tokens: int) -> None:
         """Free what windows keep no longer after the last n_tokens of a prefill."""
-        n_dropped = layers.dropped(request.prefilled_tokens) - layers.dropped(request.prefilled_tokens - n_tokens)
-        if n_dropped:
-            self.pool.drop(n_dropped, self._reserves)
+        self._memory.drop(request, (request.prefilled_tokens - n_tokens, request.prefilled_tokens), self._reserves)
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
         """Complete a prefill, which emits a token; the request decodes, leaves for another replica, or is done."""
@@ -769,7 +769,7 @@ class Replica:
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
         batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
-        n_tokens = n_pairs = n_context = n_complete = n_blocks = n_behind = 0
+        n_tokens = n_pairs = n_context = n_complete = n_blocks = n_states = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
@@ -780,7 +780,7 @@ class Replica:
             if request.phase is WAITING:
                 batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
                 if self._layers is not None:
-                    n_behind += self._layers.behind_hit(request.prefilled_tokens)
+                    n_states += self._layers.n_states
             elif not batch.prefilling:
                 check_prefill(self.scheduler, batch.view, plan)
             done = request.prefilled_tokens
@@ -790,7 +790,7 @@ class Replica:
             n_context += done + n_chunk
             n_complete += n_chunk >= left_tokens
         if self._layers is not None:
-            n_blocks = n_blocks * self._layers.n_growing + n_behind
+            n_blocks = n_blocks * self._layers.n_growing + n_states
         self.pool.take(n_blocks, reserves)
         if free_blocks - self.pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"

@@ -70,9 +70,10 @@ class ReplicaSetup:
 
     def _cohort(self) -> Cohort:
         how, layers = self.speculation, self.layers
+        has_ids = self.caches_prefixes and layers is not None and bool(layers.windows)
         if how is not None:
-            return SpeculativeCohort(self.block_size, how.acceptance, how.n_slots, layers)
-        return Cohort(self.block_size) if layers is None else GroupedCohort(layers)
+            return SpeculativeCohort(self.block_size, how.acceptance, how.n_slots, layers, has_ids=has_ids)
+        return Cohort(self.block_size) if layers is None else GroupedCohort(layers, has_ids=has_ids)
 
     def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
         if not self.caches_prefixes:

@@ -56,7 +56,7 @@ class SwapQueue:
         """
         n_next = min(n_slots, request.prompt_tokens + request.max_tokens - request.prefilled_tokens)
         n_blocks = self._memory.pool.blocks_in_step(request.prefilled_tokens, n_next)
-        n_blocks -= self._memory.shared_blocks(request, request.prefilled_tokens)
+        n_blocks -= self._memory.shared_blocks(request, request.prefilled_tokens, request.prefilled_tokens)
         return free_blocks >= 0 and n_blocks <= free_blocks
 
     def abandon(self, request: Request) -> None:

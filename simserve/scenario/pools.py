@@ -100,9 +100,7 @@ def _why_unshared(model: ModelSpec, max_model_len: int | None) -> str | None:
     layout = kv_layout(Shard(model), 1, None, max_model_len or model.max_position_embeddings)
     if layout.blocks.n_states:
         return f"the states of {model.name} are not kept at the ends of prefixes, as in engines by default"
-    if layout.blocks.can_share:
-        return None
-    return f"the layers of {model.name} without a window, which hits are counted in, do not fill one block each"
+    return None
 
 
 def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:

@@ -1,8 +1,10 @@
 """GroupedCohort: decoding requests of a model with layers that keep different tokens, one token per step."""
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from simserve.state.cohort import NO_FINISH, Cohort
+from simserve.state.id_drops import IdDrops
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 
@@ -11,7 +13,8 @@ class GroupedCohort(Cohort):
     """Requests that each produce one token per step, with blocks and keys by group of layers.
 
     Between two bends, the keys of every group grow by a constant per step, and windows free the same blocks in every
-    block_size steps. A member bends as it fills a window, and whenever it enters another chunk.
+    block_size steps. A member bends as it fills a window, and whenever it enters another chunk; with a prefix cache
+    also when a window leaves one of its blocks with an id.
 
     Invariant: `_window_keys` has, for each window, the sum of the keys that each member attends in the next step;
     `_n_rising` of them attend one more in every step; `_frees` are the blocks that full windows free in step i modulo
@@ -20,6 +23,7 @@ class GroupedCohort(Cohort):
 
     __slots__ = (
         "_bends",
+        "_drops",
         "_frees",
         "_joined",
         "_n_rising",
@@ -29,9 +33,10 @@ class GroupedCohort(Cohort):
         "next_bend_step",
     )
 
-    def __init__(self, layers: LayerBlocks) -> None:
+    def __init__(self, layers: LayerBlocks, *, has_ids: bool = False) -> None:
         super().__init__(layers.block_size)
         self.layers = layers
+        self._drops = IdDrops(self, layers) if has_ids else None
         self._window_keys = [0] * len(layers.windows)
         self._n_rising = [0] * len(layers.windows)
         self._frees = [0] * layers.block_size
@@ -42,7 +47,7 @@ class GroupedCohort(Cohort):
         self.next_bend_step = NO_FINISH
         """Value of `step` at which the next member bends."""
         self.n_dropped = 0
-        """Blocks that windows freed in the last advance."""
+        """Blocks that windows freed in the last advance, without those of `dropping`."""
 
     @property
     def window_keys(self) -> list[int]:
@@ -67,6 +72,8 @@ class GroupedCohort(Cohort):
                 heappush(self._bends, (self.step + size - n_tokens % size, number, i, request))
             elif n_tokens + 1 < size:
                 heappush(self._bends, (self.step + size - 1 - n_tokens, number, i, request))
+        if self._drops is not None:
+            self._drops.join(request)
         self._find_bend()
 
     def leave(self, request: Request) -> int:
@@ -75,6 +82,8 @@ class GroupedCohort(Cohort):
         del self._joined[request]
         for i in range(len(self.layers.windows)):
             self._count(i, n_tokens, -1)
+        if self._drops is not None:
+            self._drops.leave(request)
         self._find_bend()
         return n_tokens
 
@@ -97,6 +106,13 @@ class GroupedCohort(Cohort):
         while bends and joined.get(bends[0][3]) != bends[0][1]:
             heappop(bends)
         self.next_bend_step = bends[0][0] if bends else NO_FINISH
+        if self._drops is not None:
+            self.next_bend_step = min(self.next_bend_step, self._drops.next_step)
+
+    @property
+    def dropping(self) -> Sequence[tuple[Request, int]]:
+        """Members of which windows freed blocks with an id in the last step, and the tokens that they held before."""
+        return () if self._drops is None else self._drops.due
 
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps, at most to the next bend; return the blocks they begin."""
@@ -106,7 +122,7 @@ class GroupedCohort(Cohort):
         self.kv_tokens += n_steps * self.n
         for i, n in enumerate(self._n_rising):
             self._window_keys[i] += n_steps * n
-        while self.next_bend_step <= self.step:
+        while self._bends and self._bends[0][0] <= self.step:
             _, number, i, request = heappop(self._bends)
             group, n_parts = self.layers.windows[i]
             size = group.window or 0
@@ -118,6 +134,9 @@ class GroupedCohort(Cohort):
             else:
                 self._n_rising[i] -= 1
                 self._frees[self._free_residue(i, size - 1)] += n_parts
+            self._find_bend()
+        if self._drops is not None:
+            self.n_dropped -= self._drops.advance()
             self._find_bend()
         return n_blocks
 

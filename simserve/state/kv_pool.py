@@ -67,6 +67,10 @@ class KvPool:
 
     def drop(self, n_blocks: int, to_reserved: bool) -> None:
         """Free blocks of tokens that no later one attends; reserved blocks stay so."""
+        self.count_dropped(n_blocks, to_reserved)
+
+    def count_dropped(self, n_blocks: int, to_reserved: bool) -> None:
+        """Count used blocks as free, or as reserved."""
         if to_reserved:
             self.take(-n_blocks, from_reserved=True)
         else:

@@ -33,12 +33,16 @@ class LayerBlocks:
         """Return the blocks that windows have freed, of a request with n_tokens computed. A number, or an array."""
         return sum(n_parts * (group.first_kept(n_tokens) // self.block_size) for group, n_parts in self.windows)
 
-    def behind_hit(self, n_tokens: int) -> int:
-        """Return the blocks that a request takes at admission, with n_tokens found in layers without a window: those of
-        its states, and in windows those that its next token attends."""
-        size = self.block_size
-        first_kept = [(n_parts, int(group.first_kept(n_tokens)) // size) for group, n_parts in self.windows]
-        return self.n_states + sum(n_parts * (-(-n_tokens // size) - first) for n_parts, first in first_kept)
+    def next_drop(self, n_tokens: int, n_ids: int) -> int | None:
+        """Return the least number of tokens, above n_tokens, with which a window has left one more of the first n_ids
+        blocks; None: it has left them all."""
+        targets = []
+        for group, _ in self.windows:
+            window, first = group.window or 0, int(group.first_kept(n_tokens)) // self.block_size
+            if first < n_ids:
+                end = (first + 1) * self.block_size
+                targets.append(-(-end // window) * window if group.kind == "chunked" else end + window - 1)
+        return min(targets, default=None)
 
     def begun(self, n_tokens: int, n_next: int) -> int:
         """Return the blocks that a step of n_next tokens takes after n_tokens computed."""
@@ -47,23 +51,19 @@ class LayerBlocks:
         return self.n_growing * n_blocks + (0 if n_tokens else self.n_states)
 
     def most(self, n_tokens: int, n_found: int = 0) -> int:
-        """Return the most blocks that a request of n_tokens ever takes besides those found in layers without a window,
+        """Return the most blocks that a request of n_tokens ever takes besides those of its hit, of n_found tokens,
         however its prompt is cut into steps."""
-        size, n_blocks = self.block_size, -(-n_tokens // self.block_size)
-        n_most = self.n_whole * (n_blocks - n_found // size) + self.n_states
+        size, n_blocks = self.block_size, -(-n_tokens // self.block_size) - n_found // self.block_size
+        n_most = self.n_whole * n_blocks + self.n_states
         for group, n_parts in self.windows:
-            n_most += n_parts * min(n_blocks - group.first_kept(n_found) // size, self._most_kept(group))
+            n_behind = n_found // size - group.first_kept(n_found) // size
+            n_most += n_parts * min(n_blocks, self._most_kept(group) - n_behind)
         return n_most
 
     @property
     def n_whole(self) -> int:
         """Blocks that layers without a window take for the same block_size tokens."""
         return self.n_growing - sum(n_parts for _, n_parts in self.windows)
-
-    @property
-    def can_share(self) -> bool:
-        """Whether requests can share prefixes: a block of those layers then stands for a hit, and there is no state."""
-        return self.n_whole == 1 and not self.n_states
 
     def longest(self, n_blocks: int) -> int:
         """Return the tokens of the longest request that n_blocks hold at all times."""

@@ -48,9 +48,11 @@ class PrefixCache:
     chain has it, and in _idle if the run has no holders; an id has fewer copies than holders.
     """
 
-    __slots__ = ("_copies", "_idle", "_n_runs", "_runs", "idle_blocks", "pinned_blocks")
+    __slots__ = ("_copies", "_idle", "_n_runs", "_runs", "idle_blocks", "n_doubled", "pinned_blocks")
 
     def __init__(self) -> None:
+        self.n_doubled = 0
+        """Holders of blocks in windows that share one with an earlier holder."""
         self.pinned_blocks = 0
         """Blocks with an id that has holders, each counted once."""
         self.idle_blocks = 0
@@ -83,8 +85,11 @@ class PrefixCache:
                 high = middle
         return low
 
-    def idle_blocks_among(self, chain: Chain, n: int) -> int:
-        """Return the idle blocks of the first n ids, all present: `pin` takes them from the free ones. O(log n)."""
+    def idle_blocks_among(self, chain: Chain, n: int, n_tokens: int = 0) -> int:
+        """Return the idle blocks of the first n ids, all present: `pin` takes them from the free ones. O(log n).
+
+        n_tokens, here and below: those computed of the holder, which say what windows keep, where there are any.
+        """
         runs = self._runs
         low, high = 0, n
         while low < high:  # fast: a holder holds all earlier ids, so idle ones come last
@@ -95,7 +100,11 @@ class PrefixCache:
                 high = middle
         return n - low
 
-    def pin(self, chain: Chain, n: int) -> int:
+    def n_blocks(self, n: int, n_tokens: int) -> int:
+        """Return the blocks in which a request with n_tokens computed holds its first n ids."""
+        return n
+
+    def pin(self, chain: Chain, n: int, n_tokens: int = 0) -> int:
         """Hold the first n ids, all present. Return their blocks that were idle, and now are not free."""
         n_idle = 0
         for run in self._cut(chain, 0, n):
@@ -107,7 +116,7 @@ class PrefixCache:
         self.pinned_blocks += n_idle
         return n_idle
 
-    def insert(self, chain: Chain, start: int, end: int, copies: set[int]) -> None:
+    def insert(self, chain: Chain, start: int, end: int, copies: set[int], n_tokens: int = 0) -> None:
         """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them.
 
         Ids that others hold in other blocks are added to `copies`, which must be kept until the release; an id leaves
@@ -139,7 +148,7 @@ class PrefixCache:
             last = BlockRun(n_present, end, new, 1)
         self._runs.update(dict.fromkeys(new, last))  # fast: a loop in C
 
-    def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int]) -> int:
+    def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int], n_tokens: int = 0) -> int:
         """Release the first n ids of a request, some in `copies`, and own_blocks without an id.
 
         Return the blocks that become free: its own, and those without other holders. All are now idle. The eviction
@@ -163,6 +172,11 @@ class PrefixCache:
         self.pinned_blocks -= n_free
         self.idle_blocks += n_free + own_blocks
         return n_free + own_blocks
+
+    def drop(self, chain: Chain, n: int, tokens: tuple[int, int], copies: set[int]) -> int:
+        """Release what windows keep no longer of a request with n ids, as its tokens computed grow from the first
+        number to the second. Return the blocks that become free."""
+        return 0
 
     def evict(self, n_blocks: int) -> None:
         """Evict n_blocks idle blocks, the longest idle first; needs n_blocks <= idle_blocks."""

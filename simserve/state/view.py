@@ -54,12 +54,11 @@ class ReplicaView:
 
     def tokens_of_hit(self, request: Request) -> int:
         """Return the tokens that would fill the free blocks which a new request takes besides those for its chunks:
-        idle ones of its cache hit, those of windows behind it, and states."""
+        idle ones of its cache hit, and states."""
         layers, n_blocks = self.layers, request.idle_hit_blocks
         if layers is None:
             return n_blocks * self.block_size
-        n_found = request.prompt_tokens + request.emitted_tokens - request.prefill_left_tokens
-        return -(-(n_blocks + layers.behind_hit(n_found)) // max(1, layers.n_growing)) * self.block_size
+        return -(-(n_blocks + layers.n_states) // max(1, layers.n_growing)) * self.block_size
 
     def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
         """Return the free blocks that the first n_tokens of a new request take, by default its whole prefill: blocks to

@@ -110,24 +110,20 @@ def test_prompts_share_what_layers_without_a_window_keep(load: Load, small: str)
     assert load(*oss).setups[0].caches_prefixes
 
 
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        ("qwen3-next-80b-a3b", "the states of qwen3-next-80b-a3b are not kept at the ends of prefixes"),
-        ("config.json", "the layers of windows without a window, which hits are counted in"),
-    ],
-)
-def test_models_without_such_layers_or_with_states_share_none(
-    load: Load, messages_of: MessagesOf, small: str, tmp_path: Path, model: str, why: str
-) -> None:
+def test_prompts_of_a_model_of_windows_only_share_prefixes(load: Load, small: str, tmp_path: Path) -> None:
     text = """{"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_size": 4096,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-        "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": 4096, "torch_dtype": "bfloat16",
+        "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": 64, "torch_dtype": "bfloat16",
         "tie_word_embeddings": false, "hidden_act": "silu"}"""
     (tmp_path / "windows").mkdir()
     (tmp_path / "windows" / "config.json").write_text(text)
-    name = str(tmp_path / "windows" / model) if model.endswith("json") else model
-    given = [f"model={name}", f"{POOL}.parallel.tensor=4"]
+    results = chats(load, small, f"model={tmp_path / 'windows' / 'config.json'}")
+    assert set(results.columns["requests"]["cached_tokens"].tolist()) == {0, 320}
+
+
+def test_models_with_states_share_no_prefixes(load: Load, messages_of: MessagesOf, small: str) -> None:
+    given = ["model=qwen3-next-80b-a3b", f"{POOL}.parallel.tensor=4"]
     assert not load(small, *given).setups[0].caches_prefixes
     (problem,) = messages_of(small, *given, f"{POOL}.enable_prefix_caching=true")
-    assert why in problem and "leave it out" in problem
+    assert "the states of qwen3-next-80b-a3b are not kept at the ends of prefixes" in problem
+    assert "leave it out" in problem

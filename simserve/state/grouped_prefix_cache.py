@@ -1,0 +1,158 @@
+"""GroupedPrefixCache: reusable KV blocks of one replica where layers keep different tokens."""
+
+from collections.abc import Iterator
+
+from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.prefix_cache import BlockRun, Chain, PrefixCache
+
+
+class GroupedPrefixCache(PrefixCache):
+    """KV blocks by content id, with a key for each of the blocks that layers take for the same tokens.
+
+    A hit ends where the layers without a window have all ids, and each window has what the next token attends. A
+    request holds its ids in the former, and in windows those that its next token attends: blocks that leave a window
+    are idle, and are found until they are evicted. All blocks are evicted in one order; those that become idle together
+    in that of the windows, then of the other layers, each from the last id to the first. Sources: vLLM V1,
+    kv_cache_coordinator.py and single_type_kv_cache_manager.py.
+    """
+
+    __slots__ = ("_layers", "_n_parts", "_windows")
+
+    def __init__(self, layers: LayerBlocks) -> None:
+        super().__init__()
+        self._layers = layers
+        self._n_parts = layers.n_growing
+        self._windows = [group for group, n_parts in layers.windows for _ in range(n_parts)]
+        """The group of each of the first parts; the others have none."""
+
+    def match(self, chain: Chain, most: int) -> int:
+        """Return the ids of the longest hit, at most `most`. O(log n), and O(window) for each end tried."""
+        n, size = min(most, len(chain)), self._layers.block_size
+        for part in range(len(self._windows), self._n_parts):
+            n = self._n_leading(chain, part, n, 0)
+        n_before = -1
+        while n != n_before:
+            n_before = n
+            for part, group in enumerate(self._windows):
+                for number in range(n - 1, group.first_kept(n * size) // size - 1, -1):
+                    if chain[number] * self._n_parts + part not in self._runs:
+                        n = number  # all longer hits need this block, too
+                        break
+        return n
+
+    def idle_blocks_among(self, chain: Chain, n: int, n_tokens: int = 0) -> int:
+        """Return the idle blocks of a hit of n ids that a request with n_tokens computed keeps: `pin` takes them from
+        the free ones."""
+        n_idle, runs = 0, self._runs
+        for part, first in self._firsts(n_tokens):
+            if part < len(self._windows):
+                n_idle += sum(not runs[key].n_holders for key in self._keys(chain, part, first, n))
+            else:
+                n_idle += n - self._n_leading(chain, part, n, 1)
+        return n_idle
+
+    def n_blocks(self, n: int, n_tokens: int) -> int:
+        """Return the blocks in which a request with n_tokens computed holds its first n ids."""
+        return sum(max(0, n - first) for _, first in self._firsts(n_tokens))
+
+    def pin(self, chain: Chain, n: int, n_tokens: int = 0) -> int:
+        """Hold the first n ids, all present, as a request with n_tokens computed does. Return their blocks that were
+        idle, and now are not free."""
+        n_idle = 0
+        for part, first in self._firsts(n_tokens):
+            for key in self._keys(chain, part, first, n):
+                run = self._runs[key]
+                if run.n_holders:
+                    self.n_doubled += part < len(self._windows)
+                else:
+                    del self._idle[run.number]
+                    n_idle += 1
+                run.n_holders += 1
+        self.idle_blocks -= n_idle
+        self.pinned_blocks += n_idle
+        return n_idle
+
+    def insert(self, chain: Chain, start: int, end: int, copies: set[int], n_tokens: int = 0) -> None:
+        """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them; in windows only those
+        that it keeps with n_tokens computed. See PrefixCache."""
+        for part, first in self._firsts(n_tokens):
+            for key in self._keys(chain, part, max(start, first), end):
+                run = self._runs.get(key)
+                if run is None:
+                    run = self._runs[key] = BlockRun(0, 1, [key])
+                elif run.n_holders:
+                    copies.add(key)
+                    self._copies.setdefault(key, []).append(copies)
+                else:
+                    del self._idle[run.number]
+                    self._rest(BlockRun(0, 1, []), first=True)
+                self.pinned_blocks += not run.n_holders
+                run.n_holders += 1
+
+    def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int], n_tokens: int = 0) -> int:
+        """Release the first n ids of a request with n_tokens computed. See PrefixCache."""
+        held = [(part, first, n) for part, first in self._firsts(n_tokens)]
+        return self._let_go(chain, held, own_blocks, copies)
+
+    def drop(self, chain: Chain, n: int, tokens: tuple[int, int], copies: set[int]) -> int:
+        """Release what windows keep no longer of a request with n ids, as its tokens computed grow from the first
+        number to the second. Return the blocks that become free."""
+        left: list[tuple[int, int, int]] = []
+        own_blocks, size = 0, self._layers.block_size
+        for part, group in enumerate(self._windows):
+            first, end = (group.first_kept(n_tokens) // size for n_tokens in tokens)
+            own_blocks += max(0, end - max(first, n))
+            left.append((part, first, min(end, n)))
+        return self._let_go(chain, left, own_blocks, copies)
+
+    def check(self) -> None:
+        """Assert the invariant. O(ids)."""
+        super().check()
+        in_windows = [key for key in self._runs if key % self._n_parts < len(self._windows)]
+        n_more = (self._runs[key].n_holders - 1 - len(self._copies.get(key, ())) for key in in_windows)
+        n_doubled = sum(n for n in n_more if n > 0)
+        assert self.n_doubled == n_doubled, (self.n_doubled, n_doubled)
+
+    def _let_go(self, chain: Chain, held: list[tuple[int, int, int]], own_blocks: int, copies: set[int]) -> int:
+        """Release the ids [first, end) of some parts, and own_blocks without an id; return the blocks that become
+        free."""
+        idle: list[BlockRun] = []
+        for part, first, end in held:
+            for key in reversed(self._keys(chain, part, first, end)):
+                run = self._runs[key]
+                run.n_holders -= 1
+                if not run.n_holders:
+                    idle.append(run)
+                elif key in self._copies and self._frees_a_copy(key, run.n_holders, copies):
+                    own_blocks += 1
+                elif part < len(self._windows):
+                    self.n_doubled -= 1
+        if own_blocks:
+            self._rest(BlockRun(0, own_blocks, []))
+        for run in idle:
+            self._rest(run)
+        self.pinned_blocks -= len(idle)
+        self.idle_blocks += len(idle) + own_blocks
+        return len(idle) + own_blocks
+
+    def _firsts(self, n_tokens: int) -> Iterator[tuple[int, int]]:
+        """Yield each part, and the number of its first block that a request with n_tokens computed keeps."""
+        for part in range(self._n_parts):
+            first = self._windows[part].first_kept(n_tokens) if part < len(self._windows) else 0
+            yield part, first // self._layers.block_size
+
+    def _keys(self, chain: Chain, part: int, first: int, end: int) -> list[int]:
+        """Return the keys of the ids [first, end) in a part."""
+        return [block * self._n_parts + part for block in chain[first : max(first, end)]]
+
+    def _n_leading(self, chain: Chain, part: int, n: int, least: int) -> int:
+        """Return how many of the first n ids have at least so many holders in a part without a window. O(log n)."""
+        low, high = 0, n
+        while low < high:  # fast: a holder holds all earlier ids, so those with more holders come first
+            middle = (low + high) // 2
+            run = self._runs.get(chain[middle] * self._n_parts + part)
+            if run is not None and run.n_holders >= least:
+                low = middle + 1
+            else:
+                high = middle
+        return low
