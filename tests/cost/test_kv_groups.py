@@ -62,6 +62,9 @@ def test_kinds_with_more_layers_take_several_blocks_and_close_numbers_are_padded
     gemma = layout(grouped(LayerGroup("windowed", 52, 1024), LayerGroup("full", 10)))  # Gemma 3 27B
     assert (gemma.n_layers, [part.n_parts for part in gemma.parts]) == (10, [6, 1])
     assert gemma.blocks.most(100_000) == 6 * (-(-(1023 + 8192) // 16) + 1) + 6250
+    behind, most = -(-1023 // 16), 1023 + 8192  # a hit holds the window behind it, of what a request holds at most
+    assert gemma.blocks.most(100_000, 90_000) == 6 * (-(-most // 16) + 1 - behind) + 625
+    assert gemma.blocks.most(90_100, 90_000) == 7 * 7
     close = layout(grouped(LayerGroup("windowed", 14, 1024), LayerGroup("full", 10)))
     assert (close.n_layers, [part.n_parts for part in close.parts]) == (14, [1, 1])
 

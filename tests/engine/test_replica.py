@@ -15,8 +15,10 @@ from simserve.engine.step_run import StepRun
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.schedulers.trtllm import TrtLlm
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.units import PS_PER_S
+from simserve.workload.trace import Prefixes
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
 TEN_MS = LineCost(step=10 * MS)
@@ -227,6 +229,18 @@ def test_a_request_holds_states_at_once_and_blocks_for_all_kinds_of_layers() -> 
     # Two steps of the prompt: 3 x 2 blocks and states; then the block behind its window and both behind its chunk are
     # free (-1, -2), and all layers begin another. Before the decode step, the window needs the tokens from 6 on.
     assert used[:3] == [8, 8 - 1 - 2 + 3, 3 + 2 + 1 + 2]
+
+
+def test_who_reserves_pays_for_shared_blocks_of_windows_too() -> None:
+    """The second request shares the window behind its hit with the first; each has what it reserved at all times."""
+    setup = grouped(40, LayerGroup("windowed", 1, 8), n_whole=0)
+    each = setup.layers.most(17 + 20) if setup.layers else 0
+    setup = replace(setup, scheduler=TrtLlm(enable_chunked_context=True, max_num_tokens=8), caches_prefixes=True)
+    same = Prefixes.from_ids(4, np.array([0, 1, 2, 3, 0, 1, 2, 3]), np.array([0, 4, 8]))
+    cluster = serve(setup, replace(trace([0.0, 0.025], [17, 17], [20, 20]), prefixes=same))
+    assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 16]
+    blocks = [row["kv_blocks_used"] + row["kv_blocks_reserved"] for row in cluster.recorder.step_runs(0)]
+    assert set(blocks) == {each, 2 * each}
 
 
 def test_keys_rise_until_a_window_is_full_and_begin_anew_with_a_chunk() -> None:
