@@ -151,8 +151,8 @@ class CachingMemory(Memory):
     another waits with it. Sources: vLLM V1, v1/kv_offload/lru_manager.py, OffloadingConnector and the scheduler's
     WAITING_FOR_REMOTE_KVS; SGLang, HiCache (write_through).
 
-    With windows, requests share blocks there, too, but those that drop one need others. So one who reserves pays for
-    shared blocks in windows as if they were its own.
+    Requests share blocks of windows, too, but one that leaves a shared block needs another. So a request under
+    reservation pays for all blocks that it has in windows.
     """
 
     caches = True

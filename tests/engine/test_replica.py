@@ -231,7 +231,7 @@ def test_a_request_holds_states_at_once_and_blocks_for_all_kinds_of_layers() -> 
     assert used[:3] == [8, 8 - 1 - 2 + 3, 3 + 2 + 1 + 2]
 
 
-def test_who_reserves_pays_for_shared_blocks_of_windows_too() -> None:
+def test_a_reservation_pays_for_shared_blocks_of_windows_too() -> None:
     """The second request shares the window behind its hit with the first; each has what it reserved at all times."""
     setup = grouped(40, LayerGroup("windowed", 1, 8), n_whole=0)
     each = setup.layers.most(17 + 20) if setup.layers else 0
