@@ -8,7 +8,7 @@ from simserve.state.request import Request
 
 
 class IdDrops:
-    """Members of a cohort by the step at whose end windows next leave a block with an id.
+    """Members of a cohort in the order in which windows next leave a block of each that has an id.
 
     The prefix cache needs their order, so a run ends with such a step. Blocks without an id are only counted.
     """
