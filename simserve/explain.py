@@ -97,6 +97,9 @@ class PoolAnswer:
     model: str
     gpu: str
     engine: str
+    engine_version: str
+    constants_of: str
+    """Version in the catalog that the engine's constants are of: the nearest that it has."""
     calibrated: bool
     memory_bytes: dict[str, float]
     """Memory of one GPU: its parts and the total."""
@@ -149,6 +152,8 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         model=setup.model.name,
         gpu=setup.gpu.name,
         engine=setup.engine.name,
+        engine_version=setup.engine.version,
+        constants_of=setup.engine.constants_of,
         calibrated=setup.calibrated,
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,

@@ -105,17 +105,22 @@ def load_engine(
     engine = EngineSpec(name=name, **data)
     changes: dict[str, Any] = dict(fitted or {})
     sources = {**engine.sources, **dict.fromkeys(changes, "fitted to serving runs, see the calibration")}
-    if version is not None:
-        wanted = _release(name, version)
-        for release, changed in versions.items():
-            if _release(name, release) <= wanted:
-                source = changed["source"]
-                changed = {key: value for key, value in changed.items() if key != "source"}
-                changes |= changed
-                sources |= dict.fromkeys(changed, source)
+    constants_of, wanted = engine.version, _release(name, version or "0.0")
+    for release, changed in versions.items():
+        if _release(name, release) <= wanted:
+            source = changed["source"]
+            changed = {key: value for key, value in changed.items() if key != "source"}
+            changes |= changed
+            sources |= dict.fromkeys(changed, source)
+            constants_of = release
     changes |= constants
     sources |= dict.fromkeys(constants, "given by the scenario")
-    return replace(engine, **changes, sources=sources, version=version or engine.version)
+    return replace(engine, **changes, sources=sources, version=version or engine.version, constants_of=constants_of)
+
+
+def is_listed(engine: EngineSpec) -> bool:
+    """Tell whether the catalog lists the version of an engine; patch releases count as their release."""
+    return engine.name == "ideal" or _release(engine.name, engine.version) == _release(engine.name, engine.constants_of)
 
 
 def _release(engine: str, version: str) -> tuple[int, ...]:

@@ -417,6 +417,8 @@ class EngineSpec:
     name: str
     version: str
     """The version that these defaults and host constants belong to."""
+    constants_of: str = field(default="", kw_only=True)
+    """The version in the catalog that they are of: this one, the nearest older one, or the oldest."""
     scheduler: Mapping[str, Any]
     """The engine's default policy, `{kind: ..., its arguments...}`."""
     scheduler_by_gpu_bytes: Mapping[str, Any]
@@ -450,6 +452,8 @@ class EngineSpec:
     """Whether the activation peak is taken from the budget; false: from the share outside (SGLang)."""
     samples_slots: bool = False
     """Whether this peak has logits of all slots; false: of few prompts that fill a step."""
+    keeps_workspace: bool = False
+    """Whether the buffers of experts stay allocated while it samples."""
     shares_free: bool = False
     """Whether the KV cache gets its share of what weights and activations leave, not the rest of a share."""
     prefix_caching: bool = False

@@ -44,7 +44,9 @@ def explain(
 def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     from simserve.cli.terminal import table
 
-    replica = f"{pool.model} on {pool.gpus_per_replica} x {pool.gpu} as {pool.engine}"
+    version = "" if pool.engine == "ideal" else f" {pool.engine_version}"
+    constants = "" if version[1:] in ("", pool.constants_of) else f" (constants of {pool.constants_of})"
+    replica = f"{pool.model} on {pool.gpus_per_replica} x {pool.gpu} as {pool.engine}{version}{constants}"
     yield f"Pool {pool.name} ({pool.role}): {pool.n_replicas} x {replica}"
     yield "\n  Memory of each GPU"
     yield table([(name, f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()], indent="    ")

@@ -132,7 +132,9 @@ def ledger(
     def of_stage(stage: Stage) -> MemoryLedger:
         logits = rows * model.vocab_size * engine.logit_bytes if stage.is_last else 0.0
         weights = weights_bytes(shard, stage) + extra_memory.weights_bytes
-        activations = activations_bytes(shard, max_num_batched_tokens, logits) if engine.profiles_activations else 0.0
+        kept = workspace_bytes(shard, max_num_batched_tokens) if engine.keeps_workspace else 0.0
+        peak = activations_bytes(shard, max_num_batched_tokens, logits + kept)
+        activations = peak if engine.profiles_activations else 0.0
         reserve = reserve_bytes(gpu, engine, tensor * pipeline * data) + buffer_bytes
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
@@ -212,20 +214,32 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
 
 def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) -> float:
     """Return one GPU's activation peak in a step of n_tokens: in its widest layer, or when it samples after the layers,
-    with hidden states and logits alive. A layer's residual and input are alive throughout."""
+    with hidden states, logits and kept buffers alive. A layer's residual and input are alive throughout."""
     model, mla = shard.model, shard.model.mla
     mlp = 3 if model.gated_mlp else 2  # gate, up and product
     widths = [mlp * shard.inner_size] if model.n_dense_layers else []
     if model.experts is not None:
-        columns = shard.expert_columns
-        # Fused experts use three buffers, the first shared with the last (vLLM, fused_moe.py): gate and up, or outputs;
-        # and products. Shared experts run before.
-        routed = model.experts.top_k * (max(2 * columns, model.hidden_size) + columns)
+        routed = _expert_buffers(shard)  # shared experts run before
         widths.append(max(routed, mlp * shard.shared_matrices["down"][0] if shard.shared_matrices else 0))
     if mla is not None:
         widths.append(shard.n_heads * (2 * mla.qk_head_dim + 2 * mla.v_head_dim))  # queries, keys, values, outputs
     in_layers = n_tokens * (2 * model.hidden_size + max(widths)) * ACTIVATION_BYTES
     return max(in_layers, n_tokens * model.hidden_size * ACTIVATION_BYTES + logits_bytes)
+
+
+def workspace_bytes(shard: Shard, n_tokens: int) -> float:
+    """Return the buffers of fused experts for a step of n_tokens; kernels for mxfp4 have their own."""
+    if shard.model.experts is None or shard.weight_dtype == "mxfp4":
+        return 0.0
+    return n_tokens * _expert_buffers(shard) * ACTIVATION_BYTES
+
+
+def _expert_buffers(shard: Shard) -> int:
+    """Return the values per token in the three buffers of fused experts, of which the last shares the first (vLLM,
+    fused_moe.py): gate and up, or outputs; and products."""
+    assert shard.model.experts is not None, "the model has experts"
+    columns = shard.expert_columns
+    return shard.model.experts.top_k * (max(2 * columns, shard.model.hidden_size) + columns)
 
 
 def reserve_bytes(gpu: GpuSpec, engine: EngineSpec, n_gpus: int) -> float:

@@ -1,5 +1,6 @@
 """Warnings about the origin and accuracy of a run's step costs."""
 
+from simserve.catalog.load import is_listed
 from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.calibrated import ALIKE
 from simserve.scenario.setup import PoolSetup
@@ -43,13 +44,23 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the requested features with costs that were neither timed nor validated against a server, with the pools
     that have them if others have not."""
     pools: dict[str, list[str]] = {}
-    for of in (_of_version, _of_dtype, _of_states, _of_ranks, _of_speculation):
+    for of in (_of_constants, _of_version, _of_dtype, _of_states, _of_ranks, _of_speculation):
         for setup in setups:
             if (note := of(setup)) is not None:
                 pools.setdefault(note, []).append(setup.name)
     return tuple(
         note if len(names) == len(setups) else f"pool{'s' * (len(names) > 1)} {' and '.join(names)}: {note}"
         for note, names in pools.items()
+    )
+
+
+def _of_constants(setup: PoolSetup) -> str | None:
+    engine = setup.engine
+    if setup.asked_version is None or is_listed(engine):
+        return None
+    return (
+        f"engine {engine.name} {setup.asked_version} is not in the catalog: its host, memory and scheduler are those "
+        f"of {engine.constants_of}, the nearest version that is"
     )
 
 

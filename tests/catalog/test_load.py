@@ -71,6 +71,8 @@ def test_a_version_brings_what_has_changed_up_to_it() -> None:
     assert newer.async_scheduling
     assert newer.logit_bytes != catalog.load_engine("vllm").logit_bytes
     assert (newer.step_host_s, newer.gap_s) == (5.0, 7.0)
+    versions = {"0.2": "0.12", "0.12.3": "0.12", "0.16": "0.15", "0.19.1": "0.19", "1.0": "0.20"}
+    assert {each: catalog.load_engine("vllm", version=each).constants_of for each in versions} == versions
     assert newer.sources["gap_s"].startswith("fitted")
     assert catalog.load_engine("vllm", version="0.24", step_host_s=9.0).step_host_s == 9.0
     with pytest.raises(CatalogError, match=r"a version of vllm must begin with two numbers, as 0\.12, got 'latest'"):

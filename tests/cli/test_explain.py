@@ -81,7 +81,7 @@ def test_typical_steps_of_ranks_that_speculate_include_the_experts_of_all(tmp_pa
 
 def test_explain_follows_set_and_seed(tmp_path: Path) -> None:
     outcome = invoke("explain", write_scenario(tmp_path), "--set", "cluster.pools.0.replicas=3", "--seed", 7)
-    assert "3 x llama-3.1-8b on 1 x h100-sxm as vllm" in outcome.out
+    assert "3 x llama-3.1-8b on 1 x h100-sxm as vllm 0.12\n" in outcome.out
     assert re.search(r"^seed: 7\b", outcome.out, re.MULTILINE)
 
 

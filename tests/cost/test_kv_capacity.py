@@ -15,6 +15,8 @@ from simserve.units import GIB
 
 FP8_235B = {"model": "qwen3-235b-a22b", "weight_dtype": "fp8_block"}
 
+OF_0_19 = {"max_num_seqs": 1024, "gpu_memory_utilization": 0.95}
+
 
 @dataclass(frozen=True)
 class Log:
@@ -95,6 +97,15 @@ LOGS = [
         {"model": "qwen3-32b", "tensor": 2, "gpu_memory_utilization": 0.426, "max_num_seqs": 1024},
         version="0.30",
     ),
+    Log("start-up logs of vLLM 0.19.0", "h100-sxm", 476_016, OF_0_19, version="0.19", tolerance=0.005),
+    Log(
+        "start-up logs of vLLM 0.19.0",
+        "h100-sxm",
+        1_096_000,
+        {**OF_0_19, "model": "qwen2.5-7b"},
+        version="0.19",
+        tolerance=0.005,
+    ),
 ]
 
 
@@ -134,6 +145,29 @@ def test_the_activation_peak_is_what_the_profile_said(
 ) -> None:
     log = Log("", gpu, 0, {"model": name, "max_num_seqs": n_seqs, "max_num_batched_tokens": n_tokens})
     assert log.ours().activations_bytes / GIB == pytest.approx(gib, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "gib"),
+    [
+        ("llama-3.1-8b", 1, 1.89),
+        ("qwen2.5-7b", 1, 2.21),
+        ("qwen3-8b", 1, 2.21),
+        ("qwen3-14b", 1, 2.23),
+        ("qwen3-30b-a3b", 1, 2.68),
+        ("mixtral-8x7b", 2, 1.21),
+        ("gpt-oss-120b", 2, 2.87),
+        ("gemma-2-9b", 1, 3.6),
+        ("gemma-3-12b", 1, 3.9),
+        ("phi-4", 1, 1.52),
+    ],
+)
+def test_the_activation_peak_of_vllm_0_19_is_what_it_logged(name: str, tensor: int, gib: float) -> None:
+    weight_dtype = "mxfp4" if name.startswith("gpt-oss") else "bf16"
+    knobs = {**OF_0_19, "model": name, "tensor": tensor, "weight_dtype": weight_dtype}
+    ours = Log("", "h100-sxm", 0, knobs, version="0.19").ours()
+    assert ours.activations_bytes / GIB == pytest.approx(gib, rel=0.06)
+    assert ours.reserve_bytes / GIB == pytest.approx(0.25 if tensor == 1 else 2.07, rel=0.02)
 
 
 @pytest.mark.parametrize(
