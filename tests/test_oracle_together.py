@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,13 +12,14 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Offered, Patience
+from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, watch
 from tests.effort import examples
+from tests.oracle_fleet import Change
 from tests.test_oracle_handoff import layered
 from tests.test_oracle_host_tier import assert_tiers_agree, can_have_a_tier, crowded, short_of_blocks, tiers
 from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
@@ -26,6 +28,7 @@ from tests.test_oracle_sessions import STOPS, beside, dependent
 from tests.test_oracle_speculation import can_speculate, speculating
 from tests.worlds import (
     cached,
+    changes,
     disaggregated,
     front_ends,
     grouped,
@@ -117,77 +120,91 @@ def loads(draw: st.DrawFn, world: World) -> Trace:
     return draw(of_sessions(draw(tagged(plain))))
 
 
-def check(world: World, load: Trace, router: Any, *args: Any, **kwargs: Any) -> None:
-    """Compare all records, and check that no block is left allocated."""
-    kwargs |= {"link": world.link, "is_pushed": world.is_pushed, "splitter": world.splitter}
-    cluster, truth = run_both(world.setups, router, load, *args, **kwargs)
-    assert_agreement(world.setups, cluster, truth)
-    assert_clients_agree(cluster, truth)
-    assert_all_is_given_back(cluster)
-    assert_tiers_agree(cluster, truth, load)
+@dataclass(frozen=True)
+class Scene:
+    """Replicas, and what is before them."""
+
+    world: World
+    router: Any
+    concurrency: int | None
+    front_end: FrontEnd
+    delay: Delay | None
+
+    def check(self, load: Trace, **limits: Any) -> None:
+        """Compare all records, and check that no block is left allocated."""
+        world, arguments = self.world, {"delay": self.delay} | limits
+        arguments |= {"link": world.link, "is_pushed": world.is_pushed, "splitter": world.splitter}
+        cluster, truth = run_both(world.setups, self.router, load, self.concurrency, self.front_end, **arguments)
+        assert_agreement([each.setup for each in cluster.members], cluster, truth)
+        assert_clients_agree(cluster, truth)
+        assert_all_is_given_back(cluster)
+        assert_tiers_agree(cluster, truth, load)
 
 
 WORLDS = st.one_of(together(), separate())
 ORDERED = st.one_of(together(("ordered",)), separate(("ordered",)))
 CONCURRENCY = st.none() | st.integers(1, 5)
+MEMBERS = pytest.mark.parametrize("members", ["stay", "change"])
+"""Whether members join, drain and fail meanwhile."""
+
+
+@st.composite
+def scenes(draw: st.DrawFn, worlds: st.SearchStrategy[World] = WORLDS) -> Scene:
+    """Draw all but the load and its clients."""
+    delay = st.none() | delays()
+    return Scene(draw(worlds), draw(routers()), draw(CONCURRENCY), draw(front_ends()), draw(delay))
+
+
+@st.composite
+def rushed(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> Trace:
+    """Let requests come so fast that many are there when a member ends."""
+    load = draw(loads)
+    return replace(load, arrival_s=load.arrival_s * draw(st.sampled_from([1.0, 1e-2, 1e-3, 1e-5])))
+
+
+@st.composite
+def loads_and_changes(draw: st.DrawFn, world: World, members: str) -> tuple[Trace, list[Change] | None]:
+    """Draw a load, and the changes of members during it, if there are to be any."""
+    if members == "stay":
+        return draw(loads(world)), None
+    load = draw(rushed(loads(world)))
+    return load, draw(changes(world.setups, load))
 
 
 @SLOWLY
-@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
-def test_clients_that_give_up_and_ask_again_wherever_they_may(
-    world: World,
-    router: Any,
-    data: st.DataObject,
-    concurrency: int | None,
-    front_end: FrontEnd,
-    delay: Delay | None,
-) -> None:
+@MEMBERS
+@given(scene=scenes(), data=st.data())
+def test_clients_that_give_up_and_ask_again_wherever_they_may(scene: Scene, data: st.DataObject, members: str) -> None:
     limits = {"patience": data.draw(patiences()), "admission": data.draw(admissions())}
-    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, **limits)
+    load, script = data.draw(loads_and_changes(scene.world, members))
+    scene.check(load, changes=script, **limits)
 
 
 @SLOWLY
-@given(ORDERED, routers(), st.data(), CONCURRENCY, front_ends(), patiences())
-def test_clients_that_give_up_where_requests_pass_each_other(
-    world: World,
-    router: Any,
-    data: st.DataObject,
-    concurrency: int | None,
-    front_end: FrontEnd,
-    patience: Patience,
-) -> None:
-    limits = {"patience": patience, "admission": data.draw(admissions()), "delay": data.draw(st.none() | delays())}
-    check(world, data.draw(loads(world)), router, concurrency, front_end, **limits)
+@given(scenes(ORDERED), st.data())
+def test_clients_that_give_up_where_requests_pass_each_other(scene: Scene, data: st.DataObject) -> None:
+    limits = {"patience": data.draw(patiences()), "admission": data.draw(admissions())}
+    scene.check(data.draw(loads(scene.world)), **limits)
 
 
 @SLOWLY
-@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
-def test_sessions(
-    world: World,
-    router: Any,
-    data: st.DataObject,
-    n_users: int | None,
-    front_end: FrontEnd,
-    delay: Delay | None,
-) -> None:
-    load, n_timed = data.draw(beside(dependent(loads(world))))
+@MEMBERS
+@given(scene=scenes(), data=st.data())
+def test_sessions(scene: Scene, data: st.DataObject, members: str) -> None:
+    load, n_timed = data.draw(beside(dependent(loads(scene.world))))
     patience, admission, stop_ps = data.draw(st.none() | patiences()), data.draw(admissions()), data.draw(STOPS)
-    limits = {"patience": patience, "admission": admission, "n_timed": 0 if n_users is None else n_timed}
-    check(world, load, router, n_users, front_end, delay=delay, stop_ps=stop_ps, **limits)
+    limits = {"patience": patience, "admission": admission, "n_timed": 0 if scene.concurrency is None else n_timed}
+    script = None if members == "stay" else data.draw(changes(scene.world.setups, load))
+    scene.check(load, stop_ps=stop_ps, changes=script, **limits)
 
 
 @SLOWLY
-@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
-def test_clients_that_wait(
-    world: World,
-    router: Any,
-    data: st.DataObject,
-    concurrency: int | None,
-    front_end: FrontEnd,
-    delay: Delay | None,
-) -> None:
-    admission = None if concurrency else data.draw(admissions())
-    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, admission=admission)
+@MEMBERS
+@given(scene=scenes(), data=st.data())
+def test_clients_that_wait(scene: Scene, data: st.DataObject, members: str) -> None:
+    admission = None if scene.concurrency else data.draw(admissions())
+    load, script = data.draw(loads_and_changes(scene.world, members))
+    scene.check(load, admission=admission, changes=script)
 
 
 @SLOWLY
