@@ -627,8 +627,9 @@ class Replica:
     def _answer(self, request: Request, now_ps: int) -> None:
         """Record that the client has its whole answer."""
         self.count_out()
-        self._recorder.finish_ps[request.row] = now_ps
-        self._recorder.status[request.row] = FINISHED
+        recorder, row = self._recorder, request.row
+        recorder.finish_ps[row] = now_ps
+        recorder.status[row] = FINISHED
         if self._on_answer is not None:
             self._on_answer(request.row, now_ps)
 

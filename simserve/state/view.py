@@ -6,10 +6,13 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Finder, Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True)
 class ReplicaView:
     """A replica between two steps, as its scheduler sees it."""
@@ -120,6 +123,7 @@ class LoadView(Protocol):
         """Return the prompt tokens in the replica's prefix cache now; 0 without one."""
 
 
+@mypyc_attr(native_class=False)  # a tuple
 class MemberViews(tuple[LoadView, ...]):
     """Views of the ready members, in the order of joining; finds the least busy without a look at all of them.
 
