@@ -115,6 +115,8 @@ class PoolAnswer:
     host_tokens: int
     """Tokens that host memory and its disk hold; 0 without."""
     disk_tokens: int
+    host_scope: str
+    """Whether they do for each scheduler, `replica`, or for all of the `pool` together."""
     host_token_s: float
     """Copy time of one token's keys and values between GPU and host, one way."""
     tokens_per_step: float = 1.0
@@ -200,6 +202,7 @@ def _host_tier(setup: PoolSetup) -> dict[str, Any]:
     return {
         "host_tokens": tier.n_blocks * block_size,
         "disk_tokens": tier.disk_blocks * block_size,
+        "host_scope": "replica" if tier.store is None else "pool",
         "host_token_s": tier.block_s / block_size,
     }
 

@@ -24,6 +24,7 @@ from tests.oracle_cache import blocks_by_name
 from tests.oracle_clients import OracleClients, Server
 from tests.oracle_fleet import Change, OracleFleet, OracleMember, fresh, lost_with
 from tests.oracle_gateway import OracleRoutingView
+from tests.oracle_host import OracleStore
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
 from tests.oracle_sessions import OracleSessions
 from tests.oracle_view import OracleRequest
@@ -111,12 +112,15 @@ def run(
     replicas: list[OracleReplica] = []
     receivers: list[OracleReplica] = []
     senders: list[OracleReplica] = []
+    stores: dict[str, OracleStore] = {}
 
     def order(setup: ReplicaSetup, now_ps: int) -> OracleMember:
         ranks = replicas_of(setup, lives, done)
         for rank in ranks:
             rank.id = len(replicas)
             replicas.append(rank)
+            if rank.host and rank.host.spec.store:
+                rank.host.share(stores.setdefault(rank.host.spec.store, OracleStore()))
             if how is not None and how.link.is_shared:
                 rank.ports = rank.ports[:1] if rank is replicas[0] else replicas[0].ports
             if setup.role != "both":
@@ -372,6 +376,7 @@ def run(
         instants += [at_ps for at_ps, *_ in fleet.changes]
         instants += [part[0] for replica in senders for part in replica.stage_sends]
         instants += [read.end_ps for replica in replicas if replica.host for read in replica.host.ahead if read.end_ps]
+        instants += [copies.end_ps for store in stores.values() for copies in store.copies if copies.end_ps]
         if clients is not None:
             instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
@@ -396,6 +401,8 @@ def run(
         for replica in replicas:
             if replica.host:
                 replica.host.end_ahead(replica, now_ps)
+        for store in stores.values():
+            store.end_copies(now_ps)
         change_fleet(now_ps)
         hand_over(now_ps, is_pushed=False)
         words = sorted((word for replica in receivers for word in replica.words), key=lambda word: word[0])

@@ -147,6 +147,8 @@ def lost_with(
                 rank.host.forget(request)
             rank.host.ahead.clear()
             rank.host.waiting.clear()
+            if rank.host.store:
+                rank.host.store.lose(rank.host)
         for requests in (rank.waiting, rank.running, rank.without_blocks, rank.senders):
             requests.clear()
         rank.coming, rank.prefilling, rank.decoding, rank.away, rank.handed_over = [], [], [], [], []

@@ -1,6 +1,6 @@
 """Host memory and disk of the oracle, in lists: contents and copies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simserve.cost.host_tier import HostTierSpec
@@ -24,6 +24,51 @@ class OracleRead:
     end_ps: int | None = None
 
 
+@dataclass(eq=False)
+class OracleCopies:
+    """What a replica copies from and to a store that it shares, all of one boundary; None: it has not begun."""
+
+    by: "OracleHost"
+    end_ps: int | None = None
+    reads: list[Key] = field(default_factory=list)
+    writes: list[Key] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class OracleStore:
+    """Host memory and disk that replicas share."""
+
+    host: list[Key] = field(default_factory=list)
+    disk: list[Key] = field(default_factory=list)
+    disk_free_ps: list[int] = field(default_factory=lambda: [0])
+    copies: list[OracleCopies] = field(default_factory=list)
+
+    def is_written(self, block: Key) -> bool:
+        return any(block in copies.writes for copies in self.copies)
+
+    def is_in_copy(self, block: Key) -> bool:
+        return self.is_written(block) or any(block in copies.reads for copies in self.copies)
+
+    def of(self, host: "OracleHost") -> OracleCopies:
+        """Return the copies of a replica that have not begun."""
+        for copies in self.copies:
+            if copies.by is host and copies.end_ps is None:
+                return copies
+        self.copies.append(OracleCopies(host))
+        return self.copies[-1]
+
+    def end_copies(self, now_ps: int) -> None:
+        for copies in [each for each in self.copies if each.end_ps == now_ps]:
+            self.copies.remove(copies)
+            self.disk[:] = [block for block in self.disk if block not in copies.writes]
+
+    def lose(self, host: "OracleHost") -> None:
+        """Lose what a failed replica is writing."""
+        for copies in [each for each in self.copies if each.by is host]:
+            self.copies.remove(copies)
+            self.host[:] = [block for block in self.host if block not in copies.writes]
+
+
 class OracleHost:
     """Host memory and disk of one replica."""
 
@@ -35,7 +80,7 @@ class OracleHost:
         self.host: list[Key] = []
         self.disk: list[Key] = []
         """Blocks with an id, the least recently used first."""
-        self.free_ps = {"link": 0, "disk": 0}
+        self.free_ps = {"link": [0], "disk": [0]}
         self.copies: list[tuple[str, int, bool]] = []
         """(link, blocks, whether the next step waits), requested since the last boundary."""
         self.hides_waiting = False
@@ -49,16 +94,26 @@ class OracleHost:
         """Blocks read."""
         self.fetched: dict[Request, list[str]] = {}
         """Where the blocks came from that were read for each request."""
+        self.store: OracleStore | None = None
+
+    def share(self, store: OracleStore) -> None:
+        """Keep prefixes in a store of several replicas, with one disk."""
+        self.store, self.host, self.disk, self.free_ps["disk"] = store, store.host, store.disk, store.disk_free_ps
 
     def ids_that_fit(self) -> int:
         return self.spec.n_blocks - sum(self.swapped_blocks.values())
 
+    def is_on_host(self, block: Key) -> bool:
+        """Tell whether all of it is in host memory."""
+        return block in self.host and not (self.store and self.store.is_written(block))
+
     def has(self, block: Key) -> bool:
-        return block in self.host or block in self.disk
+        return self.is_on_host(block) or block in self.disk
 
     def overflow(self) -> None:
         while len(self.host) > self.ids_that_fit():
-            block = self.host.pop(0)
+            block = next(block for block in self.host if not (self.store and self.store.is_in_copy(block)))
+            self.host.remove(block)
             if self.spec.disk_blocks:
                 self.disk.append(block)
                 self.copies.append(("disk", 1, False))
@@ -67,6 +122,9 @@ class OracleHost:
 
     def use(self, chain: list[Key], read_from_disk: list[Key]) -> None:
         """Use all of a chain, the last block first, so that the first is evicted last."""
+        if self.store:
+            self.use_store(self.store, chain, read_from_disk)
+            return
         for block in reversed(chain[: self.ids_that_fit()]):
             if block in self.host:
                 self.host.remove(block)
@@ -78,9 +136,32 @@ class OracleHost:
             self.host.append(block)
         self.overflow()
 
+    def use_store(self, store: OracleStore, chain: list[Key], read_from_disk: list[Key]) -> None:
+        """Use all of a chain that is in the store, and begin to write the rest, its first blocks first, into room that
+        nothing needs which is used now."""
+        staying = [block for block in self.host if block in chain or store.is_in_copy(block)]
+        for block in chain:
+            if block not in self.host and len(staying) < self.spec.n_blocks:
+                staying.append(block)
+                store.of(self).writes.append(block)
+                if block not in read_from_disk:
+                    self.copies.append(("link", 1, False))
+        for block in reversed(chain):
+            if block in staying:
+                if block in self.host:
+                    self.host.remove(block)
+                self.host.append(block)
+        self.overflow()
+
+    def note_read(self, missing: list[Key]) -> None:
+        """Let nothing evict from a store what is being read."""
+        if self.store and missing:
+            self.store.of(self).reads.extend(block for block in missing if self.is_on_host(block))
+
     def read(self, request: Request, chain: list[Key], missing: list[Key]) -> None:
         """Read the blocks of a chain that the GPU lacks, before anything here changes."""
-        from_disk = [block for block in missing if block not in self.host]
+        from_disk = [block for block in missing if not self.is_on_host(block)]
+        self.note_read(missing)
         self.copies += [("link", 1, True) for _ in missing] + [("disk", 1, True) for _ in from_disk]
         self.reads.append((request, chain, from_disk))
         self.n_read += len(missing)
@@ -94,13 +175,18 @@ class OracleHost:
         """Start the copies, awaited ones first, then reads that overlap; return how long a step that begins now
         waits."""
         end_ps = max(self.carry(over, self.pending(over, True), now_ps) for over in ("link", "disk"))
+        ends_ps = [now_ps + 1, end_ps]
         for read in self.ahead:
             if read.end_ps is None:
                 amounts = (("link", len(read.missing)), ("disk", len(read.from_disk)))
                 read.end_ps = max([now_ps + 1, *(self.carry(over, n, now_ps) for over, n in amounts)])
-        for over in ("link", "disk"):
-            self.carry(over, self.pending(over, False), now_ps)
+                ends_ps.append(read.end_ps)
+        ends_ps.append(self.carry("link", self.pending("link", False), now_ps))
+        self.carry("disk", self.pending("disk", False), now_ps)
         self.copies.clear()
+        for copies in self.store.copies if self.store else ():
+            if copies.by is self and copies.end_ps is None:
+                copies.end_ps = max(ends_ps)
         return end_ps - now_ps
 
     def pending(self, over: str, is_awaited: bool) -> int:
@@ -110,8 +196,9 @@ class OracleHost:
         if not n_blocks:
             return now_ps
         block_s = self.spec.block_s if over == "link" else self.spec.disk_block_s
-        self.free_ps[over] = max(self.free_ps[over], now_ps) + to_ps(n_blocks * block_s)
-        return self.free_ps[over]
+        free_ps = self.free_ps[over]
+        free_ps[0] = max(free_ps[0], now_ps) + to_ps(n_blocks * block_s)
+        return free_ps[0]
 
     # -- reads that overlap
 
@@ -128,7 +215,8 @@ class OracleHost:
                 self.waiting[request] = read
                 return True
         here = [block for block in hit if block not in missing]
-        from_disk = [block for block in missing if block not in self.host]
+        from_disk = [block for block in missing if not self.is_on_host(block)]
+        self.note_read(missing)
         for block in here:
             replica.cache.hold(request, block)
         self.waiting[request] = OracleRead(request, here, missing, from_disk)

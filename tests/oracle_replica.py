@@ -219,7 +219,8 @@ class OracleReplica:
 
     def found_tokens(self, request: Request) -> int:
         most = (request.prompt_tokens - 1) // self.block_size if self.cache else 0
-        return self.hits(self.chain(request), most) * self.block_size
+        is_shared = self.host is not None and self.host.store is not None  # what all have says nothing about this one
+        return self.hits(self.chain(request), most, on_gpu=is_shared) * self.block_size
 
     def keys(self, chain: list[int], n_ids: int, computed: int) -> list[Key]:
         """Return the blocks of the first ids that a request with `computed` tokens keeps."""
@@ -984,7 +985,8 @@ class OracleReplica:
         if self.offloads and self.host:
             self.host.read(request, result, missing)
             if life.scheduled_ps < 0:
-                places = self.host.fetched.get(request, ["host" if b in self.host.host else "disk" for b in missing])
+                there = ["host" if self.host.is_on_host(block) else "disk" for block in missing]
+                places = self.host.fetched.get(request, there)
                 n_disk = min(places.count("disk"), len(result))
                 life.host_cached_tokens = min(places.count("host"), len(result) - n_disk) * self.block_size
                 life.disk_cached_tokens = n_disk * self.block_size

@@ -22,10 +22,12 @@ from tests import oracle
 from tests.agreement import assert_agreement, run_both
 from tests.effort import examples
 from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
+from tests.test_oracle_routers import routers
 from tests.worlds import (
     ROUTERS,
     cached,
     can_be_disaggregated,
+    changes,
     disaggregated,
     grouped,
     links,
@@ -39,7 +41,8 @@ from tests.worlds import (
 
 @st.composite
 def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
-    """Draw host tiers from no room to room for all, from much faster than a step to as slow as several."""
+    """Draw host tiers from no room to room for all, from much faster than a step to as slow as several; those that only
+    keep prefixes may be shared."""
     seconds = st.sampled_from([1e-9, 1.37e-7, 1.1e-6, 3e-5])
     return HostTierSpec(
         draw(st.sampled_from([0, 3, 10, 25, 40, 10_000])),
@@ -49,6 +52,7 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
         draw(st.sampled_from([0, 0, 5, 30])),
         draw(seconds),
         draw(st.booleans()),
+        draw(st.sampled_from([None, "pool"])) if offloads and not swaps else None,
     )
 
 
@@ -109,7 +113,16 @@ def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     tier = draw(tiers(swaps=swaps, offloads=offloads))
     limit = min(setup.max_model_len for setup in result)
     result = [replace(setup, max_model_len=limit) for setup in result]
-    return [replace(setup, host_tier=tier) for setup in draw(cached(result))]
+    return by_pool([replace(setup, host_tier=tier) for setup in draw(cached(result))])
+
+
+def by_pool(result: list[ReplicaSetup]) -> list[ReplicaSetup]:
+    """Let the replicas of each role share a store of their own, where they share any."""
+    return [
+        replace(setup, host_tier=tier and replace(tier, store=tier.store and f"of {setup.role}"))
+        for setup in result
+        for tier in [setup.host_tier]
+    ]
 
 
 def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -> None:
@@ -125,6 +138,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
         memory, counts = replica.tier.memory, replica.tier.counts
         memory.check()
         assert (memory.n_host_ids, memory.n_disk_ids) == (len(true.host.host), len(true.host.disk))
+        assert counts.read == true.host.n_read
         assert memory.swapped_blocks == 0
         assert counts.swapped_out == true.host.has_been_out
         assert counts.swapped_out == counts.swapped_in + counts.dropped + counts.discarded
@@ -220,6 +234,48 @@ def test_engine_and_oracle_agree_on_prefixes_read_while_steps_go_on(
     assert_clients_agree(cluster, truth)
     assert_all_is_given_back(cluster)
     assert_tiers_agree(cluster, truth, load)
-    for replica, true in zip(cluster.replicas, truth.replicas, strict=True):
-        assert replica.tier is not None and true.host is not None
-        assert replica.tier.counts.read == true.host.n_read
+
+
+@st.composite
+def sharing(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Draw replicas, or prefill and decode replicas, with small caches before a small store that those of a role share,
+    over links so slow that many copies are in flight."""
+    tier = HostTierSpec(
+        draw(st.sampled_from([6, 12, 25, 60])),
+        draw(st.sampled_from([1.1e-6, 4e-6, 3e-5, 3e-4])),
+        offloads=True,
+        disk_blocks=draw(st.sampled_from([0, 0, 8])),
+        disk_block_s=draw(st.sampled_from([1.1e-6, 3e-5])),
+        overlaps=draw(st.booleans()),
+        store="pool",
+    )
+    together = setups().filter(lambda result: can_have_a_tier(result, caches=True))
+    alone = together.map(lambda result: [replace(result[0], n_stages=1, n_in_step=1)])
+    result = draw(st.one_of(alone, ordered(alone), ordered(together), disaggregated()))
+    sides = {setup.role: replace(setup, block_size=draw(st.sampled_from([1, 3, 4]))) for setup in result}
+    tiny = {role: draw(short_of_blocks(st.just(setup))) for role, setup in sides.items()}
+    limit = min(setup.max_model_len for setup in tiny.values())
+    n_members = {role: 1 if setup.n_ranks > 1 else draw(st.integers(2, 3)) for role, setup in tiny.items()}
+    result = draw(cached([replace(tiny[role], max_model_len=limit) for role in tiny for _ in range(n_members[role])]))
+    return by_pool([replace(setup, host_tier=tier) for setup in result])
+
+
+@settings(max_examples=examples(300))
+@given(sharing(), links(), routers(), st.data(), st.none() | st.integers(1, 5), st.none() | patiences())
+def test_engine_and_oracle_agree_on_a_store_that_replicas_share(
+    setups: list[ReplicaSetup],
+    link: LinkSpec,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    patience: Patience | None,
+) -> None:
+    load = data.draw(tagged(shared_prompts(12, (0, 2, 3, 5))))
+    load = replace(load, arrival_s=load.arrival_s * data.draw(st.sampled_from([1.0, 1e-2, 1e-3])))
+    script = data.draw(st.none() | changes(setups, load))
+    between = link if any(setup.role == "decode" for setup in setups) else None
+    cluster, truth = run_both(setups, router, load, concurrency, link=between, patience=patience, changes=script)
+    assert_agreement(setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
+    assert_tiers_agree(cluster, truth, load)

@@ -21,7 +21,7 @@ from tests.agreement import assert_agreement, assert_times_are_split, own, reque
 from tests.effort import examples
 from tests.oracle_fleet import Change
 from tests.test_oracle_handoff import layered
-from tests.test_oracle_host_tier import assert_tiers_agree, can_have_a_tier, crowded, short_of_blocks, tiers
+from tests.test_oracle_host_tier import assert_tiers_agree, by_pool, can_have_a_tier, crowded, short_of_blocks, tiers
 from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
 from tests.test_oracle_routers import delays, of_sessions, routers
 from tests.test_oracle_sessions import STOPS, beside, dependent
@@ -95,7 +95,7 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
     if kind == "tiered":
         tier, other = draw(tiers(swaps=False, offloads=True)), draw(tiers(swaps=True, offloads=draw(st.booleans())))
         by_role = {"prefill": tier, "decode": draw(st.sampled_from([None, tier, other])), "both": None}
-        result = [replace(s, host_tier=by_role[s.role]) for s in result]
+        result = by_pool([replace(s, host_tier=by_role[s.role]) for s in result])
         result = [draw(short_of_blocks(st.just(s))) if s.role == "decode" else s for s in result]
     result = draw(perhaps_grouped([draw(perhaps_speculating(s)) for s in result]))
     return World(result, link, is_pushed, draw(st.one_of(splitters(), mixing())) if is_split else None)

@@ -128,13 +128,13 @@ def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 
 @st.composite
-def shared_prompts(draw: st.DrawFn) -> Trace:
+def shared_prompts(draw: st.DrawFn, least: int = 1, recurring: tuple[int, ...] = (0, 0, 2, 3, 5)) -> Trace:
     """Let each prompt share a prefix with an earlier one; its own ids may extend into its output.
 
     The blocks of these ids may be smaller and larger than those of the replicas, and not divide them. A few prompts may
     recur again and again, so that what one evicts another needs.
     """
-    load, n_recurring = draw(traces()), draw(st.sampled_from([0, 0, 2, 3, 5]))
+    load, n_recurring = draw(traces(least)), draw(st.sampled_from(recurring))
     block_tokens = draw(st.integers(1, 9) | st.sampled_from([12, 16, 32]))
     chains: list[list[int]] = [[]]
     n_ids = 0
@@ -201,9 +201,9 @@ def links(draw: st.DrawFn) -> LinkSpec:
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> Trace:
+def traces(draw: st.DrawFn, least: int = 1) -> Trace:
     """Draw up to 25 requests; whole milliseconds, so that arrivals tie with each other and with step ends."""
-    n = draw(st.integers(1, 25))
+    n = draw(st.integers(least, 25))
     unit_s = draw(st.sampled_from([1e-6, 1e-5, 1e-3, 0.0137]))
     gaps = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
     prompts = draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))

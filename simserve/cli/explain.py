@@ -59,7 +59,9 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         yield table([_group_row(group) for group in pool.kv_groups], indent="      ")
     if pool.host_tokens:
         disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""
-        yield f"    host: {pool.host_tokens:,} tokens, {pool.host_token_s * 1e6:,.3g} us each from or to the GPU{disk}"
+        of = " for all replicas" if pool.host_scope == "pool" else ""
+        each = f"{pool.host_token_s * 1e6:,.3g} us each from or to the GPU"
+        yield f"    host: {pool.host_tokens:,} tokens{of}, {each}{disk}"
     if pool.exchange is not None:
         yield from _exchange_lines(pool.exchange)
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"

@@ -1,11 +1,11 @@
-"""HostTierSpec: the KV blocks in a replica's host memory, and the time to copy one."""
+"""HostTierSpec: the KV blocks in host memory of a replica or a pool, and the time to copy one."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class HostTierSpec:
-    """Size and speed of a replica's host tier. Sizes are in blocks of the replica."""
+    """Size and speed of a host tier. Sizes are in blocks of a replica, or of the store that replicas share."""
 
     n_blocks: int
     """Blocks in host memory."""
@@ -20,3 +20,5 @@ class HostTierSpec:
     """Time per block to or from the disk, one at a time."""
     overlaps: bool = False
     """Whether a prefix is read while others go on, rather than before the step that needs it."""
+    store: str | None = None
+    """Name of the memory and disk that replicas share; None: each has its own."""

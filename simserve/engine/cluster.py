@@ -14,6 +14,7 @@ from simserve.engine.alarm import END_PHASE, RELEASE_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
+from simserve.engine.host_tier import HostStore
 from simserve.engine.members import Control, Member
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
@@ -84,6 +85,8 @@ class Cluster:
         self._labels = self.rows.has_labels
         self.recorder = Recorder(len(self.rows))
         self.replicas: list[Replica] = []
+        self._stores: dict[str, HostStore] = {}
+        """Host memory that replicas share, by name."""
         self._gate: AdmissionGate | None = None
         if admission is not None:
             self._gate = AdmissionGate(admission, self.rows, self._send, self._on_not_admitted, self._hold)
@@ -288,9 +291,17 @@ class Cluster:
         shared = (self.clock, self.rows, self.recorder, self._on_answer)
         numbered = enumerate(setups, len(self.replicas))
         self.recorder.add_replicas(len(setups))
-        ranks = [Replica(index, each, *shared, is_alone=self._is_alone) for index, each in numbered]
+        alone, store = self._is_alone, self._store(setup)
+        ranks = [Replica(index, each, *shared, is_alone=alone, store=store) for index, each in numbered]
         set_stepping(ranks, self.clock, setup.n_stages, setup.cost)
         return ranks
+
+    def _store(self, setup: ReplicaSetup) -> HostStore | None:
+        """Return the host memory that a replica shares with others; None: it has its own, if any."""
+        tier = setup.host_tier
+        if tier is None or tier.store is None or not setup.has_tier:
+            return None
+        return self._stores.setdefault(tier.store, HostStore(tier, self.clock))
 
     def _open_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
         """Return a router that sees these replicas, live or delayed."""

@@ -1,11 +1,13 @@
-"""HostTier: host memory and disk of a replica, and the copies between them and its GPUs."""
+"""HostTier: host memory and disk of a replica, and the copies between them and its GPUs; HostStore: those of a pool."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from simserve.cost.host_tier import HostTierSpec
+from simserve.engine.alarm import READ_PHASE, Alarm, Clock
 from simserve.engine.link import Port
-from simserve.state.host_memory import HostMemory
+from simserve.state.host_memory import HostMemory, SharedMemory
 from simserve.state.prefix_cache import Chain
 from simserve.state.request import Request
 from simserve.tables.facts import HostFacts
@@ -59,24 +61,34 @@ class Read:
     """Ids that were on the GPU, which it holds meanwhile."""
     n_ids: int
     """Ids of its hit."""
-    n_from_disk: int
+    from_disk: Chain
+    """Ids of these that are read from disk."""
     end_ps: int = 0
 
 
 class HostTier:
-    """Host memory and disk of one replica.
+    """Host memory and disk of one replica, or its access to those of its pool.
 
     Copies requested at a step boundary start after all earlier ones, on the link and on the disk. The step that begins
     waits for swaps, in or out, and for prefix reads unless these overlap; then come reads that only their own request
     waits for, and prefix writes, which run in the background.
     """
 
-    def __init__(self, spec: HostTierSpec) -> None:
-        self.memory = HostMemory(spec.n_blocks, spec.disk_blocks)
+    def __init__(self, spec: HostTierSpec, store: "HostStore | None" = None) -> None:
+        self.memory = HostMemory(spec.n_blocks, spec.disk_blocks) if store is None else store.memory
         self.counts = HostCounts()
+        self._store = store
+        self.is_shared = store is not None
+        """Other replicas find what this one writes."""
+        self.is_planning = False
+        """Its replica plans, after those before it."""
+        self._in_copy: list[int] = []
+        """Ids in the store that pending copies read or write."""
         self.overlaps = spec.overlaps
         """Prefixes are read while others go on."""
         self._link, self._disk = Channel(spec.block_s), Channel(spec.disk_block_s)
+        if store is not None:
+            self._disk.port = store.disk
         self._reads: list[Read] = []
 
     def share_links(self, other: "HostTier") -> None:
@@ -109,19 +121,25 @@ class HostTier:
 
     def read_ahead(self, read: Read) -> None:
         """Copy prefix blocks to the GPU while steps go on."""
-        self._count_read(read.n_ids - read.n_here, read.n_from_disk)
+        self._count_read(read.n_ids - read.n_here, len(read.from_disk))
         self._reads.append(read)
 
     def _count_read(self, n_blocks: int, n_from_disk: int) -> None:
         self.counts.read += n_blocks
         self.counts.disk_read += n_from_disk
 
-    def keep(self, chain: Chain, n: int, n_from_disk: int = 0) -> None:
-        """Mark the first n ids of a chain as used; the last n_from_disk of them were just read from disk."""
-        n_written, n_down = self.memory.keep(chain, n, n_from_disk)
+    def hold(self, blocks: Chain) -> None:
+        """Keep ids that are about to be read."""
+        self.memory.hold(blocks, self._in_copy)
+
+    def keep(self, chain: Chain, n: int, from_disk: Chain = ()) -> None:
+        """Mark the first n ids of a chain as used; those of from_disk were just read from there."""
+        n_written, n_down = self.memory.keep(chain, n, from_disk, self._in_copy)
         self.counts.written += n_written
         self._link.background_blocks += n_written
         self._demote(n_down)
+        if self._store is not None:
+            self._store.note_lost(self)
 
     def _demote(self, n_blocks: int) -> None:
         """Write blocks evicted from host memory to disk."""
@@ -131,17 +149,103 @@ class HostTier:
     def copy(self, now_ps: int) -> int:
         """Start the pending copies; return how long the step that begins now must wait."""
         link, disk = self._link, self._disk
-        wait_ps = max(channel.carry(channel.awaited_blocks, now_ps) for channel in (link, disk)) - now_ps
+        if not (link.awaited_blocks or link.background_blocks or self._reads or disk.background_blocks):
+            return 0  # fast: nearly always
+        wait_ps = max(link.carry(link.awaited_blocks, now_ps), disk.carry(disk.awaited_blocks, now_ps)) - now_ps
+        end_ps = now_ps + wait_ps
         for read in self._reads:
-            there_ps = link.carry(read.n_ids - read.n_here, now_ps), disk.carry(read.n_from_disk, now_ps)
+            there_ps = link.carry(read.n_ids - read.n_here, now_ps), disk.carry(len(read.from_disk), now_ps)
             read.end_ps = max(*there_ps, now_ps + 1)
             self.counts.read_ps += read.end_ps - now_ps
+            end_ps = max(end_ps, read.end_ps)
         self._reads.clear()
+        end_ps = max(end_ps, link.carry(link.background_blocks, now_ps))
+        disk.carry(disk.background_blocks, now_ps)
         for channel in (link, disk):
-            channel.carry(channel.background_blocks, now_ps)
             channel.awaited_blocks = channel.background_blocks = 0
         self.counts.wait_ps += wait_ps
+        if self._store is not None and self._in_copy:
+            self._store.begin(Copies(max(end_ps, now_ps + 1), self, self._in_copy))
+            self._in_copy = []
         return wait_ps
+
+    def fail(self) -> None:
+        """Cut the copies in flight short; the store keeps what is complete."""
+        if self._store is not None:
+            self._store.cut_short(self, self._in_copy)
+            self._in_copy = []
+
+
+@dataclass(order=True)
+class Copies:
+    """Copies between a replica and the store, all of one step boundary; they are complete together."""
+
+    end_ps: int
+    tier: HostTier = field(compare=False)
+    blocks: list[int] = field(compare=False)
+    """Ids that are read or written."""
+
+
+@dataclass
+class Sharer:
+    """A replica that uses a store."""
+
+    id: int
+    tier: HostTier
+    on_change: Callable[[int], None]
+    """Called with an instant when it may find other ids from then on: its head of the queue may need other blocks."""
+
+
+class HostStore:
+    """Host memory and disk that the replicas of a pool share.
+
+    Each GPU reaches the memory over its own link; the disk is one for all. Replicas of one instant use it in their
+    order.
+    """
+
+    def __init__(self, spec: HostTierSpec, clock: Clock) -> None:
+        self.memory = SharedMemory(spec.n_blocks, spec.disk_blocks)
+        self.disk = Port()
+        self.sharers: list[Sharer] = []
+        self._copies: list[Copies] = []
+        """A heap of the copies in flight."""
+        self._n_lost = 0
+        self._clock = clock
+        self._complete = Alarm(clock, self._on_complete, READ_PHASE)
+
+    def begin(self, copies: Copies) -> None:
+        """Let others find what is being written when the copies are over."""
+        heappush(self._copies, copies)
+        if self._complete.due_ps is None or copies.end_ps < self._complete.due_ps:
+            self._complete.set(copies.end_ps)
+
+    def note_lost(self, by: HostTier) -> None:
+        """Let others plan again if ids are no longer here: those that plan after a replica which does, at once."""
+        if self.memory.n_lost == self._n_lost:
+            return
+        self._n_lost, now_ps = self.memory.n_lost, self._clock.now_ps
+        has_planned = by.is_planning
+        for sharer in self.sharers:
+            if sharer.tier is by:
+                has_planned = False
+            else:
+                sharer.on_change(now_ps + has_planned)
+
+    def cut_short(self, tier: HostTier, pending: list[int]) -> None:
+        """Lose the copies of a replica that are in flight, and those that have not begun."""
+        self.memory.lose(pending)
+        for copies in self._copies:
+            if copies.tier is tier:
+                self.memory.lose(copies.blocks)
+                copies.blocks = []
+
+    def _on_complete(self, now_ps: int) -> None:
+        while self._copies and self._copies[0].end_ps <= now_ps:
+            self.memory.complete(heappop(self._copies).blocks)
+        if self._copies:
+            self._complete.set(self._copies[0].end_ps)
+        for sharer in self.sharers:
+            sharer.on_change(now_ps)
 
 
 def host_facts(tiers_of: Sequence[HostTier | None], block_bytes: Sequence[float]) -> HostFacts | None:

@@ -166,8 +166,9 @@ class CachingMemory(Memory):
         """Ids found here of requests with blocks taken ahead; the rest comes over the link."""
         self._hits: dict[Request, tuple[int, int]] = {}
         """Hits looked up since the last plan began."""
-        self._admitted: list[tuple[Request, int, int, int]] = []
-        """(request, ids of its hit, only on host, only on disk) of admissions since the last step began."""
+        self._admitted: list[tuple[Request, int, int, Chain]] = []
+        """(request, ids of its hit, ids of these on the GPU, ids read from disk) of admissions since the last step
+        began."""
         self._on_the_way: dict[int, Read] = {}
         """The read of each id that is on its way."""
         self._fetched: dict[Request, tuple[int, int]] = {}
@@ -209,11 +210,14 @@ class CachingMemory(Memory):
         among these: its output is needed."""
         chain, most = self._chain(request), n_tokens // self.pool.block_size
         n_here = self._cache.match(chain, most)
-        return n_here if self._tier is None else max(n_here, self._tier.memory.match(chain, most)[1])
+        return n_here if self._tier is None else self._tier.memory.hits(chain, n_here, most)
 
     def found_tokens(self, request: Request) -> int:
-        """Return the prompt tokens in the cache."""
-        return self._n_found(request, request.prompt_tokens - 1) * self.pool.block_size
+        """Return the prompt tokens in the cache and in its own host memory; what replicas share is as near to all."""
+        n_tokens = request.prompt_tokens - 1
+        if self._tier is not None and self._tier.is_shared:
+            return self._n_here(request, n_tokens) * self.pool.block_size
+        return self._n_found(request, n_tokens) * self.pool.block_size
 
     def reclaim(self, n_blocks: int) -> None:
         """Evict what n_blocks free blocks hold."""
@@ -248,8 +252,7 @@ class CachingMemory(Memory):
         n_here = cache.match(chain, n_ids)
         self.pool.take_at_once(cache.pin(chain, n_here, request.prefilled_tokens) + n_ids - n_here)
         cache.insert(chain, n_here, n_ids, request.copies)
-        n_above_disk = max(n_here, tier.memory.match(chain, n_ids)[0])
-        self._admitted.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
+        self._admitted.append((request, n_ids, n_here, tier.memory.on_disk(chain, n_here, n_ids)))
 
     def computed(self, request: Request) -> None:
         """Insert the whole blocks of a computed prompt into the cache."""
@@ -341,14 +344,17 @@ class CachingMemory(Memory):
         tier, tokens = self._tier, self.pool.block_size
         if tier is None:
             return
-        for request, n_ids, n_on_host, n_on_disk in self._admitted:
-            if n_on_host or n_on_disk:
-                tier.read(n_on_host + n_on_disk, n_on_disk)
+        for request, n_ids, n_here, from_disk in self._admitted:
+            n_on_disk = len(from_disk)
+            if n_ids > n_here:
+                tier.read(n_ids - n_here, n_on_disk)
+                tier.hold(self._chain(request)[n_here:n_ids])
             if not request.n_preemptions:
-                n_host, n_disk = self._fetched.pop(request, (n_on_host, n_on_disk))
+                n_host, n_disk = self._fetched.pop(request, (n_ids - n_here - n_on_disk, n_on_disk))
                 n_disk = min(n_disk, n_ids)  # evicted again, it may have been computed
                 self._recorder.read(request.row, min(n_host, n_ids - n_disk) * tokens, n_disk * tokens)
-            tier.keep(self._chain(request), n_ids, n_on_disk)
+        for request, n_ids, _, from_disk in self._admitted:
+            tier.keep(self._chain(request), n_ids, from_disk)
         self._admitted.clear()
 
     def reads_first(self, request: Request) -> bool:
@@ -362,15 +368,16 @@ class CachingMemory(Memory):
             return False
         read = self._on_the_way.get(chain[n_here])
         if read is None:
-            n_above_disk = max(n_here, tier.memory.match(chain, n_ids)[0])
-            read = Read(request, n_here, n_ids, n_ids - n_above_disk)
+            from_disk, missing = tier.memory.on_disk(chain, n_here, n_ids), chain[n_here:n_ids]
+            read = Read(request, n_here, n_ids, from_disk)
             n_tokens = n_ids * self.pool.block_size
             self.pool.take(self._cache.pin(chain, n_here, n_tokens) + n_ids - n_here, from_reserved=False)
-            self._on_the_way.update(dict.fromkeys(chain[n_here:n_ids], read))
+            self._on_the_way.update(dict.fromkeys(missing, read))
             n_host, n_disk = self._fetched.get(request, (0, 0))
-            self._fetched[request] = n_host + n_above_disk - n_here, n_disk + read.n_from_disk
+            self._fetched[request] = n_host + len(missing) - len(from_disk), n_disk + len(from_disk)
             tier.read_ahead(read)
-            tier.keep(chain, n_ids, read.n_from_disk)
+            tier.hold(missing)
+            tier.keep(chain, n_ids, from_disk)
         self.reading[request] = read
         return True
 

@@ -6,7 +6,7 @@ from typing import Protocol, cast
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import READ_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, check_prefill
-from simserve.engine.host_tier import HostTier
+from simserve.engine.host_tier import HostStore, HostTier, Sharer
 from simserve.engine.offered import OfferedRows
 from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step
 from simserve.engine.replica_setup import ReplicaSetup
@@ -125,6 +125,7 @@ class Replica:
         on_answer: OnAnswer | None = None,
         *,
         is_alone: bool = False,
+        store: HostStore | None = None,
     ) -> None:
         self.id = index
         self.is_alone = is_alone
@@ -141,7 +142,9 @@ class Replica:
         """Requests from other replicas that had no blocks here at the last plan."""
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
         self.block_tokens = setup.block_size if setup.caches_prefixes else None
-        self.tier = setup.tier()
+        self.tier = setup.tier(store)
+        if store is not None and self.tier is not None:
+            store.sharers.append(Sharer(index, self.tier, self._on_store_change))
         self.batch = setup.batch(index, recorder, self.tier)
         self._memory, self._swap = self.batch.memory, self.batch.swap
         self._caches = self._memory.caches
@@ -293,6 +296,8 @@ class Replica:
         self._coming.clear()
         self._memory.reading.clear()
         self._reads_end.due_ps = None
+        if self.tier is not None:
+            self.tier.fail()
         self.pool.release(self.pool.used_blocks, self.pool.reserved_blocks)
         self.n_outstanding = self.n_away = 0
         for request in there:
@@ -704,6 +709,8 @@ class Replica:
     def _before_plan(self, now_ps: int) -> None:
         """Let requests decode that have their keys and values again, then let others in."""
         role = self.role
+        if self.tier is not None:
+            self.tier.is_planning = True
         if role is not None:
             role.let_decode()
         if self._swap is not None:
@@ -733,6 +740,7 @@ class Replica:
         Copies of a boundary precede its step, as in vLLM before V1 (worker/worker.py, execute_worker).
         """
         self._memory.fetch()
+        tier.is_planning = False
         wait_ps = tier.copy(now_ps)
         if self._overlaps:
             self._await_reads()
@@ -766,6 +774,11 @@ class Replica:
             self._n_given_back += n_blocks
         self._await_reads()
         self.stepping.wake(now_ps)
+
+    def _on_store_change(self, now_ps: int) -> None:
+        """Plan again at the next step boundary if the head of the queue waits for blocks: its hit may change."""
+        if self.blocked_by == "blocks" and self.step_run is not None:
+            self.stepping.wake(now_ps)
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""

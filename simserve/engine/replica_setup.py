@@ -8,7 +8,7 @@ from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState
 from simserve.engine.decode import Decode, GroupedDecode, Speculation, Speculative
-from simserve.engine.host_tier import HostTier
+from simserve.engine.host_tier import HostStore, HostTier
 from simserve.engine.memory import CachingMemory, CachingPool, Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.role import RoleName
@@ -54,11 +54,11 @@ class ReplicaSetup:
         tier = self.host_tier
         return tier is not None and (tier.swaps or (tier.offloads and self.caches_prefixes))
 
-    def tier(self) -> HostTier | None:
-        """Return an empty host tier, if one is in use."""
+    def tier(self, store: HostStore | None = None) -> HostTier | None:
+        """Return a host tier, if one is in use: empty, or with access to a store that replicas share."""
         if self.host_tier is None or not self.has_tier:
             return None
-        return HostTier(self.host_tier)
+        return HostTier(self.host_tier, store)
 
     def batch(self, index: int, recorder: Recorder, tier: HostTier | None) -> BatchState:
         """Return the empty batch state of a replica."""

@@ -125,6 +125,11 @@ class Rank(Alone):
         self.n_stages = lane.n_stages
         self.group = lane if lane.n_ranks > 1 else None
 
+    def wake(self, now_ps: int, n_ahead: int = 0) -> None:
+        """Plan now when idle; a run of ranks is one step, also while the others still plan."""
+        if self._replica.step_run is None:
+            super().wake(now_ps, n_ahead)
+
     def _plan(self, now_ps: int) -> None:
         """Plan with all ranks; arrivals during a step wait for its end."""
         self._lane.plan(now_ps)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from simserve.catalog.specs import ModelSpec
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Pool
-from simserve.scenario.setup import Machine
+from simserve.scenario.setup import Machine, host_block_bytes
 from simserve.schedulers.base import Scheduler
 
 
@@ -24,42 +24,58 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
     if update["offload_prefixes"]:
         update["reads"] = tier.reads or "overlap"
     if tier.bytes_per_s is None:
-        update["bytes_per_s"] = machine.gpu.pcie_bytes_per_s
-        draft.origins[*here, "bytes_per_s"] = f"gpu {machine.gpu.name}"
+        update["bytes_per_s"], draft.origins[*here, "bytes_per_s"] = _link(pool, machine.gpu)
     if update["preemption"] == "recompute" and not update["offload_prefixes"]:
         rule = "nothing would use host memory: requests are not swapped and prefixes are not offloaded"
-        draft.problem(here, rule, None, "set preemption: swap or enable_prefix_caching: true, or leave it out")
+        swap = "" if tier.scope == "pool" else "preemption: swap or "
+        draft.problem(here, rule, None, f"set {swap}enable_prefix_caching: true, or leave it out")
     for key in ("disk", "reads"):
         if getattr(tier, key) is not None and not update["offload_prefixes"]:
             draft.problem((*here, key), "is for prefixes, and none are offloaded", None, "leave it out")
     return pool.model_copy(update={"host_tier": tier.model_copy(update=update)})
 
 
+def _link(pool: Pool, gpu: GpuSpec) -> tuple[float, str]:
+    """Return the bandwidth between a GPU and host memory, of its own node or of all nodes of a pool, and its origin."""
+    parallel, tier = pool.parallel, pool.host_tier
+    n_gpus = pool.replicas * parallel.tensor * parallel.pipeline * parallel.data
+    is_remote = tier is not None and tier.scope == "pool" and n_gpus > gpu.gpus_per_node
+    if is_remote and gpu.nic_bytes_per_s < gpu.pcie_bytes_per_s:
+        return gpu.nic_bytes_per_s, f"network adapter of gpu {gpu.name}, as the pool has several nodes"
+    return gpu.pcie_bytes_per_s, f"gpu {gpu.name}"
+
+
 def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) -> None:
-    """Check that host memory and disk hold at least one block for each lane."""
+    """Check that host memory and disk hold at least one block for each lane, or one of the pool's."""
     tier = pool.host_tier
     sizes: list[tuple[Path, float]] = [] if tier is None else [(("bytes",), tier.bytes)]
     if tier is not None and tier.disk is not None:
         sizes.append((("disk", "bytes"), tier.disk.bytes))
     for key, n_bytes in sizes:
-        if n_bytes < memory.n_lanes * memory.block_bytes:
+        least_bytes = host_block_bytes(pool, memory)
+        if n_bytes < least_bytes:
             each = "" if memory.n_lanes == 1 else " for each lane of the pipeline"
             rule = f"must hold a block of {memory.block_size} tokens{each}, {memory.block_bytes:.0f} bytes of each GPU"
+            if tier is not None and tier.scope == "pool":
+                rule = f"must hold a block of {memory.block_size} tokens, {least_bytes:.0f} bytes of all its GPUs"
             draft.problem((*at, "host_tier", *key), rule, n_bytes, "give bytes, as 200e9 for 200 GB")
 
 
 def _preemption(draft: Draft, pool: Pool, here: Path, scheduler: Scheduler) -> str:
     """Return the preemption mode as given, else swap where requests are preempted while they decode."""
     given, at = pool.host_tier and pool.host_tier.preemption, (*here, "preemption")
-    why = None
-    if scheduler.reserves or scheduler.runs_to_completion:
+    why, remedy = None, "leave it out"
+    if pool.host_tier is not None and pool.host_tier.scope == "pool":
+        remedy = "leave it out, or use scope: replica"
+        why = "a store that replicas share holds prefixes; a swapped request is of use to its own replica only"
+    elif scheduler.reserves or scheduler.runs_to_completion:
         why = "this policy reserves all blocks at admission, so it never preempts"
     elif pool.role == "prefill":
         why = "prefill pools do not decode"
     if why is None:
         return given or "swap"
     if given == "swap":
-        draft.problem(at, why, given, "leave it out")
+        draft.problem(at, why, given, remedy)
     draft.origins[at] = why
     return "recompute"
 

@@ -83,18 +83,21 @@ class Disk(Section):
     """The disk tier for prefixes that host memory evicts."""
 
     bytes: Positive
-    """Capacity per GPU."""
+    """Capacity per GPU; of the whole pool with `scope: pool`."""
     bytes_per_s: Annotated[float, Field(ge=1e7)]
-    """Bandwidth per GPU, shared by reads and writes; at least that of a hard disk."""
+    """Bandwidth per GPU, or of the whole pool, shared by reads and writes; at least that of a hard disk."""
 
 
 class HostTierSection(Section):
     """The host memory tier of a pool; resolving fills in values of None."""
 
     bytes: Positive
-    """Capacity per GPU."""
+    """Capacity per GPU; of the whole pool with `scope: pool`."""
+    scope: Literal["replica", "pool"] = "replica"
+    """Whether each replica has host memory of its own, or those of the pool share one store of prefixes."""
     bytes_per_s: Annotated[float, Field(ge=1e8)] | None = None
-    """Bandwidth between a GPU and its host, shared by both directions; left out: one direction of its PCIe link."""
+    """Bandwidth between a GPU and host memory, shared by both directions; left out: one direction of its PCIe link, or
+    its network adapter where a pool of several nodes shares a store."""
     preemption: Literal["swap", "recompute"] | None = None
     """What preemption does with the KV blocks of a decoding request; left out: swap, where supported."""
     offload_prefixes: bool | None = None

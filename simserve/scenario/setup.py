@@ -171,7 +171,7 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
         ledger=memory,
         calibration=calibration,
         asked_version=(pool.engine or scenario.engine).version,
-        host_tier=None if pool.host_tier is None else host_tier_spec(pool.host_tier, memory),
+        host_tier=None if pool.host_tier is None else host_tier_spec(pool, pool.host_tier, memory),
         speculation=speculation_of(scenario, pool),
     )
 
@@ -184,19 +184,31 @@ def _excludes_async(engine: EngineSpec, pool: "Pool") -> bool:
     return not used.isdisjoint(engine.async_excludes)
 
 
-def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpec:
-    """Convert a resolved host tier to blocks; the GPUs of a replica copy their shards of a block in parallel. Each lane
-    of a pipeline has an equal part, as the virtual engines of vLLM 0 had (core/scheduler.py, num_cpu_blocks)."""
-    block_bytes, disk = memory.block_bytes, tier.disk
+def host_block_bytes(pool: "Pool", memory: MemoryLedger) -> float:
+    """Return the bytes of a tier for each block. With `scope: pool`, these are the parts of all GPUs of a rank; else
+    that of one GPU, and each lane of a pipeline has an equal part of the tier, as the virtual engines of vLLM 0 had
+    (core/scheduler.py, num_cpu_blocks)."""
+    if pool.host_tier is not None and pool.host_tier.scope == "pool":
+        return memory.block_bytes * pool.parallel.tensor * pool.parallel.pipeline
+    return memory.block_bytes * memory.n_lanes
+
+
+def host_tier_spec(pool: "Pool", tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpec:
+    """Convert a resolved host tier to blocks; the GPUs of a replica copy their shards of a block in parallel, and one
+    disk of a pool stores all of them."""
+    block_bytes, disk = host_block_bytes(pool, memory), tier.disk
+    is_shared = tier.scope == "pool"
+    on_disk_bytes = block_bytes if is_shared else memory.block_bytes
     assert tier.bytes_per_s is not None, "resolved"
     return HostTierSpec(
-        n_blocks=int(tier.bytes // block_bytes) // memory.n_lanes,
-        block_s=block_bytes / tier.bytes_per_s,
+        n_blocks=int(tier.bytes // block_bytes),
+        block_s=memory.block_bytes / tier.bytes_per_s,
         swaps=tier.preemption == "swap",
         offloads=bool(tier.offload_prefixes),
         overlaps=tier.reads == "overlap",
-        disk_blocks=0 if disk is None else int(disk.bytes // block_bytes) // memory.n_lanes,
-        disk_block_s=0.0 if disk is None else block_bytes / disk.bytes_per_s,
+        disk_blocks=0 if disk is None else int(disk.bytes // block_bytes),
+        disk_block_s=0.0 if disk is None else on_disk_bytes / disk.bytes_per_s,
+        store=pool.name if is_shared else None,
     )
 
 

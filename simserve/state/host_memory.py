@@ -1,6 +1,9 @@
-"""HostMemory: host memory and disk of a replica, with swapped-out requests and copies of prefixes."""
+"""HostMemory: host memory and disk of a replica, with swapped-out requests and copies of prefixes; SharedMemory: those
+of a pool."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import islice
 
 from simserve.state.prefix_cache import Chain
 
@@ -22,8 +25,8 @@ class HostMemory:
         self.total_blocks = total_blocks
         self.swapped_blocks = 0
         """Blocks of swapped-out requests."""
-        self._host: OrderedDict[int, None] = OrderedDict()
-        self._disk: OrderedDict[int, None] = OrderedDict()
+        self._host: OrderedDict[int, int] = OrderedDict()
+        self._disk: OrderedDict[int, int] = OrderedDict()
         self._most_on_disk = disk_blocks
 
     @property
@@ -68,13 +71,24 @@ class HostMemory:
                 high = middle
         return n_host, low
 
-    def keep(self, chain: Chain, n: int, n_from_disk: int = 0) -> tuple[int, int]:
+    def hits(self, chain: Chain, n_here: int, most: int) -> int:
+        """Return how many of the first `most` ids are on the GPU, which has n_here of them, or here."""
+        return max(n_here, self.match(chain, most)[1])
+
+    def on_disk(self, chain: Chain, n_here: int, n: int) -> Chain:
+        """Return those of the first n ids, all found, that are to be read from disk."""
+        return chain[max(n_here, self.match(chain, n)[0]) : n]
+
+    def hold(self, blocks: Chain, in_copy: list[int]) -> None:
+        """Keep ids that are being read; append them to in_copy."""
+
+    def keep(self, chain: Chain, n: int, from_disk: Chain, in_copy: list[int]) -> tuple[int, int]:
         """Mark the first n ids as used, and keep them in host memory as far as they fit, from the first on.
 
-        The last n_from_disk were just read from disk. Return how many ids the GPU wrote to the host, and how many moved
-        from the host to disk.
+        Those of from_disk were just read from there. Return how many ids the GPU wrote to the host, and how many moved
+        from the host to disk; append to in_copy what must stay until its copies are over.
         """
-        host, disk = self._host, self._disk
+        host, disk, read = self._host, self._disk, set(from_disk)
         n_written = 0
         for i in reversed(range(min(n, self._most_on_host))):
             block = chain[i]
@@ -82,8 +96,8 @@ class HostMemory:
                 host.move_to_end(block)
                 continue
             disk.pop(block, None)
-            host[block] = None
-            n_written += i < n - n_from_disk
+            host[block] = 0
+            n_written += block not in read
         return n_written, self._shrink()
 
     def check(self) -> None:
@@ -103,8 +117,113 @@ class HostMemory:
         while len(host) > self._most_on_host:
             block, _ = host.popitem(last=False)
             if self._most_on_disk:
-                disk[block] = None
+                disk[block] = 0
                 n_down += 1
         while len(disk) > self._most_on_disk:
             disk.popitem(last=False)
+        return n_down
+
+
+WRITING = -1
+"""Instead of its number of readers: the copy of an id in host memory is not complete yet."""
+
+
+class SharedMemory(HostMemory):
+    """Host memory and disk that replicas share, with copies of prefixes; requests are not swapped there.
+
+    What one replica writes, all find as soon as its copy is complete; until then it is found on disk, if it is there.
+    An id stays in host memory while it is written or read. Replicas may hold parts of a chain on their GPUs, and their
+    copies may be lost, so an id may be here without those before it. The order of eviction is that of uses, and not of
+    the ends of copies. Sources: vLLM V1, v1/kv_offload/lru_manager.py (ref_cnt, is_ready); Mooncake Store, PutStart and
+    PutEnd, leases of what is read.
+
+    Invariant: as HostMemory, but that an id may be on disk too while it is written.
+    """
+
+    __slots__ = ("_n_in_copy", "n_lost")
+
+    def __init__(self, total_blocks: int, disk_blocks: int = 0) -> None:
+        super().__init__(total_blocks, disk_blocks)
+        self._n_in_copy = 0
+        """Ids in host memory that are written or read."""
+        self.n_lost = 0
+        """Ids evicted that are now neither in host memory nor on disk."""
+
+    def hits(self, chain: Chain, n_here: int, most: int) -> int:
+        """Return how many of the first `most` ids are on the GPU, which has n_here of them, or here. O(n)."""
+        host, disk, last = self._host, self._disk, min(most, len(chain))
+        n = n_here
+        while n < last and (host.get(chain[n], WRITING) != WRITING or chain[n] in disk):
+            n += 1
+        return n
+
+    def on_disk(self, chain: Chain, n_here: int, n: int) -> Chain:
+        """Return those of the first n ids, all found, that are to be read from disk."""
+        return [block for block in chain[n_here:n] if self._host.get(block, WRITING) == WRITING]
+
+    def hold(self, blocks: Chain, in_copy: list[int]) -> None:
+        """Keep ids that are being read; append them to in_copy."""
+        for block in blocks:
+            n_readers = self._host.get(block, WRITING)
+            if n_readers != WRITING:
+                self._n_in_copy += not n_readers
+                self._host[block] = n_readers + 1
+                in_copy.append(block)
+
+    def keep(self, chain: Chain, n: int, from_disk: Chain, in_copy: list[int]) -> tuple[int, int]:
+        """Mark the first n ids as used, and begin to write those that are not in host memory as far as they fit, from
+        the first on; see HostMemory."""
+        host, used = self._host, chain[:n]
+        n_staying = self._n_in_copy + sum(not host.get(block, WRITING) for block in used)
+        new = [block for block in used if block not in host][: self.total_blocks - n_staying]
+        host.update(dict.fromkeys(new, WRITING))
+        self._n_in_copy += len(new)
+        in_copy += new
+        for block in reversed(used):
+            if block in host:
+                host.move_to_end(block)
+        return len(set(new).difference(from_disk)), self._shrink()
+
+    def complete(self, in_copy: Iterable[int]) -> None:
+        """Note that copies of ids are over."""
+        for block in in_copy:
+            n_readers = self._host[block]
+            if n_readers == WRITING:
+                self._disk.pop(block, None)
+            self._host[block] = max(0, n_readers - 1)
+            self._n_in_copy -= n_readers in (WRITING, 1)
+
+    def lose(self, in_copy: Iterable[int]) -> None:
+        """Note that copies of ids have been cut short: what was being written is lost."""
+        for block in in_copy:
+            n_readers = self._host[block]
+            if n_readers == WRITING:
+                del self._host[block]
+            else:
+                self._host[block] = n_readers - 1
+            self._n_in_copy -= n_readers in (WRITING, 1)
+
+    def check(self) -> None:
+        """Assert the invariant."""
+        in_copy = [block for block, n_readers in self._host.items() if n_readers]
+        assert self._n_in_copy == len(in_copy), (self._n_in_copy, in_copy)
+        assert len(self._host) <= self.total_blocks, (len(self._host), self.total_blocks)
+        both = self._host.keys() & self._disk.keys()
+        assert all(self._host[block] == WRITING for block in both), "an id is on host and disk"
+        assert len(self._disk) <= self._most_on_disk, (len(self._disk), self._most_on_disk)
+
+    def _shrink(self) -> int:
+        """Evict what no longer fits and is not in use; return how many ids moved to disk."""
+        host, disk, n_down = self._host, self._disk, 0
+        n_over = len(host) - self.total_blocks
+        if n_over > 0:
+            for block in list(islice((block for block, n_readers in host.items() if not n_readers), n_over)):
+                del host[block]
+                self.n_lost += not self._most_on_disk
+                if self._most_on_disk:
+                    disk[block] = 0
+                    n_down += 1
+        while len(disk) > self._most_on_disk:
+            block, _ = disk.popitem(last=False)
+            self.n_lost += 1
         return n_down

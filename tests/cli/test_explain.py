@@ -109,6 +109,10 @@ def test_explain_tells_what_host_memory_holds(tmp_path: Path) -> None:
     tier = "cluster.pools.0.host_tier={bytes: 10e9, disk: {bytes: 1e12, bytes_per_s: 5e9}}"
     outcome = invoke("explain", write_scenario(tmp_path), "--set", tier)
     assert "host: 76,288 tokens, 2.05 us each from or to the GPU, and 7,629,392 on disk" in outcome.out
+    path = write_scenario(tmp_path)
+    pool = [f"cluster.pools.0.{each}" for each in ("host_tier.scope=pool", "parallel.tensor=2")]
+    outcome = invoke("explain", path, *(word for each in (tier, *pool) for word in ("--set", each)))
+    assert "host: 76,288 tokens for all replicas, 1.02 us each from or to the GPU, and 7,629,392 on disk" in outcome.out
 
 
 def test_where_tokens_are_proposed_drafts_are_a_part_of_the_time(tmp_path: Path) -> None:

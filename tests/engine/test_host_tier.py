@@ -11,13 +11,15 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.host_tier import HostCounts
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
+from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked, FairShares
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
-from tests.agreement import token_times
+from tests.agreement import assert_agreement, run_both, token_times
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+from tests.oracle_fleet import Change
 
 STEPS_OF_10_MS = LineCost(step=10 * MS)
 TWO = trace([0.0, 0.0], [5, 5], [6, 6])
@@ -240,6 +242,65 @@ def test_a_request_waits_for_the_prefix_that_is_read_for_another() -> None:
     assert counts(cluster).read == 2
     assert column(cluster, "cached_tokens")[3:] == [8, 8]
     assert column(cluster, "host_cached_tokens")[3:] == [8, 0]
+
+
+# -- a store that two replicas share, which take turns -----------------------------------------------------------------
+
+
+def sharing(setup: ReplicaSetup) -> list[ReplicaSetup]:
+    assert setup.host_tier is not None
+    return [replace(setup, host_tier=replace(setup.host_tier, store="pool"))] * 2
+
+
+def prefixed(arrivals: list[float], prompts: list[int], chains: list[list[int]], tokens: int = 4) -> Trace:
+    """Requests for one token, with ids of their blocks."""
+    ids = np.array([block for each in chains for block in each], np.int64)
+    prefixes = Prefixes.from_ids(tokens, ids, np.cumsum([0, *map(len, chains)]))
+    return replace(trace(arrivals, prompts, [1] * len(prompts)), prefixes=prefixes)
+
+
+def test_what_one_replica_writes_the_other_finds_from_when_the_copy_is_over() -> None:
+    # The first writes two blocks from 10 ms to 12. At 12 the second reads them in 2 ms, at 11 it computes them.
+    for sent_ms, finish_ms, n_found in ((11, 21, 0), (12, 24, 8)):
+        cluster = serve(sharing(offloading()), prefixed([0.0, sent_ms / 1000], [10, 10], [[1, 2], [1, 2]]))
+        assert column(cluster, "replica") == [0, 1]
+        assert instants(cluster, "finish_ps") == [10, finish_ms]
+        assert column(cluster, "host_cached_tokens") == column(cluster, "cached_tokens") == [0, n_found]
+
+
+def test_a_store_survives_its_replicas_and_their_copies_in_flight_do_not() -> None:
+    for failed_ms, n_found in ((11, 0), (12, 8)):
+        load = prefixed([0.0, 0.013], [10, 10], [[1, 2], [1, 2]])
+        changes = [Change(failed_ms * MS, "fail", 0)]
+        cluster, truth = run_both(sharing(offloading()), RoundRobin, load, None, changes=changes)
+        assert_agreement(sharing(offloading()), cluster, truth)
+        assert column(cluster, "cached_tokens") == [0, n_found]
+
+
+def test_replicas_that_read_from_one_disk_wait_for_each_other() -> None:
+    # At 3 s both need blocks 1 and 2, which 7 and 8 have displaced. The disk reads for the first until 3,006, then
+    # writes 7 and 8, which make way, and reads for the second from 3,012 to 3,018.
+    load = prefixed([0.0, 1.0, 2.0, 3.0, 3.0], [10, 18, 18, 10, 10], [[1, 2], [7, 8], [], [1, 2], [1, 2]])
+    cluster = serve(sharing(offloading(host_blocks=2, disk_blocks=10)), load)
+    assert column(cluster, "replica") == [0, 1, 0, 1, 0]
+    assert instants(cluster, "finish_ps")[3:] == [3028, 3016]
+    assert column(cluster, "disk_cached_tokens")[3:] == [8, 8]
+
+
+def test_a_request_fits_when_another_replica_has_displaced_its_prefix() -> None:
+    # Blocks of a token. The second replica decodes; from 30 ms on a request waits there with a hit of 8 blocks and one
+    # token to compute, for which the decoding one leaves too little room. Until 51 ms the first replica writes 8 other
+    # blocks into a store of 10. Then the hit is of 2 blocks; with a chunk of 3 it fits beside 9 tokens at 60 ms.
+    policy = Chunked(max_num_batched_tokens=4, max_num_seqs=10, scheduler_reserve_full_isl=False)
+    setup = replica_setup(policy, STEPS_OF_10_MS, n_blocks=15, block_size=1)
+    setup = replace(setup, caches_prefixes=True, host_tier=HostTierSpec(10, 1e-3, offloads=True))
+    first, other = list(range(8)), list(range(100, 108))
+    load = prefixed([0.0, 0.0, 0.0, 0.03, 0.031], [8, 4, 1, 9, 8], [first, [], [], first, other], tokens=1)
+    load = replace(load, output_tokens=np.array([1, 20, 1, 1, 1], np.int64))
+    cluster = serve(sharing(setup), load)
+    assert column(cluster, "replica") == [0, 1, 0, 1, 0]
+    assert instants(cluster, "scheduled_ps")[3] == 60
+    assert column(cluster, "cached_tokens")[3] == 2
 
 
 class Insists(Chunked):

@@ -50,6 +50,32 @@ def test_prefixes_are_read_while_others_go_on_unless_the_pool_says_otherwise(loa
         assert load(scenario.to_yaml()) == scenario
 
 
+SHARED = ["cluster.pools.0.host_tier={bytes: 20e9, scope: pool, disk: {bytes: 1e12, bytes_per_s: 5e9}}"]
+
+
+def test_a_store_of_the_pool_holds_whole_blocks_of_prefixes_and_is_reached_over_each_link(
+    load: Load, small: str
+) -> None:
+    # Of a block of 2 MiB each of two GPUs copies half over its own link, while the one disk writes all of it.
+    scenario = load(small + POOL, *SHARED, "cluster.pools.0.parallel.tensor=2", "cluster.pools.0.replicas=4")
+    tier, result = scenario.cluster.pools[0].host_tier, scenario.setups[0].host_tier
+    assert tier is not None and result is not None
+    assert (tier.preemption, result.swaps, result.offloads, result.store) == ("recompute", False, True, "serve")
+    assert (result.n_blocks, result.disk_blocks) == (int(20e9 // 2**21), int(1e12 // 2**21))
+    assert (result.block_s, result.disk_block_s) == pytest.approx((2**20 / 64e9, 2**21 / 5e9))
+    assert load(scenario.to_yaml()) == scenario
+    stages = load(small + POOL, *SHARED, "cluster.pools.0.parallel.pipeline=2").setups[0].host_tier
+    assert stages is not None and stages.n_blocks == result.n_blocks
+
+
+def test_a_store_on_several_nodes_is_reached_over_the_network_adapters(load: Load, small: str) -> None:
+    scenario = load(small + POOL, *SHARED, "cluster.pools.0.replicas=9")
+    tier = scenario.cluster.pools[0].host_tier
+    assert tier is not None and tier.bytes_per_s == 50e9
+    origin = scenario.origins["cluster.pools.0.host_tier.bytes_per_s"]
+    assert origin == "network adapter of gpu h100-sxm, as the pool has several nodes"
+
+
 def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: MessagesOf, small: str) -> None:
     message = "this policy reserves all blocks at admission, so it never preempts"
     for requested in ([], ["cluster.pools.0.host_tier.preemption=recompute"]):
@@ -88,6 +114,17 @@ def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: Messa
             "host_tier.reads=blocking: is for prefixes, and none are offloaded; leave it out",
         ),
         (["host_tier.disk={bytes: 1, bytes_per_s: 5e9}"], ": must hold a block of 16 tokens"),
+        (["host_tier={bytes: 2e6, scope: pool}"], "a block of 16 tokens, 2097152 bytes of all its GPUs, got"),
+        (["host_tier.scope=node"], ": must be one of replica or pool, got 'node'"),
+        (
+            ["host_tier={bytes: 20e9, scope: pool, preemption: swap}"],
+            "a swapped request is of use to its own replica only, got 'swap'; leave it out, or use scope: replica",
+        ),
+        (
+            ["host_tier={bytes: 20e9, scope: pool}", "enable_prefix_caching=false"],
+            "nothing would use host memory: requests are not swapped and prefixes are not offloaded; set "
+            "enable_prefix_caching: true, or leave it out",
+        ),
         (["parallel.pipeline=2", "host_tier.bytes=2e6"], ": must hold a block of 16 tokens for each lane"),
         (["swap_space=4"], ": unknown key; use cluster.pools[].host_tier.bytes"),
     ],
