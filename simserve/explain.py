@@ -112,6 +112,8 @@ class PoolAnswer:
     kv_groups: tuple[KvGroupAnswer, ...]
     """What a request holds by kind of layer, as vLLM's hybrid manager counts it."""
     steps: tuple[TypicalStep, ...]
+    block_tokens: int
+    """Tokens of a KV block: the engine's block_size, raised where a state would not fit."""
     host_tokens: int
     """Tokens that host memory and its disk hold; 0 without."""
     disk_tokens: int
@@ -164,6 +166,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         max_model_len=setup.max_model_len,
         kv_groups=tuple(_kv_groups(setup)),
         steps=tuple(_typical_steps(setup)),
+        block_tokens=setup.ledger.block_size,
         **_host_tier(setup),
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),

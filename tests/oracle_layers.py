@@ -88,7 +88,7 @@ class OracleLayers:
     def works(self, chunks: list[tuple[int, int]], contexts: list[int]) -> tuple[tuple[int, int, int], ...]:
         """Return for each window the pairs and keys read of chunks [first, end), and the keys of the next tokens."""
         works = []
-        for group in self.windows:
+        for group in [each for each in self.windows if each.kind != "state"]:
             queries = [[attended(group, position) for position in range(*chunk)] for chunk in chunks]
             pairs = sum(len(keys) for chunk in queries for keys in chunk)
             read = sum(len({key for keys in chunk for key in keys}) for chunk in queries)

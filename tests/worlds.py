@@ -274,8 +274,8 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup], load: Trace) -> list[Ch
 def grouped(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
     """Let layers keep different tokens: windows and chunks of up to a prompt, states, and perhaps none keep all.
 
-    There are blocks for the longest request, and now and then not for many more. Where prefixes are shared, there are
-    no states nor copies in host memory.
+    There are blocks for the longest request, and now and then not for many more. Where prefixes are shared, states may
+    be kept at the ends of blocks, and there are no copies in host memory.
     """
     result, done = draw(plain), dict[int, ReplicaSetup]()
     for setup in result:
@@ -291,6 +291,8 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "windowed", "chunked"])
     sizes = st.integers(1, 24)
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
+    if setup.caches_prefixes and draw(st.booleans()):
+        groups.append(LayerGroup("state", 1, 2))
     windows = tuple((group, draw(st.integers(1, 3))) for group in groups)
     n_whole = draw(st.integers(0 if windows else 1, 2))
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
@@ -299,11 +301,11 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
         setup.block_size,
         n_whole + sum(n for _, n in windows),
         windows,
-        n_states=0 if setup.caches_prefixes else draw(st.sampled_from([0, 0, 1, 3])),
+        n_states=draw(st.sampled_from([0, 0, 1, 3])),
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
     n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, layers.n_growing)) * setup.n_blocks)
-    slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: len(windows)]
+    slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: sum(group.attends for group in groups)]
     target = setup.cost.target if isinstance(setup.cost, SpeculativeCost) else setup.cost
     assert isinstance(target, LineCost), "costs of tests are lines"
     cost: CostModel = replace(target, windows=slopes)

@@ -53,6 +53,8 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     origin = "given by the scenario" if pool.kv_verified else "estimated; set num_gpu_blocks if you know it"
     of = "per replica" if pool.ranks_per_replica == 1 else f"for each of the {pool.ranks_per_replica} schedulers"
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
+    if any(group.bytes_per_request for group in pool.kv_groups):
+        yield f"    block: {pool.block_tokens:,} tokens, as a state fills one; prefixes hit at its multiples"
     yield f"    longest request: {pool.max_model_len:,} tokens"
     if len(pool.kv_groups) > 1:
         yield "    of which it holds, by kind of layer:"

@@ -17,6 +17,9 @@ PADDED_BELOW = 1.5
 BLOCK_STEP = 16
 """Block sizes are multiples of this many tokens (vLLM, hybrid models: rounded up for the attention kernels)."""
 
+STATE_WINDOW = 2
+"""Window of states that a prefix cache keeps at the ends of blocks: a token needs the state after the one before."""
+
 
 @dataclass(frozen=True)
 class GroupMemory:
@@ -68,11 +71,13 @@ class KvLayout:
 
     def bytes_by_group(self, n_tokens: int) -> tuple[float, ...]:
         """Return the most bytes that a request of n tokens ever holds, by group, without padding layers."""
-        held = zip(self.parts, self.blocks_by_group(n_tokens), strict=True)
-        return tuple(
-            part.bytes_per_request or n_blocks / part.blocks.n_growing * self.block_size * part.bytes_per_token
-            for part, n_blocks in held
-        )
+
+        def n_bytes(part: GroupMemory, n_blocks: int) -> float:
+            if part.bytes_per_token:
+                return n_blocks / part.blocks.n_growing * self.block_size * part.bytes_per_token
+            return part.bytes_per_request * (n_blocks / part.n_parts if part.blocks.windows else 1)
+
+        return tuple(map(n_bytes, self.parts, self.blocks_by_group(n_tokens)))
 
     def layers_of(self, n_in_groups: Sequence[int]) -> int:
         """Return the layers of a block on a pipeline stage with so many layers of each part."""
@@ -80,12 +85,19 @@ class KvLayout:
 
 
 def kv_layout(
-    shard: Shard, block_size: int, most_chunk: int | None, max_model_len: int | None = None, n_states: int = 1
+    shard: Shard,
+    block_size: int,
+    most_chunk: int | None,
+    max_model_len: int | None = None,
+    n_states: int = 1,
+    *,
+    keeps_states: bool = False,
 ) -> KvLayout:
     """Return the layout of the model's groups in blocks, on one GPU.
 
     most_chunk: tokens that a step adds to a request at most; None: whole prompts. max_model_len: windows as long never
-    free a block. n_states: states of a request in a layer, one for each token that a step verifies.
+    free a block. n_states: states of a request in a layer, one for each token that a step verifies. keeps_states: a
+    state is written at the end of each block, and left when the next one is (vLLM, mamba_cache_mode: all).
     """
     token_bytes, state_bytes = shard.layer_kv_bytes_per_token, shard.state_bytes
     kept = [group for group in shard.model.groups if group.kind != "none"]
@@ -100,15 +112,19 @@ def kv_layout(
         blocks = replace(none, n_growing=n_parts) if group.attends else replace(none, n_states=n_parts * n_states)
         if group.window is not None and (max_model_len is None or group.window < max_model_len):
             blocks = replace(blocks, windows=((group, n_parts),))
+        if keeps_states and not group.attends:
+            saved = (replace(group, window=STATE_WINDOW), n_parts)
+            blocks = replace(none, n_growing=n_parts, n_states=n_parts * (n_states - 1), windows=(saved,))
         n_bytes = group.n_layers * (token_bytes if group.attends else state_bytes)
         return GroupMemory(group, n_bytes * group.attends, n_bytes * (not group.attends), n_parts, blocks)
 
     parts = tuple(map(part_of, kept))
+    windows = [window for part in parts for window in part.blocks.windows]
     blocks = replace(
         none,
         n_growing=sum(part.blocks.n_growing for part in parts),
         n_states=sum(part.blocks.n_states for part in parts),
-        windows=tuple(window for part in parts for window in part.blocks.windows),
+        windows=tuple(sorted(windows, key=lambda window: not window[0].attends)),
     )
     if blocks.windows or blocks.n_states:
         return KvLayout(parts, blocks, n_layers, block_size * token_bytes)

@@ -117,15 +117,16 @@ def ledger(
     most_chunk: int | None = None,
     max_model_len: int | None = None,
     n_states: int = 1,
+    keeps_states: bool = False,
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
     `expert` GPUs share the experts; with several `data` groups, all their GPUs hold a part. Everything else is
-    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes; the last three
+    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes; the last four
     arguments those of `kv_layout`.
     """
     shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
-    layout = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
+    layout = kv_layout(shard, block_size, most_chunk, max_model_len, n_states, keeps_states=keeps_states)
     rows = min(max_num_batched_tokens, max_num_seqs)
     extra_memory = extra_memory or ExtraMemory()
 

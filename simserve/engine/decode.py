@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import mul
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
@@ -206,11 +207,16 @@ class Speculative(Decode):
         even = super().start(now_ps, n_most, queue_len)
         n, n_steps = even.n_decoding, even.n_steps
         if self._pool.layers is not None and self._pool.layers.windows:
-            slopes = np.array(self._cost.window_slopes(n))
-            windows_ps = slopes @ self._courses.window_keys_ahead(n_steps)
+            windows_ps = self._windows_ahead_ps(n, n_steps)
             steps_ps = self._lines[n][0] + self._lines[n][1] * self._courses.keys_ahead(n_steps) + windows_ps
             return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist(), n, queue_len)
         return UnevenStepRun(now_ps, self._ends_ps(now_ps, self._lines[n], n_steps), n, queue_len)
+
+    def _windows_ahead_ps(self, n: int, n_steps: int) -> NDArray[np.int64]:
+        """Return the time of n decoding requests' attention in layers with a window, in each of the next n_steps."""
+        slopes = np.array(self._cost.window_slopes(n), np.int64)
+        windows_ps: NDArray[np.int64] = slopes @ self._courses.window_keys_ahead(n_steps)[: len(slopes)]
+        return windows_ps
 
     def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
         """Return the ends of the next n_steps steps."""
@@ -269,7 +275,7 @@ class Speculative(Decode):
             n_new = held[i]
             start_ps = end_ps
         if pool.layers is not None and pool.layers.windows:
-            self.windows_ps.extend((np.array(self._cost.window_slopes(n)) @ cohort.window_keys_ahead(n_first)).tolist())
+            self.windows_ps.extend(self._windows_ahead_ps(n, n_first).tolist())
         n_blocks = cohort.advance(n_first)
         if cohort.n_dropped:
             pool.drop(cohort.n_dropped, self._reserves)

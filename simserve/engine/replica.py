@@ -824,7 +824,7 @@ class Replica:
         """Return the attention of a step in layers with a window."""
         assert self._layers is not None, "it has windows"
         reads: list[tuple[int, int]] = []
-        for group, _ in self._layers.windows:
+        for group in [group for group, _ in self._layers.windows if group.attends]:
             chunks = [
                 group.reads(each.prefilled_tokens, each.prefilled_tokens + n_each) for each, n_each in plan.prefill
             ]

@@ -84,8 +84,9 @@ def _offload_prefixes(draft: Draft, pool: Pool, here: Path, model: ModelSpec) ->
     """Return the flag as given, else whether the pool caches prefixes that all layers keep whole."""
     given = None if pool.host_tier is None else pool.host_tier.offload_prefixes
     at = (*here, "offload_prefixes")
-    if pool.enable_prefix_caching and model.within(pool.max_model_len or model.max_position_embeddings).windowed:
-        rule = f"prefixes in host memory would lack what layers of {model.name} with a window keep"
+    has_windows = model.within(pool.max_model_len or model.max_position_embeddings).windowed
+    if pool.enable_prefix_caching and (has_windows or model.n_state_layers):
+        rule = f"prefixes in host memory would lack what layers of {model.name} with a window or a state keep"
         if given:
             draft.problem(at, rule, given, "leave it out")
         draft.origins[at] = rule

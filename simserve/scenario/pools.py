@@ -4,8 +4,6 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
-from simserve.cost.kv_groups import kv_layout
-from simserve.cost.ops import Shard
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.cards import load_gpu
@@ -81,11 +79,10 @@ def _resolve_caching(
     if given and not scheduler.shares_blocks:
         rule = "this policy gives each request memory in one piece, so prefixes are not shared there"
         draft.problem(here, rule, given, "leave it out")
-    why_not = None if model is None else _why_unshared(model, pool.max_model_len)
-    if why_not is not None:
-        if given:
-            draft.problem(here, why_not, given, "leave it out")
-        draft.origins[here] = why_not
+    if given is None and model is not None and model.n_state_layers:
+        draft.origins[here] = (
+            f"the states of {model.name} are not kept at the ends of prefixes, as in engines by default"
+        )
         return False
     if given is None:
         why = f"engine {engine.name}" if scheduler.shares_blocks else "its scheduler gives each request its own memory"
@@ -93,14 +90,6 @@ def _resolve_caching(
         default = engine.decode_prefix_caching if pool.role == "decode" else engine.prefix_caching
         return default and scheduler.shares_blocks
     return given
-
-
-def _why_unshared(model: ModelSpec, max_model_len: int | None) -> str | None:
-    """Return why requests to a model share no prefixes; None: they can."""
-    layout = kv_layout(Shard(model), 1, None, max_model_len or model.max_position_embeddings)
-    if layout.blocks.n_states:
-        return f"the states of {model.name} are not kept at the ends of prefixes, as in engines by default"
-    return None
 
 
 def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:

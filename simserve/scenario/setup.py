@@ -264,6 +264,7 @@ def memory_of(
         most_chunk=_most_chunk(scheduler, speculation),
         max_model_len=pool.max_model_len,
         n_states=1 if speculation is None else 1 + speculation.n_proposed,
+        keeps_states=bool(pool.enable_prefix_caching),
     )
 
 

@@ -18,9 +18,10 @@ class LayerBlocks:
     n_growing: int = 1
     """Blocks that all layers together take for the same block_size tokens."""
     windows: tuple[tuple[LayerGroup, int], ...] = ()
-    """Groups with a window or chunk that a request can fill, and how many of the n_growing blocks are theirs."""
+    """Groups with a window or chunk that a request can fill, and how many of the n_growing blocks are theirs. States
+    that a prefix cache keeps come last."""
     n_states: int = 0
-    """Blocks of a request's states, whatever its length."""
+    """Blocks of a request's other states, whatever its length."""
     most_chunk: int | None = None
     """Most tokens that a step adds to a request; None: whole prompts."""
 
@@ -81,6 +82,6 @@ class LayerBlocks:
         if self.most_chunk is None:
             return 1 << 62
         window = group.window or 0
-        if group.kind == "windowed":
-            return -(-(window - 1 + self.most_chunk) // self.block_size) + 1
-        return -(-(window + self.most_chunk) // self.block_size) + (window % self.block_size > 0)
+        if group.kind == "chunked":
+            return -(-(window + self.most_chunk) // self.block_size) + (window % self.block_size > 0)
+        return -(-(window - 1 + self.most_chunk) // self.block_size) + 1

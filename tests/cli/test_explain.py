@@ -158,6 +158,12 @@ def test_explain_tells_what_a_request_holds_by_kind_of_layer(tmp_path: Path) -> 
     assert "held by kind of layer" not in invoke("explain", write_scenario(tmp_path)).out
 
 
+def test_explain_shows_the_block_that_a_state_fills(tmp_path: Path) -> None:
+    outcome = invoke("explain", write_scenario(tmp_path, model="qwen3-next-80b-a3b", gpu="b200-sxm"))
+    assert "block: 544 tokens, as a state fills one; prefixes hit at its multiples" in outcome.out
+    assert "block: " not in invoke("explain", write_scenario(tmp_path)).out
+
+
 def test_it_refuses_a_trace_that_a_run_would_refuse(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,-3,5\n")
     scenario = write_scenario(tmp_path, workload={"trace": {"path": "trace.csv"}})

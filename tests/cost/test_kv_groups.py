@@ -58,6 +58,18 @@ def test_a_state_fits_a_block_of_one_layer() -> None:
     assert held.blocks_by_group(545) == (3, 2)  # 36 states in blocks of 12 layers
 
 
+def test_a_prefix_cache_keeps_a_state_at_the_end_of_each_block() -> None:
+    """A step of 8192 tokens writes up to 17 of them; then only the last stays, as without a cache."""
+    held, plain = kv_layout(Shard(NEXT), 16, 8192, keeps_states=True), layout(NEXT)
+    assert held.block_size == plain.block_size == 544
+    assert [held.blocks.held(n) for n in (1, 544, 545, 9000)] == [plain.blocks.held(n) for n in (1, 544, 545, 9000)]
+    n_states = -(-(8192 + 1) // 544) + 1
+    assert held.blocks_by_group(100_000) == (3 * n_states, -(-100_000 // 544))
+    assert held.bytes_by_group(100_000)[0] == n_states * plain.bytes_by_group(1)[0]
+    verifying = kv_layout(Shard(NEXT), 16, 8192, n_states=3, keeps_states=True)
+    assert verifying.blocks.held(600) == held.blocks.held(600) + 2 * 3
+
+
 def test_kinds_with_more_layers_take_several_blocks_and_close_numbers_are_padded() -> None:
     gemma = layout(grouped(LayerGroup("windowed", 52, 1024), LayerGroup("full", 10)))  # Gemma 3 27B
     assert (gemma.n_layers, [part.n_parts for part in gemma.parts]) == (10, [6, 1])

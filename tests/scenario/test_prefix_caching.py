@@ -121,9 +121,18 @@ def test_prompts_of_a_model_of_windows_only_share_prefixes(load: Load, small: st
     assert set(results.columns["requests"]["cached_tokens"].tolist()) == {0, 320}
 
 
-def test_models_with_states_share_no_prefixes(load: Load, messages_of: MessagesOf, small: str) -> None:
-    given = ["model=qwen3-next-80b-a3b", f"{POOL}.parallel.tensor=4"]
-    assert not load(small, *given).setups[0].caches_prefixes
-    (problem,) = messages_of(small, *given, f"{POOL}.enable_prefix_caching=true")
-    assert "the states of qwen3-next-80b-a3b are not kept at the ends of prefixes" in problem
-    assert "leave it out" in problem
+def test_models_with_states_share_prefixes_where_asked_in_whole_blocks_of_the_raised_size(
+    load: Load, small: str
+) -> None:
+    given = [small, "model=qwen3-next-80b-a3b", f"{POOL}.parallel.tensor=4"]
+    plain = load(*given)
+    (pool,) = plain.setups
+    assert not pool.caches_prefixes
+    why = "the states of qwen3-next-80b-a3b are not kept at the ends of prefixes, as in engines by default"
+    assert plain.origins[f"{POOL}.enable_prefix_caching"] == why
+    size = pool.ledger.block_size
+    long = f"workload.prefixes={{kind: shared, n_prefixes: 3, prefix_tokens: {2 * size + 16}, block_tokens: 16}}"
+    given = [*given, long, f"{POOL}.enable_prefix_caching=true"]
+    assert [(group.kind, n) for group, n in load(*given).setups[0].ledger.layout.blocks.windows] == [("state", 3)]
+    results = chats(load, *given)
+    assert set(results.columns["requests"]["cached_tokens"].tolist()) == {0, 2 * size}
