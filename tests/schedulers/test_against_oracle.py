@@ -1,0 +1,56 @@
+"""Each policy plans as the oracle does, in small random clusters of its own kind."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.continuous import Continuous
+from simserve.schedulers.dynamic import Dynamic
+from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.schedulers.sglang import SgLang
+from simserve.schedulers.static import Static
+from simserve.schedulers.trtllm import TrtLlm
+from simserve.workload.trace import Trace
+from tests.agreement import assert_agreement, run_both
+from tests.effort import examples
+from tests.worlds import cached, ordered, setups, shared_prompts, tagged, traces
+
+KINDS = (Chunked, Continuous, Dynamic, PrefillFirst, SgLang, Static, TrtLlm)
+WORLDS = settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
+
+
+def of_kind(kind: type) -> st.SearchStrategy[list[ReplicaSetup]]:
+    """Draw replicas with this policy."""
+    return setups().filter(lambda result: type(result[0].scheduler) is kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_policy_plans_as_the_oracle_does(kind: type) -> None:
+    @WORLDS
+    @given(of_kind(kind), traces(), st.none() | st.integers(1, 5))
+    def agree(result: list[ReplicaSetup], load: Trace, concurrency: int | None) -> None:
+        assert_agreement(result, *run_both(result, RoundRobin, load, concurrency))
+
+    agree()
+
+
+@pytest.mark.parametrize("kind", [Chunked, SgLang, TrtLlm])
+def test_a_policy_with_a_prefix_cache_plans_as_the_oracle_does(kind: type) -> None:
+    @WORLDS
+    @given(of_kind(kind).filter(lambda result: result[0].scheduler.shares_blocks), shared_prompts(), st.data())
+    def agree(plain: list[ReplicaSetup], load: Trace, data: Any) -> None:
+        result = data.draw(cached(plain))
+        assert_agreement(result, *run_both(result, RoundRobin, load, None))
+
+    agree()
+
+
+@WORLDS
+@given(ordered(setups()), tagged(traces()))
+def test_orders_are_those_of_the_oracle(result: list[ReplicaSetup], load: Trace) -> None:
+    assert_agreement(result, *run_both(result, RoundRobin, load, None))
