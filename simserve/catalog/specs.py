@@ -465,6 +465,8 @@ class EngineSpec:
     hide behind the kernels of the step before. None: the GPU waits for those two."""
     async_excludes: Sequence[str] = ()
     """What turns async_scheduling off by default: pipeline, and kinds of speculation."""
+    pads_to_graphs: bool = False
+    """Whether small steps compute as many tokens as the next captured CUDA graph (see `padded`)."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -93,11 +93,12 @@ class StepCost:
         self._window_slopes: list[tuple[int, ...]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:
-        """Return the part that depends on the number of tokens in the step alone; monotone."""
+        """Return the part that depends on the number of tokens in the step alone, padded ones included; monotone."""
         try:
             return self._tokens_ps[n_tokens]
         except IndexError:
-            self._tokens_ps = _rising(self.tokens_s(_counts_to(n_tokens)))
+            counts = _counts_to(n_tokens)
+            self._tokens_ps = _rising(self.tokens_s(padded(counts) if self.engine.pads_to_graphs else counts))
             return self._tokens_ps[n_tokens]
 
     def sampled_ps(self, n_rows: int) -> int:
@@ -358,6 +359,14 @@ def exchange_of(shard: Shard, gpu: GpuSpec, link: NodeLink, kernels: ExchangeKer
         return None
     sends_fp8 = COMPUTES_IN.get(shard.weight_dtype) == "fp8"
     return Exchange(gpu, link, experts, shard.model.hidden_size, n_gpus, sends_fp8, kernels)
+
+
+def padded(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the tokens that steps of these counts compute, `(n,)`: those of the smallest CUDA graph that holds them,
+    1, 2, 4, multiples of 8 up to 256 and of 16 up to 512; beyond, none is captured (vLLM V1, config/vllm.py)."""
+    step = np.select([counts <= 2, counts <= 4, counts <= 256, counts <= 512], [1, 2, 8, 16], 1)
+    sizes: NDArray[np.int64] = -(-counts // step) * step
+    return sizes
 
 
 def _counts_to(n: int) -> NDArray[np.int64]:

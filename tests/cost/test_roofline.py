@@ -105,6 +105,14 @@ def test_tables_hold_what_the_formula_gives_for_each_count_alone(engine: str, te
     assert [cost.tokens_ps(n) for n in range(300)] == [max(map(to_ps, in_order[: n + 1])) for n in range(300)]
 
 
+def test_small_steps_are_padded_to_the_next_captured_graph() -> None:
+    plain, cost = (StepCost(billions(1), H100, replace(IDEAL, pads_to_graphs=pads)) for pads in (False, True))
+    graphs = [0, 1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(513, 600)]
+    for n in range(600):
+        assert cost.tokens_ps(n) == plain.tokens_ps(min(each for each in graphs if each >= n))
+    assert cost.sampled_ps(9) == plain.sampled_ps(9)  # the LM head runs after the graph
+
+
 def test_a_table_that_has_grown_still_holds_its_first_entries() -> None:
     cost = StepCost(billions(1), H100, IDEAL)
     first = [cost.tokens_ps(n) for n in (0, 1, 4095)]
