@@ -20,6 +20,9 @@ BEFORE_FIRST = SPLIT[: SPLIT.index("link_s")]
 TIMES = ("first_token_s", "finish_s", "output_tokens", "transfer_s")
 """Columns that tell which of the parts end before the first token."""
 
+ROUNDING_S = 1e-9
+"""Differences of times up to this are rounding."""
+
 SlowestParts = Mapping[str, Floats]
 
 
@@ -55,8 +58,7 @@ def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> Slowes
     shares = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
     if pushes:  # the notice that blocks are allocated is sent before the prefill, the KV after the first token
         shares["link_s"] = np.where(is_all, parts["link_s"], parts["link_s"] - table["transfer_s"])
-    rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(shares.values()))
-    rest_s = np.where(rest_s > 1e-9, rest_s, 0.0)  # smaller values are rounding
+    rest_s = np.where(is_all, 0.0, np.maximum(_rounded(table["ttft_s"] - sum(shares.values())), 0.0))
     waited_s = np.minimum(rest_s, parts["preempted_s"])
     shares["preempted_s"] = shares["preempted_s"] + waited_s
     shares["recompute_s"] = shares["recompute_s"] + (rest_s - waited_s)
@@ -66,7 +68,12 @@ def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> Slowes
 def _per_token(parts: SlowestParts, first: SlowestParts, table: Columns) -> SlowestParts:
     """Return the share of each part after the first token, per token, summing to tpot_s."""
     n_gaps = np.maximum(table["output_tokens"] - 1, 1)
-    return {name: (values - first[name]) / n_gaps for name, values in parts.items()}
+    return {name: _rounded(values - first[name]) / n_gaps for name, values in parts.items()}
+
+
+def _rounded(left_s: Floats) -> Floats:
+    """Return differences of times without those that are only rounding."""
+    return np.where(np.abs(left_s) > ROUNDING_S, left_s, 0.0)
 
 
 LATENCIES: dict[str, Callable[[SlowestParts, SlowestParts, Columns], SlowestParts]] = {

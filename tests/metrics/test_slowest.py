@@ -74,6 +74,15 @@ def test_an_eviction_before_the_first_token_counts_there_and_one_after_it_does_n
     assert [of_after["tpot_s"]["mean"][name] * 9 for name in parts] == pytest.approx([0.5, 0.25])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rounding_makes_no_part_negative(seed: int) -> None:
+    waited_s, recomputed_s = np.random.default_rng(seed).uniform(0, 1, (2, 1)).round(12)
+    evicted = requests(1, preempted_s=waited_s, recompute_s=recomputed_s)
+    evicted["ttft_s"] = evicted["first_token_s"] = evicted["ttft_s"] + waited_s + recomputed_s
+    slowest = split_of(evicted)["slowest"]
+    assert min(part for name in ("ttft_s", "tpot_s") for part in slowest[name]["mean"].values()) >= 0
+
+
 def test_room_on_the_decode_side_comes_first_where_keys_and_values_are_pushed() -> None:
     link = LinkFacts(1.0, 0.0, False, 1.0, "push")
     pushed = split_of(requests(1, transfer_wait_s=[0.4]), link=link)["slowest"]
