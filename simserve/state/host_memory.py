@@ -3,7 +3,6 @@ of a pool."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import islice
 
 from simserve.state.prefix_cache import Chain
 
@@ -216,13 +215,19 @@ class SharedMemory(HostMemory):
         """Evict what no longer fits and is not in use; return how many ids moved to disk."""
         host, disk, n_down = self._host, self._disk, 0
         n_over = len(host) - self.total_blocks
-        if n_over > 0:
-            for block in list(islice((block for block, n_readers in host.items() if not n_readers), n_over)):
-                del host[block]
-                self.n_lost += not self._most_on_disk
-                if self._most_on_disk:
-                    disk[block] = 0
-                    n_down += 1
+        oldest: list[int] = []
+        for block, n_readers in host.items() if n_over > 0 else ():
+            if not n_readers:
+                oldest.append(block)
+                if len(oldest) == n_over:
+                    break
+        for block in oldest:
+            del host[block]
+            if self._most_on_disk:
+                disk[block] = 0
+                n_down += 1
+            else:
+                self.n_lost += 1
         while len(disk) > self._most_on_disk:
             block, _ = disk.popitem(last=False)
             self.n_lost += 1

@@ -288,18 +288,19 @@ def test_replicas_that_read_from_one_disk_wait_for_each_other() -> None:
 
 
 def test_a_request_fits_when_another_replica_has_displaced_its_prefix() -> None:
-    # Blocks of a token. The second replica decodes; from 30 ms on a request waits there with a hit of 8 blocks and one
-    # token to compute, for which the decoding one leaves too little room. Until 51 ms the first replica writes 8 other
-    # blocks into a store of 10. Then the hit is of 2 blocks; with a chunk of 3 it fits beside 9 tokens at 60 ms.
+    # Blocks of a token. The second replica decodes; from 60 ms on a request waits there with a hit of 8 blocks and one
+    # token to compute, for which the decoding one leaves too little room. At 62 and 72 ms the first replica begins to
+    # write 4 other blocks each into a store of 10. Then the hit is of 2 blocks; with a chunk of 3 it fits beside 11
+    # tokens at 80 ms, before the first of these copies are over at 82.
     policy = Chunked(max_num_batched_tokens=4, max_num_seqs=10, scheduler_reserve_full_isl=False)
-    setup = replica_setup(policy, STEPS_OF_10_MS, n_blocks=15, block_size=1)
-    setup = replace(setup, caches_prefixes=True, host_tier=HostTierSpec(10, 1e-3, offloads=True))
+    setup = replica_setup(policy, STEPS_OF_10_MS, n_blocks=18, block_size=1)
+    setup = replace(setup, caches_prefixes=True, host_tier=HostTierSpec(10, 5e-3, offloads=True))
     first, other = list(range(8)), list(range(100, 108))
-    load = prefixed([0.0, 0.0, 0.0, 0.03, 0.031], [8, 4, 1, 9, 8], [first, [], [], first, other], tokens=1)
+    load = prefixed([0.0, 0.0, 0.0, 0.051, 0.052], [8, 4, 1, 9, 8], [first, [], [], first, other], tokens=1)
     load = replace(load, output_tokens=np.array([1, 20, 1, 1, 1], np.int64))
     cluster = serve(sharing(setup), load)
     assert column(cluster, "replica") == [0, 1, 0, 1, 0]
-    assert instants(cluster, "scheduled_ps")[3] == 60
+    assert instants(cluster, "scheduled_ps")[3] == 80
     assert column(cluster, "cached_tokens")[3] == 2
 
 
