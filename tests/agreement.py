@@ -77,11 +77,14 @@ def run_both(
 
 def watch(cluster: Cluster) -> None:
     """Check after every event of a run that no replica has lost or made up a block, that policies know how many tokens
-    each request has, and that no request is in two places."""
+    each request has, that no request is in two places, and that routers know the least busy member."""
     clock = cluster.clock
 
     def checked() -> None:
         clock.step()
+        for routing_view in [each for _, each in cluster._views if each.views]:
+            loads = [view.n_outstanding for view in routing_view.views]
+            assert routing_view.views.least_busy() == loads.index(min(loads)), cluster.clock.now_ps
         for replica in cluster.replicas:
             counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
             assert min(counts) >= 0 and sum(counts) == replica.total_blocks, (cluster.clock.now_ps, counts)
