@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, minimize
 
+from simserve import catalog
 from simserve.errors import CalibrationError
 from simserve.study.validate.serving import Campaign, ServingRow, replay
 
@@ -52,8 +53,13 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[
     """Return the constants that bring the predictions of `rows`, all of one engine, closest. Deterministic.
 
     Runs limited by the KV cache test the memory model, not these constants, and are left out. Raises CalibrationError
-    if no run is left.
+    if no run is left, and for runs of other versions than those that the catalog's host constants are of.
     """
+    base = catalog.load_engine(rows[0].engine).version
+    others = {row.engine_version for row in rows if version_of(row) != base}
+    if others:
+        rule = f"host constants are fitted to runs of {rows[0].engine} {base}, got {', '.join(sorted(others))}"
+        raise CalibrationError(f"{rule}; leave these runs out")
     fitted = [point.row for point in replay(rows, campaign) if not point.is_limited_by_memory]
     if not fitted:
         raise CalibrationError("the KV cache limits all of these runs; give some with fewer requests in flight")
@@ -72,6 +78,11 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[
         float(np.mean([abs(point.tpot_ratio - 1) for point in points])),
         float(np.mean([abs(point.ttft_ratio - 1) for point in points])),
     )
+
+
+def version_of(row: ServingRow) -> str:
+    """Return the version of the catalog that a run's constants are of."""
+    return catalog.load_engine(row.engine, version=row.engine_version or None).constants_of
 
 
 def at_bound(name: str, value: float) -> bool:

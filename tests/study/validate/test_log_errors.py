@@ -20,6 +20,8 @@ from simserve.workload.load import Load, offered_load
 from simserve.workload.readers.base import items
 from simserve.workload.trace import Prefixes, Trace
 
+LOGS = Path(__file__).resolve().parents[3] / "shared" / "data" / "logs"
+
 SERVER = "schema: simserve/1\nname: server\nmodel: llama-3.1-8b\ngpu: h100-sxm\nengine: vllm\n"
 LOAD = """
 seed: 4
@@ -247,3 +249,19 @@ def test_a_closed_loop_sends_the_next_request_when_one_is_answered() -> None:
 def test_a_server_needs_no_workload(tmp_path: Path) -> None:
     assert server_of(write(tmp_path, SERVER)).name == "server"
     assert server_of(write(tmp_path, SERVER + "workload: {trace: {path: nowhere.csv}}\n")).model == "llama-3.1-8b"
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="logs of real servers are not shipped")
+def test_a_log_of_vllm_0_15_meets_the_bars(tmp_path: Path) -> None:
+    pool = (
+        "{parallel: {tensor: 2}, num_gpu_blocks: 26602, max_model_len: 4096, "
+        "scheduler: {kind: chunked, max_num_batched_tokens: 2048, max_num_seqs: 128}}"
+    )
+    server = f"model: {LOGS}/codellama-34b.json\ngpu: h100-sxm\nengine: {{name: vllm, version: '0.15'}}\n"
+    path = write(tmp_path, f"schema: simserve/1\n{server}cluster: {{pools: [{pool}]}}\n")
+    log = read_log(LOGS / "h100-vllm-0.15.1-codellama-34b-tp2-codegen.csv.gz")
+    levels = log_error_facts(replay_log(log, server_of(path)))["distributions"]
+    assert abs(levels["e2e_s"]["mean"]["error_frac"]) < 0.04
+    assert abs(levels["e2e_s"]["p99"]["error_frac"]) < 0.08
+    assert abs(levels["ttft_s"]["mean"]["error_frac"]) < 0.08
+    assert abs(levels["tpot_s"]["mean"]["error_frac"]) < 0.04

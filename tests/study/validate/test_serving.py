@@ -169,6 +169,11 @@ def _shape(point: ServingPoint) -> dict[str, int]:
     return {"isl": point.row.isl, "osl": point.row.osl, "concurrency": point.row.concurrency}
 
 
+def test_host_constants_are_not_fitted_to_servers_that_hide_the_host() -> None:
+    with pytest.raises(CalibrationError, match=r"to runs of vllm 0\.12, got 0\.18\.0; leave these runs out"):
+        fit_host([row(), row(engine_version="0.18.0")], AIC)
+
+
 def test_a_group_is_predicted_by_constants_fitted_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     from simserve.study.validate import validate as module
 
