@@ -25,11 +25,11 @@ ALLOWED: dict[str, set[str]] = {
         "calibrate",
         "study",
     },
-    "study": {"simulation", "scenario", "catalog", "cost", "tables", "metrics", "workload"},
+    "study": {"simulation", "scenario", "plugins", "catalog", "cost", "tables", "metrics", "workload"},
     "report": {"metrics"},
     "explain": {"scenario", "cost", "catalog"},
     "simulation": {"engine", "metrics", "scenario", "cost", "catalog", "tables", "workload.load", "workload.trace"},
-    "metrics": {"tables"},
+    "metrics": {"tables", "plugins.validation"},
     "engine": {
         "scenario",
         "cost",
