@@ -73,7 +73,7 @@ def _per_token(parts: SlowestParts, first: SlowestParts, table: Columns) -> Slow
 
 def _rounded(left_s: Floats) -> Floats:
     """Return differences of times without those that are only rounding."""
-    return np.where(np.abs(left_s) > ROUNDING_S, left_s, 0.0)
+    return np.where(np.abs(left_s) >= ROUNDING_S, left_s, 0.0)
 
 
 LATENCIES: dict[str, Callable[[SlowestParts, SlowestParts, Columns], SlowestParts]] = {
