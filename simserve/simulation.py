@@ -223,6 +223,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
             n_in_step=setup.n_sharing,
             role=setup.role,
             caches_prefixes=setup.caches_prefixes and has_prefixes,
+            keeps_contents=setup.caches_prefixes,
             host_tier=setup.host_tier,
             speculation=speculation,
             layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from simserve.cost.drafting import ModelDrafting
@@ -148,7 +149,11 @@ class OracleReplica:
         """When the port of each stage is free; the lanes of a rank share them, or all replicas have one."""
         self.stage_sends: list[tuple[int, int, Request, float, int]] = []
         """(end, start, request, tokens, stage) of chunks whose layers are still to be computed and sent."""
-        self.cache = OracleCache() if setup.caches_prefixes else None
+        keeps = setup.keeps_contents and setup.layers is None and not setup.scheduler.reserves
+        self.cache = OracleCache() if keeps or setup.caches_prefixes else None
+        self.numbers = count(-1, -1)
+        self.chains: dict[Request, list[int]] = {}
+        """Numbers of the blocks of each request that may get full: names of the load, then those no other block has."""
         self.host = OracleHost(setup.host_tier) if setup.has_tier and setup.host_tier else None
         self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
 
@@ -213,9 +218,17 @@ class OracleReplica:
         """Return its blocks not counted as blocks of an id."""
         return self.blocks_of(request, self.held(request)) - len(self.held_keys(request))
 
+    def named(self, request: Request) -> list[int]:
+        """Return its blocks with a name in the load."""
+        return list(request.chains[self.block_size]) if self.setup.caches_prefixes else []
+
     def chain(self, request: Request) -> list[int]:
-        """Return its blocks with a name."""
-        return list(request.chains[self.block_size]) if request.chains else []
+        """Return all blocks that it may fill, by number; none where contents are not kept."""
+        if request not in self.chains and self.cache is not None:
+            named, n_most = self.named(request), (request.prompt_tokens + request.max_tokens) // self.block_size
+            own = range(len(named), n_most) if self.setup.layers is None else ()
+            self.chains[request] = named + [next(self.numbers) for _ in own]
+        return self.chains.get(request, [])
 
     def found_tokens(self, request: Request) -> int:
         most = (request.prompt_tokens - 1) // self.block_size if self.cache else 0
@@ -284,16 +297,17 @@ class OracleReplica:
             if self.cache and key[1] >= n_before:
                 self.cache.add(request, key)
                 life.keys.append(key)
-        if self.offloads and self.host and life.n_held_ids > n_before:
-            self.host.use(self.keys(chain, life.n_held_ids, 0), [])
+        n_named = min(life.n_held_ids, len(self.named(request)))
+        if self.offloads and self.host and n_named > n_before:
+            self.host.use(self.keys(chain, n_named, 0), [])
 
-    def let_go(self, request: Request) -> None:
+    def let_go(self, request: Request, findable: int | None = None) -> None:
+        """Free its blocks; the contents of its findable tokens, by default of all, stay until they are taken."""
         life = self.lives[request]
-        life.slots = 0
         if self.cache:
-            self.note_computed(request, life.stored)
+            self.note_computed(request, life.stored if findable is None else findable)
             self.cache.let_go(request, life.keys, self.own_blocks(request))
-        life.n_held_ids, life.keys = 0, []
+        life.n_held_ids, life.slots, life.keys = 0, 0, []
 
     def left_blocks(self, before: int, after: int) -> list[tuple[int, int]]:
         """Return what windows leave as a request's tokens computed grow: kinds and numbers of blocks."""
@@ -863,7 +877,8 @@ class OracleReplica:
         if request.phase is Phase.DECODE:
             self.setup.scheduler.on_leave(request)
         is_swapped = self.host and request.phase is Phase.DECODE and self.host.can_take(self.blocks(life.stored))
-        self.let_go(request)
+        keeps_all = self.setup.scheduler.caches_answers or self.setup.layers is not None
+        self.let_go(request, life.stored if keeps_all else request.prefilled_tokens)
         del self.running[request]
         life.n_preemptions += 1
         life.preempted_at_ps = now_ps
@@ -872,6 +887,7 @@ class OracleReplica:
         if self.host and is_swapped:
             life.n_swaps += 1
             self.host.take(request, self.blocks(life.stored))
+            request.prefilled_tokens = life.stored
             return
         life.n_recomputed_tokens += life.stored
         life.stored = 0
@@ -983,7 +999,7 @@ class OracleReplica:
         life.keys = list(result)
         missing = [block for block in result if self.cache and block not in self.cache.copies]
         if self.offloads and self.host:
-            self.host.read(request, result, missing)
+            self.host.read(request, result[: len(self.named(request))], missing)
             if life.scheduled_ps < 0:
                 there = ["host" if self.host.is_on_host(block) else "disk" for block in missing]
                 places = self.host.fetched.get(request, there)

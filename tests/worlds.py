@@ -99,6 +99,7 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
     parallel = draw(st.sampled_from([*[(1, 1)] * 3, (2, 1), (3, 1), (1, 2), (1, 3), (2, 2), (3, 2)]))
     setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()), *parallel)
+    setup = replace(setup, keeps_contents=scheduler.shares_blocks and draw(st.booleans()))
     return [setup] * draw(st.integers(1, 3))
 
 
@@ -117,7 +118,9 @@ def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
 def cached(draw: st.DrawFn, result: list[ReplicaSetup]) -> list[ReplicaSetup]:
     """Add prefix caches: to all replicas, or only to one side of a hand-over."""
     without = draw(st.sampled_from([None, None, "prefill", "decode"]))
-    return [replace(setup, caches_prefixes=setup.role != without and setup.scheduler.shares_blocks) for setup in result]
+    caches = [setup.role != without and setup.scheduler.shares_blocks for setup in result]
+    pairs = zip(result, caches, strict=True)
+    return [replace(setup, caches_prefixes=each, keeps_contents=each) for setup, each in pairs]
 
 
 @st.composite

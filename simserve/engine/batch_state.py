@@ -135,13 +135,18 @@ class BatchState:
 
     def preempt(self, request: Request, now_ps: int) -> None:
         """Take the blocks of a running request; it waits again, in host memory or to recompute all its tokens."""
-        if request.phase is not DECODE:
+        is_decoding, kv_tokens = request.phase is DECODE, request.prefilled_tokens
+        findable_tokens = kv_tokens
+        if is_decoding:
+            kv_tokens = self._stop_decoding(request)
+            if self._scheduler.caches_answers:
+                findable_tokens = kv_tokens
+            self._free_proposed(request)
+        else:
             self.prefilling.remove(request)
-            self._requeue(request, request.prefilled_tokens, now_ps)
-            return
-        kv_tokens = self._stop_decoding(request)
-        if self.swap is not None and self.swap.has_room(kv_tokens):
-            self.leave(request, kv_tokens)
+        del self.running[request]
+        self.memory.preempt(request, kv_tokens, findable_tokens)
+        if is_decoding and self.swap is not None and self.swap.has_room(kv_tokens):
             self.swap.swap_out(request, kv_tokens, now_ps)
         else:
             self._requeue(request, kv_tokens, now_ps)
@@ -156,11 +161,10 @@ class BatchState:
         return kv_tokens
 
     def _requeue(self, request: Request, kv_tokens: int, now_ps: int) -> None:
-        """Drop what a request has computed and queue it again."""
-        self.leave(request, kv_tokens)
+        """Queue a preempted request again, which has to compute what it does not find."""
         self._recorder.preempt(request.row, kv_tokens)
         request.phase = WAITING
-        request.finder = self.memory if self.memory.caches else None
+        request.finder = self.memory if self.memory.keeps else None
         request.prefilled_tokens = 0
         request.n_preemptions += 1
         request.preempted_at_ps = now_ps
@@ -219,12 +223,13 @@ class BatchState:
         else:
             self._recorder.scheduled_ps[request.row] = now_ps
             self._recorder.replica[request.row] = self._index
-        if self.memory.caches or reserve_tokens:
+        if request.finder is not None or reserve_tokens:
             self.memory.admit(request)
 
     def abandon(self, request: Request) -> None:
         """Remove a timed-out request: from the queue, or from its slot and blocks."""
         if request.phase is WAITING:
+            self.memory.forget(request)
             if self.swap is not None and request in self.swap.swapped:
                 self.swap.abandon(request)
             else:
@@ -256,9 +261,12 @@ class BatchState:
 
     def _release_kept_too(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request, those for proposed tokens too; return how many used ones become free."""
-        n_kept = self.cohort.pop_kept_blocks(request)
-        if request.reserved_blocks:
-            self.pool.take(-n_kept, from_reserved=True)
-        else:
-            self.pool.release(n_kept)
+        n_kept = self._free_proposed(request)
         return self.memory.release(request, kv_tokens) + n_kept
+
+    def _free_proposed(self, request: Request) -> int:
+        """Free the blocks of a request for proposed tokens; return their number."""
+        n_kept = self.cohort.pop_kept_blocks(request)
+        if n_kept:
+            self.pool.drop(n_kept, to_reserved=request.reserved_blocks > 0)
+        return n_kept

@@ -16,6 +16,8 @@ class Memory:
 
     caches = False
     """Blocks keep their contents after they are freed, and requests find them."""
+    keeps = False
+    """Blocks keep their contents after they are freed, and preempted requests find their own."""
 
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
@@ -44,6 +46,13 @@ class Memory:
         self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
         request.reserved_blocks = 0
         return n_used
+
+    def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
+        """Free the blocks of a preempted request; it may find the whole ones of its first findable_tokens again."""
+        self.release(request, kv_tokens)
+
+    def forget(self, request: Request) -> None:
+        """Note that a preempted request does not return."""
 
     def computed(self, request: Request) -> None:
         """Note that a prompt is computed, as far as its request says."""
@@ -109,6 +118,74 @@ class Memory:
         return 0
 
 
+class KeepingMemory(Memory):
+    """KV blocks that keep their contents until they are taken again, where requests have nothing in common: only a
+    preempted request finds its own.
+
+    Blocks are taken in the order in which they were freed, those of one request from its last to its first. So what is
+    left of a preempted request are its first blocks, and as many as there are free ones beyond those freed after them.
+    Source: vLLM V1, block_pool.py and kv_cache_utils.py (FreeKVCacheBlockQueue).
+    """
+
+    keeps = True
+
+    def __init__(self, pool: KvPool, recorder: Recorder) -> None:
+        super().__init__(pool)
+        self._recorder = recorder
+        self._left: dict[Request, list[int]] = {}
+        """Whole blocks that preempted requests left, and the pool's freed_blocks then; in this order. Blocks that are
+        found leave the order, so they count as freed before those that were freed earlier."""
+
+    def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
+        """Free the blocks of a preempted request, and note what it leaves."""
+        self.release(request, kv_tokens)
+        self._left[request] = [findable_tokens // self.pool.block_size, self.pool.freed_blocks]
+
+    def forget(self, request: Request) -> None:
+        """Note that a preempted request does not return."""
+        self._left.pop(request, None)
+
+    def _up_to(self, request: Request) -> int:
+        """Return the free blocks up to the last of those that a request left: these, and those taken before them."""
+        return self.pool.free_blocks - (self.pool.freed_blocks - self._left[request][1])
+
+    def _n_found(self, request: Request) -> int:
+        return max(0, min(self._left[request][0], self._up_to(request)))
+
+    def hit(self, request: Request) -> tuple[int, int]:
+        """Return the tokens that a preempted request finds, and their blocks, which are all free."""
+        n_blocks = self._n_found(request)
+        return n_blocks * self.pool.block_size, n_blocks
+
+    def steps_before_recheck(self, head: Request, steps_within: Callable[[int], int]) -> int | None:
+        """Return the steps until growing members take blocks of the head's hit, which changes its need."""
+        n_found = 0 if head.finder is None else self._n_found(head)
+        return 1 + steps_within(self._up_to(head) - n_found) if n_found else None
+
+    def admit(self, request: Request) -> None:
+        """Hold what a preempted request finds."""
+        request.prefilled_tokens = self._hold(request) * self.pool.block_size
+        request.finder = None
+        self._recorder.find(request.row, request.prefilled_tokens, is_first=False)
+
+    def take_back(self, request: Request) -> int:
+        """Hold the blocks of a swapped request that are left, and take blocks for the rest."""
+        n_blocks = self._hold(request)
+        self.pool.take(self.pool.blocks_for(request.prefilled_tokens) - n_blocks, from_reserved=False)
+        return n_blocks
+
+    def _hold(self, request: Request) -> int:
+        """Hold the blocks that a request finds; return their number."""
+        n_blocks = self._n_found(request)
+        self.pool.take(n_blocks, from_reserved=False)
+        for other, left in self._left.items():
+            if other is request:
+                break
+            left[1] += n_blocks
+        del self._left[request]
+        return n_blocks
+
+
 class CachingPool(KvPool):
     """A pool of blocks that keep their contents after they are freed, until they are taken."""
 
@@ -134,7 +211,7 @@ class CachingPool(KvPool):
             self.cache.evict(min(n_lost, self.cache.idle_blocks))
 
     def drop(self, n_blocks: int, to_reserved: bool) -> None:
-        """Free blocks of tokens that no later one attends; they are evicted in turn with the others."""
+        """Free blocks without ids; they are evicted in turn with the others."""
         self.count_dropped(self.cache.release((), 0, n_blocks, set()), to_reserved)
 
 
@@ -151,11 +228,14 @@ class CachingMemory(Memory):
     another waits with it. Sources: vLLM V1, v1/kv_offload/lru_manager.py, OffloadingConnector and the scheduler's
     WAITING_FOR_REMOTE_KVS; SGLang, HiCache (write_through).
 
+    A preempted request gets ids of its own for its whole blocks without one, so that it finds those that are left; not
+    where layers keep different tokens.
+
     Requests share blocks of windows, too, but one that leaves a shared block needs another. So a request under
     reservation pays for all blocks that it has in windows.
     """
 
-    caches = True
+    caches = keeps = True
 
     def __init__(self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None) -> None:
         super().__init__(pool)
@@ -166,6 +246,10 @@ class CachingMemory(Memory):
         """Ids found here of requests with blocks taken ahead; the rest comes over the link."""
         self._hits: dict[Request, tuple[int, int]] = {}
         """Hits looked up since the last plan began."""
+        self._chains: dict[Request, Chain] = {}
+        """Chains of preempted requests, with the ids of their own."""
+        self._last_own_id = -(1 << 63)
+        """Below all ids of a load."""
         self._admitted: list[tuple[Request, int, int, Chain]] = []
         """(request, ids of its hit, ids of these on the GPU, ids read from disk) of admissions since the last step
         began."""
@@ -177,6 +261,13 @@ class CachingMemory(Memory):
     # -- lookups -----------------------------------------------------------------------------------------------------
 
     def _chain(self, request: Request) -> Chain:
+        """Return the ids of a request, its own included."""
+        if self._chains and request in self._chains:
+            return self._chains[request]
+        return self._named(request)
+
+    def _named(self, request: Request) -> Chain:
+        """Return the ids that the load gives a request."""
         return request.chains[self.pool.block_size]
 
     def hit(self, request: Request) -> tuple[int, int]:
@@ -267,6 +358,28 @@ class CachingMemory(Memory):
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request; their contents can be found until they are taken."""
         self._insert(request, kv_tokens)
+        n_free = self._free(request, kv_tokens)
+        self.forget(request)
+        return n_free
+
+    def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
+        """Free the blocks of a preempted request, with ids for all whole ones of its first findable_tokens."""
+        if self.pool.layers is not None:
+            self.release(request, kv_tokens)
+            return
+        chain = self._chain(request)
+        n_new = max(0, findable_tokens // self.pool.block_size - len(chain))
+        self._chains[request] = [*chain, *range(self._last_own_id - n_new, self._last_own_id)]
+        self._last_own_id -= n_new
+        self._insert(request, findable_tokens)
+        self._free(request, kv_tokens)
+
+    def forget(self, request: Request) -> None:
+        """Forget the ids of its own; what they stand for is evicted in turn."""
+        self._chains.pop(request, None)
+
+    def _free(self, request: Request, kv_tokens: int) -> int:
+        """Free the blocks of a request; return how many become free."""
         n_doubled = self._cache.n_doubled
         n_free = self._release(request, request.n_held_ids, kv_tokens, request.copies)
         n_reserved = request.reserved_blocks
@@ -282,15 +395,16 @@ class CachingMemory(Memory):
         return self._cache.release(self._chain(request), n_ids, own_blocks, copies, n_tokens)
 
     def _insert(self, request: Request, kv_tokens: int, kept_tokens: int = 0) -> None:
-        """Let other requests find the whole blocks of the first kv_tokens, on the host too; in windows only what they
-        keep with kept_tokens computed."""
-        chain = self._chain(request)
+        """Let requests find the whole blocks of the first kv_tokens; on the host, too, those that others may need. In
+        windows only what they keep with kept_tokens computed."""
+        chain, n_held = self._chain(request), request.n_held_ids
         n_ids = min(kv_tokens // self.pool.block_size, len(chain))
-        if n_ids > request.n_held_ids:
-            self._cache.insert(chain, request.n_held_ids, n_ids, request.copies, kept_tokens)
+        if n_ids > n_held:
+            self._cache.insert(chain, n_held, n_ids, request.copies, kept_tokens)
             request.n_held_ids = n_ids
-            if self._tier is not None:
-                self._tier.keep(chain, n_ids)
+            named = self._named(request)
+            if self._tier is not None and n_held < len(named):
+                self._tier.keep(named, min(n_ids, len(named)))
 
     # -- prompts that another replica computes -----------------------------------------------------------------------
 
@@ -354,7 +468,8 @@ class CachingMemory(Memory):
                 n_disk = min(n_disk, n_ids)  # evicted again, it may have been computed
                 self._recorder.read(request.row, min(n_host, n_ids - n_disk) * tokens, n_disk * tokens)
         for request, n_ids, _, from_disk in self._admitted:
-            tier.keep(self._chain(request), n_ids, from_disk)
+            named = self._named(request)
+            tier.keep(named, min(n_ids, len(named)), from_disk)
         self._admitted.clear()
 
     def reads_first(self, request: Request) -> bool:

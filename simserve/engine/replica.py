@@ -70,6 +70,7 @@ class Replica:
         "_has_windows",
         "_is_stateful",
         "_is_uneven",
+        "_keeps",
         "_layers",
         "_memory",
         "_most_blocks",
@@ -147,7 +148,7 @@ class Replica:
             store.sharers.append(Sharer(index, self.tier, self._on_store_change))
         self.batch = setup.batch(index, recorder, self.tier)
         self._memory, self._swap = self.batch.memory, self.batch.swap
-        self._caches = self._memory.caches
+        self._caches, self._keeps = self._memory.caches, self._memory.keeps
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
         self._layers = self.pool.layers
         self._has_windows = self._layers is not None and bool(self._layers.windows)
@@ -680,7 +681,7 @@ class Replica:
                 raise
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
-            if self._caches and blocked_by == "blocks" and n_most is None and batch.waiting:
+            if self._keeps and blocked_by == "blocks" and n_most is None and batch.waiting:
                 n_most = self._memory.steps_before_recheck(batch.waiting[0], cohort.steps_within)
             if self._coming and blocked_by is None:
                 n_most = 1  # they have already waited for one step

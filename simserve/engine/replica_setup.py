@@ -9,7 +9,7 @@ from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState
 from simserve.engine.decode import Decode, GroupedDecode, Speculation, Speculative
 from simserve.engine.host_tier import HostStore, HostTier
-from simserve.engine.memory import CachingMemory, CachingPool, Memory
+from simserve.engine.memory import CachingMemory, CachingPool, KeepingMemory, Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.role import RoleName
 from simserve.engine.swapping import SwapQueue
@@ -40,7 +40,9 @@ class ReplicaSetup:
     """Prefill replicas hand over to decode replicas."""
     caches_prefixes: bool = False
     """Computed blocks are kept for later requests."""
-
+    keeps_contents: bool = False
+    """Blocks keep their contents until they are taken, so that a preempted request finds its own; also if no other
+    request can find them. Not where layers keep different tokens."""
     host_tier: HostTierSpec | None = None
     """Host memory and disk beside the GPUs."""
     speculation: Speculation | None = None
@@ -77,7 +79,9 @@ class ReplicaSetup:
 
     def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
         if not self.caches_prefixes:
-            return Memory(KvPool(self.n_blocks, self.block_size, self.layers))
+            plain = KvPool(self.n_blocks, self.block_size, self.layers)
+            keeps = self.keeps_contents and self.layers is None and not self.scheduler.reserves
+            return KeepingMemory(plain, recorder) if keeps else Memory(plain)
         pool = CachingPool(self.n_blocks, self.block_size, self.layers)
         offloads = self.host_tier is not None and self.host_tier.offloads
         return CachingMemory(pool, recorder, tier if offloads else None)

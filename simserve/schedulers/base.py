@@ -56,6 +56,8 @@ class Scheduler:
     """Prompts are padded to one length, and finished requests stay, at full cost, until the whole batch is done."""
     requeues_last: ClassVar[bool] = False
     """Preempted requests are queued last; otherwise first."""
+    caches_answers: ClassVar[bool] = True
+    """Preempted requests find also what they decoded since their prefill."""
     is_stateful: bool = False
     """It keeps state, which changes only in the `on_...` methods below."""
     orders: bool = False

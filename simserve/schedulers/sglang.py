@@ -29,6 +29,7 @@ class SgLang(Scheduler):
 
     is_stateful = True
     requeues_last = True
+    caches_answers = False
     budget_argument = "chunked_prefill_size"
     slots_argument = "max_running_requests"
     budgets_decode = False

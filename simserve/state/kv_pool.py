@@ -12,6 +12,7 @@ class KvPool:
     __slots__ = (
         "block_size",
         "free_blocks",
+        "freed_blocks",
         "layers",
         "least_free_blocks",
         "reserved_blocks",
@@ -27,6 +28,8 @@ class KvPool:
         self.free_blocks = total_blocks
         self.least_free_blocks = total_blocks
         """Minimum of free_blocks so far."""
+        self.freed_blocks = 0
+        """Blocks freed so far."""
         self.used_blocks = 0
         """Blocks that hold tokens."""
         self.reserved_blocks = 0
@@ -66,7 +69,7 @@ class KvPool:
             self.least_free_blocks = self.free_blocks
 
     def drop(self, n_blocks: int, to_reserved: bool) -> None:
-        """Free blocks of tokens that no later one attends; reserved blocks stay so."""
+        """Free blocks of a request that goes on, or those for its proposed tokens; reserved blocks stay so."""
         self.count_dropped(n_blocks, to_reserved)
 
     def count_dropped(self, n_blocks: int, to_reserved: bool) -> None:
@@ -87,4 +90,6 @@ class KvPool:
         """Free used blocks and reserved blocks."""
         self.used_blocks -= n_used
         self.reserved_blocks -= n_reserved
-        self.free_blocks += n_used + n_reserved
+        n_blocks = n_used + n_reserved
+        self.free_blocks += n_blocks
+        self.freed_blocks += n_blocks

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.memory import CachingPool
-from simserve.engine.recorder import FINISHED
+from simserve.engine.memory import CachingPool, KeepingMemory
+from simserve.engine.recorder import FINISHED, Recorder
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked
-from simserve.state.request import Phase
+from simserve.state.kv_pool import KvPool
+from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.workload.readers import read_trace
 from simserve.workload.trace import Prefixes, Trace
@@ -27,6 +28,10 @@ def caching(n_blocks: int = 1000, cost: LineCost | None = None) -> ReplicaSetup:
     policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
     setup = replica_setup(policy, cost or LineCost(step=10 * MS), n_blocks=n_blocks, block_size=4)
     return replace(setup, caches_prefixes=True)
+
+
+def keeping(n_blocks: int) -> ReplicaSetup:
+    return replace(caching(n_blocks), caches_prefixes=False, keeps_contents=True)
 
 
 def sharing(load: Trace, chains: list[list[int]], block_tokens: int = 4) -> Trace:
@@ -111,18 +116,45 @@ def test_what_nobody_holds_is_given_up_when_its_room_is_needed_longest_idle_firs
     assert blocks(cluster)[0] == 6
 
 
-def test_who_was_preempted_finds_again_what_is_left_of_its_own() -> None:
+@pytest.mark.parametrize("chains", [[[1, 2], [3, 4]], [[1], [3]], [[], []], None])
+def test_who_was_preempted_finds_again_what_is_left_of_its_own(chains: list[list[int]] | None) -> None:
     # Five blocks hold two prompts of two; to grow, both need one more, and the second is preempted. Its two stay idle,
     # but to hold them and one for its next token takes three of two free ones. When the first is done, at 40 ms, they
-    # are still present: of its prompt and first token it computes the token alone.
-    load = sharing(trace([0.0, 0.0], [8, 8], [4, 3]), [[1, 2], [3, 4]])
-    cluster = serve(caching(n_blocks=5), load)
+    # are still present: of its prompt and first token it computes the token alone. Ids of the load make no difference.
+    load = trace([0.0, 0.0], [8, 8], [4, 3])
+    setup = keeping(n_blocks=5) if chains is None else caching(n_blocks=5)
+    cluster = serve(setup, load if chains is None else sharing(load, chains))
     columns = cluster.recorder.columns
     assert columns["n_preemptions"].tolist() == [0, 1]
     assert prefills(cluster) == [16, 1]
     assert columns["n_recomputed_tokens"].tolist() == [0, 0]
     assert cached(cluster) == [0, 0]  # a hit after a preemption does not count
     assert instants(cluster, "finish_ps") == [40, 60]
+
+
+def test_who_was_preempted_computes_all_again_where_blocks_do_not_keep_their_contents() -> None:
+    cluster = serve(replace(keeping(n_blocks=5), keeps_contents=False), trace([0.0, 0.0], [8, 8], [4, 3]))
+    assert prefills(cluster) == [16, 9]
+    assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 8]
+
+
+def test_free_blocks_are_taken_in_the_order_in_which_they_were_freed_and_last_blocks_first() -> None:
+    # Ten blocks, three each for two requests that are preempted one after the other. The second takes its own back,
+    # which leaves in order: four that never held anything, and the three of the first, its last one first.
+    pool = KvPool(10, 4)
+    memory, first, second = KeepingMemory(pool, Recorder(2)), Request(0, 0, 30, 10), Request(1, 0, 30, 10)
+    pool.take(6, from_reserved=False)
+    for request in (first, second):
+        memory.preempt(request, 12, 12)
+    memory.admit(second)
+    assert (second.prefilled_tokens, pool.free_blocks) == (12, 7)
+    found = []
+    while pool.free_blocks:
+        found.append(memory.hit(first)[1])
+        pool.take(1, from_reserved=False)
+    assert found == [3, 3, 3, 3, 3, 2, 1]
+    pool.release(3)  # what is gone is gone
+    assert memory.hit(first) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,19 @@ def test_what_is_given_counts(load: Load, small: str) -> None:
     assert load(small, "engine=ideal", f"{POOL}.enable_prefix_caching=true").setups[0].caches_prefixes
 
 
+def test_without_prefixes_in_the_load_only_preempted_requests_find_blocks(load: Load, small: str) -> None:
+    def run(keeps: bool) -> Results:
+        overrides = [f"{POOL}.enable_prefix_caching={str(keeps).lower()}", f"{POOL}.num_gpu_blocks=100"]
+        return simulate(load(small, *overrides, "workload.n_requests=20", "measure={replays: 0}"))
+
+    lost, found = (run(keeps).requests for keeps in (False, True))
+    was_preempted = lost["n_preemptions"] > 0
+    assert was_preempted.any() and (found["n_preemptions"] == lost["n_preemptions"]).all()
+    assert (lost["n_recomputed_tokens"][was_preempted] >= 512).all()
+    assert (found["n_recomputed_tokens"][was_preempted] < 512).all()
+    assert not found["cached_tokens"].any()
+
+
 @pytest.mark.parametrize(("engine", "caches"), [("vllm", True), ("sglang", False)])
 def test_so_it_is_in_decode_pools(load: Load, small: str, engine: str, caches: bool) -> None:
     assert [setup.caches_prefixes for setup in load(small, APART, f"engine={engine}").setups] == [True, caches]

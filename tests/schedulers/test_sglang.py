@@ -1,10 +1,14 @@
 """SGLang's rules on cases small enough to work by hand. A step takes 10 ms; a page is one token."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.sglang import SgLang
 from simserve.state.request import Request
+from simserve.workload.trace import Prefixes
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
 TEN_MS = LineCost(step=10 * MS)
@@ -104,6 +108,18 @@ def test_the_request_with_the_fewest_tokens_is_retracted_to_the_end_of_the_queue
     assert instants(cluster, "finish_ps") == [170, 190, 150]
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1, 0]
     assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 19, 0]
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_what_a_retracted_request_has_decoded_is_freed_and_its_prompt_stays(has_ids: bool) -> None:
+    load = trace([0.0, 0.015], [10, 10], [15, 12], max_tokens=[20, 12])
+    if has_ids:  # of its answers, too
+        load = replace(load, prefixes=Prefixes.from_ids(1, np.arange(49), np.array([0, 25, 47])))
+    how = replace(setup(SgLang(schedule_conservativeness=0), n_tokens=40), keeps_contents=True, caches_prefixes=has_ids)
+    cluster = serve(how, load)
+    # At 120 ms b leaves with 19 tokens, and all 10 of its prompt are there when it returns: it computes 9 again.
+    assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
+    assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 9]
 
 
 def test_a_request_as_long_as_the_whole_cache_starts_when_nobody_runs() -> None:
