@@ -202,11 +202,12 @@ def _kv_groups(setup: PoolSetup) -> Iterator[KvGroupAnswer]:
 def _host_tier(setup: PoolSetup) -> dict[str, Any]:
     """Return the host tier's capacity in tokens."""
     tier, block_size = setup.host_tier or HostTierSpec(0, 0.0), setup.ledger.block_size
+    n_growing = setup.ledger.layout.blocks.n_growing
     return {
-        "host_tokens": tier.n_blocks * block_size,
-        "disk_tokens": tier.disk_blocks * block_size,
+        "host_tokens": tier.n_blocks // n_growing * block_size,
+        "disk_tokens": tier.disk_blocks // n_growing * block_size,
         "host_scope": "replica" if tier.store is None else "pool",
-        "host_token_s": tier.block_s / block_size,
+        "host_token_s": tier.block_s * n_growing / block_size,
     }
 
 

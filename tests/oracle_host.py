@@ -69,6 +69,12 @@ class OracleStore:
             self.host[:] = [block for block in self.host if block not in copies.writes]
 
 
+def places(missing: list[Key], from_disk: list[Key]) -> list[str]:
+    """Return where each id comes from of which blocks are read: disk if any of them does."""
+    on_disk = [number for _, number, _ in from_disk]
+    return ["disk" if number in on_disk else "host" for number in sorted({number for _, number, _ in missing})]
+
+
 class OracleHost:
     """Host memory and disk of one replica."""
 
@@ -222,7 +228,7 @@ class OracleHost:
         self.waiting[request] = OracleRead(request, here, missing, from_disk)
         self.ahead.append(self.waiting[request])
         self.n_read += len(missing)
-        self.fetched.setdefault(request, []).extend("disk" if b in from_disk else "host" for b in missing)
+        self.fetched.setdefault(request, []).extend(places(missing, from_disk))
         self.use(hit, from_disk)
         replica.shrink_cache()
         return True

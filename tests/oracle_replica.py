@@ -17,7 +17,7 @@ from simserve.schedulers.base import StepPlan
 from simserve.state.request import Phase, Request
 from tests.oracle_cache import Key, OracleCache
 from tests.oracle_counters import OracleCounters, came
-from tests.oracle_host import OracleHost
+from tests.oracle_host import OracleHost, places
 from tests.oracle_layers import OracleLayers, attended, first_attended, tokens_on_the_link
 from tests.oracle_view import OracleView
 
@@ -297,9 +297,10 @@ class OracleReplica:
             if self.cache and key[1] >= n_before:
                 self.cache.add(request, key)
                 life.keys.append(key)
-        n_named = min(life.n_held_ids, len(self.named(request)))
-        if self.offloads and self.host and n_named > n_before:
-            self.host.use(self.keys(chain, n_named, 0), [])
+        n_named = len(self.named(request))
+        if self.offloads and self.host and min(life.n_held_ids, n_named) > n_before:
+            held = [key for key in life.keys if key[1] < n_named]
+            self.host.use(sorted(held, key=lambda key: (key[1], key[0])), [])
 
     def let_go(self, request: Request, findable: int | None = None) -> None:
         """Free its blocks; the contents of its findable tokens, by default of all, stay until they are taken."""
@@ -999,12 +1000,12 @@ class OracleReplica:
         life.keys = list(result)
         missing = [block for block in result if self.cache and block not in self.cache.copies]
         if self.offloads and self.host:
-            self.host.read(request, result[: len(self.named(request))], missing)
+            self.host.read(request, [key for key in result if key[1] < len(self.named(request))], missing)
             if life.scheduled_ps < 0:
-                there = ["host" if self.host.is_on_host(block) else "disk" for block in missing]
-                places = self.host.fetched.get(request, there)
-                n_disk = min(places.count("disk"), len(result))
-                life.host_cached_tokens = min(places.count("host"), len(result) - n_disk) * self.block_size
+                there = places(missing, [block for block in missing if not self.host.is_on_host(block)])
+                read_from = self.host.fetched.get(request, there)
+                n_disk = min(read_from.count("disk"), life.n_held_ids)
+                life.host_cached_tokens = min(read_from.count("host"), life.n_held_ids - n_disk) * self.block_size
                 life.disk_cached_tokens = n_disk * self.block_size
         for block in result:
             assert self.cache is not None

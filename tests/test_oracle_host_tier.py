@@ -203,7 +203,13 @@ def test_engine_and_oracle_agree_on_swapping_in_decode_pools(
 
 
 @settings(max_examples=examples(400))
-@given(offloading(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
+@given(
+    offloading() | grouped(offloading()),
+    links(),
+    st.sampled_from((*ROUTERS, PrefixAffinity)),
+    st.data(),
+    st.none() | st.integers(1, 5),
+)
 def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
 ) -> None:
@@ -224,7 +230,7 @@ def reading(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 
 @settings(max_examples=examples(300))
-@given(reading(), st.data(), st.none() | st.integers(1, 5), st.none() | patiences())
+@given(reading() | grouped(reading()), st.data(), st.none() | st.integers(1, 5), st.none() | patiences())
 def test_engine_and_oracle_agree_on_prefixes_read_while_steps_go_on(
     setups: list[ReplicaSetup], data: st.DataObject, concurrency: int | None, patience: Patience | None
 ) -> None:
@@ -261,7 +267,14 @@ def sharing(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 
 @settings(max_examples=examples(300))
-@given(sharing(), links(), routers(), st.data(), st.none() | st.integers(1, 5), st.none() | patiences())
+@given(
+    sharing() | grouped(sharing()),
+    links(),
+    routers(),
+    st.data(),
+    st.none() | st.integers(1, 5),
+    st.none() | patiences(),
+)
 def test_engine_and_oracle_agree_on_a_store_that_replicas_share(
     setups: list[ReplicaSetup],
     link: LinkSpec,

@@ -278,14 +278,14 @@ def grouped(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> li
     """Let layers keep different tokens: windows and chunks of up to a prompt, states, and perhaps none keep all.
 
     There are blocks for the longest request, and now and then not for many more. Where prefixes are shared, states may
-    be kept at the ends of blocks, and there are no copies in host memory.
+    be kept at the ends of blocks.
     """
-    result, done = draw(plain), dict[int, ReplicaSetup]()
-    for setup in result:
-        if id(setup) not in done:
-            has_copies = setup.caches_prefixes and setup.host_tier is not None and setup.host_tier.offloads
-            done[id(setup)] = setup if has_copies else draw(grouped_replica(setup))
-    return [done[id(setup)] for setup in result]
+    result, done = draw(plain), dict[object, ReplicaSetup]()
+    kinds = [(setup.host_tier and setup.host_tier.store) or id(setup) for setup in result]
+    for setup, kind in zip(result, kinds, strict=True):  # those that share a store are alike
+        if kind not in done:
+            done[kind] = draw(grouped_replica(setup))
+    return [done[kind] for kind in kinds]
 
 
 @st.composite

@@ -57,12 +57,12 @@ class Read:
     """A prefix on its way to the GPU, for one request."""
 
     request: Request
-    n_here: int
-    """Ids that were on the GPU, which it holds meanwhile."""
     n_ids: int
-    """Ids of its hit."""
+    """Ids of its hit; it holds meanwhile what is on the GPU."""
+    missing: dict[int, None]
+    """Blocks that are read."""
     from_disk: Chain
-    """Ids of these that are read from disk."""
+    """Blocks of these that are read from disk."""
     end_ps: int = 0
 
 
@@ -121,7 +121,7 @@ class HostTier:
 
     def read_ahead(self, read: Read) -> None:
         """Copy prefix blocks to the GPU while steps go on."""
-        self._count_read(read.n_ids - read.n_here, len(read.from_disk))
+        self._count_read(len(read.missing), len(read.from_disk))
         self._reads.append(read)
 
     def _count_read(self, n_blocks: int, n_from_disk: int) -> None:
@@ -154,7 +154,7 @@ class HostTier:
         wait_ps = max(link.carry(link.awaited_blocks, now_ps), disk.carry(disk.awaited_blocks, now_ps)) - now_ps
         end_ps = now_ps + wait_ps
         for read in self._reads:
-            there_ps = link.carry(read.n_ids - read.n_here, now_ps), disk.carry(len(read.from_disk), now_ps)
+            there_ps = link.carry(len(read.missing), now_ps), disk.carry(len(read.from_disk), now_ps)
             read.end_ps = max(*there_ps, now_ps + 1)
             self.counts.read_ps += read.end_ps - now_ps
             end_ps = max(end_ps, read.end_ps)

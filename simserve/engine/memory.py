@@ -54,8 +54,8 @@ class Memory:
     def forget(self, request: Request) -> None:
         """Note that a preempted request does not return."""
 
-    def computed(self, request: Request) -> None:
-        """Note that a prompt is computed, as far as its request says."""
+    def computed(self, request: Request, n_before: int) -> None:
+        """Note that a prompt is computed, as far as its request says; n_before of its tokens were before the step."""
 
     def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
         """Free what windows keep no longer of a request, as its tokens computed grow from the first number to the
@@ -250,11 +250,8 @@ class CachingMemory(Memory):
         """Chains of preempted requests, with the ids of their own."""
         self._last_own_id = -(1 << 63)
         """Below all ids of a load."""
-        self._admitted: list[tuple[Request, int, int, Chain]] = []
-        """(request, ids of its hit, ids of these on the GPU, ids read from disk) of admissions since the last step
-        began."""
-        self._on_the_way: dict[int, Read] = {}
-        """The read of each id that is on its way."""
+        self._admitted: list[tuple[Request, int, Chain, Chain]] = []
+        """(request, ids of its hit, blocks of these read, those from disk) of admissions since the last step began."""
         self._fetched: dict[Request, tuple[int, int]] = {}
         """Ids read from host and from disk ahead of an admission."""
 
@@ -280,9 +277,11 @@ class CachingMemory(Memory):
         if hit is None:
             chain = self._chain(request)
             n_ids = self._n_found(request, request.prompt_tokens + request.emitted_tokens - 1)
-            n_here = n_ids if self._tier is None else self._cache.match(chain, n_ids)
-            n_tokens = n_ids * self.pool.block_size
-            n_blocks = self._cache.idle_blocks_among(chain, n_here, n_tokens) + n_ids - n_here
+            cache, n_tokens = self._cache, n_ids * self.pool.block_size
+            if self._tier is None:
+                n_blocks = cache.idle_blocks_among(chain, n_ids, n_tokens)
+            else:
+                n_blocks = cache.idle_blocks_here(chain, n_ids, n_tokens) + len(cache.missing(chain, n_ids))
             hit = self._hits[request] = (n_tokens, n_blocks)
         return hit
 
@@ -300,8 +299,9 @@ class CachingMemory(Memory):
         """Return the number of leading ids of n_tokens in the hit, on any tier. The last token to compute is never
         among these: its output is needed."""
         chain, most = self._chain(request), n_tokens // self.pool.block_size
-        n_here = self._cache.match(chain, most)
-        return n_here if self._tier is None else self._tier.memory.hits(chain, n_here, most)
+        if self._tier is None:
+            return self._cache.match(chain, most)
+        return self._cache.match_beyond(chain, most, self._tier.memory)
 
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens in the cache and in its own host memory; what replicas share is as near to all."""
@@ -340,24 +340,25 @@ class CachingMemory(Memory):
     def _hold_from_tiers(self, request: Request, n_ids: int, tier: HostTier) -> None:
         """Hold the hit; what comes from host and disk can be found on the GPU from the next lookup on."""
         cache, chain = self._cache, self._chain(request)
-        n_here = cache.match(chain, n_ids)
-        self.pool.take_at_once(cache.pin(chain, n_here, request.prefilled_tokens) + n_ids - n_here)
-        cache.insert(chain, n_here, n_ids, request.copies)
-        self._admitted.append((request, n_ids, n_here, tier.memory.on_disk(chain, n_here, n_ids)))
+        missing = cache.missing(chain, n_ids)
+        self.pool.take_at_once(cache.pin_here(chain, n_ids, request.prefilled_tokens) + len(missing))
+        cache.insert_missing(chain, n_ids, missing, request.copies)
+        self._admitted.append((request, n_ids, missing, tier.memory.on_disk(missing)))
 
-    def computed(self, request: Request) -> None:
+    def computed(self, request: Request, n_before: int) -> None:
         """Insert the whole blocks of a computed prompt into the cache."""
-        self._insert(request, min(request.prefilled_tokens, request.prompt_tokens + request.emitted_tokens))
+        n_tokens = min(request.prefilled_tokens, request.prompt_tokens + request.emitted_tokens)
+        self._insert(request, n_tokens, n_before)
 
     def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
         """Free what windows keep no longer of a request; it can be found until it is taken."""
-        self._insert(request, tokens[1])
+        self._insert(request, tokens[1], tokens[0])
         n_free = self._cache.drop(self._chain(request), request.n_held_ids, tokens, request.copies)
         self.pool.count_dropped(n_free, to_reserved)
 
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request; their contents can be found until they are taken."""
-        self._insert(request, kv_tokens)
+        self._insert(request, kv_tokens, kv_tokens)
         n_free = self._free(request, kv_tokens)
         self.forget(request)
         return n_free
@@ -371,7 +372,7 @@ class CachingMemory(Memory):
         n_new = max(0, findable_tokens // self.pool.block_size - len(chain))
         self._chains[request] = [*chain, *range(self._last_own_id - n_new, self._last_own_id)]
         self._last_own_id -= n_new
-        self._insert(request, findable_tokens)
+        self._insert(request, findable_tokens, findable_tokens)
         self._free(request, kv_tokens)
 
     def forget(self, request: Request) -> None:
@@ -394,7 +395,7 @@ class CachingMemory(Memory):
         own_blocks = self.pool.blocks_for(n_tokens) - self._cache.n_blocks(n_ids, n_tokens)
         return self._cache.release(self._chain(request), n_ids, own_blocks, copies, n_tokens)
 
-    def _insert(self, request: Request, kv_tokens: int, kept_tokens: int = 0) -> None:
+    def _insert(self, request: Request, kv_tokens: int, kept_tokens: int) -> None:
         """Let requests find the whole blocks of the first kv_tokens; on the host, too, those that others may need. In
         windows only what they keep with kept_tokens computed."""
         chain, n_held = self._chain(request), request.n_held_ids
@@ -402,9 +403,14 @@ class CachingMemory(Memory):
         if n_ids > n_held:
             self._cache.insert(chain, n_held, n_ids, request.copies, kept_tokens)
             request.n_held_ids = n_ids
-            named = self._named(request)
-            if self._tier is not None and n_held < len(named):
-                self._tier.keep(named, min(n_ids, len(named)))
+            if self._tier is not None and n_held < len(self._named(request)):
+                self._keep(self._tier, request, n_ids, kept_tokens)
+
+    def _keep(self, tier: HostTier, request: Request, n_ids: int, n_tokens: int, from_disk: Chain = ()) -> None:
+        """Use on the host what a request with n_tokens computed holds here, as far as others may need it."""
+        named = self._named(request)
+        keys = self._cache.keys(named, min(n_ids, len(named)), n_tokens)
+        tier.keep(keys, len(keys), from_disk)
 
     # -- prompts that another replica computes -----------------------------------------------------------------------
 
@@ -458,41 +464,44 @@ class CachingMemory(Memory):
         tier, tokens = self._tier, self.pool.block_size
         if tier is None:
             return
-        for request, n_ids, n_here, from_disk in self._admitted:
-            n_on_disk = len(from_disk)
-            if n_ids > n_here:
-                tier.read(n_ids - n_here, n_on_disk)
-                tier.hold(self._chain(request)[n_here:n_ids])
+        for request, n_ids, missing, from_disk in self._admitted:
+            if missing:
+                tier.read(len(missing), len(from_disk))
+                tier.hold(missing)
             if not request.n_preemptions:
-                n_host, n_disk = self._fetched.pop(request, (n_ids - n_here - n_on_disk, n_on_disk))
+                n_host, n_disk = self._fetched.pop(request, self._counted(missing, from_disk))
                 n_disk = min(n_disk, n_ids)  # evicted again, it may have been computed
                 self._recorder.read(request.row, min(n_host, n_ids - n_disk) * tokens, n_disk * tokens)
         for request, n_ids, _, from_disk in self._admitted:
-            named = self._named(request)
-            tier.keep(named, min(n_ids, len(named)), from_disk)
+            self._keep(tier, request, n_ids, n_ids * tokens, from_disk)
         self._admitted.clear()
+
+    def _counted(self, missing: Chain, from_disk: Chain) -> tuple[int, int]:
+        """Return the ids of which blocks are read: from the host only, and from disk."""
+        n_disk = self._cache.n_ids(from_disk)
+        return self._cache.n_ids(missing) - n_disk, n_disk
 
     def reads_first(self, request: Request) -> bool:
         """Return whether a request has to wait for its prefix, and begin to read it if no other request does.
 
         It holds the part on the GPU and blocks for the rest until all is there. Then it waits as before, and finds it.
         """
-        tier, chain, n_ids = self._tier, self._chain(request), self.hit(request)[0] // self.pool.block_size
-        n_here = self._cache.match(chain, n_ids)
-        if tier is None or n_here == n_ids:
+        tier, chain, n_tokens = self._tier, self._chain(request), self.hit(request)[0]
+        n_ids = n_tokens // self.pool.block_size
+        missing = self._cache.missing(chain, n_ids)
+        if tier is None or not missing:
             return False
-        read = self._on_the_way.get(chain[n_here])
+        read = next((each for each in self.reading.values() if missing[0] in each.missing), None)
         if read is None:
-            from_disk, missing = tier.memory.on_disk(chain, n_here, n_ids), chain[n_here:n_ids]
-            read = Read(request, n_here, n_ids, from_disk)
-            n_tokens = n_ids * self.pool.block_size
-            self.pool.take(self._cache.pin(chain, n_here, n_tokens) + n_ids - n_here, from_reserved=False)
-            self._on_the_way.update(dict.fromkeys(missing, read))
+            from_disk = tier.memory.on_disk(missing)
+            read = Read(request, n_ids, dict.fromkeys(missing), from_disk)
+            self.pool.take(self._cache.pin_here(chain, n_ids, n_tokens) + len(missing), from_reserved=False)
             n_host, n_disk = self._fetched.get(request, (0, 0))
-            self._fetched[request] = n_host + len(missing) - len(from_disk), n_disk + len(from_disk)
+            n_more_host, n_more_disk = self._counted(missing, from_disk)
+            self._fetched[request] = n_host + n_more_host, n_disk + n_more_disk
             tier.read_ahead(read)
             tier.hold(missing)
-            tier.keep(chain, n_ids, from_disk)
+            self._keep(tier, request, n_ids, n_tokens, from_disk)
         self.reading[request] = read
         return True
 
@@ -503,10 +512,8 @@ class CachingMemory(Memory):
             if read.end_ps <= now_ps:
                 chain = self._chain(read.request)
                 copies: set[int] = set()
-                for block in chain[read.n_here : read.n_ids]:
-                    del self._on_the_way[block]
-                self._cache.insert(chain, read.n_here, read.n_ids, copies)
-                n_free += self._cache.release(chain, read.n_ids, 0, copies)
+                self._cache.insert_missing(chain, read.n_ids, list(read.missing), copies)
+                n_free += self._cache.release(chain, read.n_ids, 0, copies, read.n_ids * self.pool.block_size)
         self.pool.release(n_free)
         self.reading = {request: read for request, read in self.reading.items() if read.end_ps > now_ps}
         return n_free

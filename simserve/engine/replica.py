@@ -565,7 +565,7 @@ class Replica:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
             if self._caches:
-                self._memory.computed(request)
+                self._memory.computed(request, request.prefilled_tokens - n_tokens)
             if self._layers is not None:
                 self._drop_behind(request, n_tokens)
             if left_tokens <= 0:

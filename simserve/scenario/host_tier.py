@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
@@ -19,7 +19,7 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
         return pool
     update: dict[str, Any] = {
         "preemption": _preemption(draft, pool, here, scheduler),
-        "offload_prefixes": _offload_prefixes(draft, pool, here, machine.model),
+        "offload_prefixes": _offload_prefixes(draft, pool, here),
     }
     if update["offload_prefixes"]:
         update["reads"] = tier.reads or "overlap"
@@ -80,17 +80,10 @@ def _preemption(draft: Draft, pool: Pool, here: Path, scheduler: Scheduler) -> s
     return "recompute"
 
 
-def _offload_prefixes(draft: Draft, pool: Pool, here: Path, model: ModelSpec) -> bool:
-    """Return the flag as given, else whether the pool caches prefixes that all layers keep whole."""
+def _offload_prefixes(draft: Draft, pool: Pool, here: Path) -> bool:
+    """Return the flag as given, else whether the pool caches prefixes."""
     given = None if pool.host_tier is None else pool.host_tier.offload_prefixes
     at = (*here, "offload_prefixes")
-    has_windows = model.within(pool.max_model_len or model.max_position_embeddings).windowed
-    if pool.enable_prefix_caching and (has_windows or model.n_state_layers):
-        rule = f"prefixes in host memory would lack what layers of {model.name} with a window or a state keep"
-        if given:
-            draft.problem(at, rule, given, "leave it out")
-        draft.origins[at] = rule
-        return False
     if given is None:
         draft.origins[at] = "enable_prefix_caching"
         return bool(pool.enable_prefix_caching)

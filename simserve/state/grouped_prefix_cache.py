@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from simserve.state.layer_blocks import LayerBlocks
-from simserve.state.prefix_cache import BlockRun, Chain, PrefixCache
+from simserve.state.prefix_cache import Beyond, BlockRun, Chain, PrefixCache
 
 
 class GroupedPrefixCache(PrefixCache):
@@ -27,15 +27,29 @@ class GroupedPrefixCache(PrefixCache):
 
     def match(self, chain: Chain, most: int) -> int:
         """Return the ids of the longest hit, at most `most`. O(log n), and O(window) for each end tried."""
-        n, size = min(most, len(chain)), self._layers.block_size
-        for part in range(len(self._windows), self._n_parts):
+        return self._longest(chain, most, None)
+
+    def match_beyond(self, chain: Chain, most: int, beyond: Beyond) -> int:
+        """Return the ids of the longest hit, at most `most`, of what is here and beyond. O(n)."""
+        return self._longest(chain, most, beyond)
+
+    def _longest(self, chain: Chain, most: int, beyond: Beyond | None) -> int:
+        runs, size, n_parts, n_windows = self._runs, self._layers.block_size, self._n_parts, len(self._windows)
+        n = last = min(most, len(chain))
+        for part in range(n_windows, n_parts):
             n = self._n_leading(chain, part, n, 0)
+        while beyond is not None and n < last:
+            keys = range(chain[n] * n_parts + n_windows, chain[n] * n_parts + n_parts)
+            if not all(key in runs or beyond.has(key) for key in keys):
+                break
+            n += 1
         n_before = -1
         while n != n_before:
             n_before = n
             for part, group in enumerate(self._windows):
                 for number in range(n - 1, group.first_kept(n * size) // size - 1, -1):
-                    if chain[number] * self._n_parts + part not in self._runs:
+                    key = chain[number] * n_parts + part
+                    if key not in runs and (beyond is None or not beyond.has(key)):
                         n = number  # all longer hits need this block, too
                         break
         return n
@@ -46,10 +60,15 @@ class GroupedPrefixCache(PrefixCache):
         n_idle, runs = 0, self._runs
         for part, first in self._firsts(n_tokens):
             if part < len(self._windows):
-                n_idle += sum(not runs[key].n_holders for key in self._keys(chain, part, first, n))
+                keys = self._keys(chain, part, first, n)
+                n_idle += sum(key in runs and not runs[key].n_holders for key in keys)
             else:
-                n_idle += n - self._n_leading(chain, part, n, 1)
+                n_idle += self._n_leading(chain, part, n, 0) - self._n_leading(chain, part, n, 1)
         return n_idle
+
+    def idle_blocks_here(self, chain: Chain, n: int, n_tokens: int) -> int:
+        """Return the idle blocks here of a hit of n ids."""
+        return self.idle_blocks_among(chain, n, n_tokens)
 
     def n_blocks(self, n: int, n_tokens: int) -> int:
         """Return the blocks in which a request with n_tokens computed holds its first n ids."""
@@ -61,7 +80,9 @@ class GroupedPrefixCache(PrefixCache):
         n_idle = 0
         for part, first in self._firsts(n_tokens):
             for key in self._keys(chain, part, first, n):
-                run = self._runs[key]
+                run = self._runs.get(key)
+                if run is None:
+                    continue  # it is read from beyond
                 if run.n_holders:
                     self.n_doubled += part < len(self._windows)
                 else:
@@ -76,18 +97,43 @@ class GroupedPrefixCache(PrefixCache):
         """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them; in windows only those
         that it keeps with n_tokens computed. See PrefixCache."""
         for part, first in self._firsts(n_tokens):
-            for key in self._keys(chain, part, max(start, first), end):
-                run = self._runs.get(key)
-                if run is None:
-                    run = self._runs[key] = BlockRun(0, 1, [key])
-                elif run.n_holders:
-                    copies.add(key)
-                    self._copies.setdefault(key, []).append(copies)
-                else:
-                    del self._idle[run.number]
-                    self._rest(BlockRun(0, 1, []), first=True)
-                self.pinned_blocks += not run.n_holders
-                run.n_holders += 1
+            self._hold_new(self._keys(chain, part, max(start, first), end), copies)
+
+    def _hold_new(self, keys: Chain, copies: set[int]) -> None:
+        """Hold blocks that were computed or read."""
+        for key in keys:
+            run = self._runs.get(key)
+            if run is None:
+                run = self._runs[key] = BlockRun(0, 1, [key])
+            elif run.n_holders:
+                copies.add(key)
+                self._copies.setdefault(key, []).append(copies)
+            else:
+                del self._idle[run.number]
+                self._rest(BlockRun(0, 1, []), first=True)
+            self.pinned_blocks += not run.n_holders
+            run.n_holders += 1
+
+    def keys(self, chain: Chain, n: int, n_tokens: int) -> Chain:
+        """Return the blocks in which a request with n_tokens computed holds its first n ids, the first ids first."""
+        firsts = list(self._firsts(n_tokens))
+        return [chain[i] * self._n_parts + part for i in range(n) for part, first in firsts if i >= first]
+
+    def n_ids(self, keys: Chain) -> int:
+        """Return how many ids blocks are of."""
+        return len({key // self._n_parts for key in keys})
+
+    def missing(self, chain: Chain, n: int) -> Chain:
+        """Return the blocks of a hit of n ids that are not here."""
+        return [key for key in self.keys(chain, n, n * self._layers.block_size) if key not in self._runs]
+
+    def pin_here(self, chain: Chain, n: int, n_tokens: int) -> int:
+        """Hold what is here of a hit of n ids. Return the blocks that were idle, and now are not free."""
+        return self.pin(chain, n, n_tokens)
+
+    def insert_missing(self, chain: Chain, n: int, missing: Chain, copies: set[int]) -> None:
+        """Insert what a hit of n ids was missing, and hold it."""
+        self._hold_new(missing, copies)
 
     def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int], n_tokens: int = 0) -> int:
         """Release the first n ids of a request with n_tokens computed. See PrefixCache."""

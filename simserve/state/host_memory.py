@@ -74,9 +74,13 @@ class HostMemory:
         """Return how many of the first `most` ids are on the GPU, which has n_here of them, or here."""
         return max(n_here, self.match(chain, most)[1])
 
-    def on_disk(self, chain: Chain, n_here: int, n: int) -> Chain:
-        """Return those of the first n ids, all found, that are to be read from disk."""
-        return chain[max(n_here, self.match(chain, n)[0]) : n]
+    def has(self, block: int) -> bool:
+        """Return whether an id is here."""
+        return block in self._host or block in self._disk
+
+    def on_disk(self, blocks: Chain) -> Chain:
+        """Return those of some ids, all found, that are to be read from disk."""
+        return [block for block in blocks if block not in self._host]
 
     def hold(self, blocks: Chain, in_copy: list[int]) -> None:
         """Keep ids that are being read; append them to in_copy."""
@@ -156,9 +160,13 @@ class SharedMemory(HostMemory):
             n += 1
         return n
 
-    def on_disk(self, chain: Chain, n_here: int, n: int) -> Chain:
-        """Return those of the first n ids, all found, that are to be read from disk."""
-        return [block for block in chain[n_here:n] if self._host.get(block, WRITING) == WRITING]
+    def has(self, block: int) -> bool:
+        """Return whether all of an id is here."""
+        return self._host.get(block, WRITING) != WRITING or block in self._disk
+
+    def on_disk(self, blocks: Chain) -> Chain:
+        """Return those of some ids, all found, that are to be read from disk."""
+        return [block for block in blocks if self._host.get(block, WRITING) == WRITING]
 
     def hold(self, blocks: Chain, in_copy: list[int]) -> None:
         """Keep ids that are being read; append them to in_copy."""

@@ -2,9 +2,20 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
 
 Chain = Sequence[int]
 """Chained block ids of a request, first block first: equal ids mean that all tokens up to there are equal."""
+
+
+class Beyond(Protocol):
+    """Copies of blocks outside of the GPU."""
+
+    def has(self, block: int) -> bool:
+        """Return whether a block is there."""
+
+    def hits(self, chain: Chain, n_here: int, most: int) -> int:
+        """Return how many of the first `most` ids are on the GPU, which has n_here of them, or there."""
 
 
 class BlockRun:
@@ -172,6 +183,36 @@ class PrefixCache:
         self.pinned_blocks -= n_free
         self.idle_blocks += n_free + own_blocks
         return n_free + own_blocks
+
+    # -- with copies outside of the GPU: blocks go by `keys`, which here are their ids --------------------------------
+
+    def keys(self, chain: Chain, n: int, n_tokens: int) -> Chain:
+        """Return the blocks in which a request with n_tokens computed holds its first n ids, the first ids first."""
+        return chain[:n]
+
+    def n_ids(self, keys: Chain) -> int:
+        """Return how many ids blocks are of."""
+        return len(keys)
+
+    def match_beyond(self, chain: Chain, most: int, beyond: Beyond) -> int:
+        """Return the ids of the longest hit, at most `most`, of what is here and beyond."""
+        return beyond.hits(chain, self.match(chain, most), most)
+
+    def missing(self, chain: Chain, n: int) -> Chain:
+        """Return the blocks of a hit of n ids that are not here."""
+        return chain[self.match(chain, n) : n]
+
+    def idle_blocks_here(self, chain: Chain, n: int, n_tokens: int) -> int:
+        """Return the idle blocks here of a hit of n ids."""
+        return self.idle_blocks_among(chain, self.match(chain, n), n_tokens)
+
+    def pin_here(self, chain: Chain, n: int, n_tokens: int) -> int:
+        """Hold what is here of a hit of n ids. Return the blocks that were idle, and now are not free."""
+        return self.pin(chain, self.match(chain, n), n_tokens)
+
+    def insert_missing(self, chain: Chain, n: int, missing: Chain, copies: set[int]) -> None:
+        """Insert what a hit of n ids was missing, and hold it."""
+        self.insert(chain, n - len(missing), n, copies)
 
     def drop(self, chain: Chain, n: int, tokens: tuple[int, int], copies: set[int]) -> int:
         """Release what windows keep no longer of a request with n ids, as its tokens computed grow from the first

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from simserve.explain import explain
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]
@@ -173,10 +174,10 @@ def test_prefill_pools_keep_prefixes_there_and_decode_pools_swap_too(
     assert "prefill pools do not decode, got 'swap'; leave it out" in message
 
 
-def test_prefixes_that_windows_keep_a_part_of_stay_on_the_gpu(load: Load, messages_of: MessagesOf, small: str) -> None:
+def test_prefixes_of_layers_that_keep_different_tokens_are_offloaded_too(load: Load, small: str) -> None:
     text = small.replace("llama-3.1-8b", "gpt-oss-120b") + POOL
-    given = ["weight_dtype=mxfp4", "cluster.pools.0.parallel.tensor=2"]
-    tier = load(text, *given).setups[0].host_tier
-    assert tier is not None and (tier.swaps, tier.offloads) == (True, False)
-    (problem,) = messages_of(text, *given, "cluster.pools.0.host_tier.offload_prefixes=true")
-    assert "prefixes in host memory would lack what layers of gpt-oss-120b with a window or a state keep" in problem
+    scenario = load(text, "weight_dtype=mxfp4", "cluster.pools.0.parallel.tensor=2")
+    tier = scenario.setups[0].host_tier
+    assert tier is not None and (tier.swaps, tier.offloads) == (True, True)
+    (pool,) = explain(scenario).pools
+    assert pool.host_tokens == tier.n_blocks // 2 * 16  # a block of each kind of layer for the same tokens
