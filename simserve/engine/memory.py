@@ -235,7 +235,8 @@ class CachingMemory(Memory):
     reservation pays for all blocks that it has in windows.
     """
 
-    caches = keeps = True
+    caches = True
+    keeps = True
 
     def __init__(self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None) -> None:
         super().__init__(pool)
