@@ -187,6 +187,8 @@ class Prefills(Role):
 class HandsOver(Prefills):
     """A prefill replica with computed prompts that decode replicas fetch."""
 
+    commits = True
+
     def __init__(self, replica: Replica, handoff: Handoff, recorder: Recorder) -> None:
         super().__init__(replica)
         self._handoff = handoff
@@ -397,6 +399,8 @@ class PushHandoff(Handoff):
 
 class Pushes(Prefills):
     """A prefill replica where requests wait for blocks on the decode side before they queue here."""
+
+    commits = True
 
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
         super().__init__(replica)

@@ -46,6 +46,8 @@ class Receives(Role):
     NixlConnector). A request with all its KV decodes from the next boundary on.
     """
 
+    plans = True
+
     def __init__(self, replica: Replica, clock: Clock, recorder: Recorder, on_room: OnRoom) -> None:
         scheduler = replica.scheduler
         self.replica = replica
@@ -196,7 +198,7 @@ class Receives(Role):
         self._blocked_by = "blocks" if replica.batch.has_queue else None
         if self._coming_in:
             self._allocate(now_ps)
-        replica.n_before_queue = self.n_coming
+        replica.n_before_queue = len(self._beside_queue)
         replica.batch.n_promised = replica.n_away
 
     def after_plan(self, step_run: StepRun | None) -> Blocked | None:

@@ -66,7 +66,7 @@ class Replica:
         "_caches",
         "_clock",
         "_coming",
-        "_has_more_parts",
+        "_commits_more",
         "_has_windows",
         "_is_stateful",
         "_is_uneven",
@@ -79,6 +79,7 @@ class Replica:
         "_on_empty",
         "_orders",
         "_overlaps",
+        "_plans_more",
         "_reads_end",
         "_recorder",
         "_reserves",
@@ -163,8 +164,9 @@ class Replica:
         self._orders = setup.scheduler.orders
         self._overlaps = self.tier is not None and self.tier.overlaps
         self._reads_end = Alarm(clock, self._on_read, READ_PHASE)
-        self._has_more_parts = self._is_uneven or self.tier is not None or self._orders or self._has_windows
-        """Its loop has more to do than that of a replica that serves all requests on its own, in order of arrival."""
+        self._plans_more = self._orders or self.tier is not None or self._has_windows
+        self._commits_more = self._is_uneven or self.tier is not None or self._has_windows
+        """Other parts take part in its plans, or in its commits."""
         self.enqueue: Callable[[Request, int], None] = self.queue_up
         """Accepts a request from the router, at an instant."""
         self.cost = setup.cost
@@ -190,7 +192,8 @@ class Replica:
         """Take a role in a hand-over."""
         self.role = role
         self.enqueue = role.enqueue
-        self._has_more_parts = True
+        self._plans_more = self._plans_more or role.plans
+        self._commits_more = self._commits_more or role.commits
 
     # -- called by the cluster -----------------------------------------------------------------------------------------
 
@@ -251,7 +254,7 @@ class Replica:
     def drain(self, on_empty: Callable[[int], None], now_ps: int) -> None:
         """Call on_empty with the instant at which it has nothing left to do; it may be called again."""
         self._on_empty = on_empty
-        self._has_more_parts = True
+        self._plans_more = True
         self.stepping.wake(now_ps)
 
     @property
@@ -468,11 +471,10 @@ class Replica:
 
     def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Record a step run, with the counters at its start (nothing was committed since), and apply it."""
-        cohort, pool, n, has_more = self.cohort, self.pool, step_run.n_decoding, self._has_more_parts
+        cohort, pool, n, has_more = self.cohort, self.pool, step_run.n_decoding, self._commits_more
         n_accepted = self._before_commit(step_run, now_ps) if has_more else 0
-        n_steps, used_blocks, self.step_run = step_run.n_steps, pool.used_blocks, None
-        if has_more:
-            used_blocks += self._n_given_back
+        n_steps, used_blocks, self.step_run = step_run.n_steps, pool.used_blocks + self._n_given_back, None
+        self._n_given_back = 0
         if self._is_stateful:
             self._report_steps(n_steps if n else 0, step_run.n_prefill_tokens > 0)
         self._step_run_rows += pack_step(
@@ -529,7 +531,6 @@ class Replica:
         return n_accepted
 
     def _after_commit(self, now_ps: int) -> None:
-        self._n_given_back = 0
         if self.tier is not None:
             self.tier.copy(now_ps)
         if self.role is not None:
@@ -643,7 +644,7 @@ class Replica:
 
     def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if requests wait, and begin the step run that follows."""
-        cohort, batch, has_more = self.cohort, self.batch, self._has_more_parts
+        cohort, batch, has_more = self.cohort, self.batch, self._plans_more
         if has_more:
             self._before_plan(now_ps)
         n_before = len(batch.running)

@@ -1,7 +1,7 @@
 """Role: what a replica does with requests before they queue and after their prompts are computed."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked
@@ -15,6 +15,11 @@ class Role:
 
     The methods are called by the replica at fixed points of its loop; each does nothing unless a kind needs it.
     """
+
+    plans: ClassVar[bool] = False
+    """let_decode, before_plan and after_plan do something."""
+    commits: ClassVar[bool] = False
+    """before_commit or after_commit does something."""
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Accept a request from the router."""
