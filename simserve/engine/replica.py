@@ -748,6 +748,9 @@ class Replica:
             self._await_reads()
         if step_run is None:
             return None
+        due_ps = self._reads_end.due_ps
+        if due_ps is not None and step_run.n_steps > 1 and due_ps < step_run.end_ps:
+            step_run.cut(max(1, step_run.steps_done(due_ps)))  # their blocks come before those of the read, in turn
         if wait_ps:
             step_run.wait_ps = wait_ps
             step_run.last(step_run.first_ps + wait_ps)

@@ -244,6 +244,21 @@ def test_a_request_waits_for_the_prefix_that_is_read_for_another() -> None:
     assert column(cluster, "host_cached_tokens")[3:] == [8, 0]
 
 
+def test_what_is_read_goes_in_after_the_evictions_of_earlier_steps() -> None:
+    # Six blocks on the GPU. From 2,030 to 2,055 ms the sixth request reads block 2, which the answer of the fifth also
+    # fills by 2,040: the GPU keeps that copy, and block 7, idle before it. A read replaces such a copy, which is then
+    # the next to evict. If the fourth takes a block in the step to 2,050, 7 goes, and the last request reads it again,
+    # from 2,060 to 2,085; in the step to 2,060, the copy goes.
+    chains: list[list[int]] = [[1, 2], [], [7], [], [1, 2], [1, 2], [7]]
+    for n_tokens, scheduled_ms, n_read in ((4, 2085, 4), (3, 2060, 0)):
+        load = prefixed([0.0, 1.0, 1.5, 1.99, 1.99, 2.03, 2.06], [10, 22, 4, n_tokens, 4, 9, 5], chains)
+        load = replace(load, output_tokens=np.array([1, 1, 1, 7, 5, 1, 1], np.int64))
+        cluster = serve(replace(overlapping(), n_blocks=6, max_model_len=24), load)
+        assert instants(cluster, "scheduled_ps")[5:] == [2060, scheduled_ms]
+        assert column(cluster, "host_cached_tokens")[5:] == [4, n_read]
+        assert column(cluster, "cached_tokens")[5:] == [8, 4]
+
+
 # -- a store that two replicas share, which take turns -----------------------------------------------------------------
 
 
