@@ -137,8 +137,10 @@ class ByService(Lines[str]):
             super().append(request)
 
     def may_lead(self, request: Request) -> bool:
-        """Return True if its tenant has no waiting request: the tenant is lifted and may be next."""
-        return request.tenant not in self._lines
+        """Return whether its tenant has no waiting request, so that it is lifted and may be next, or only ones that
+        came later."""
+        line = self._lines.get(request.tenant)
+        return line is None or came_at(request) < came_at(line[0])
 
     def steps_in_order(self, most_tokens: int = 1) -> int | None:
         """Return decode steps, at least 1, for which the head surely stays the head; None: until an arrival, admission

@@ -159,8 +159,11 @@ class ByPriority(Lines[int]):
         """Priorities of the lines, ascending."""
 
     def may_lead(self, request: Request) -> bool:
-        """Return whether it has a better priority than all waiting requests."""
-        return not self._priorities or request.priority < self._priorities[0]
+        """Return whether it has a better priority than all waiting requests, or came before the first of the best: a
+        request from another replica may have."""
+        if not self._priorities or request.priority != self._priorities[0]:
+            return not self._priorities or request.priority < self._priorities[0]
+        return came_at(request) < came_at(self._lines[request.priority][0])
 
     def _line_of(self, request: Request) -> int:
         return request.priority

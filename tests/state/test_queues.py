@@ -41,6 +41,7 @@ def test_by_priority_is_what_sorting_gives_whoever_comes_goes_or_comes_back(seed
         better = request(10**6, priority=naive[0].priority - 1 if naive else 0)
         assert queue.may_lead(better)
         assert not naive or not queue.may_lead(request(10**6, priority=naive[0].priority))
+        assert not naive or queue.may_lead(request(-1, priority=naive[0].priority))  # handed over late
 
 
 def test_an_empty_queue_has_no_head() -> None:
@@ -104,6 +105,15 @@ def test_a_tenant_is_not_lifted_by_a_request_that_came_while_another_of_it_waite
     queue.append(request(4, tenant="a"))
     queue.settle()
     assert counters["a"] == 50
+
+
+def test_a_request_may_lead_that_came_before_all_of_its_tenant() -> None:
+    queue = ByService(TokenCounters(1.0, 2.0, {}))
+    assert queue.may_lead(request(3, tenant="a"))
+    queue.append(request(3, tenant="a"))
+    queue.settle()
+    assert queue.may_lead(request(2, tenant="a"))  # handed over late
+    assert not queue.may_lead(request(4, tenant="a"))
 
 
 def test_who_would_be_next_is_charged_before_the_one_after_it_is_chosen() -> None:
