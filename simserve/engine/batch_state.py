@@ -176,7 +176,7 @@ class BatchState:
     @property
     def has_queue(self) -> bool:
         """Requests wait here, in the queue or in host memory."""
-        return bool(self.waiting) or self.has_swapped
+        return bool(self.waiting) or (self.swap is not None and bool(self.swap.swapped))  # fast: has_swapped, inlined
 
     @property
     def has_swapped(self) -> bool:

@@ -81,7 +81,8 @@ class Handoff:
     def _arrival_ps(self, request: Request, first: int, sides: tuple[Replica, Replica], now_ps: int) -> int:
         """Return when a prompt's tokens from the first on, that are sent now from all stages, have arrived."""
         kv_tokens = self._kv_tokens(request, first, request.prompt_tokens)
-        ports = [port for replica in sides for port in self._ports_of(replica)]
+        sender, receiver = sides
+        ports = (*self._ports_of(sender), *self._ports_of(receiver))
         return self._link.arrival_ps(kv_tokens, ports, now_ps)
 
     def _kv_tokens(self, request: Request, first: int, end: int) -> float:

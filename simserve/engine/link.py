@@ -68,7 +68,7 @@ class Link:
         No port idles while a transfer waits for it.
         """
         busy_ps = self.spec.busy_ps(kv_tokens)
-        return max(port.through_ps(busy_ps, now_ps) for port in dict.fromkeys(ports)) + self.spec.latency_ps
+        return max([port.through_ps(busy_ps, now_ps) for port in dict.fromkeys(ports)]) + self.spec.latency_ps
 
     def streamed_arrival_ps(
         self, kv_tokens: float, ports: tuple[Port, Port], step: tuple[int, int], n_stages: int = 1

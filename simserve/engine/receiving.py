@@ -198,7 +198,7 @@ class Receives(Role):
         self._blocked_by = "blocks" if replica.batch.has_queue else None
         if self._coming_in:
             self._allocate(now_ps)
-        replica.n_before_queue = len(self._beside_queue)
+        replica.n_before_queue = 0 if self._scheduler.orders else len(self._coming_in)
         replica.batch.n_promised = replica.n_away
 
     def after_plan(self, step_run: StepRun | None) -> Blocked | None:

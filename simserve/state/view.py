@@ -123,6 +123,10 @@ class LoadView(Protocol):
         """Return the prompt tokens in the replica's prefix cache now; 0 without one."""
 
 
+FEW = 16
+"""Members at all of which a look takes no longer than the index."""
+
+
 @mypyc_attr(native_class=False)  # a tuple
 class MemberViews(tuple[LoadView, ...]):
     """Views of the ready members, in the order of joining; finds the least busy without a look at all of them.
@@ -180,7 +184,7 @@ class MemberViews(tuple[LoadView, ...]):
 
 def least_busy(views: Sequence[LoadView]) -> int:
     """Return the place of the view with the fewest outstanding requests, the first on a tie. Needs a view."""
-    if isinstance(views, MemberViews):
+    if len(views) > FEW and isinstance(views, MemberViews):
         return views.least_busy()
     loads = [view.n_outstanding for view in views]
     return loads.index(min(loads))
