@@ -161,7 +161,8 @@ def lost_with(
 def unbind_sender(sender: OracleReplica, failing: OracleReplica) -> list[Request]:
     """Let a prefill replica drop what a failing decode replica was to decode, unless that has it all; return it."""
     lost = []
-    for request in [*sender.away, *sender.waiting, *(r for r, _ in sender.coming), *sender.prefilling]:
+    away = sorted(sender.away, key=lambda each: (sender.lives[each].token_ps[0], each.row))
+    for request in [*away, *sender.waiting, *(r for r, _ in sender.coming), *sender.prefilling]:
         if sender.lives[request].goes_to is failing and request.phase is not Phase.DONE:
             sender.drop(request)
             lost.append(request)

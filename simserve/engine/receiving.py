@@ -129,10 +129,12 @@ class Receives(Role):
         return request in self._senders
 
     def lose_all(self, now_ps: int) -> list[Request]:
-        """Lose all requests that do not decode yet, as this replica fails; their prefill replicas free their blocks."""
+        """Lose all requests that do not decode yet, as this replica fails; their prefill replicas free their blocks, in
+        the order in which the prompts were computed."""
         fetched = {request: sender for _, _, request, sender in self._in_transfer if request.phase is not DONE}
-        for request, sender in (self._senders | fetched).items():
-            sender.give_back(request, now_ps)
+        held = self._senders | fetched
+        for request in sorted(held, key=lambda each: (each.joined_ps, each.row)):
+            held[request].give_back(request, now_ps)
         coming = list(self._senders if self._scheduler.orders else self._coming_in)
         lost = [*self._here, *fetched, *self.granted, *coming]
         for request in coming:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simserve.admission.queue_length import QueueLength
@@ -14,9 +15,10 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.continuous import Continuous
 from simserve.state.request import Request
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import own
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 from tests.oracle_fleet import Change, Script
@@ -150,3 +152,19 @@ def test_keys_and_values_that_have_arrived_outlive_their_prefill_replica() -> No
     assert cluster.recorder.columns["status"].tolist() == [1, 4]
     decode = cluster.replicas[1]
     assert (decode.pool.free_blocks, decode.n_outstanding, decode.n_away) == (decode.total_blocks, 0, 0)
+
+
+def test_the_blocks_of_requests_that_lose_their_decode_replica_are_freed_in_the_order_of_computation() -> None:
+    """Prompts of a block each are computed at 4 and 8 ms. When the decode replica fails, the first is on its way, and
+    the second waits for a slot. Of the three blocks on the prefill replica one is empty; a prompt of two takes that and
+    the first one's, so the last finds the second one's."""
+    policy = Chunked(max_num_batched_tokens=20, max_num_seqs=9)
+    setup = replace(TOGETHER, scheduler=policy, n_blocks=3, block_size=4, max_model_len=12, caches_prefixes=True)
+    one_slot = replace(setup, role="decode", scheduler=replace(policy, max_num_seqs=1))
+    roles: list[ReplicaSetup] = [replace(setup, role="prefill"), one_slot]
+    prefixes = Prefixes.from_ids(4, np.array([1, 2, 2], np.int64), np.array([0, 1, 2, 2, 3]))
+    load = replace(trace([0.0, 0.004, 0.02, 0.04], [4, 4, 8, 5], [2, 2, 1, 1]), prefixes=prefixes)
+    link = Disaggregation(RoundRobin(), LinkSpec(0.1, 0))
+    cluster = run(roles, load, Change(10 * MS, "fail", 1), disaggregation=link)
+    assert cluster.recorder.columns["status"].tolist() == [4, 4, 1, 1]
+    assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 0, 0, 4]
