@@ -314,4 +314,7 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     cost: CostModel = replace(target, windows=slopes)
     if isinstance(setup.cost, SpeculativeCost):
         cost = replace(setup.cost, target=cost)
-    return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)
+    tier = setup.host_tier
+    if tier is not None and setup.scheduler.reserves:
+        tier = replace(tier, overlaps=False)
+    return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost, host_tier=tier)
