@@ -37,6 +37,7 @@ from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.traffic import traffic_notes
+from simserve.tables import large
 from simserve.tables.facts import (
     HostFacts,
     KvSizes,
@@ -48,7 +49,7 @@ from simserve.tables.facts import (
     WorkFacts,
 )
 from simserve.tables.run_tables import RunTables
-from simserve.units import MAX_PS, to_ps, to_s
+from simserve.units import MAX_PS, EndsTooLate, to_ps, to_s
 from simserve.workload.load import Load, offered_load
 
 REPORT_EVERY_S = 0.1
@@ -89,6 +90,7 @@ def simulate(
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     served = _serve(scenario, _Priced(setups, costs, link), load, progress)
+    large.collect()
     tables = served.tables
     is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with retries
     last_arrival_s = float(tables.requests["arrival_s"][is_offered].max(initial=0.0))
@@ -176,7 +178,7 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
     try:
         cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     except (OverflowError, ValueError, struct.error) as error:  # an instant that a column does not hold
-        if cluster.clock.now_ps <= MAX_PS:
+        if cluster.clock.now_ps <= MAX_PS and not isinstance(error, EndsTooLate):
             raise
         raise _too_late(cluster, setups, _replica_pool(scenario)) from error
     block_bytes = [setups[pool].ledger.block_bytes * setups[pool].gpus_per_lane for pool in _replica_pool(scenario)]
@@ -322,7 +324,6 @@ def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Call
 
 
 def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] | None) -> PoolFacts:
-    result = setup.calibration
     return PoolFacts(
         name=setup.name,
         role=setup.role,
@@ -336,7 +337,7 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         slots_argument=setup.scheduler.slots_argument,
         budget_argument=setup.scheduler.budget_argument,
         calibrated=setup.calibrated,
-        calibration=None if result is None else f"{result.gpu}/{result.engine} {result.engine_version}",
+        calibration=setup.calibration_name,
         kv_verified=setup.ledger.verified,
         n_blocks=setup.ledger.lane_blocks,
         block_size=setup.ledger.block_size,
@@ -345,7 +346,8 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         tdp_w=setup.gpu.tdp_w,
         work=WorkFacts(**asdict(cost.work)),
         speculation=_speculation_facts(setup, cost),
-        blocks_per_tokens=max(1, setup.ledger.layout.blocks.n_growing),
+        blocks_per_tokens=setup.ledger.layout.blocks_per_tokens,
+        engine_version=setup.engine.version,
     )
 
 

@@ -23,6 +23,10 @@ MIB = 2**20
 GIB = 2**30
 
 
+class EndsTooLate(OverflowError):
+    """Something would end after the latest instant."""
+
+
 def to_ps(seconds: float) -> int:
     """Convert seconds to the nearest whole number of picoseconds (ties to even). Raises SimserveError for no number."""
     try:

@@ -45,13 +45,13 @@ class SpeculativeCost:
         return self.target.prefill_ps(n_tokens, n_pairs, n_context_tokens)
 
     def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
-        """Return the target's part."""
-        return self.target.prefill_windows_ps(n_tokens, reads)
+        """Return that in layers with a window, from the reads of the target's groups and then the draft's."""
+        n = len(reads) - self.drafting.n_windows
+        return self.target.prefill_windows_ps(n_tokens, reads[:n]) + self.draft_windows_ps(n_tokens, reads[n:])
 
     def window_slopes(self, n: int) -> tuple[int, ...]:
-        """Return the time per key of all tokens of n requests, by group with a window."""
-        slopes = self.target.window_slopes(n)
-        return tuple(map(max, slopes, self.window_floors_ps)) if self.window_floors_ps else slopes
+        """Return the time per key of all tokens of n requests, by group with a window, the target's first."""
+        return self._verify_slopes(n) + self.drafting.window_slopes(n)
 
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         """Return the target's part."""
@@ -83,6 +83,16 @@ class SpeculativeCost:
             total_ps += intercept_ps + slope_ps * kv_tokens
         return total_ps
 
+    def draft_windows_ps(
+        self, n_tokens: int, reads: Sequence[tuple[int, int]], n: int = 0, keys: Sequence[int] = ()
+    ) -> int:
+        """Return the part that is spent in the draft's layers with a window: the reads of chunks, and the keys of n
+        decoding requests, by group."""
+        total_ps = self.drafting.prompt_windows_ps(n_tokens, reads) if n_tokens else 0
+        for slope_ps, n_keys in zip(self.drafting.window_slopes(n), keys, strict=False):
+            total_ps += slope_ps * n_keys
+        return total_ps
+
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests, each of which has one of the n_rows."""
         target, n_more = self.target, n * self.n_proposed
@@ -108,5 +118,10 @@ class SpeculativeCost:
         """Return the attention of all tokens of n requests, where later proposals also attend earlier ones."""
         intercept_ps, slope_ps = self.target.decode_line(n)
         slope_ps = max(slope_ps, self.key_floor_ps)
-        later_ps = slope_ps + sum(self.window_slopes(n))
+        later_ps = slope_ps + sum(self._verify_slopes(n))
         return intercept_ps + (later_ps + self.query_ps) * n * self.n_proposed, slope_ps
+
+    def _verify_slopes(self, n: int) -> tuple[int, ...]:
+        """Return the target's part of `window_slopes`."""
+        slopes = self.target.window_slopes(n)
+        return tuple(map(max, slopes, self.window_floors_ps)) if self.window_floors_ps else slopes

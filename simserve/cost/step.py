@@ -318,11 +318,15 @@ class StepCost:
         )
 
     def _gate_and_shared_s(self, n_tokens: Any) -> Any:
-        """Return the gate and the shared experts of a layer."""
+        """Return the gate and the shared experts of a layer. In small steps these run beside the routed ones, and only
+        reading their weights takes time."""
         shard, kernels = self.shard, self._kernels
         n_in, n_out = shard.router
         gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in)
-        return gate_s + matrices_s(kernels, shard.dense_dtype, n_tokens, shard.shared_matrices)
+        shared_s = matrices_s(kernels, shard.dense_dtype, n_tokens, shard.shared_matrices)
+        read_s = kernels.elementwise_s(shard.shared_weights * BYTES_PER_VALUE[shard.dense_dtype], 0)
+        is_beside = n_tokens <= (self.engine.shared_beside_tokens or 0)
+        return gate_s + np.where(is_beside, np.minimum(read_s, shared_s), shared_s)
 
     def _all_reduce_s(self, n_bytes: Any) -> Any:
         """Return an all-reduce of a tensor-parallel group: in each node, then of each GPU's part with those of the

@@ -1,6 +1,6 @@
 """Checks of what policies return, and the errors they raise."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.errors import PolicyError, blame
@@ -52,7 +52,8 @@ def checked_first_back(scheduler: Scheduler, swapped: Collection[Request], now_p
 def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> None:
     """Raise PolicyError unless the plan's chunks are parts of the prefills of different queued requests."""
     pads = scheduler.runs_to_completion
-    for chunk in plan.prefill:
+    chunks: Iterable[object] = plan.prefill
+    for chunk in chunks:
         if type(chunk) is not tuple or len(chunk) != 2 or type(chunk[0]) is not Request:
             raise broke(scheduler, "plan", view.now_ps, "prefill must hold pairs (request, tokens)", chunk)
         request, n_tokens = chunk

@@ -32,7 +32,7 @@ from simserve.state.request import Request
 from simserve.units import to_s
 
 SENDS_A_REPORT = 256
-"""Sends per call of `on_send`: often enough for a progress bar, too seldom to cost anything."""
+"""Sends per call of `on_send` and of `spill`: often enough for both, too seldom to cost anything."""
 
 
 @dataclass(frozen=True)
@@ -342,8 +342,10 @@ class Cluster:
             self._reject(row, reason)
             if self._closed_loop:
                 self._closed_loop.on_refusal(row, reason, now_ps)
-        if self._on_send is not None and not row % SENDS_A_REPORT:
-            self._on_send(self.sender.n_sent, now_ps)
+        if not row % SENDS_A_REPORT:
+            self.recorder.spill()
+            if self._on_send is not None:
+                self._on_send(self.sender.n_sent, now_ps)
 
     def _on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
         """Refuse a request that the admission policy turns away."""

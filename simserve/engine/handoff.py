@@ -340,7 +340,7 @@ class PushHandoff(Handoff):
         for request, n_tokens in step_run.chunks:
             push = self._pushes.get(request)
             if push is None:
-                continue  # decoded where it is prefilled
+                continue  # decoded where it is prefilled, or lost
             n_new = request.prefilled_tokens + n_tokens - push.there_tokens
             if n_new > 0:
                 kv_tokens = self._kv_tokens(request, push.there_tokens, push.there_tokens + n_new)
@@ -409,8 +409,6 @@ class Pushes(Prefills):
         self._streams = handoff.streams
         self._without_blocks: set[Request] = set()
         """Requests that wait for blocks on the decode side."""
-        self._withdrawn: set[Request] = set()
-        """Lost requests with a part of their prompts in the step in flight."""
 
     def lose(self, request: Request, now_ps: int, *, is_own: bool) -> list[tuple[Request, int]]:
         """Lose a request if its decode replica fails, or this one (is_own); return it with the tokens stored for it.
@@ -427,8 +425,7 @@ class Pushes(Prefills):
         if is_own:
             return []
         lost = [(request, replica.stored_tokens(request))]
-        if replica.drop(request, now_ps):
-            self._withdrawn.add(request)
+        replica.drop(request, now_ps)
         return lost
 
     def enqueue(self, request: Request, now_ps: int) -> None:
@@ -449,13 +446,7 @@ class Pushes(Prefills):
             self._handoff.send_chunks(step_run, self.replica, ends_ps, stage_ps)
 
     def before_commit(self, step_run: StepRun, now_ps: int) -> None:
-        """Push the chunks of a step, if they are sent as they are computed; free the blocks of lost requests."""
-        if self._withdrawn:
-            for request, n_tokens in step_run.chunks:
-                if request in self._withdrawn:
-                    self.replica.give_back_withdrawn(request, n_tokens, now_ps)
-            step_run.chunks = [chunk for chunk in step_run.chunks if chunk[0] not in self._withdrawn]
-            self._withdrawn.clear()
+        """Push the chunks of a step, if they are sent as they are computed."""
         if self._streams and step_run.chunks:
             if self.replica.stepping.n_stages == 1:
                 self._handoff.send_chunks(step_run, self.replica, (now_ps,), now_ps - step_run.start_ps)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import Problem, ScenarioError, TraceError
 from simserve.state.request import Request
+from simserve.tables import large
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Trace
 
@@ -111,16 +112,27 @@ class OfferedRows:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
         self._traces.append((self._n, trace))
-        most = np.full(len(trace), self._longest_tokens) if trace.max_tokens is None else trace.max_tokens
-        self._extend([array_to_ps(trace.arrival_s), trace.prompt_tokens, trace.output_tokens, most])
+        limits, longest = trace.max_tokens, self._longest_tokens
+        cells = (
+            lambda piece: array_to_ps(trace.arrival_s[piece]),
+            lambda piece: trace.prompt_tokens[piece],
+            lambda piece: trace.output_tokens[piece],
+            lambda piece: longest if limits is None else limits[piece],
+        )
+        self._extend(len(trace), cells)
         self._n += len(trace)
 
-    def _extend(self, columns: Sequence[NDArray[np.int64]]) -> None:
-        """Append cells to all columns."""
-        have = (self.arrivals, self.prompts, self.outputs, self.most)
-        self.arrivals, self.prompts, self.outputs, self.most = (
-            np.concatenate([old[: self._n], new]) for old, new in zip(have, columns, strict=True)
-        )
+    def _extend(self, n_rows: int, cells: Sequence[Callable[[slice], Any]]) -> None:
+        """Append cells to all columns, piece by piece."""
+        columns = []
+        for old, part in zip((self.arrivals, self.prompts, self.outputs, self.most), cells, strict=True):
+            new = large.empty(self._n + n_rows, np.int64)
+            for piece in large.pieces(self._n):
+                new[piece] = old[piece]
+            for piece in large.pieces(n_rows):
+                new[self._n + piece.start : self._n + piece.stop] = part(piece)
+            columns.append(new)
+        self.arrivals, self.prompts, self.outputs, self.most = columns
         self.arrival_ps = self.arrivals.data
         self.prompt_tokens = self.prompts.data
         self.output_tokens = self.outputs.data
@@ -131,7 +143,7 @@ class OfferedRows:
         """Append a copy of a row, its answer not cut at a limit; return its index. Amortized O(1)."""
         new = self._n
         if new == self.capacity:
-            self._extend([np.zeros(max(new, 1024), np.int64)] * 4)
+            self._extend(max(new, 1024), [lambda _: 0] * 4)
         for column in (self.arrival_ps, self.prompt_tokens, self.output_tokens, self.max_tokens):
             column[new] = column[row]
         trace, place = self._in_load(row)

@@ -1,7 +1,7 @@
 """Senders: send each request of the load; one class for traces, one for closed loops."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
@@ -23,7 +23,9 @@ class TraceSender:
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
-        self._out_ps = _out_of_front_end(rows, recorder, front_end)
+        self._rows, self._n_rows = rows, len(rows)
+        takes_time = front_end.receive_ps or front_end.token_ps
+        self._front_end_queue = FrontEndQueue(front_end, recorder) if takes_time else None
         self._send = send
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
@@ -35,30 +37,29 @@ class TraceSender:
 
     def start(self) -> None:
         """Wait for the first arrival."""
-        if len(self._out_ps):
-            self._due.set(self._out_ps[0])
+        if self._n_rows:
+            self._due.set(self._out_ps(0))
 
     def _send_due(self, now_ps: int) -> None:
         """Send all requests of this instant, then wait for the next."""
-        out_ps = self._out_ps
-        row, n = self.n_sent, len(out_ps)
-        while row < n and out_ps[row] == now_ps:
+        row, n, next_ps = self.n_sent, self._n_rows, now_ps
+        while next_ps == now_ps:
             self._send(row, now_ps)
             row += 1
+            if row == n:
+                break
+            next_ps = self._out_ps(row)
         self.n_sent = row
         if row < n:
-            self._due.set(out_ps[row])
+            self._due.set(next_ps)
         else:
             self._on_end()
 
-
-def _out_of_front_end(rows: OfferedRows, recorder: Recorder, front_end: FrontEnd) -> Sequence[int]:
-    """Return when each row of a trace reaches the router."""
-    if not front_end.receive_ps and not front_end.token_ps:
-        return rows.arrival_ps
-    out_ps = FrontEndQueue(front_end, recorder).out_ps
-    sent = zip(rows.arrival_ps, rows.prompt_tokens, strict=True)
-    return [out_ps(row, sent_ps, n_tokens) for row, (sent_ps, n_tokens) in enumerate(sent)]
+    def _out_ps(self, row: int) -> int:
+        """Return when the next row reaches the router."""
+        sent_ps = self._rows.arrival_ps[row]
+        queue = self._front_end_queue
+        return sent_ps if queue is None else queue.out_ps(row, sent_ps, self._rows.prompt_tokens[row])
 
 
 class ClosedLoopSender:

@@ -2,8 +2,22 @@
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Final
+
+from mypy_extensions import i64
 
 from simserve.state.request import Request
+from simserve.units import MAX_PS, EndsTooLate
+
+MANY_STEPS: Final = 4096
+LONG_PS: Final = 10**12
+"""Up to that many steps, the first of which lasts no longer, 64 bits hold the duration of a run."""
+
+
+def check_duration(first_ps: int, growth_ps: int, n_steps: int) -> None:
+    """Raise EndsTooLate for steps that together take longer than 64 bits hold."""
+    if n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2) > MAX_PS:
+        raise EndsTooLate
 
 
 class StepRun:
@@ -26,12 +40,19 @@ class StepRun:
         "wait_ps",
     )
 
+    # fast: compiled, these are machine integers, which wrap; so durations are checked where a run begins
+    start_ps: i64
+    first_ps: i64
+    growth_ps: i64
+    n_steps: i64
+    end_ps: i64
+
     def __init__(
         self,
-        start_ps: int,
-        first_ps: int,
-        growth_ps: int,
-        n_steps: int,
+        start_ps: i64,
+        first_ps: i64,
+        growth_ps: i64,
+        n_steps: i64,
         n_decoding: int,
         queue_len: int,
         chunks: Sequence[tuple[Request, int]] = (),
@@ -43,10 +64,15 @@ class StepRun:
         self.growth_ps = growth_ps
         self.n_steps = n_steps
         """Steps to run, unless the run is cut."""
-        self.end_ps = start_ps + first_ps
-        """End of the last step."""
+        end_ps = start_ps + first_ps
         if n_steps > 1:
-            self.end_ps += (n_steps - 1) * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+            if n_steps > MANY_STEPS or first_ps > LONG_PS:
+                check_duration(first_ps, growth_ps, n_steps)
+            end_ps += (n_steps - 1) * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+        if end_ps < start_ps:
+            raise EndsTooLate
+        self.end_ps = end_ps
+        """End of the last step."""
         self.n_decoding = n_decoding
         """Requests that produce a token in each step."""
         self.queue_len = queue_len
@@ -57,12 +83,14 @@ class StepRun:
         self.wait_ps = 0
         """Part of the first step that waits for copies from or to host memory."""
 
-    def cut(self, n_steps: int) -> None:
+    def cut(self, n_steps: i64) -> None:
         """Shorten the run to n_steps steps."""
         self.n_steps = n_steps
         self.end_ps = self.start_ps + n_steps * self.first_ps + self.growth_ps * (n_steps * (n_steps - 1) // 2)
+        if self.end_ps < self.start_ps:
+            raise EndsTooLate
 
-    def last(self, step_ps: int) -> None:
+    def last(self, step_ps: i64) -> None:
         """Shorten the run to one step of this duration."""
         self.first_ps, self.growth_ps = step_ps, 0
         self.cut(1)
@@ -71,20 +99,23 @@ class StepRun:
         """Let no step be shorter than least_ps; the run ends before the first that is longer by itself."""
         short_ps, growth_ps = least_ps - self.first_ps, self.growth_ps
         if short_ps > 0:
+            check_duration(least_ps, 0, self.n_steps)
             self.first_ps, self.growth_ps = least_ps, 0
             self.cut(min(self.n_steps, short_ps // growth_ps + 1) if growth_ps else self.n_steps)
 
-    def steps_begun(self, at_ps: int) -> int:
+    def steps_begun(self, at_ps: i64) -> i64:
         """Return the steps begun before an instant: those done by then and the one in flight, if any; at least 1.
 
         The inverse of the end: the smallest number of steps done at at_ps or later.
         """
-        elapsed_ps = at_ps - self.start_ps
-        first_ps, growth_ps = self.first_ps, self.growth_ps
+        elapsed_ps, first_ps, growth_ps = at_ps - self.start_ps, self.first_ps, self.growth_ps
         if not growth_ps:
             return max(-(-elapsed_ps // first_ps), 1)
-        half_ps = first_ps - growth_ps / 2
-        n_steps = int(2 * elapsed_ps / (half_ps + sqrt(half_ps * half_ps + 2.0 * growth_ps * elapsed_ps))) or 1
+        growth: int = growth_ps  # machine integers do not mix with floats
+        elapsed: int = elapsed_ps
+        first: int = first_ps
+        half_ps = first - growth / 2
+        n_steps: i64 = int(2 * elapsed / (half_ps + sqrt(half_ps * half_ps + 2.0 * growth * elapsed))) or 1
         # The estimate is off by a step or two at most; integers decide.
         done_ps = n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
         while done_ps < elapsed_ps:
@@ -95,7 +126,7 @@ class StepRun:
             done_ps -= first_ps + growth_ps * n_steps
         return n_steps
 
-    def steps_done(self, at_ps: int) -> int:
+    def steps_done(self, at_ps: i64) -> i64:
         """Return the steps done at an instant."""
         n_steps = self.steps_begun(at_ps)
         end_ps = self.start_ps + n_steps * self.first_ps + self.growth_ps * (n_steps * (n_steps - 1) // 2)

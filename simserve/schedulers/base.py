@@ -1,10 +1,10 @@
 """Scheduler: plan(view) -> StepPlan."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass as dataclass_of_policy
@@ -71,6 +71,9 @@ class Scheduler:
     """Its argument for the most running requests; None: it has none."""
     budgets_decode: ClassVar[bool] = True
     """The budget counts a token of each decoding request, so it may not be less than the slots."""
+
+    role_arguments: ClassVar[Mapping[str, Any]] = {}
+    """Its defaults in pools with a role, where a prompt and its answer are on different replicas."""
 
     @property
     def budget_tokens(self) -> int | None:

@@ -1,6 +1,7 @@
 """In-flight batching, as in TensorRT-LLM: prompts join the decoding requests if they fit the step and the memory."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
@@ -26,6 +27,7 @@ class TrtLlm(Scheduler):
 
     budget_argument = "max_num_tokens"
     slots_argument = "max_batch_size"
+    role_arguments: ClassVar[Mapping[str, Any]] = {"capacity_scheduler_policy": "max_utilization"}
 
     max_num_tokens: PositiveInt = 8192
     """Maximum tokens per step, including decode tokens."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from simserve.state.request import DECODE, Request
 
-NO_FINISH = 1 << 62
+NO_FINISH: Final = 1 << 62
 """Later than any step."""
-CANCELED = -1
+CANCELED: Final = -1
 """`join_number` once the finish of a member is canceled."""
 
 
@@ -17,7 +18,7 @@ class Cohort:
     A request that joins with K tokens in the cache attends K + 1 keys in its next step (the new token's key is written
     in that step), K + 2 in the one after, and so on.
 
-    Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = 2 n.
+    Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = n.
     """
 
     n_tokens = 1
@@ -46,9 +47,8 @@ class Cohort:
         """Decode steps of this cohort since the start of the run."""
         self.n = 0
         self.kv_tokens = 0
-        self.crossings = [0] * (2 * block_size)
-        """Members that begin a new block in step i modulo the block size, stored twice, so that a run of up to
-        block_size steps is one slice."""
+        self.crossings = [0] * block_size
+        """Members that begin a new block in step i modulo the block size."""
         self.lingering: list[Request] = []
         """Finished members that stay, at full cost, until the whole batch has finished."""
         self._finishes: list[tuple[int, int, Request]] = []
@@ -68,9 +68,7 @@ class Cohort:
         request.join_step = step
         self.n += 1
         self.kv_tokens += kv_tokens + 1
-        residue = (step - kv_tokens) % self.block_size
-        self.crossings[residue] += 1
-        self.crossings[residue + self.block_size] += 1
+        self.crossings[(step - kv_tokens) % self.block_size] += 1
         if n_left:
             finish_step, number = step + n_left, self._n_joins
             self._n_joins = number + 1
@@ -112,9 +110,7 @@ class Cohort:
         request.emitted_tokens += self.step - request.join_step
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
-        residue = -request.kv_offset % self.block_size
-        self.crossings[residue] -= 1
-        self.crossings[residue + self.block_size] -= 1
+        self.crossings[-request.kv_offset % self.block_size] -= 1
         return kv_tokens
 
     def drop(self, request: Request) -> int:
@@ -131,27 +127,31 @@ class Cohort:
             self._finishes = [entry for entry in self._finishes if entry[2].join_number == entry[1]]
             heapify(self._finishes)
             self._n_canceled = 0
-        finishes = self._finishes
-        while finishes and finishes[0][2].join_number != finishes[0][1]:
-            heappop(finishes)
-            self._n_canceled -= 1
-        self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
+        self._pop_canceled()
 
     def pop_finished(self) -> list[Request]:
         """Return the members finished by the last step, in the order of joining; they are still members."""
         finished: list[Request] = []
         finishes, step = self._finishes, self.step
-        while finishes:
-            finish_step, number, request = finishes[0]
-            if request.join_number != number:
-                self._n_canceled -= 1
-            elif finish_step <= step:
+        while finishes and finishes[0][0] <= step:
+            _, number, request = heappop(finishes)
+            if request.join_number == number:
                 finished.append(request)
             else:
-                break
-            heappop(finishes)
-        self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
+                self._n_canceled -= 1
+        if self._n_canceled:
+            self._pop_canceled()
+        else:
+            self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
         return finished
+
+    def _pop_canceled(self) -> None:
+        """Let the first finish be one that is not canceled, and note it."""
+        finishes = self._finishes
+        while finishes and finishes[0][2].join_number != finishes[0][1]:
+            heappop(finishes)
+            self._n_canceled -= 1
+        self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
 
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps; return the blocks they begin."""
@@ -168,10 +168,11 @@ class Cohort:
         """Return the blocks that the next n_steps begin."""
         block_size = self.block_size
         at = self.step % block_size
-        if n_steps < block_size:
-            return sum(self.crossings[at : at + n_steps])
-        cycles, rest = divmod(n_steps, block_size)
-        return cycles * self.n + sum(self.crossings[at : at + rest])
+        end = at + n_steps
+        if end <= block_size:
+            return sum(self.crossings[at:end])
+        cycles, rest = divmod(end, block_size)
+        return sum(self.crossings[at:]) + (cycles - 1) * self.n + sum(self.crossings[:rest])
 
     def blocks_begun(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""

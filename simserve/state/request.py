@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -19,7 +19,11 @@ class Phase(Enum):
 
 
 # fast: a member of an Enum is found three times as fast under a name of its own.
-WAITING, PREFILL, TRANSFER, DECODE, DONE = Phase
+WAITING: Final = Phase.WAITING
+PREFILL: Final = Phase.PREFILL
+TRANSFER: Final = Phase.TRANSFER
+DECODE: Final = Phase.DECODE
+DONE: Final = Phase.DONE
 
 
 class Finder(Protocol):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
-from simserve.state.id_drops import IdDrops
+from simserve.state.id_drops import IdDrops, NIds
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import DECODE, Request
 
@@ -67,6 +67,7 @@ class SpeculativeCohort(Cohort):
         "_origin",
         "_resume_at",
         "_window_keys",
+        "_windows",
         "layers",
         "n_dropped",
         "n_slots",
@@ -80,11 +81,12 @@ class SpeculativeCohort(Cohort):
         n_slots: int,
         layers: LayerBlocks | None = None,
         *,
-        has_ids: bool = False,
+        n_ids: NIds | None = None,
     ) -> None:
         super().__init__(block_size)
         self.layers = layers or LayerBlocks(block_size)
-        self._drops = IdDrops(self, self.layers) if has_ids else None
+        self._windows = [group for group, _, _ in self.layers.all_windows]
+        self._drops = None if n_ids is None else IdDrops(self, self.layers, n_ids)
         self.n_dropped = 0
         """Blocks that windows freed in the last advance, without those of `dropping`."""
         self._acceptance = acceptance
@@ -97,8 +99,8 @@ class SpeculativeCohort(Cohort):
         """Blocks of requests that just left, beyond their stored tokens."""
         self._keys = np.zeros(FIRST_STEPS, np.int64)
         self._held = np.zeros(FIRST_STEPS, np.int64)
-        self._freed = np.zeros(FIRST_STEPS if self.layers.windows else 0, np.int64)
-        self._window_keys = np.zeros((len(self.layers.windows), FIRST_STEPS), np.int64)
+        self._freed = np.zeros(FIRST_STEPS, np.int64)
+        self._window_keys = np.zeros((len(self._windows), FIRST_STEPS), np.int64)
         self._held_blocks = 0
         self._ending_keys: dict[int, int] = {}
         """Sum of stored tokens + 1 of members that just made their last step, by step."""
@@ -186,7 +188,7 @@ class SpeculativeCohort(Cohort):
         slots = course.stored_tokens
         if n_steps:
             slots = min(slots + int(course.tokens_before[n_steps - 1]) + self.n_slots, course.most_slots)
-        n_kept = self.layers.n_growing * (-(-slots // self.block_size) - -(-kv_tokens // self.block_size))
+        n_kept = self.layers.filled(slots) - self.layers.filled(kv_tokens)
         self._held_blocks -= self.layers.held(kv_tokens) + n_kept
         self._kept_blocks[request] = n_kept
         request.emitted_tokens += n_tokens - course.counted_tokens
@@ -218,7 +220,7 @@ class SpeculativeCohort(Cohort):
         """Return the blocks held more after each of the next n_steps, at most to the next finish."""
         at = self.step - self._origin
         held = self._held[at : at + n_steps] - self._held_blocks
-        return held - self._freed[at : at + n_steps] if self.layers.windows else held
+        return held - self._freed[at : at + n_steps] if self._windows else held
 
     @property
     def window_keys(self) -> list[int]:
@@ -257,7 +259,7 @@ class SpeculativeCohort(Cohort):
     def blocks_dropped(self, n_steps: int) -> int:
         """Return the blocks that windows free at the ends of the next n_steps."""
         at = self.step - self._origin
-        return int(self._freed[at : at + n_steps].sum()) if self.layers.windows and n_steps > 0 else 0
+        return int(self._freed[at : at + n_steps].sum()) if self._windows and n_steps > 0 else 0
 
     def blocks_of_next(self) -> int:
         """Return the blocks that the next step begins."""
@@ -266,7 +268,7 @@ class SpeculativeCohort(Cohort):
     def steps_within(self, free_blocks: int) -> int:
         """Return the most steps that begin at most free_blocks blocks, up to the next finish. Needs a member."""
         held = self._held[self.step - self._origin : self.next_finish_step - self._origin]
-        if self.layers.windows:
+        if self._windows:
             held = np.maximum.accumulate(held)
         return int(held.searchsorted(self._held_blocks + free_blocks, side="right"))
 
@@ -277,12 +279,14 @@ class SpeculativeCohort(Cohort):
         slots = keys + (self.n_slots - 1)
         if course.stored_tokens + course.n_tokens + self.n_slots > course.most_slots:
             np.minimum(slots, course.most_slots, out=slots)
-        slots += self.block_size - 1
-        slots //= self.block_size
-        blocks, layers = slots, self.layers
-        if layers.n_growing != 1 or layers.n_states:
-            blocks = blocks * layers.n_growing + layers.n_states
-        if layers.windows:
+        layers = self.layers
+        if layers.n_growing != 1 or layers.n_states or layers.draft is not None:
+            blocks = layers.filled(slots) + layers.n_states
+        else:
+            slots += self.block_size - 1
+            slots //= self.block_size
+            blocks = slots
+        if self._windows:
             blocks = blocks - self._add_windows(course, keys, at, sign)
         if sign > 0:
             self._keys[at : at + len(keys)] += keys
@@ -299,7 +303,7 @@ class SpeculativeCohort(Cohort):
         after = np.append(keys[1:] - 1, course.stored_tokens + course.n_tokens)
         dropped = self.layers.dropped(keys - 1)
         self._freed[at : at + len(keys)] += sign * (self.layers.dropped(after) - dropped)
-        for i, (group, _) in enumerate(self.layers.windows):
+        for i, group in enumerate(self._windows):
             self._window_keys[i, at : at + len(keys)] += sign * (keys - group.first_kept(keys - 1))
         return dropped  # type: ignore[no-any-return]
 
@@ -310,7 +314,7 @@ class SpeculativeCohort(Cohort):
             return
         at = self.step - self._origin
         n_steps = max(len(self._keys), 2 * (self._ends_at - self.step) + 2)
-        for name in ("_keys", "_held", "_freed", "_window_keys") if self.layers.windows else ("_keys", "_held"):
+        for name in ("_keys", "_held", "_freed", "_window_keys"):
             ahead = getattr(self, name)[..., at:]
             fresh = np.zeros((*ahead.shape[:-1], n_steps), np.int64)
             fresh[..., : ahead.shape[-1]] = ahead

@@ -53,7 +53,7 @@ class ReplicaView:
 
     def tokens_in(self, n_blocks: int) -> int:
         """Return the tokens that n_blocks hold, if no window frees any of them."""
-        return (n_blocks if self.layers is None else n_blocks // max(1, self.layers.n_growing)) * self.block_size
+        return n_blocks * self.block_size if self.layers is None else self.layers.tokens_in(n_blocks)
 
     def tokens_of_hit(self, request: Request) -> int:
         """Return the tokens that would fill the free blocks which a new request takes besides those for its chunks:
@@ -61,7 +61,7 @@ class ReplicaView:
         layers, n_blocks = self.layers, request.idle_hit_blocks
         if layers is None:
             return n_blocks * self.block_size
-        return -(-(n_blocks + layers.n_states) // max(1, layers.n_growing)) * self.block_size
+        return layers.tokens_to_fill(n_blocks + layers.n_states)
 
     def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
         """Return the free blocks that the first n_tokens of a new request take, by default its whole prefill: blocks to

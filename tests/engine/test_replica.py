@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simserve.catalog.specs import LayerGroup
@@ -17,7 +17,7 @@ from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.trtllm import TrtLlm
 from simserve.state.layer_blocks import LayerBlocks
-from simserve.units import PS_PER_S
+from simserve.units import MAX_PS, PS_PER_S, EndsTooLate
 from simserve.workload.trace import Prefixes
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
@@ -189,6 +189,34 @@ def test_no_step_of_a_run_is_shorter_than_the_hosts_work(first_ps: int, growth_p
     uneven.hold_to(least_ps)
     assert uneven.ends_ps == (7 + np.cumsum(np.maximum(steps_ps, least_ps))).tolist()
     assert (uneven.first_ps, uneven.end_ps) == (uneven.ends_ps[0] - 7, uneven.ends_ps[-1])
+
+
+@given(st.integers(0, MAX_PS), st.integers(1, MAX_PS), st.floats(0, 1), st.integers(1, 10**6))
+@example(0, 10**12, 1.0, 4096)
+@example(MAX_PS - 5, 5, 0.0, 1)
+@example(MAX_PS - 5, 6, 0.0, 1)
+@example(0, MAX_PS // 4000, 0.0, 4000)
+@example(0, 10**12, 0.0, 9_223_373)
+@example(0, 10**12, 1.0, 4297)
+def test_times_of_a_step_run_never_wrap(start_ps: int, first_ps: int, growth_frac: float, n: int) -> None:
+    """Compiled, they are machine integers. No step grows by more than the first one takes, which reads all keys."""
+    growth_ps = int(growth_frac * first_ps)
+    end_ps = start_ps + n * first_ps + growth_ps * (n * (n - 1) // 2)
+    try:
+        assert StepRun(start_ps, first_ps, growth_ps, n, 1, 0).end_ps == end_ps
+    except EndsTooLate:
+        assert end_ps > MAX_PS
+    run = StepRun(start_ps // 2, 1, 0, n, 1, 0)
+    try:
+        run.hold_to(first_ps)
+        assert run.end_ps == start_ps // 2 + n * first_ps
+    except EndsTooLate:
+        assert start_ps // 2 + n * first_ps > MAX_PS
+
+
+def test_uneven_steps_that_end_too_late_are_refused() -> None:
+    with pytest.raises(EndsTooLate):
+        UnevenStepRun(MAX_PS - 5, [MAX_PS, 6 - MAX_PS], 1, 0)
 
 
 def test_a_step_lasts_as_long_as_its_kernels_or_as_the_host_by_hand() -> None:
