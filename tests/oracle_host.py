@@ -8,6 +8,7 @@ from simserve.state.request import Phase, Request
 from simserve.units import to_ps
 from tests.oracle_cache import Key
 from tests.oracle_counters import came
+from tests.oracle_layers import OracleLayers
 
 if TYPE_CHECKING:
     from tests.oracle_replica import OracleReplica
@@ -69,10 +70,10 @@ class OracleStore:
             self.host[:] = [block for block in self.host if block not in copies.writes]
 
 
-def places(missing: list[Key], from_disk: list[Key]) -> list[str]:
+def places(layers: OracleLayers, missing: list[Key], from_disk: list[Key]) -> list[str]:
     """Return where each id comes from of which blocks are read: disk if any of them does."""
-    on_disk = [number for _, number, _ in from_disk]
-    return ["disk" if number in on_disk else "host" for number in sorted({number for _, number, _ in missing})]
+    read, on_disk = ({number for key in keys for number in layers.ids(key)} for keys in (missing, from_disk))
+    return ["disk" if number in on_disk else "host" for number in sorted(read)]
 
 
 class OracleHost:
@@ -228,7 +229,7 @@ class OracleHost:
         self.waiting[request] = OracleRead(request, here, missing, from_disk)
         self.ahead.append(self.waiting[request])
         self.n_read += len(missing)
-        self.fetched.setdefault(request, []).extend(places(missing, from_disk))
+        self.fetched.setdefault(request, []).extend(places(replica.layers, missing, from_disk))
         self.use(hit, from_disk)
         replica.shrink_cache()
         return True

@@ -34,61 +34,82 @@ def first_attended(group: LayerGroup | None, position: int) -> int:
     return min(attended(group, position)) if group else 0
 
 
+Kind = tuple[LayerGroup | None, int]
+"""The group of a block and the ids that it holds; None: layers that keep all tokens."""
+
+
 class OracleLayers:
-    """Groups of layers, and how many blocks each takes for the same tokens."""
+    """Groups of layers of a model and its draft, and how many blocks each takes for the same tokens.
+
+    A block of several ids has the number of the last of them.
+    """
 
     def __init__(self, block_size: int, layers: LayerBlocks | None) -> None:
-        windows = [] if layers is None else list(layers.windows)
-        self.size, self.windows = block_size, [group for group, _ in windows]
+        self.size = block_size
         self.n_states = 0 if layers is None else layers.n_states
         self.most_chunk = None if layers is None else layers.most_chunk
-        n_growing = 1 if layers is None else layers.n_growing
-        self.parts = [(group, n) for group, n in windows] + [(None, n_growing - sum(n for _, n in windows))]
+        models = [LayerBlocks(block_size)] if layers is None else [each for each in (layers, layers.draft) if each]
+        windows = [(group, n, model.block_size) for model in models for group, n in model.windows]
+        attending, states = ([each for each in windows if each[0].attends is attends] for attends in (True, False))
+        self.windows = [group for group, _, _ in attending]
+        whole = [(None, model.n_growing - sum(n for _, n in model.windows), model.block_size) for model in models]
+        self.parts: list[tuple[LayerGroup | None, int, int]] = [*attending, *states, *whole]
 
-    @property
-    def n_growing(self) -> int:
-        return sum(n for _, n in self.parts)
+    def numbers(self, end: int, size: int) -> set[int]:
+        """Return the numbers of the blocks of a size in which the first tokens of a request lie."""
+        return {token // size for token in range(end)}
 
-    def numbers(self, end: int) -> set[int]:
-        """Return the numbers of the blocks in which the first tokens of a request lie."""
-        return {token // self.size for token in range(end)}
+    def filled(self, end: int) -> int:
+        """Return the blocks in which the first tokens of a request lie."""
+        return sum(n * len(self.numbers(end, size)) for _, n, size in self.parts)
 
     def blocks(self, computed: int, end: int) -> int:
         """Return the blocks that a request has in a step to `end` with `computed` tokens from steps before it."""
         n_blocks = self.n_states if end else 0
-        for group, n in self.parts:
+        for group, n, size in self.parts:
             first = first_attended(group, computed)
-            n_blocks += n * sum((number + 1) * self.size > first for number in self.numbers(end))
+            n_blocks += n * sum((number + 1) * size > first for number in self.numbers(end, size))
         return n_blocks
 
     def most(self, n_tokens: int, found: int = 0) -> int:
         """Return the most blocks that a request of n_tokens takes beside those of its hit, in the terms of vLLM's check
         at admission."""
         n_blocks = self.n_states
-        for group, n in self.parts:
-            kept = len(self.numbers(n_tokens) - self.numbers(found))
+        for group, n, size in self.parts:
+            kept = len(self.numbers(n_tokens, size) - self.numbers(found, size))
             if group and group.window and self.most_chunk is not None:
                 before = group.window if group.kind == "chunked" else group.window - 1
-                starts_inside = group.kind != "chunked" or group.window % self.size
-                most = len(self.numbers(before + self.most_chunk)) + (1 if starts_inside else 0)
-                kept = min(kept, most - len(self.numbers(found) - self.left(group, found)))
+                starts_inside = group.kind != "chunked" or group.window % size
+                most = len(self.numbers(before + self.most_chunk, size)) + (1 if starts_inside else 0)
+                first = first_attended(group, found)
+                behind = [number for number in self.numbers(found, size) if (number + 1) * size > first]
+                kept = min(kept, most - len(behind))
             n_blocks += n * kept
         return n_blocks
 
     @property
-    def kinds(self) -> list[LayerGroup | None]:
-        """The group of each block that layers take for the same tokens."""
-        return [group for group, n in self.parts for _ in range(n)]
+    def kinds(self) -> list[Kind]:
+        """The kind of each block that layers take for the same tokens."""
+        return [(group, size // self.size) for group, n, size in self.parts for _ in range(n)]
 
-    def left(self, group: LayerGroup | None, computed: int) -> set[int]:
-        """Return the numbers of the blocks that a request with `computed` tokens does not keep in a group."""
-        first = first_attended(group, computed)
-        return {number for number in self.numbers(computed) if (number + 1) * self.size <= first}
+    def ends(self, kind: Kind, number: int) -> bool:
+        """Tell whether a block of a kind ends with the id of that number."""
+        return (number + 1) % kind[1] == 0
+
+    def ids(self, key: tuple[int, int, int]) -> list[int]:
+        """Return the numbers of the ids of a block."""
+        return [key[1] - i for i in range(self.kinds[key[0]][1])]
+
+    def left(self, kind: Kind, computed: int) -> set[int]:
+        """Return the numbers of the blocks of a kind that a request with `computed` tokens does not keep."""
+        first = first_attended(kind[0], computed)
+        numbers = self.numbers(computed, self.size)
+        return {number for number in numbers if self.ends(kind, number) and (number + 1) * self.size <= first}
 
     def works(self, chunks: list[tuple[int, int]], contexts: list[int]) -> tuple[tuple[int, int, int], ...]:
         """Return for each window the pairs and keys read of chunks [first, end), and the keys of the next tokens."""
         works = []
-        for group in [each for each in self.windows if each.kind != "state"]:
+        for group in self.windows:
             queries = [[attended(group, position) for position in range(*chunk)] for chunk in chunks]
             pairs = sum(len(keys) for chunk in queries for keys in chunk)
             read = sum(len({key for keys in chunk for key in keys}) for chunk in queries)

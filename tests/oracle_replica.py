@@ -149,11 +149,14 @@ class OracleReplica:
         """When the port of each stage is free; the lanes of a rank share them, or all replicas have one."""
         self.stage_sends: list[tuple[int, int, Request, float, int]] = []
         """(end, start, request, tokens, stage) of chunks whose layers are still to be computed and sent."""
-        keeps = setup.keeps_contents and setup.layers is None and not setup.scheduler.reserves
+        keeps = setup.keeps_contents and not setup.scheduler.reserves
         self.cache = OracleCache() if keeps or setup.caches_prefixes else None
         self.numbers = count(-1, -1)
         self.chains: dict[Request, list[int]] = {}
         """Numbers of the blocks of each request that may get full: names of the load, then those no other block has."""
+        self.n_own: dict[Request, int] = {}
+        """How many of these are used where layers keep different tokens: beyond the load's, those of whole blocks that
+        a preemption frees."""
         self.host = OracleHost(setup.host_tier) if setup.has_tier and setup.host_tier else None
         self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
 
@@ -226,9 +229,12 @@ class OracleReplica:
         """Return all blocks that it may fill, by number; none where contents are not kept."""
         if request not in self.chains and self.cache is not None:
             named, n_most = self.named(request), (request.prompt_tokens + request.max_tokens) // self.block_size
-            own = range(len(named), n_most) if self.setup.layers is None else ()
+            own = range(len(named), n_most)
             self.chains[request] = named + [next(self.numbers) for _ in own]
-        return self.chains.get(request, [])
+        chain = self.chains.get(request, [])
+        return (
+            chain if self.setup.layers is None else chain[: max(len(self.named(request)), self.n_own.get(request, 0))]
+        )
 
     def found_tokens(self, request: Request) -> int:
         most = (request.prompt_tokens - 1) // self.block_size if self.cache else 0
@@ -237,12 +243,13 @@ class OracleReplica:
 
     def keys(self, chain: list[int], n_ids: int, computed: int) -> list[Key]:
         """Return the blocks of the first ids that a request with `computed` tokens keeps."""
-        firsts = [first_attended(group, computed) for group in self.layers.kinds]
+        kinds = self.layers.kinds
+        firsts = [first_attended(group, computed) for group, _ in kinds]
         return [
             (kind, number, chain[number])
             for number in range(n_ids)
             for kind, first in enumerate(firsts)
-            if (number + 1) * self.block_size > first
+            if self.layers.ends(kinds[kind], number) and (number + 1) * self.block_size > first
         ]
 
     def hits(self, chain: list[int], most: int, *, on_gpu: bool = False) -> int:
@@ -250,11 +257,16 @@ class OracleReplica:
         if self.cache is None:
             return 0
         host = self.host if self.offloads and not on_gpu else None
-        whole = [kind for kind, group in enumerate(self.layers.kinds) if group is None]
+        kinds = self.layers.kinds
+        whole = [kind for kind, (group, _) in enumerate(kinds) if group is None]
         n = 0
-        while n < min(most, len(chain)) and all(self.is_here((kind, n, chain[n]), host) for kind in whole):
+        while n < min(most, len(chain)) and all(
+            self.is_here((kind, n, chain[n]), host) for kind in whole if self.layers.ends(kinds[kind], n)
+        ):
             n += 1
-        while not all(self.is_here(key, host) for key in self.keys(chain, n, n * self.block_size)):
+        while any(n % n_ids for _, n_ids in kinds) or not all(
+            self.is_here(key, host) for key in self.keys(chain, n, n * self.block_size)
+        ):
             n -= 1
         return n
 
@@ -306,13 +318,13 @@ class OracleReplica:
         """Free its blocks; the contents of its findable tokens, by default of all, stay until they are taken."""
         life = self.lives[request]
         if self.cache:
-            self.note_computed(request, life.stored if findable is None else findable)
+            self.note_computed(request, life.stored if findable is None else findable, life.stored)
             self.cache.let_go(request, life.keys, self.own_blocks(request))
         life.n_held_ids, life.slots, life.keys = 0, 0, []
 
     def left_blocks(self, before: int, after: int) -> list[tuple[int, int]]:
         """Return what windows leave as a request's tokens computed grow: kinds and numbers of blocks."""
-        left = [(kind, self.layers.left(group, after)) for kind, group in enumerate(self.layers.kinds)]
+        left = [(kind, self.layers.left(each, after)) for kind, each in enumerate(self.layers.kinds)]
         return [(kind, n) for kind, now in left for n in now - self.layers.left(self.layers.kinds[kind], before)]
 
     def leave_windows(self, tokens: list[tuple[Request, int, int]]) -> None:
@@ -335,7 +347,9 @@ class OracleReplica:
         """Return the holders of blocks in windows that share one with another, where each pays for all that it has."""
         kinds = self.layers.kinds if self.cache and self.setup.scheduler.reserves else []
         blocks = self.cache.copies.items() if self.cache else ()
-        return sum(sum(map(len, users)) - len(users) for key, users in blocks if kinds and kinds[key[0]] and any(users))
+        return sum(
+            sum(map(len, users)) - len(users) for key, users in blocks if kinds and kinds[key[0]][0] and any(users)
+        )
 
     def shrink_cache(self) -> None:
         if self.cache:
@@ -878,8 +892,9 @@ class OracleReplica:
         if request.phase is Phase.DECODE:
             self.setup.scheduler.on_leave(request)
         is_swapped = self.host and request.phase is Phase.DECODE and self.host.can_take(self.blocks(life.stored))
-        keeps_all = self.setup.scheduler.caches_answers or self.setup.layers is not None
-        self.let_go(request, life.stored if keeps_all else request.prefilled_tokens)
+        findable = life.stored if self.setup.scheduler.caches_answers else request.prefilled_tokens
+        self.n_own[request] = max(self.n_own.get(request, 0), findable // self.block_size)
+        self.let_go(request, findable)
         del self.running[request]
         life.n_preemptions += 1
         life.preempted_at_ps = now_ps
@@ -968,20 +983,23 @@ class OracleReplica:
         n_queries = 1 + len(self.setup.speculation.acceptance.rates)
         prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
         total_ps = cost.propose_ps if stored else 0
+        n_own = len(shape.windows) - cost.drafting.n_windows
+        windows, of_draft = shape.windows[:n_own], shape.windows[n_own:]
         if isinstance(cost.drafting, ModelDrafting):
             model = cost.drafting.model
             if stored:
                 for i in range(cost.drafting.n_passes):
                     keys = sum(n + 1 + i for n in stored)
                     first = prompts if i == 0 else (0, 0, 0)
-                    total_ps += model.step_ps(StepShape(*first, len(stored), keys, len(stored)))
+                    reads = of_draft if i == 0 else tuple((0, 0, keys) for _, _, keys in of_draft)
+                    total_ps += model.step_ps(StepShape(*first, len(stored), keys, len(stored), reads))
             elif prompts[0]:
-                total_ps += model.step_ps(StepShape(*prompts))
+                total_ps += model.step_ps(StepShape(*prompts, windows=of_draft))
         rows = shape.sampled_rows - len(stored) + len(stored) * n_queries
         total_ps += cost.target.tokens_ps(prompts[0] + len(stored) * n_queries) + cost.target.sampled_ps(rows)
         total_ps += cost.target.prefill_ps(*prompts) if prompts[0] else 0
-        if prompts[0] and shape.windows:
-            total_ps += cost.target.prefill_windows_ps(prompts[0], [(pairs, keys) for pairs, keys, _ in shape.windows])
+        if prompts[0] and windows:
+            total_ps += cost.target.prefill_windows_ps(prompts[0], [(pairs, keys) for pairs, keys, _ in windows])
         if stored:
             slopes = cost.target.window_slopes(len(stored))
             for slope_ps, group in zip(slopes, self.layers.windows, strict=False):  # the cost may know more groups
@@ -1002,7 +1020,7 @@ class OracleReplica:
         if self.offloads and self.host:
             self.host.read(request, [key for key in result if key[1] < len(self.named(request))], missing)
             if life.scheduled_ps < 0:
-                there = places(missing, [block for block in missing if not self.host.is_on_host(block)])
+                there = places(self.layers, missing, [block for block in missing if not self.host.is_on_host(block)])
                 read_from = self.host.fetched.get(request, there)
                 n_disk = min(read_from.count("disk"), life.n_held_ids)
                 life.host_cached_tokens = min(read_from.count("host"), life.n_held_ids - n_disk) * self.block_size

@@ -49,21 +49,19 @@ class OracleView(ReplicaView):
     def queue(self) -> Iterable[Request]:
         return [*self.prefilling, *self.waiting]
 
-    def numbers(self, first_token: int, end_token: int) -> set[int]:
-        """Return the numbers of the blocks in which tokens of one request lie."""
-        return {token // self.block_size for token in range(first_token, end_token)}
-
     def blocks_for(self, n_tokens: int) -> int:
         return self.layers_by_number.most(n_tokens)
 
     def tokens_in(self, n_blocks: int) -> int:
-        n_each = self.layers_by_number.n_growing
-        return self.block_size * sum(n_each * (i + 1) <= n_blocks for i in range(n_blocks))
+        n_tokens = 0
+        while self.layers_by_number.filled(n_tokens + self.block_size) <= n_blocks:
+            n_tokens += self.block_size
+        return n_tokens
 
     def tokens_of_hit(self, request: Request) -> int:
         n_blocks = self.idle_blocks(request) + self.layers_by_number.n_states
         n_tokens = 0
-        while self.layers_by_number.n_growing * (n_tokens // self.block_size) < n_blocks:
+        while self.layers_by_number.filled(n_tokens) < n_blocks:
             n_tokens += self.block_size
         return n_tokens
 
@@ -74,5 +72,5 @@ class OracleView(ReplicaView):
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
         done = request.prefilled_tokens
-        n_blocks = len(self.numbers(done, done + n_tokens) - self.numbers(0, done))
-        return self.layers_by_number.n_growing * n_blocks + (0 if done else self.layers_by_number.n_states)
+        n_blocks = self.layers_by_number.filled(done + n_tokens) - self.layers_by_number.filled(done)
+        return n_blocks + (0 if done else self.layers_by_number.n_states)

@@ -26,7 +26,20 @@ from tests.agreement import assert_agreement, own, run_both
 from tests.doubles import MS, LineCost, replica_setup, trace
 from tests.effort import examples
 from tests.oracle_view import OracleRequest, OracleView
-from tests.worlds import ROUTERS, caching, disaggregated, front_ends, grouped, links, setups, shared_prompts, traces
+from tests.worlds import (
+    ROUTERS,
+    caching,
+    disaggregated,
+    front_ends,
+    grouped,
+    grouped_replica,
+    links,
+    ordered,
+    setups,
+    shared_prompts,
+    tagged,
+    traces,
+)
 
 BUDGET_THEN_BLOCKS = ReplicaSetup(
     SgLang(
@@ -69,6 +82,31 @@ def test_engine_and_oracle_agree_on_prefix_caches(
     load = data.draw(shared_prompts())
     is_disaggregated = any(setup.role == "decode" for setup in setups)
     assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link if is_disaggregated else None))
+
+
+@st.composite
+def preempted(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
+    """Draw a replica with layers that keep different tokens and blocks for few requests, and its load: short prompts
+    that grow until some are preempted, and find blocks of their own, with or without ids."""
+    setup, *_ = draw(ordered(setups()))
+    n_slots = draw(st.integers(3, 8))
+    policy = replace(setup.scheduler, max_num_seqs=n_slots, max_num_batched_tokens=draw(st.integers(n_slots, 60)))  # type: ignore[type-var]
+    has_ids = draw(st.booleans())
+    setup = replace(setup, scheduler=policy, n_blocks=1, max_model_len=50, keeps_contents=True, caches_prefixes=has_ids)
+    setup = draw(grouped_replica(setup))
+    setup = replace(setup, n_blocks=setup.n_blocks + draw(st.integers(0, setup.n_blocks)))
+    load = draw(tagged(shared_prompts(8) if has_ids else traces(8)))
+    gaps = draw(st.lists(st.integers(0, 3), min_size=len(load), max_size=len(load)))
+    return [setup], replace(load, arrival_s=np.cumsum(gaps) * draw(st.sampled_from([1e-6, 1e-4])))
+
+
+@settings(max_examples=examples(200))
+@given(preempted())
+def test_engine_and_oracle_agree_on_what_preempted_requests_find_in_each_layer(
+    world: tuple[list[ReplicaSetup], Trace],
+) -> None:
+    setups, load = world
+    assert_agreement(setups, *run_both(setups, RoundRobin, load, None))
 
 
 @settings(max_examples=examples(400))

@@ -151,8 +151,8 @@ def test_every_token_is_sent_once_and_every_block_given_back(
 def counting(method: Any, sent_tokens: list[Fraction]) -> Any:
     """Wrap a method of Link to note the tokens it gets; a stage sends its part of their layers."""
 
-    def count(self: Link, kv_tokens: int, ports: Any, when: Any, n_stages: int = 1) -> int:
-        sent_tokens.append(Fraction(kv_tokens, n_stages))
+    def count(self: Link, kv_tokens: float, ports: Any, when: Any, n_stages: int = 1) -> int:
+        sent_tokens.append(Fraction(kv_tokens) / n_stages)
         at_ps: int = method(self, kv_tokens, ports, when, *([n_stages] if n_stages > 1 else []))
         return at_ps
 

@@ -17,6 +17,7 @@ from simserve.metrics.decode_rows import decode_rows
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.trtllm import TrtLlm
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
@@ -30,6 +31,7 @@ from tests.worlds import (
     changes,
     disaggregated,
     grouped,
+    grouped_replica,
     links,
     ordered,
     setups,
@@ -238,6 +240,30 @@ def test_engine_and_oracle_agree_on_prefixes_read_while_steps_go_on(
     cluster, truth = run_both(setups, RoundRobin, load, concurrency, patience=patience)
     assert_agreement(setups, cluster, truth)
     assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
+    assert_tiers_agree(cluster, truth, load)
+
+
+@st.composite
+def reading_reserved(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Draw one replica that reserves, with windows of which it has hardly more blocks than one request needs."""
+    batch, block_size = draw(st.integers(2, 5)), draw(st.sampled_from([1, 3, 4]))
+    policy = TrtLlm(max_num_tokens=batch + draw(st.integers(3, 40)), max_batch_size=batch, enable_chunked_context=True)
+    (setup, *_) = draw(cached(draw(setups())))
+    setup = replace(setup, scheduler=policy, block_size=block_size, max_model_len=60, n_blocks=1, caches_prefixes=True)
+    tier = replace(draw(tiers(swaps=False, offloads=True)), n_blocks=10_000, overlaps=True, store=None)
+    setup = draw(grouped_replica(replace(setup, n_stages=1, n_in_step=1, host_tier=tier)))
+    return [replace(setup, n_blocks=setup.n_blocks + draw(st.integers(1, setup.n_blocks)))]
+
+
+@settings(max_examples=examples(60))
+@given(reading_reserved(), shared_prompts(12, (1, 2, 3)), st.sampled_from([1.0, 1e-2, 1e-3]), st.integers(1, 12))
+def test_engine_and_oracle_agree_on_windows_that_reads_share_with_requests_under_reservation(
+    setups: list[ReplicaSetup], load: Trace, pace: float, spread: int
+) -> None:
+    load = replace(load, arrival_s=load.arrival_s * pace, prompt_tokens=28 + load.prompt_tokens % spread)
+    cluster, truth = run_both(setups, RoundRobin, load, None)
+    assert_agreement(setups, cluster, truth)
     assert_all_is_given_back(cluster)
     assert_tiers_agree(cluster, truth, load)
 

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.cost.drafting import Drafting, ModelDrafting
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.frontend import FrontEnd
@@ -289,6 +290,34 @@ def grouped(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> li
 
 
 @st.composite
+def drafted(draw: st.DrawFn, setup: ReplicaSetup, layers: LayerBlocks) -> tuple[LayerBlocks, Drafting]:
+    """Let the layers of a draft model keep other tokens than those of its target, in larger or smaller blocks, and
+    perhaps in blocks that both have in common."""
+    assert isinstance(setup.cost, SpeculativeCost), "it has a draft"
+    drafting = setup.cost.drafting
+    if not isinstance(drafting, ModelDrafting) or draw(st.integers(0, 3)) == 0:
+        return layers, drafting
+    kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "windowed", "chunked"])
+    sizes = st.integers(1, 24)
+    groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
+    n_windows = len(groups)
+    if setup.caches_prefixes and draw(st.booleans()):
+        groups.append(LayerGroup("state", 1, 2))
+    windows = tuple((group, draw(st.integers(0, 2))) for group in groups)
+    n_growing = draw(st.integers(0, 2)) + sum(n for _, n in windows)
+    in_common = st.just((1, 1))  # layers without blocks of their own are in those of the target
+    other = st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)])
+    of_target, of_draft = draw(other if n_growing else in_common)
+    size, chunk = setup.block_size, layers.most_chunk
+    draft = LayerBlocks(size * of_draft, n_growing, windows, most_chunk=chunk)
+    model = drafting.model
+    assert isinstance(model, LineCost), "costs of tests are lines"
+    slopes = draw(st.sampled_from([(0, 0), (97, 3_019)]))[:n_windows]
+    drafting = replace(drafting, model=replace(model, windows=slopes), n_windows=n_windows)
+    return replace(layers, block_size=size * of_target, draft=draft), drafting
+
+
+@st.composite
 def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     """Let the layers of a replica keep different tokens."""
     kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "windowed", "chunked"])
@@ -307,14 +336,12 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
         n_states=draw(st.sampled_from([0, 0, 1, 3])),
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
-    n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, layers.n_growing)) * setup.n_blocks)
     slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: sum(group.attends for group in groups)]
     target = setup.cost.target if isinstance(setup.cost, SpeculativeCost) else setup.cost
     assert isinstance(target, LineCost), "costs of tests are lines"
     cost: CostModel = replace(target, windows=slopes)
     if isinstance(setup.cost, SpeculativeCost):
-        cost = replace(setup.cost, target=cost)
-    tier = setup.host_tier
-    if tier is not None and setup.scheduler.reserves:
-        tier = replace(tier, overlaps=False)
-    return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost, host_tier=tier)
+        layers, drafting = draw(drafted(setup, layers))
+        cost = replace(setup.cost, target=cost, drafting=drafting)
+    n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, layers.n_growing)) * setup.n_blocks)
+    return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)

@@ -1,5 +1,6 @@
 """Drafting: the cost of proposing tokens, by method."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,16 +15,41 @@ from simserve.units import to_ps
 class Drafting(Protocol):
     """The cost of a step's proposals in integer picoseconds; pure."""
 
+    @property
+    def n_windows(self) -> int:
+        """Groups of its layers with a window."""
+
     def line(self, n: int) -> tuple[int, int]:
-        """Return (intercept, slope): n requests take intercept + slope * keys that their next tokens attend."""
+        """Return (intercept, slope): n requests take intercept + slope * keys that their next tokens attend, besides
+        the keys in layers with a window (see `window_slopes`)."""
+
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Return the time per key that the next tokens of n requests attend in a layer of each group with a window."""
 
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
-        """Return the extra time for prompt chunks, in a step that also proposes for n requests."""
+        """Return the extra time for prompt chunks, in a step that also proposes for n requests, without layers that
+        have a window."""
+
+    def prompt_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return that in layers with a window, from the pairs and keys read in a layer of each such group."""
 
 
 @dataclass(frozen=True)
 class FreeDrafting:
     """Proposals without GPU time, from earlier text (n-grams)."""
+
+    @property
+    def n_windows(self) -> int:
+        """Return 0."""
+        return 0
+
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Return none."""
+        return ()
+
+    def prompt_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return 0."""
+        return 0
 
     def line(self, n: int) -> tuple[int, int]:
         """Return zeros."""
@@ -39,33 +65,35 @@ class ModelDrafting:
     """A model that decodes n_passes tokens in sequence: a small model, or a layer of the target's kind that is applied
     repeatedly (EAGLE, MTP).
 
-    It has a KV cache of its own over the target's tokens, so its first pass also computes prompts. Its windows count
-    as if every context filled them: drafts are small, and so is their attention.
+    It has a KV cache of its own over the target's tokens, so its first pass also computes prompts. Later passes attend
+    as many keys of a window as the first: a full window gains none.
     """
 
     model: CostModel
     """Cost without host time, which a step takes once."""
     n_passes: int
-    windows: tuple[LayerGroup, ...] = ()
-    """Groups of the model with a window."""
+    n_windows: int = 0
 
     def line(self, n: int) -> tuple[int, int]:
         """Sum the passes: pass i, from 0, attends i tokens per request more than the first."""
         intercept_ps, slope_ps = self.model.decode_line(n)
         pass_ps = self.model.tokens_ps(n) + self.model.sampled_ps(n) + intercept_ps
-        window_slopes = zip(self.windows, self.model.window_slopes(n), strict=True)
-        pass_ps += sum(slope * n * (group.window or 0) for group, slope in window_slopes)
         n_later_keys = n * (self.n_passes * (self.n_passes - 1) // 2)
         return self.n_passes * pass_ps + slope_ps * n_later_keys, self.n_passes * slope_ps
+
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Sum the passes."""
+        return tuple(self.n_passes * slope for slope in self.model.window_slopes(n))
 
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """Return the chunks' share of the first pass, which computes them with the decoding tokens."""
         alone_ps = self.model.tokens_ps(n) if n else 0
         chunks_ps = self.model.prefill_ps(n_tokens, n_pairs, n_context_tokens)
-        if self.windows:
-            reads = [_most_read(group, n_tokens, n_pairs, n_context_tokens) for group in self.windows]
-            chunks_ps += self.model.prefill_windows_ps(n_tokens, reads)
         return self.model.tokens_ps(n + n_tokens) - alone_ps + chunks_ps
+
+    def prompt_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return the chunks' share of the first pass."""
+        return self.model.prefill_windows_ps(n_tokens, reads)
 
 
 @dataclass(frozen=True)
@@ -77,7 +105,13 @@ class MedusaDrafting:
     shard: Shard
     """Shard of the target."""
     n_heads: int
+
     _lines: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def n_windows(self) -> int:
+        """Return 0."""
+        return 0
 
     def line(self, n: int) -> tuple[int, int]:
         """Sum the heads, which run in sequence."""
@@ -88,8 +122,16 @@ class MedusaDrafting:
             self._lines[n] = to_ps(self.n_heads * float(matrix_s + head_s))
         return self._lines[n], 0
 
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Return none."""
+        return ()
+
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """Return 0: the heads read last positions only."""
+        return 0
+
+    def prompt_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return 0."""
         return 0
 
 
@@ -101,14 +143,6 @@ class LayerCost(StepCost):
         """Add the merging matrix."""
         hidden = self.shard.model.hidden_size
         return super().tokens_s(n_tokens) + self._kernels.matmul_s(HEAD_DTYPE, n_tokens, hidden, 2 * hidden)
-
-
-def _most_read(group: LayerGroup, n_tokens: int, n_pairs: int, n_context_tokens: int) -> tuple[int, int]:
-    """Return the most query-key pairs and keys that chunks read in a layer of a group with a window: of a chunk of the
-    context, tokens attend half on average."""
-    window = group.window or 0
-    most_pairs = n_tokens * window if group.kind == "windowed" else n_tokens * (window + 1) // 2
-    return min(n_pairs, most_pairs), min(n_context_tokens, n_tokens + window)
 
 
 def one_layer(model: ModelSpec) -> ModelSpec:

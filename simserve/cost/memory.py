@@ -56,7 +56,7 @@ class MemoryLedger:
     @property
     def kv_tokens(self) -> int:
         """Tokens that the blocks hold, as engines print it: as if layers with a window kept all of them."""
-        return self.n_blocks // max(1, self.layout.blocks.n_growing) * self.block_size
+        return self.layout.blocks.tokens_in(self.n_blocks)
 
     @property
     def lane_blocks(self) -> int:
@@ -74,7 +74,8 @@ class ExtraMemory:
     """Memory of a draft model next to its target."""
 
     weights_bytes: float = 0.0
-    kv_bytes_per_token: float = 0.0
+    draft: Shard | None = None
+    """A GPU's shard of a draft with keys or states of its own."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,15 @@ def ledger(
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
     `expert` GPUs share the experts; with several `data` groups, all their GPUs hold a part. Everything else is
-    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes; the last four
-    arguments those of `kv_layout`.
+    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes, which come from the
+    share outside where activations do (SGLang: mem_fraction_static is for weights and KV). The last four arguments are
+    those of `kv_layout`.
     """
     shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
-    layout = kv_layout(shard, block_size, most_chunk, max_model_len, n_states, keeps_states=keeps_states)
     rows = min(max_num_batched_tokens, max_num_seqs)
     extra_memory = extra_memory or ExtraMemory()
+    bounds = block_size, most_chunk, max_model_len, n_states
+    layout = kv_layout(shard, *bounds, keeps_states=keeps_states, draft=extra_memory.draft)
 
     def of_stage(stage: Stage) -> MemoryLedger:
         logits = rows * model.vocab_size * engine.logit_bytes if stage.is_last else 0.0
@@ -136,12 +139,12 @@ def ledger(
         kept = workspace_bytes(shard, max_num_batched_tokens) if engine.keeps_workspace else 0.0
         peak = activations_bytes(shard, max_num_batched_tokens, logits + kept)
         activations = peak if engine.profiles_activations else 0.0
-        reserve = reserve_bytes(gpu, engine, tensor * pipeline * data) + buffer_bytes
+        buffers = buffer_bytes if engine.profiles_activations else 0.0
+        reserve = reserve_bytes(gpu, engine, tensor * data) + buffers
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
         n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
-        token_bytes = shard.layer_kv_bytes_per_token * layout.layers_of(n_in_parts) + extra_memory.kv_bytes_per_token
-        block_bytes = layout.block_size * token_bytes
+        block_bytes = layout.stage_bytes(n_in_parts)
         left = usable - held
         n_given = None if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
         n_blocks = max(0, int(left // block_bytes)) if n_given is None else n_given
@@ -229,10 +232,13 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
 
 
 def workspace_bytes(shard: Shard, n_tokens: int) -> float:
-    """Return the buffers of fused experts for a step of n_tokens; kernels for mxfp4 have their own."""
-    if shard.model.experts is None or shard.weight_dtype == "mxfp4":
+    """Return the buffers of fused experts that stay allocated, for a step of n_tokens: products or outputs, and gate
+    and up or inputs (vLLM, fused_moe.py, TritonExperts.workspace_shapes); kernels for mxfp4 have their own."""
+    experts = shard.model.experts
+    if experts is None or shard.weight_dtype == "mxfp4":
         return 0.0
-    return n_tokens * _expert_buffers(shard) * ACTIVATION_BYTES
+    columns, hidden = shard.expert_columns, shard.model.hidden_size
+    return n_tokens * experts.top_k * (max(columns, hidden) + max(2 * columns, hidden)) * ACTIVATION_BYTES
 
 
 def _expert_buffers(shard: Shard) -> int:
@@ -244,7 +250,8 @@ def _expert_buffers(shard: Shard) -> int:
 
 
 def reserve_bytes(gpu: GpuSpec, engine: EngineSpec, n_gpus: int) -> float:
-    """Return the bytes of libraries, and of communication buffers where GPUs work together."""
+    """Return the bytes of libraries, and of communication buffers where n_gpus reduce or exchange together; stages of a
+    pipeline send without such buffers (start-up logs of vLLM 0.19)."""
     share = min(1.0, gpu.link_bytes_per_s / FAST_LINK_BYTES_PER_S) if n_gpus > 1 else 0.0
     return engine.reserve_bytes + share * engine.group_reserve_bytes
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
-from simserve.engine.checks import broke, checked_first_back, checked_plan, checked_victim
+from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.memory import Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.swapping import SwapQueue
@@ -83,11 +83,10 @@ class BatchState:
         view.now_ps = now_ps
         view.n_decoding = self.cohort.n
         view.n_running = len(self.running) + self.n_promised
-        view.free_blocks = self.pool.free_blocks
-        if not self._scheduler.reserves:
-            view.free_blocks -= self.cohort.blocks_of_next()
+        free_blocks = self.pool.free_blocks
+        view.free_blocks = free_blocks if self._scheduler.reserves else free_blocks - self.cohort.blocks_of_next()
         view.just_preempted = just_preempted
-        if self.memory.caches:
+        if self.memory.keeps:
             self.memory.forget_hits()
         if not self.memory.reading:
             return checked_plan(self._scheduler, view)
@@ -101,6 +100,7 @@ class BatchState:
 
         Raises PolicyError for a request with a prefix on its way.
         """
+        check_prefill(self._scheduler, self.view, plan)
         for request, _ in plan.prefill:
             if request.phase is WAITING and request.finder is self.memory:
                 if request in self.memory.reading:

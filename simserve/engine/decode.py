@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from operator import mul
 
 import numpy as np
+from mypy_extensions import i64
 from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.recorder import pack_step
-from simserve.engine.step_run import StepRun
+from simserve.engine.step_run import StepRun, check_duration
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.grouped_cohort import GroupedCohort
 from simserve.state.kv_pool import KvPool
 from simserve.state.speculative_cohort import SpeculativeCohort
+from simserve.units import EndsTooLate
 
 FEW_STEPS = 4
 """Up to this many steps, Python computes the ends faster than numpy."""
@@ -28,8 +30,8 @@ class Decode:
 
     __slots__ = (
         "_cost",
+        "_layers",
         "_lines",
-        "_n_growing",
         "_n_slots",
         "_pool",
         "_reserves",
@@ -46,8 +48,9 @@ class Decode:
     def __init__(self, cohort: Cohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
         self.cohort = cohort
         self._n_slots = cohort.n_slots
-        self._n_growing = 1 if pool.layers is None else pool.layers.n_growing
-        self.most_blocks = -(-cohort.n_slots // cohort.block_size) * self._n_growing
+        self._layers = layers = pool.layers
+        n_slots = cohort.n_slots
+        self.most_blocks = -(-n_slots // cohort.block_size) if layers is None else layers.filled(n_slots)
         """Blocks that a decoding request begins in a step, at most."""
         self.drafting_ps = 0
         """Time that steps spent on drafting."""
@@ -66,7 +69,8 @@ class Decode:
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
         # fast: a step fills at most n_slots of each member, so the exact count is seldom needed
-        most_blocks = n * (n_steps * self._n_slots // cohort.block_size + 1) * self._n_growing
+        most_tokens, layers = n_steps * self._n_slots, self._layers
+        most_blocks = n * (most_tokens // cohort.block_size + 1 if layers is None else layers.filled(most_tokens + 1))
         if most_blocks > free_blocks and not self._reserves:
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
         line = self._lines.get(n)
@@ -119,6 +123,7 @@ class GroupedDecode(Decode):
         slopes = self._cost.window_slopes(step_run.n_decoding)
         step_run.first_ps += sum(map(mul, slopes, cohort.window_keys))
         step_run.growth_ps += sum(map(mul, slopes, cohort.growth))
+        check_duration(step_run.first_ps, step_run.growth_ps, step_run.n_steps)
         step_run.cut(step_run.n_steps)
         return step_run
 
@@ -143,16 +148,18 @@ class UnevenStepRun(StepRun):
     __slots__ = ("ends_ps",)
 
     def __init__(self, start_ps: int, ends_ps: list[int], n_decoding: int, queue_len: int) -> None:
+        if ends_ps[-1] < start_ps:
+            raise EndsTooLate
         self.ends_ps = ends_ps
         super().__init__(start_ps, ends_ps[0] - start_ps, 0, 1, n_decoding, queue_len)
         self.cut(len(ends_ps))
 
-    def cut(self, n_steps: int) -> None:
+    def cut(self, n_steps: i64) -> None:
         """Shorten the run to n_steps steps."""
         self.n_steps = n_steps
         self.end_ps = self.ends_ps[n_steps - 1] if n_steps else self.start_ps
 
-    def last(self, step_ps: int) -> None:
+    def last(self, step_ps: i64) -> None:
         """Shorten the run to one step of this duration."""
         self.first_ps = step_ps
         self.ends_ps = [self.start_ps + step_ps]
@@ -161,7 +168,7 @@ class UnevenStepRun(StepRun):
     def hold_to(self, least_ps: int) -> None:
         """Let no step be shorter than least_ps."""
         ends_ps = np.array(self.ends_ps)
-        steps_ps = np.maximum(np.diff(ends_ps, prepend=self.start_ps), least_ps)
+        steps_ps = np.maximum(np.diff(ends_ps, prepend=int(self.start_ps)), least_ps)
         self.ends_ps = (self.start_ps + steps_ps.cumsum()).tolist()
         self.first_ps = self.ends_ps[0] - self.start_ps
         self.cut(self.n_steps)
@@ -173,11 +180,11 @@ class UnevenStepRun(StepRun):
         self.n_steps = 1
         self.queue_len = queue_len
 
-    def steps_begun(self, at_ps: int) -> int:
+    def steps_begun(self, at_ps: i64) -> i64:
         """Return the steps begun before an instant: the least number done at at_ps or later."""
         return bisect_left(self.ends_ps, at_ps) + 1
 
-    def steps_done(self, at_ps: int) -> int:
+    def steps_done(self, at_ps: i64) -> i64:
         """Return the steps done at an instant."""
         return bisect_right(self.ends_ps, at_ps)
 
@@ -189,13 +196,18 @@ class Speculative(Decode):
     step run is as long as without speculation. Each step is a row of its own, since no two grow alike.
     """
 
-    __slots__ = ("_courses", "_draft_lines", "_drafting", "_queued_from")
+    __slots__ = ("_courses", "_draft_lines", "_draft_windows", "_drafting", "_has_windows", "_queued_from")
 
     is_uneven = True
 
     def __init__(self, cohort: SpeculativeCohort, pool: KvPool, cost: SpeculativeCost, *, reserves: bool) -> None:
         super().__init__(cohort, pool, cost, reserves=reserves)
         self._courses, self._drafting = cohort, cost
+        windows = [group for group, _, _ in cohort.layers.all_windows]
+        self._has_windows = bool(windows)
+        n_attending, n_drafts = sum(group.attends for group in windows), cost.drafting.n_windows
+        self._draft_windows = list(enumerate(windows))[n_attending - n_drafts : n_attending]
+        """Groups of the draft model with a window, and their places among all windows."""
         self._draft_lines: dict[int, tuple[int, int]] = {}
         self._queued_from: list[int] = []
         """First step, from 0, that begins with each mid-run arrival in the queue."""
@@ -206,7 +218,7 @@ class Speculative(Decode):
             n_most = min(self._courses.next_drop_step - self._courses.step, n_most or NO_FINISH)
         even = super().start(now_ps, n_most, queue_len)
         n, n_steps = even.n_decoding, even.n_steps
-        if self._pool.layers is not None and self._pool.layers.windows:
+        if self._has_windows:
             windows_ps = self._windows_ahead_ps(n, n_steps)
             steps_ps = self._lines[n][0] + self._lines[n][1] * self._courses.keys_ahead(n_steps) + windows_ps
             return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist(), n, queue_len)
@@ -249,6 +261,13 @@ class Speculative(Decode):
             n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in step_run.chunks)
             prompts = step_run.n_prefill_tokens, step_run.n_prefill_pairs, n_context
             self.drafting_ps += self._drafting.draft_ps(*prompts, n, cohort.kv_tokens if n else 0)
+            if self._draft_windows:
+                chunks = [
+                    (each.prefilled_tokens, each.prefilled_tokens + n_tokens) for each, n_tokens in step_run.chunks
+                ]
+                reads = [group.reads_of(chunks) for _, group in self._draft_windows]
+                keys = [cohort.window_keys[place] for place, _ in self._draft_windows] if n else ()
+                self.drafting_ps += self._drafting.draft_windows_ps(step_run.n_prefill_tokens, reads, n, keys)
         else:
             self._note_drafting(n, 1)
         return cohort.tokens_of_next() - n if n else 0
@@ -274,7 +293,7 @@ class Speculative(Decode):
             )
             n_new = held[i]
             start_ps = end_ps
-        if pool.layers is not None and pool.layers.windows:
+        if self._has_windows:
             self.windows_ps.extend(self._windows_ahead_ps(n, n_first).tolist())
         n_blocks = cohort.advance(n_first)
         if cohort.n_dropped:
@@ -290,3 +309,7 @@ class Speculative(Decode):
         self.drafting_ps += n_steps * intercept_ps
         if slope_ps:
             self.drafting_ps += slope_ps * int(self._courses.keys_ahead(n_steps).sum())
+        if self._draft_windows:
+            first, last = self._draft_windows[0][0], self._draft_windows[-1][0]
+            keys = self._courses.window_keys_ahead(n_steps)[first : last + 1].sum(axis=1).tolist()
+            self.drafting_ps += self._drafting.draft_windows_ps(0, (), n, keys)

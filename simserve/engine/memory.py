@@ -32,6 +32,10 @@ class Memory:
         """Return the id of the first whole block to compute; None: all are there, or have no id."""
         return None
 
+    def n_ids(self, request: Request) -> int:
+        """Return how many blocks of a request, from its first on, have an id or get one."""
+        return 0
+
     def forget_hits(self) -> None:
         """Look requests up anew from now on."""
 
@@ -212,7 +216,8 @@ class CachingPool(KvPool):
 
     def drop(self, n_blocks: int, to_reserved: bool) -> None:
         """Free blocks without ids; they are evicted in turn with the others."""
-        self.count_dropped(self.cache.release((), 0, n_blocks, set()), to_reserved)
+        self.cache.add_idle(n_blocks)
+        self.count_dropped(n_blocks, to_reserved)
 
 
 class CachingMemory(Memory):
@@ -228,21 +233,24 @@ class CachingMemory(Memory):
     another waits with it. Sources: vLLM V1, v1/kv_offload/lru_manager.py, OffloadingConnector and the scheduler's
     WAITING_FOR_REMOTE_KVS; SGLang, HiCache (write_through).
 
-    A preempted request gets ids of its own for its whole blocks without one, so that it finds those that are left; not
-    where layers keep different tokens.
+    A preempted request gets ids of its own for the whole blocks that it holds without one, so that it finds those that
+    are left. What windows left before that has none.
 
-    Requests share blocks of windows, too, but one that leaves a shared block needs another. So a request under
-    reservation pays for all blocks that it has in windows.
+    Requests share blocks of windows, too, but one that leaves a shared block needs another. So where a policy reserves,
+    each request pays for all blocks that it has in windows, also while its prefix is read.
     """
 
     caches = True
     keeps = True
 
-    def __init__(self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None) -> None:
+    def __init__(
+        self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None, *, reserves: bool = False
+    ) -> None:
         super().__init__(pool)
         self._cache = pool.cache
         self._recorder = recorder
         self._tier = tier
+        self._reserves = reserves
         self._n_ahead: dict[Request, int] = {}
         """Ids found here of requests with blocks taken ahead; the rest comes over the link."""
         self._hits: dict[Request, tuple[int, int]] = {}
@@ -267,6 +275,10 @@ class CachingMemory(Memory):
     def _named(self, request: Request) -> Chain:
         """Return the ids that the load gives a request."""
         return request.chains[self.pool.block_size]
+
+    def n_ids(self, request: Request) -> int:
+        """Return how many blocks of a request, from its first on, have an id or get one."""
+        return len(self._chain(request))
 
     def hit(self, request: Request) -> tuple[int, int]:
         """Return the tokens that a waiting request finds, and the free blocks that they take: idle ones, and those for
@@ -366,14 +378,11 @@ class CachingMemory(Memory):
 
     def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
         """Free the blocks of a preempted request, with ids for all whole ones of its first findable_tokens."""
-        if self.pool.layers is not None:
-            self.release(request, kv_tokens)
-            return
         chain = self._chain(request)
         n_new = max(0, findable_tokens // self.pool.block_size - len(chain))
         self._chains[request] = [*chain, *range(self._last_own_id - n_new, self._last_own_id)]
         self._last_own_id -= n_new
-        self._insert(request, findable_tokens, findable_tokens)
+        self._insert(request, findable_tokens, kv_tokens)
         self._free(request, kv_tokens)
 
     def forget(self, request: Request) -> None:
@@ -470,17 +479,19 @@ class CachingMemory(Memory):
                 tier.read(len(missing), len(from_disk))
                 tier.hold(missing)
             if not request.n_preemptions:
-                n_host, n_disk = self._fetched.pop(request, self._counted(missing, from_disk))
+                here = self._counted(request, n_ids, missing, from_disk)
+                n_host, n_disk = self._fetched.pop(request, here)
                 n_disk = min(n_disk, n_ids)  # evicted again, it may have been computed
                 self._recorder.read(request.row, min(n_host, n_ids - n_disk) * tokens, n_disk * tokens)
         for request, n_ids, _, from_disk in self._admitted:
             self._keep(tier, request, n_ids, n_ids * tokens, from_disk)
         self._admitted.clear()
 
-    def _counted(self, missing: Chain, from_disk: Chain) -> tuple[int, int]:
-        """Return the ids of which blocks are read: from the host only, and from disk."""
-        n_disk = self._cache.n_ids(from_disk)
-        return self._cache.n_ids(missing) - n_disk, n_disk
+    def _counted(self, request: Request, n_ids: int, missing: Chain, from_disk: Chain) -> tuple[int, int]:
+        """Return the ids of a hit of which blocks are read: from the host only, and from disk."""
+        chain = self._chain(request)
+        n_disk = self._cache.n_ids(from_disk, chain, n_ids)
+        return self._cache.n_ids(missing, chain, n_ids) - n_disk, n_disk
 
     def reads_first(self, request: Request) -> bool:
         """Return whether a request has to wait for its prefix, and begin to read it if no other request does.
@@ -495,10 +506,12 @@ class CachingMemory(Memory):
         read = next((each for each in self.reading.values() if missing[0] in each.missing), None)
         if read is None:
             from_disk = tier.memory.on_disk(missing)
-            read = Read(request, n_ids, dict.fromkeys(missing), from_disk)
+            read, n_doubled = Read(request, n_ids, dict.fromkeys(missing), from_disk), self._cache.n_doubled
             self.pool.take(self._cache.pin_here(chain, n_ids, n_tokens) + len(missing), from_reserved=False)
+            if self._reserves:
+                self.pool.reserve(self._cache.n_doubled - n_doubled)
             n_host, n_disk = self._fetched.get(request, (0, 0))
-            n_more_host, n_more_disk = self._counted(missing, from_disk)
+            n_more_host, n_more_disk = self._counted(request, n_ids, missing, from_disk)
             self._fetched[request] = n_host + n_more_host, n_disk + n_more_disk
             tier.read_ahead(read)
             tier.hold(missing)
@@ -508,13 +521,50 @@ class CachingMemory(Memory):
 
     def end_reads(self, now_ps: int) -> int:
         """Put what has been read by now into the cache; return the blocks that become free."""
-        n_free = 0
+        n_free, n_doubled = 0, self._cache.n_doubled
         for read in dict.fromkeys(self.reading.values()):
             if read.end_ps <= now_ps:
                 chain = self._chain(read.request)
                 copies: set[int] = set()
                 self._cache.insert_missing(chain, read.n_ids, list(read.missing), copies)
                 n_free += self._cache.release(chain, read.n_ids, 0, copies, read.n_ids * self.pool.block_size)
-        self.pool.release(n_free)
+        self.pool.release(n_free, n_doubled - self._cache.n_doubled if self._reserves else 0)
         self.reading = {request: read for request, read in self.reading.items() if read.end_ps > now_ps}
         return n_free
+
+
+class KeepingGroupsMemory(CachingMemory):
+    """KV blocks that keep their contents until they are taken again, where layers keep different tokens and requests
+    have nothing in common: only preempted requests have ids, of their own, and the blocks of all others are counted."""
+
+    caches = False
+
+    def _named(self, request: Request) -> Chain:
+        """Return no ids."""
+        return ()
+
+    def computed(self, request: Request, n_before: int) -> None:
+        """Insert the whole blocks of a computed prompt into the cache, if it has ids."""
+        if request in self._chains:
+            super().computed(request, n_before)
+
+    def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
+        """Free what windows keep no longer of a request."""
+        if request in self._chains:
+            super().drop(request, tokens, to_reserved)
+        else:
+            Memory.drop(self, request, tokens, to_reserved)
+
+    def release(self, request: Request, kv_tokens: int) -> int:
+        """Free the blocks of a request."""
+        if request in self._chains:
+            return super().release(request, kv_tokens)
+        n_blocks = self.pool.blocks_for(kv_tokens)
+        self.pool.drop(n_blocks, to_reserved=False)
+        return n_blocks
+
+    def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
+        """Free the blocks of a preempted request, with ids for all whole ones of its first findable_tokens."""
+        if request not in self._chains:
+            request.n_held_ids, request.copies = 0, set()
+        super().preempt(request, kv_tokens, findable_tokens)

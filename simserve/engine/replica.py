@@ -1,7 +1,7 @@
 """Replica: turns plans into time. Plan, sleep until the step run ends or is cut, commit, plan again."""
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import READ_PHASE, Alarm, Clock
@@ -16,7 +16,7 @@ from simserve.schedulers.base import Blocked, StepPlan
 from simserve.state.queues import Ordered
 from simserve.state.request import DECODE, DONE, TRANSFER, WAITING, Request
 
-DECODE_ON = StepPlan()
+DECODE_ON: Final = StepPlan()
 
 OnAnswer = Callable[[int, int], None]
 """Called with the row of a request and the instant of its last token."""
@@ -89,6 +89,7 @@ class Replica:
         "_step_run_rows",
         "_swap",
         "_waits_for_host",
+        "_windows",
         "batch",
         "block_size",
         "block_tokens",
@@ -152,7 +153,8 @@ class Replica:
         self._caches, self._keeps = self._memory.caches, self._memory.keeps
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
         self._layers = self.pool.layers
-        self._has_windows = self._layers is not None and bool(self._layers.windows)
+        self._windows = [] if self._layers is None else [group for group, _, _ in self._layers.all_windows]
+        self._has_windows = bool(self._windows)
         self.decode = setup.decode(self.cohort, self.pool)
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
         self._start_decode = self.decode.start  # fast: found once
@@ -308,18 +310,15 @@ class Replica:
             request.phase = DONE
         return lost
 
-    def drop(self, request: Request, now_ps: int) -> bool:
-        """Drop a request without tokens that its decode replica has lost, even during a step.
-
-        Return whether the step in flight computes a part of its prompt: then its blocks are in use until that ends.
-        """
+    def drop(self, request: Request, now_ps: int) -> None:
+        """Drop a request without tokens that its decode replica has lost, even during a step; while that computes a
+        part of its prompt, its blocks are in use."""
         batch, step_run = self.batch, self.step_run
         self.count_out()
-        is_in_step = step_run is not None and any(request is each for each, _ in step_run.chunks)
         if any(request is newcomer for newcomer, _ in self._coming):
             self._coming = [(each, n) for each, n in self._coming if each is not request]
             request.phase = DONE
-        elif is_in_step:
+        elif step_run is not None and any(request is each for each, _ in step_run.chunks):
             batch.withdraw(request)
             self.n_away += 1
         else:
@@ -328,7 +327,6 @@ class Replica:
             if step_run is not None:
                 self._n_given_back += n_used - self.pool.used_blocks
         self.stepping.wake(now_ps)
-        return is_in_step
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a timed-out request, with no step in flight. In a padded batch it stays to the end, like a
@@ -435,15 +433,6 @@ class Replica:
         elif self.batch.waiting or self.batch.prefilling or self._on_empty is not None:
             self.stepping.wake(now_ps)
 
-    def give_back_withdrawn(self, request: Request, n_tokens: int, now_ps: int) -> None:
-        """Free the blocks of a lost request once the step is over that computed its last n_tokens."""
-        request.prefilled_tokens += n_tokens
-        if self._layers is not None:
-            n_used = self.pool.used_blocks
-            self._drop_behind(request, n_tokens)
-            self._n_given_back += n_used - self.pool.used_blocks
-        self.give_back(request, now_ps)
-
     def let_go(self, request: Request) -> None:
         """Free the slot and blocks taken ahead for a request that ends before it decodes here."""
         n_blocks = self._memory.let_go(request)
@@ -473,8 +462,10 @@ class Replica:
         """Record a step run, with the counters at its start (nothing was committed since), and apply it."""
         cohort, pool, n, has_more = self.cohort, self.pool, step_run.n_decoding, self._commits_more
         n_accepted = self._before_commit(step_run, now_ps) if has_more else 0
-        n_steps, used_blocks, self.step_run = step_run.n_steps, pool.used_blocks + self._n_given_back, None
-        self._n_given_back = 0
+        n_steps, used_blocks, self.step_run = step_run.n_steps, pool.used_blocks, None
+        if self._n_given_back:
+            used_blocks += self._n_given_back
+            self._n_given_back = 0
         if self._is_stateful:
             self._report_steps(n_steps if n else 0, step_run.n_prefill_tokens > 0)
         self._step_run_rows += pack_step(
@@ -494,13 +485,10 @@ class Replica:
         )
         if n:
             n_blocks = cohort.advance(n_steps)
-            if self._has_windows:
-                pool.drop(cohort.n_dropped, self._reserves)
-            if n_blocks:
+            if has_more and self._has_windows:
+                self._move_windows(n_blocks)
+            elif n_blocks:
                 pool.take(n_blocks, self._reserves)
-            if self._has_windows:
-                for request, n_before in cohort.dropping:
-                    self._memory.drop(request, (n_before, cohort.stored_tokens(request)), self._reserves)
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
@@ -516,6 +504,15 @@ class Replica:
             self._show_arrivals(n_steps)
         if has_more:
             self._after_commit(now_ps)
+
+    def _move_windows(self, n_blocks: int) -> None:
+        """Free the blocks that windows keep no longer after decode steps, which began n_blocks."""
+        cohort, pool = self.cohort, self.pool
+        pool.drop(cohort.n_dropped, self._reserves)
+        if n_blocks:
+            pool.take(n_blocks, self._reserves)
+        for request, n_before in cohort.dropping:
+            self._memory.drop(request, (n_before, cohort.stored_tokens(request)), self._reserves)
 
     def _before_commit(self, step_run: StepRun, now_ps: int) -> int:
         """Prepare a commit; return the accepted tokens of the last step."""
@@ -565,11 +562,14 @@ class Replica:
         for request, n_tokens in step_run.chunks:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
-            if self._caches:
+            if self._keeps:
                 self._memory.computed(request, request.prefilled_tokens - n_tokens)
             if self._layers is not None:
                 self._drop_behind(request, n_tokens)
-            if left_tokens <= 0:
+            if request.phase is DONE:  # its decode replica was lost during the step
+                self.n_away -= 1
+                self.batch.release(request, request.prefilled_tokens)
+            elif left_tokens <= 0:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
                 self._end_prefill(request, now_ps)
@@ -647,6 +647,16 @@ class Replica:
         cohort, batch, has_more = self.cohort, self.batch, self._plans_more
         if has_more:
             self._before_plan(now_ps)
+        elif (
+            cohort.n
+            and not (batch.waiting or batch.prefilling or self._coming)
+            and self.pool.free_blocks >= cohort.n * self._most_blocks
+        ):  # fast: the decoding requests simply go on
+            self.blocked_by, self._blocked_code = None, 0
+            self.step_run = step_run = self._start_decode(now_ps, None, self.n_before_queue)
+            if self._waits_for_host:
+                step_run.hold_to(self.cost.host_ps(cohort.n))
+            return
         n_before = len(batch.running)
         # fast: room is made only where a step could begin more blocks than are free
         just_preempted = self.pool.free_blocks < cohort.n * self._most_blocks and batch.make_room(now_ps)
@@ -788,7 +798,7 @@ class Replica:
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
         batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
-        n_tokens = n_pairs = n_context = n_complete = n_blocks = n_states = 0
+        n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
@@ -799,17 +809,18 @@ class Replica:
             if request.phase is WAITING:
                 batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
                 if self._layers is not None:
-                    n_states += self._layers.n_states
+                    n_blocks += self._layers.n_states
             elif not batch.prefilling:
                 check_prefill(self.scheduler, batch.view, plan)
             done = request.prefilled_tokens
-            n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
+            if self._layers is not None:
+                n_blocks += self._layers.filled(done + n_chunk) - self._layers.filled(done)
+            else:
+                n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
             n_tokens += n_chunk
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
             n_context += done + n_chunk
             n_complete += n_chunk >= left_tokens
-        if self._layers is not None:
-            n_blocks = n_blocks * self._layers.n_growing + n_states
         self.pool.take(n_blocks, reserves)
         if free_blocks - self.pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
@@ -827,11 +838,6 @@ class Replica:
 
     def _windows_ps(self, plan: StepPlan, n_tokens: int, n: int) -> int:
         """Return the attention of a step in layers with a window."""
-        assert self._layers is not None, "it has windows"
-        reads: list[tuple[int, int]] = []
-        for group in [group for group, _ in self._layers.windows if group.attends]:
-            chunks = [
-                group.reads(each.prefilled_tokens, each.prefilled_tokens + n_each) for each, n_each in plan.prefill
-            ]
-            reads.append((sum(pairs for pairs, _ in chunks), sum(keys for _, keys in chunks)))
+        chunks = [(each.prefilled_tokens, each.prefilled_tokens + n_each) for each, n_each in plan.prefill]
+        reads = [group.reads_of(chunks) for group in self._windows if group.attends]
         return self.cost.prefill_windows_ps(n_tokens, reads) + self.decode.window_ps(n)

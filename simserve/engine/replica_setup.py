@@ -9,7 +9,7 @@ from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState
 from simserve.engine.decode import Decode, GroupedDecode, Speculation, Speculative
 from simserve.engine.host_tier import HostStore, HostTier
-from simserve.engine.memory import CachingMemory, CachingPool, KeepingMemory, Memory
+from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemory, KeepingMemory, Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.role import RoleName
 from simserve.engine.swapping import SwapQueue
@@ -42,7 +42,7 @@ class ReplicaSetup:
     """Computed blocks are kept for later requests."""
     keeps_contents: bool = False
     """Blocks keep their contents until they are taken, so that a preempted request finds its own; also if no other
-    request can find them. Not where layers keep different tokens."""
+    request can find them."""
     host_tier: HostTierSpec | None = None
     """Host memory and disk beside the GPUs."""
     speculation: Speculation | None = None
@@ -65,26 +65,37 @@ class ReplicaSetup:
     def batch(self, index: int, recorder: Recorder, tier: HostTier | None) -> BatchState:
         """Return the empty batch state of a replica."""
         memory = self._memory(recorder, tier)
-        cohort = self._cohort()
+        cohort = self._cohort(memory)
         swaps = tier is not None and self.host_tier is not None and self.host_tier.swaps
         swap = SwapQueue(memory, tier, recorder) if tier is not None and swaps else None
         return BatchState(index, self.scheduler, recorder, memory, cohort, self.max_model_len, swap)
 
-    def _cohort(self) -> Cohort:
+    def _cohort(self, memory: Memory) -> Cohort:
         how, layers = self.speculation, self.layers
-        has_ids = self.caches_prefixes and layers is not None and bool(layers.windows)
+        n_ids = memory.n_ids if self._has_cache and layers is not None and layers.all_windows else None
         if how is not None:
-            return SpeculativeCohort(self.block_size, how.acceptance, how.n_slots, layers, has_ids=has_ids)
-        return Cohort(self.block_size) if layers is None else GroupedCohort(layers, has_ids=has_ids)
+            return SpeculativeCohort(self.block_size, how.acceptance, how.n_slots, layers, n_ids=n_ids)
+        return Cohort(self.block_size) if layers is None else GroupedCohort(layers, n_ids)
 
     def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
-        if not self.caches_prefixes:
+        if not self._has_cache:
             plain = KvPool(self.n_blocks, self.block_size, self.layers)
-            keeps = self.keeps_contents and self.layers is None and not self.scheduler.reserves
-            return KeepingMemory(plain, recorder) if keeps else Memory(plain)
+            return KeepingMemory(plain, recorder) if self._keeps else Memory(plain)
         pool = CachingPool(self.n_blocks, self.block_size, self.layers)
         offloads = self.host_tier is not None and self.host_tier.offloads
-        return CachingMemory(pool, recorder, tier if offloads else None)
+        if not self.caches_prefixes:
+            return KeepingGroupsMemory(pool, recorder)
+        return CachingMemory(pool, recorder, tier if offloads else None, reserves=self.scheduler.reserves)
+
+    @property
+    def _keeps(self) -> bool:
+        """Preempted requests may find blocks of their own."""
+        return self.keeps_contents and not self.scheduler.reserves
+
+    @property
+    def _has_cache(self) -> bool:
+        """Blocks have ids: of the load, or of preempted requests where one counter does not tell what is left."""
+        return self.caches_prefixes or (self._keeps and self.layers is not None)
 
     def decode(self, cohort: Cohort, pool: KvPool) -> Decode:
         """Return what steps do to the decoding requests of a cohort."""

@@ -16,6 +16,7 @@ from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import CalibrationFile, Engine, Pool
 from simserve.scenario.setup import Machine, calibration_of, n_sharing
+from simserve.scenario.speculation_setup import weight_dtype_of
 
 DTYPES: tuple[Path, ...] = (("weight_dtype",), ("kv_dtype",))
 
@@ -49,7 +50,7 @@ def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec 
 def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     """Report a kernel that the pool's model needs and its calibration lacks."""
     at_calibration = (*at, "calibration")
-    if draft.problems.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), *DTYPES):
+    if draft.problems.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), (*at, "weight_dtype"), *DTYPES):
         return
     calibration, scenario = calibration_of(pool), draft.scenario
     if calibration is None:
@@ -60,7 +61,7 @@ def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
             machine.gpu,
             machine.engine,
             kernels=Calibrated(machine.gpu, calibration, machine.engine),
-            weight_dtype=scenario.weight_dtype,
+            weight_dtype=weight_dtype_of(scenario, pool),
             kv_dtype=scenario.kv_dtype,
             tensor=pool.parallel.tensor,
             pipeline=pool.parallel.pipeline,

@@ -24,6 +24,8 @@ class Draft:
     """Folders to look up relative paths in, in this order."""
     origins: dict[Path, str] = field(default_factory=dict)
     """Origins of values that are neither the user's nor a field's default."""
+    replaced: dict[Path, str] = field(default_factory=dict)
+    """Origins of values that stand for those that the user gave."""
 
     def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
         """Report values that do not fit together; None leaves the value out of the message."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
@@ -22,11 +22,7 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
         "offload_prefixes": _offload_prefixes(draft, pool, here),
     }
     if update["offload_prefixes"]:
-        is_blocking = scheduler.reserves and _is_mixed(machine.model)
-        update["reads"] = tier.reads or ("blocking" if is_blocking else "overlap")
-        if is_blocking and update["reads"] == "overlap":
-            rule = f"is not simulated where a policy reserves and layers of {machine.model.name} keep different tokens"
-            draft.problem((*here, "reads"), rule, "overlap", "use blocking, or a policy that does not reserve")
+        update["reads"] = tier.reads or "overlap"
     if tier.bytes_per_s is None:
         update["bytes_per_s"], draft.origins[*here, "bytes_per_s"] = _link(pool, machine.gpu)
     if update["preemption"] == "recompute" and not update["offload_prefixes"]:
@@ -37,11 +33,6 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
         if getattr(tier, key) is not None and not update["offload_prefixes"]:
             draft.problem((*here, key), "is for prefixes, and none are offloaded", None, "leave it out")
     return pool.model_copy(update={"host_tier": tier.model_copy(update=update)})
-
-
-def _is_mixed(model: ModelSpec) -> bool:
-    """Return whether layers keep other tokens than all."""
-    return model.n_state_layers > 0 or any(group.window is not None for group in model.groups)
 
 
 def _link(pool: Pool, gpu: GpuSpec) -> tuple[float, str]:

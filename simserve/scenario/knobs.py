@@ -21,6 +21,8 @@ def resolve_scheduler(
     written = dict(pool.scheduler or {})
     kind = written.pop("kind", None) or own["kind"]
     defaults = {key: value for key, value in own.items() if key != "kind"} if kind == own["kind"] else {}
+    of_role = _role_arguments(kind, pool)
+    defaults |= of_role
     scheduler, problems = plugins.check("schedulers", {"kind": kind, **defaults, **written})
     if problems:
         draft.problems.extend((_about_default(problem, engine, pool) for problem in problems), (*at, "scheduler"))
@@ -31,6 +33,7 @@ def resolve_scheduler(
     assert isinstance(scheduler, Scheduler), "no problems"
     arguments = plugins.spelled_out(scheduler)
     origins = dict.fromkeys(defaults.keys() - written.keys(), f"engine {engine.name}")
+    origins |= dict.fromkeys(of_role.keys() - written.keys(), f"role {pool.role}, which has no prompt with its answer")
     if pool.scheduler is None or "kind" not in pool.scheduler:
         origins["kind"] = f"engine {engine.name}"
     capped = _cap_slots(draft, (*at, "scheduler"), type(scheduler), arguments, written)
@@ -49,6 +52,12 @@ def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> dict[str, Any]:
     if gpu is not None and rule and gpu.hbm_bytes >= rule["at_least_bytes"] and gpu.name not in rule.get("except", ()):
         own |= rule["arguments"]
     return own
+
+
+def _role_arguments(kind: object, pool: Pool) -> dict[str, Any]:
+    """Return the policy's own defaults for pools with a role; empty for pools that serve all."""
+    policy = find("schedulers", kind) if isinstance(kind, str) and pool.role != "both" else None
+    return dict(policy.role_arguments) if isinstance(policy, type) and issubclass(policy, Scheduler) else {}
 
 
 def _about_default(problem: ValueProblem, engine: EngineSpec, pool: Pool) -> ValueProblem:

@@ -11,9 +11,13 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import check_host_room
 from simserve.scenario.servers import Pool
 from simserve.scenario.setup import Machine, memory_of, n_sharing
+from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.schedulers.base import Scheduler
 
-MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len", "speculation")
+MEMORY_KEYS = (
+    *("parallel", "weight_dtype", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len"),
+    "speculation",
+)
 GB = 1e9
 
 MORE_STAGES = (2, 4, 8)
@@ -108,18 +112,16 @@ def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Schedule
 def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None], memory: MemoryLedger) -> None:
     """Report how much memory is missing, and which tensor parallelism or GPU would be enough."""
     machine, scheduler = runs
-    scenario = draft.scenario
+    dtype = weight_dtype_of(draft.scenario, pool)
     missing = f"{memory.missing_bytes / GB:.1f} GB are missing on each"
     parallel = pool.parallel
     n_gpus = parallel.tensor * parallel.pipeline * n_sharing(machine.model, parallel.data)
     gpus = f"{n_gpus} {machine.gpu.name}"
-    rule = f"{machine.model.name} in {scenario.weight_dtype} does not fit the memory of {gpus}: {missing}"
+    rule = f"{machine.model.name} in {dtype} does not fit the memory of {gpus}: {missing}"
     tensors = valid_tensors(machine.model, machine.gpu)
     degrees = [n for n in tensors if _fits(draft, pool, runs, tensor=n)]
     all_cards = [catalog.load_gpu(name) for name in catalog.names("gpus")]
-    cards = [
-        card for card in all_cards if scenario.weight_dtype not in NEEDS_RATE or card.multiplies(scenario.weight_dtype)
-    ]
+    cards = [card for card in all_cards if dtype not in NEEDS_RATE or card.multiplies(dtype)]
     enough = [
         card.name for card in cards if _fits(draft, pool, (Machine(machine.model, card, machine.engine), scheduler))
     ]

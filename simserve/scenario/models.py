@@ -68,6 +68,7 @@ class Experiment(Section):
     engine: Annotated[Engine, spelled_as_mapping("name")] = Engine()
     weight_dtype: WeightDtype = "bf16"
     kv_dtype: KvDtype = "bf16"
+    """Dtype in all pools: the KV cache of one serves the others."""
     cluster: ClusterSection = ClusterSection()
     workload: Workload
     measure: MeasureSection = MeasureSection()

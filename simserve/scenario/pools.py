@@ -16,6 +16,7 @@ from simserve.scenario.memory import check_parallel, check_rate, fit_memory
 from simserve.scenario.servers import ClusterSection, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine, with_links
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
+from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.schedulers.base import Scheduler
 
 
@@ -59,7 +60,10 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     machine = Machine(model, gpu, engine)
     pool = _resolve_experts(draft, pool, at, machine)
     check_parallel(draft, pool, at, machine)
-    check_rate(draft, ("weight_dtype",), draft.scenario.weight_dtype, gpu)
+    here: Path = (
+        ("weight_dtype",) if draft.scenario.cluster.pools[index].weight_dtype is None else (*at, "weight_dtype")
+    )
+    check_rate(draft, here, weight_dtype_of(draft.scenario, pool), gpu)
     check_timed(draft, pool, at, machine)
     pool = resolve_host_tier(draft, pool, at, (machine, scheduler))
     pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))

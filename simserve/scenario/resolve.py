@@ -44,7 +44,7 @@ def _origins(scenario: Experiment, data: Any, draft: Draft) -> dict[str, str]:
     origins = {}
     for path, value in _leaves(scenario_data(scenario), ()):
         origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
-        origins[dotted(path)] = origin
+        origins[dotted(path)] = draft.replaced.get(path, origin)
     return origins
 
 

@@ -138,6 +138,8 @@ class Pool(Section):
     scheduler: PluginSpec | None = None
     gpu: str | None = None
     model: str | None = None
+    weight_dtype: WeightDtype | None = None
+    """Left out: the scenario's, or where models come in several dtypes, its own model's."""
     engine: Annotated[Engine, spelled_as_mapping("name")] | None = None
     calibration: Annotated[CalibrationFile, spelled_as_mapping("file")] | None = None
     expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|power_law_\d+(\.\d+)?)$")] | None = None

@@ -10,11 +10,11 @@ from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.comm import ExchangeKernels, NodeLink
 from simserve.cost.host_tier import HostTierSpec
-from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
+from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost, exchange_of
 from simserve.scenario.cards import load_gpu
-from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of
+from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of, weight_dtype_of
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
@@ -67,6 +67,17 @@ class PoolSetup:
         """Whether the kernels were timed on this GPU under this engine."""
         calibration = self.calibration
         return calibration is not None and (calibration.gpu, calibration.engine) == (self.gpu.name, self.engine.name)
+
+    @property
+    def calibration_name(self) -> str | None:
+        """The card and engine version of its kernels, `h100-sxm/vllm 0.24.0`; None: a plain roofline."""
+        result = self.calibration
+        return None if result is None else f"{result.gpu}/{result.engine} {result.engine_version}"
+
+    @property
+    def has_fitted_host(self) -> bool:
+        """Whether host times were fitted to servers, before what the version and the scenario change."""
+        return self.calibration is not None and bool(host_constants(self.calibration, self.engine.name))
 
     @property
     def gpus_per_replica(self) -> int:
@@ -157,7 +168,7 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
         model=machine.model.within(max_model_len),
         gpu=machine.gpu,
         engine=machine.engine,
-        weight_dtype=scenario.weight_dtype,
+        weight_dtype=weight_dtype_of(scenario, pool),
         kv_dtype=scenario.kv_dtype,
         tensor=pool.parallel.tensor,
         pipeline=pool.parallel.pipeline,
@@ -232,7 +243,10 @@ def calibration_of(pool: "Pool") -> Calibration | None:
 def load_engine(engine: "Engine", calibration: Calibration | None = None) -> EngineSpec:
     """Return the catalog's engine with its fitted constants and those of the scenario."""
     fitted = None if calibration is None else host_constants(calibration, engine.name)
-    return catalog.load_engine(engine.name, version=engine.version, fitted=fitted, **engine.constants)
+    of_version = None if calibration is None else calibration.host_version
+    return catalog.load_engine(
+        engine.name, version=engine.version, fitted=fitted, fitted_version=of_version, **engine.constants
+    )
 
 
 def memory_of(
@@ -241,14 +255,16 @@ def memory_of(
     """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism."""
     parallel = pool.parallel.model_copy(update=what_if)
     data = n_sharing(machine.model, parallel.data)
-    shard = Shard(machine.model, tensor=parallel.tensor, data=data)
+    expert = parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data
+    dtypes = weight_dtype_of(scenario, pool), scenario.kv_dtype
+    shard = Shard(machine.model, *dtypes, parallel.tensor, expert, data)
     exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), EXCHANGES[pool.role])
     speculation = speculation_of(scenario, pool)
     return ledger(
         machine.model,
         machine.gpu,
         machine.engine,
-        weight_dtype=scenario.weight_dtype,
+        weight_dtype=weight_dtype_of(scenario, pool),
         kv_dtype=scenario.kv_dtype,
         tensor=parallel.tensor,
         gpu_memory_utilization=pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization,
@@ -258,8 +274,8 @@ def memory_of(
         num_gpu_blocks=pool.num_gpu_blocks,
         pipeline=parallel.pipeline,
         data=data,
-        expert=parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data,
-        extra_memory=_extra_memory(scenario, pool, machine, parallel.tensor),
+        expert=expert,
+        extra_memory=None if speculation is None else speculation.extra_memory(shard),
         buffer_bytes=0.0 if exchange is None else exchange.buffer_bytes,
         most_chunk=_most_chunk(scheduler, speculation),
         max_model_len=pool.max_model_len,
@@ -275,13 +291,6 @@ def _most_chunk(scheduler: Scheduler | None, speculation: SpeculationSetup | Non
     return None if chunk is None else max(chunk, n_slots)
 
 
-def _extra_memory(scenario: "Experiment", pool: "Pool", machine: Machine, tensor: int) -> ExtraMemory | None:
-    """Return the memory of a draft model, or None."""
-    speculation = speculation_of(scenario, pool)
-    target = Shard(machine.model, scenario.weight_dtype, scenario.kv_dtype, tensor, min(tensor, pool.parallel.expert))
-    return None if speculation is None else speculation.extra_memory(target)
-
-
 def step_cost_of(scenario: "Experiment", pool: "Pool", machine: Machine) -> StepCost:
     """Return the step costs of a pool's target before the pool is resolved. Raises CalibrationError."""
     calibration = calibration_of(pool)
@@ -290,7 +299,7 @@ def step_cost_of(scenario: "Experiment", pool: "Pool", machine: Machine) -> Step
         machine.gpu,
         machine.engine,
         kernels=None if calibration is None else Calibrated(machine.gpu, calibration, machine.engine),
-        weight_dtype=scenario.weight_dtype,
+        weight_dtype=weight_dtype_of(scenario, pool),
         kv_dtype=scenario.kv_dtype,
         tensor=pool.parallel.tensor,
         expert=min(pool.parallel.tensor, pool.parallel.expert),

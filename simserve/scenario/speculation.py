@@ -12,10 +12,13 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.memory import check_rate
 from simserve.scenario.servers import Pool, SpeculationSection
 from simserve.scenario.setup import Machine, step_cost_of
-from simserve.scenario.speculation_setup import MODELS, speculation_of
+from simserve.scenario.speculation_setup import MODELS, speculation_of, weight_dtype_of
 from simserve.schedulers.base import Scheduler
 
 GB = 1e9
+
+PADDED_TOKENS = 128
+"""Tokens by which vocabularies of a family differ through padding (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _with_model(draft: Draft, speculating: _SpeculatingPool) -> SpeculationSecti
     model = draft.looked_up(here, lambda: catalog.load_model(name))
     if model is None:
         return given
-    dtype = given.weight_dtype or model.weight_dtype or draft.scenario.weight_dtype
+    dtype = given.weight_dtype or model.weight_dtype or weight_dtype_of(draft.scenario, speculating.pool)
     if given.weight_dtype is None:
         draft.origins[*speculating.here, "weight_dtype"] = (
             f"model {model.name}" if model.weight_dtype else "weight_dtype"
@@ -148,27 +151,31 @@ def _with_model(draft: Draft, speculating: _SpeculatingPool) -> SpeculationSecti
 
 def _check_model(draft: Draft, speculating: _SpeculatingPool, model: ModelSpec, dtype: str) -> None:
     target, here, tensor = speculating.machine.model, (*speculating.here, "model"), speculating.pool.parallel.tensor
-    bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(target, draft.scenario.weight_dtype))
+    bytes_of = (
+        weights_bytes(Shard(model, dtype)),
+        weights_bytes(Shard(target, weight_dtype_of(draft.scenario, speculating.pool))),
+    )
     if bytes_of[0] > bytes_of[1]:
         sizes = " and ".join(f"{n_bytes / GB:.1f} GB" for n_bytes in bytes_of)
         rule = f"must be smaller than its target {target.name}; their weights take {sizes}"
         draft.problem(here, rule, model.name, "drafts usually have a tenth of the weights or less")
-    if model.vocab_size != target.vocab_size:
+    if abs(model.vocab_size - target.vocab_size) > PADDED_TOKENS:
         vocabulary = f"the {target.vocab_size} tokens of {target.name}"
         rule = f"must have {vocabulary}, which verifies its proposals, not {model.vocab_size}"
         draft.problem(here, rule, model.name, "use a smaller model of the same family")
     if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
         rule = f"is sharded as its target is: parallel.tensor must divide its {model.n_heads} heads"
         draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
-    if model.n_state_layers:
-        rule = "a draft model with a state per request is not supported yet"
-        draft.problem(here, rule, model.name, "use another draft")
 
 
 def _check_timed(draft: Draft, pool: Pool, speculating: _SpeculatingPool) -> None:
     """Check that the calibration has the draft's kernels."""
     if draft.problems.touch(
-        speculating.here, (*speculating.at, "calibration"), (*speculating.at, "parallel"), ("weight_dtype",)
+        speculating.here,
+        (*speculating.at, "calibration"),
+        (*speculating.at, "parallel"),
+        (*speculating.at, "weight_dtype"),
+        ("weight_dtype",),
     ):
         return
     setup = speculation_of(draft.scenario, pool)

@@ -80,10 +80,10 @@ class SpeculationSetup:
         if shard is None:
             return ExtraMemory()
         if self.kind == "draft_model":
-            return ExtraMemory(weights_bytes(shard), shard.kv_bytes_per_token)
+            return ExtraMemory(weights_bytes(shard), shard)
         stage = replace(next(stages(shard.model)), is_first=False, is_last=False)
         joining_bytes = 2 * hidden * hidden * ACTIVATION_BYTES
-        return ExtraMemory(weights_bytes(shard, stage) + joining_bytes, shard.kv_bytes_per_token)
+        return ExtraMemory(weights_bytes(shard, stage) + joining_bytes, shard)
 
     def running_cost(self, target: StepCost) -> SpeculativeCost:
         """Return the cost of steps that propose and verify."""
@@ -145,8 +145,14 @@ class SpeculationSetup:
         draft = self.draft_cost(target)
         if draft is None:
             return FreeDrafting()
-        windows = tuple(group for group in draft.shard.model.groups if group.window is not None)
-        return ModelDrafting(draft, self.n_proposed, windows)
+        return ModelDrafting(
+            draft, self.n_proposed, sum(group.window is not None for group in draft.shard.model.groups)
+        )
+
+
+def weight_dtype_of(scenario: "Experiment", pool: "Pool") -> str:
+    """Return the weight dtype of a pool: its own, else the scenario's."""
+    return pool.weight_dtype or scenario.weight_dtype
 
 
 def speculation_of(scenario: "Experiment", pool: "Pool") -> SpeculationSetup | None:
@@ -157,7 +163,7 @@ def speculation_of(scenario: "Experiment", pool: "Pool") -> SpeculationSetup | N
     model = None if speculation.model is None else catalog.load_model(speculation.model)
     if model is not None and pool.max_model_len is not None:
         model = model.within(pool.max_model_len)
-    dtype = speculation.weight_dtype or scenario.weight_dtype
+    dtype = speculation.weight_dtype or weight_dtype_of(scenario, pool)
     return SpeculationSetup(speculation.kind, speculation.rates, speculation.propose_s, model, dtype)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from simserve.state.cohort import NO_FINISH, Cohort
-from simserve.state.id_drops import IdDrops
+from simserve.state.id_drops import IdDrops, NIds
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 
@@ -33,10 +33,10 @@ class GroupedCohort(Cohort):
         "next_bend_step",
     )
 
-    def __init__(self, layers: LayerBlocks, *, has_ids: bool = False) -> None:
+    def __init__(self, layers: LayerBlocks, n_ids: NIds | None = None) -> None:
         super().__init__(layers.block_size)
         self.layers = layers
-        self._drops = IdDrops(self, layers) if has_ids else None
+        self._drops = None if n_ids is None else IdDrops(self, layers, n_ids)
         self._window_keys = [0] * len(layers.windows)
         self._n_rising = [0] * len(layers.windows)
         self._frees = [0] * layers.block_size

@@ -1,10 +1,14 @@
 """IdDrops: the steps in which windows leave blocks of decoding requests that have an id."""
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
+
+NIds = Callable[[Request], int]
+"""Returns how many blocks of a request, from its first on, have an id or get one."""
 
 
 class IdDrops:
@@ -13,11 +17,12 @@ class IdDrops:
     The prefix cache needs their order, so a run ends with such a step. Blocks without an id are only counted.
     """
 
-    __slots__ = ("_ahead", "_cohort", "_joined", "_layers", "_n_joins", "due", "next_step")
+    __slots__ = ("_ahead", "_cohort", "_joined", "_layers", "_n_ids", "_n_joins", "due", "next_step")
 
-    def __init__(self, cohort: Cohort, layers: LayerBlocks) -> None:
+    def __init__(self, cohort: Cohort, layers: LayerBlocks, n_ids: NIds) -> None:
         self._cohort = cohort
         self._layers = layers
+        self._n_ids = n_ids
         self._ahead: list[tuple[int, int, Request]] = []
         """Heap of (step, number of the join, member), with some members that have left."""
         self._joined: dict[Request, int] = {}
@@ -30,6 +35,8 @@ class IdDrops:
 
     def join(self, request: Request) -> None:
         """Add a member of the cohort."""
+        if not self._n_ids(request):
+            return
         self._n_joins += 1
         self._joined[request] = self._n_joins
         self._add(request, self._n_joins)
@@ -37,8 +44,8 @@ class IdDrops:
 
     def leave(self, request: Request) -> None:
         """Remove a member."""
-        del self._joined[request]
-        self._find_next()
+        if self._joined.pop(request, None) is not None:
+            self._find_next()
 
     def advance(self) -> int:
         """Note the members that are due after a run of steps; return their blocks that left windows in its last step,
@@ -56,7 +63,7 @@ class IdDrops:
 
     def _add(self, request: Request, number: int) -> None:
         n_tokens = self._cohort.stored_tokens(request)
-        target = self._layers.next_drop(n_tokens, len(request.chains[self._layers.block_size]))
+        target = self._layers.next_drop(n_tokens, self._n_ids(request))
         if target is not None:
             heappush(self._ahead, (self._cohort.step_with(request, target), number, request))
 

@@ -54,9 +54,9 @@ class KvPool:
     def reserve(self, n_blocks: int) -> None:
         """Reserve free blocks."""
         self.reserved_blocks += n_blocks
-        self.free_blocks -= n_blocks
-        if self.free_blocks < self.least_free_blocks:
-            self.least_free_blocks = self.free_blocks
+        self.free_blocks = free_blocks = self.free_blocks - n_blocks
+        if free_blocks < self.least_free_blocks:
+            self.least_free_blocks = free_blocks
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
         """Put tokens into reserved or free blocks."""
@@ -64,9 +64,9 @@ class KvPool:
         if from_reserved:
             self.reserved_blocks -= n_blocks
             return
-        self.free_blocks -= n_blocks
-        if self.free_blocks < self.least_free_blocks:
-            self.least_free_blocks = self.free_blocks
+        self.free_blocks = free_blocks = self.free_blocks - n_blocks
+        if free_blocks < self.least_free_blocks:
+            self.least_free_blocks = free_blocks
 
     def drop(self, n_blocks: int, to_reserved: bool) -> None:
         """Free blocks of a request that goes on, or those for its proposed tokens; reserved blocks stay so."""

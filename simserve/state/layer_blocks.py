@@ -21,35 +21,88 @@ class LayerBlocks:
     """Groups with a window or chunk that a request can fill, and how many of the n_growing blocks are theirs. States
     that a prefix cache keeps come last."""
     n_states: int = 0
-    """Blocks of a request's other states, whatever its length."""
+    """Blocks of a request's other states, whatever its length; those of a draft model included."""
     most_chunk: int | None = None
     """Most tokens that a step adds to a request; None: whole prompts."""
+    draft: "LayerBlocks | None" = None
+    """Blocks that the layers of a draft model take besides, perhaps for another number of tokens: one of the two is a
+    multiple of the other."""
+
+    @property
+    def id_tokens(self) -> int:
+        """Tokens of a block with a content id: those of the smallest blocks."""
+        return self.block_size if self.draft is None else min(self.block_size, self.draft.block_size)
+
+    @property
+    def common_tokens(self) -> int:
+        """Least number of tokens that fills whole blocks of all layers."""
+        return self.block_size if self.draft is None else max(self.block_size, self.draft.block_size)
+
+    @property
+    def all_windows(self) -> list[tuple[LayerGroup, int, int]]:
+        """Groups with a window, their blocks for the same tokens, and the tokens of a block: attention of the model and
+        of its draft, then states."""
+        windows = [(*window, self.block_size) for window in self.windows]
+        if self.draft is not None:
+            windows += [(*window, self.draft.block_size) for window in self.draft.windows]
+        return sorted(windows, key=lambda window: not window[0].attends)
+
+    @property
+    def kinds(self) -> list[tuple[LayerGroup | None, int]]:
+        """The group of each block that layers take for the same tokens, and its tokens; None for layers without a
+        window, which come last."""
+        kinds: list[tuple[LayerGroup | None, int]] = [
+            (group, size) for group, n_parts, size in self.all_windows for _ in range(n_parts)
+        ]
+        kinds += [(None, self.block_size)] * self.n_whole
+        return kinds if self.draft is None else kinds + [(None, self.draft.block_size)] * self.draft.n_whole
+
+    def filled(self, n_tokens: Any) -> Any:
+        """Return the blocks that n_tokens of a request lie in, those that windows have freed included. A number, or an
+        array."""
+        n_blocks = self.n_growing * -(-n_tokens // self.block_size)
+        return n_blocks if self.draft is None else n_blocks + self.draft.filled(n_tokens)
+
+    def tokens_in(self, n_blocks: int) -> int:
+        """Return the most tokens, in whole blocks with an id, that n_blocks hold if no window frees any of them."""
+        size, common = self.id_tokens, self.common_tokens
+        n_common: int = self.filled(common)
+        if not n_common:
+            return n_blocks * size
+        n_tokens = n_blocks // n_common * common
+        while self.filled(n_tokens + size) <= n_blocks:
+            n_tokens += size
+        return n_tokens
+
+    def tokens_to_fill(self, n_blocks: int) -> int:
+        """Return the fewest tokens, in whole blocks with an id, that fill n_blocks if no window frees any of them."""
+        n_tokens = self.tokens_in(n_blocks)
+        return n_tokens if self.filled(n_tokens) >= n_blocks else n_tokens + self.id_tokens
 
     def held(self, n_tokens: Any) -> Any:
         """Return the blocks of a request between steps, with n_tokens computed; 0 for none. A number, or an array."""
-        n_blocks = self.n_growing * -(-n_tokens // self.block_size) + self.n_states * (n_tokens > 0)
-        return n_blocks - self.dropped(n_tokens)
+        return self.filled(n_tokens) + self.n_states * (n_tokens > 0) - self.dropped(n_tokens)
 
     def dropped(self, n_tokens: Any) -> Any:
         """Return the blocks that windows have freed, of a request with n_tokens computed. A number, or an array."""
-        return sum(n_parts * (group.first_kept(n_tokens) // self.block_size) for group, n_parts in self.windows)
+        n_blocks = sum(n_parts * (group.first_kept(n_tokens) // self.block_size) for group, n_parts in self.windows)
+        return n_blocks if self.draft is None else n_blocks + self.draft.dropped(n_tokens)
 
     def next_drop(self, n_tokens: int, n_ids: int) -> int | None:
-        """Return the least number of tokens, above n_tokens, with which a window has left one more of the first n_ids
-        blocks; None: it has left them all."""
+        """Return the least number of tokens, above n_tokens, with which a window has left one more block of the first
+        n_ids ids; None: it has left them all."""
         targets = []
-        for group, _ in self.windows:
-            window, first = group.window or 0, int(group.first_kept(n_tokens)) // self.block_size
-            if first < n_ids:
-                end = (first + 1) * self.block_size
+        for group, n_parts, size in self.all_windows:
+            window, first = group.window or 0, int(group.first_kept(n_tokens)) // size
+            end = (first + 1) * size
+            if n_parts and end <= n_ids * self.id_tokens:
                 targets.append(-(-end // window) * window if group.kind == "chunked" else end + window - 1)
         return min(targets, default=None)
 
     def begun(self, n_tokens: int, n_next: int) -> int:
         """Return the blocks that a step of n_next tokens takes after n_tokens computed."""
-        size = self.block_size
-        n_blocks = -(-(n_tokens + n_next) // size) - -(-n_tokens // size)
-        return self.n_growing * n_blocks + (0 if n_tokens else self.n_states)
+        n_blocks: int = self.filled(n_tokens + n_next) - self.filled(n_tokens)
+        return n_blocks + (0 if n_tokens else self.n_states)
 
     def most(self, n_tokens: int, n_found: int = 0) -> int:
         """Return the most blocks that a request of n_tokens ever takes besides those of its hit, of n_found tokens,
@@ -59,7 +112,7 @@ class LayerBlocks:
         for group, n_parts in self.windows:
             n_behind = n_found // size - group.first_kept(n_found) // size
             n_most += n_parts * min(n_blocks, self._most_kept(group) - n_behind)
-        return n_most
+        return n_most if self.draft is None else n_most + self.draft.most(n_tokens, n_found)
 
     @property
     def n_whole(self) -> int:
@@ -71,11 +124,11 @@ class LayerBlocks:
         low, high = 0, 1 << 40  # in blocks of tokens
         while low < high:
             middle = (low + high + 1) // 2
-            if self.most(middle * self.block_size) <= n_blocks:
+            if self.most(middle * self.id_tokens) <= n_blocks:
                 low = middle
             else:
                 high = middle - 1
-        return low * self.block_size
+        return low * self.id_tokens
 
     def _most_kept(self, group: LayerGroup) -> int:
         """Return the most blocks of tokens that a window and the tokens of a step lie in."""

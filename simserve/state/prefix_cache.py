@@ -177,12 +177,17 @@ class PrefixCache:
                     if block in self._copies:
                         own_blocks += self._frees_a_copy(block, run.n_holders, copies)
         if own_blocks:
-            self._rest(BlockRun(0, own_blocks, []))
+            self._rest_unnamed(own_blocks)
         for run in reversed(free):
             self._rest(run)
         self.pinned_blocks -= n_free
         self.idle_blocks += n_free + own_blocks
         return n_free + own_blocks
+
+    def add_idle(self, n_blocks: int) -> None:
+        """Add idle blocks without ids, the last to evict."""
+        self.idle_blocks += n_blocks
+        self._rest_unnamed(n_blocks)
 
     # -- with copies outside of the GPU: blocks go by `keys`, which here are their ids --------------------------------
 
@@ -190,8 +195,8 @@ class PrefixCache:
         """Return the blocks in which a request with n_tokens computed holds its first n ids, the first ids first."""
         return chain[:n]
 
-    def n_ids(self, keys: Chain) -> int:
-        """Return how many ids blocks are of."""
+    def n_ids(self, keys: Chain, chain: Chain, n: int) -> int:
+        """Return how many of the first n ids blocks are of."""
         return len(keys)
 
     def match_beyond(self, chain: Chain, most: int, beyond: Beyond) -> int:
@@ -297,6 +302,15 @@ class PrefixCache:
         self._idle[self._n_runs] = run
         if first:
             self._idle.move_to_end(self._n_runs, last=False)
+
+    def _rest_unnamed(self, n_blocks: int) -> None:
+        """Add idle blocks without ids to the eviction order, in a run with those before them."""
+        last = next(reversed(self._idle), -1)
+        run = self._idle.get(last)
+        if run is not None and not run.ids:
+            run.high += n_blocks
+        else:
+            self._rest(BlockRun(0, n_blocks, []))
 
     def _frees_a_copy(self, block: int, n_left: int, mine: set[int]) -> bool:
         """Release an id present more than once, with n_left holders remaining; return whether its blocks become free:

@@ -22,7 +22,7 @@ def segment(load: Load, first_frac: float, length_frac: float, end_s: float) -> 
     first = min(round(first_frac * len(begins)), len(begins) - n)
     last = first + n
     if load.trace.dependencies is None:
-        return replace(load, trace=load.trace.take(slice(first, last)))
+        return replace(load, trace=load.trace.take(np.arange(first, last)))  # a copy, so that the rest can go
     is_inside = np.zeros(len(load.trace), np.bool_)
     is_inside[begins[first:last]] = True
     rows = np.flatnonzero(is_inside[load.trace.dependencies.first_rows()])

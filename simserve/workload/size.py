@@ -12,8 +12,8 @@ from simserve.workload.arrivals.base import Arrivals
 MOST_REQUESTS = 10**8
 """Limit on the requests of a run."""
 
-BYTES_PER_REQUEST = 1_000
-"""Memory of a request in a run, its steps and tables included (docs/speed.md: 0.8 to 1.3 GB for a million)."""
+BYTES_PER_REQUEST = 300
+"""Memory of a request in a run (docs/speed.md); those of sessions and shared prefixes take most."""
 
 S_PER_REQUEST = 25e-6
 """Time of a request in a run (docs/speed.md: 20 to 30 us)."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from simserve import catalog
 from simserve.catalog.specs import LayerGroup, ModelSpec
+from simserve.cost.drafting import one_layer
 from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.memory import stages
 from simserve.cost.ops import Shard
@@ -100,6 +101,74 @@ def test_one_group_holds_what_a_plain_pool_counts() -> None:
     plain = layout(LLAMA)
     assert [plain.blocks.most(n) for n in (1, 16, 17, 1000)] == [1, 1, 2, 63]
     assert plain.block_bytes == 16 * Shard(LLAMA).kv_bytes_per_token
+
+
+def test_a_draft_of_smaller_layers_has_larger_blocks() -> None:
+    """Gemma 3 1B before 27B: 1,024 bytes a token and layer, and 8,192; 4 full layers are the fewest of any kind."""
+    target, draft = (Shard(catalog.load_model(name)) for name in ("gemma-3-27b", "gemma-3-1b"))
+    held = kv_layout(target, 16, 8192, draft=draft)
+    assert (held.n_layers, held.block_size, held.block_bytes) == (4, 16, 4 * 16 * 8192)
+    rows = [(part.group.kind, part.group.n_layers, part.is_draft, part.n_parts) for part in held.parts]
+    assert rows == [
+        ("windowed", 52, False, 13),
+        ("full", 10, False, 3),
+        ("windowed", 22, True, 6),
+        ("full", 4, True, 1),
+    ]
+    of_target = 13 * (-(-(1023 + 8192) // 16) + 1), 3 * 131_072 // 16
+    of_draft = 6 * (-(-(511 + 8192) // 128) + 1), 131_072 // 128
+    assert held.blocks_by_group(131_072) == (*of_target, *of_draft) == (7501, 24_576, 414, 1024)
+    assert (held.blocks.most(131_072), held.blocks_per_tokens) == (33_515, 16 + 7 / 8)
+    assert [held.blocks.filled(n) for n in (1, 16, 17, 128, 129)] == [23, 23, 39, 8 * 16 + 7, 9 * 16 + 14]
+    assert held.bytes_by_group(131_072)[-1] == 131_072 * 4 * 1024
+    many = held.blocks.filled(128_000) * held.block_bytes / 128_000  # with 2 layers of padding on either side
+    assert many == (64 * 8192 + 28 * 1024) == 552_960
+
+
+def test_layers_of_a_draft_share_the_blocks_of_layers_alike() -> None:
+    """Llama 3.2 1B before gpt-oss: 16 full layers and 18, 2,048 bytes a token and layer, take two blocks of 18."""
+    draft = Shard(catalog.load_model("llama-3.2-1b"))
+    held = kv_layout(Shard(OSS), 16, 1024, draft=draft)
+    assert (held.n_layers, held.block_bytes) == (18, 18 * 16 * 2048)
+    assert held.blocks.filled(16) == 3
+    assert held.blocks.most(131_072) == 2 * 8192 + -(-(127 + 1024) // 16) + 1
+    assert held.bytes_by_group(131_072)[-1] == 131_072 * 16 * 2048
+    eagle = kv_layout(Shard(OSS), 16, 1024, draft=Shard(one_layer(OSS)))
+    assert (eagle.n_layers, eagle.blocks.filled(16)) == (19, 2)  # 18 with a window are padded
+    assert (eagle.stage_bytes([9, 9]), eagle.stage_bytes([18, 18])) == (10 * 16 * 2048, 19 * 16 * 2048)
+
+
+def test_a_block_holds_model_and_draft_where_all_layers_keep_the_same() -> None:
+    draft = Shard(catalog.load_model("llama-3.2-1b"))
+    plain = kv_layout(Shard(LLAMA), 16, 1024, draft=draft)
+    assert (plain.is_plain, plain.block_bytes) == (True, 16 * (32 * 4096 + 16 * 2048))
+    window = LayerGroup("windowed", 32, 512)
+    both = kv_layout(Shard(grouped(window)), 16, 1024, draft=Shard(grouped(replace(window, n_layers=4))))
+    assert (both.blocks.filled(16), both.block_bytes) == (1, 16 * 36 * 4096)
+    assert both.stage_bytes([16]) == 16 * (16 + 4) * 4096
+    assert [group for group, _, _ in both.blocks.all_windows] == [window, replace(window, n_layers=4)]
+    never_filled = kv_layout(Shard(grouped(window)), 16, 1024, 512, draft=Shard(grouped(LayerGroup("full", 4))))
+    assert never_filled.is_plain and never_filled.block_bytes == 16 * 36 * 4096
+
+
+def test_a_draft_of_larger_layers_gives_its_target_larger_blocks_and_odd_ones_are_padded() -> None:
+    windows = grouped(LayerGroup("windowed", 16, 512), LayerGroup("full", 16))
+    large, odd = (replace(LLAMA, n_kv_heads=n, n_layers=4, groups=(LayerGroup("full", 4),)) for n in (16, 12))
+    held = kv_layout(Shard(windows), 16, 1024, draft=Shard(large))
+    assert held.blocks.draft is not None and held.block_bytes == 4 * 16 * 8192
+    assert (held.blocks.block_size, held.blocks.draft.block_size, held.block_size) == (32, 16, 16)
+    assert [held.blocks.filled(n) for n in (16, 32, 33)] == [4 + 4 + 1, 4 + 4 + 2, 8 + 8 + 3]
+    padded = kv_layout(Shard(windows), 16, 1024, draft=Shard(odd))
+    assert (padded.blocks.block_size, padded.block_bytes) == (16, 4 * 16 * 6144)
+
+
+def test_states_of_a_draft_count_beside_those_of_its_target() -> None:
+    small = replace(NEXT, n_layers=16, groups=(LayerGroup("state", 12), LayerGroup("full", 4)))
+    alone = kv_layout(Shard(LLAMA), 16, 1024, n_states=3, draft=Shard(small))
+    assert alone.block_size == 272  # a state of Qwen3-Next fills 536 tokens of its own 2,048 bytes a layer
+    assert alone.blocks.draft is not None
+    assert (alone.blocks.n_states, alone.blocks.draft.n_states) == (3 * 3, 0)
+    assert alone.blocks.most(1) == 9 + 8 + 1
 
 
 KINDS = st.sampled_from([("full", None), ("windowed", 24), ("windowed", 4096), ("chunked", 64), ("state", None)])

@@ -46,6 +46,9 @@ def test_proposing_nothing_costs_nothing() -> None:
         assert none.step_ps(shape) == LLAMA.step_ps(shape)
 
 
+SMALL_AND_LARGE = "llama-3.2-1b", "llama-3.1-8b"
+
+
 def test_a_draft_model_takes_a_decode_step_of_its_own_for_each_token() -> None:
     small = cost_of("llama-3.2-1b")
     how = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, small.shard.model)
@@ -56,23 +59,38 @@ def test_a_draft_model_takes_a_decode_step_of_its_own_for_each_token() -> None:
     assert cost.step_ps(decode(8, 1000)) == ngram.step_ps(decode(8, 1000)) + cost.draft_ps(0, 0, 0, 8, 8000)
 
 
-def test_a_drafts_windows_count_as_if_every_context_filled_them() -> None:
+def test_the_windows_of_a_draft_count_what_they_attend_in_each_pass() -> None:
     small = replace(cost_of("llama-3.2-1b").shard.model, groups=(LayerGroup("windowed", 12, 64), LayerGroup("full", 4)))
     draft = StepCost(small, H100, IDEAL)
     cost = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, small).running_cost(LLAMA)
     (slope_ps,), (intercept_ps, full_ps) = draft.window_slopes(8), draft.decode_line(8)
     alone_ps = draft.tokens_ps(8) + draft.sampled_ps(8) + intercept_ps
-    windows_ps, later_ps = 8 * 64 * slope_ps, full_ps * 8 * (0 + 1 + 2 + 3)
+    later_ps = full_ps * 8 * (0 + 1 + 2 + 3)
     assert slope_ps > 0 and full_ps == pytest.approx(slope_ps / 3, abs=1)
-    assert cost.draft_ps(0, 0, 0, 8, 8000) == 4 * (alone_ps + windows_ps + full_ps * 8000) + later_ps
-    n = 512  # of one prompt: all tokens but the first attend a whole window, in pairs that are bounded by it
+    assert cost.draft_ps(0, 0, 0, 8, 8000) == 4 * (alone_ps + full_ps * 8000) + later_ps
+    assert cost.draft_windows_ps(0, [], 8, [8 * 64]) == 4 * 8 * 64 * slope_ps
+    assert cost.window_slopes(8) == (4 * slope_ps,)
+    n = 512
     prompt_ps = draft.tokens_ps(n) + draft.prefill_ps(n, n * (n + 1) // 2, n)
-    expected_ps = prompt_ps + draft.prefill_windows_ps(n, [(n * 64, n)])
-    assert cost.draft_ps(n, n * (n + 1) // 2, n, 0, 0) == expected_ps
-    chunked = replace(small, groups=(LayerGroup("chunked", 12, 64), LayerGroup("full", 4)))
-    cost = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, chunked).running_cost(LLAMA)
-    expected_ps = prompt_ps + draft.prefill_windows_ps(n, [(n * 65 // 2, n)])
-    assert cost.draft_ps(n, n * (n + 1) // 2, n, 0, 0) == expected_ps
+    assert cost.draft_ps(n, n * (n + 1) // 2, n, 0, 0) == prompt_ps
+    reads = [small.groups[0].reads(0, n)]
+    assert cost.prefill_windows_ps(n, reads) == draft.prefill_windows_ps(n, reads) > 0
+
+
+def test_windows_of_target_and_draft_each_cost_their_own_part() -> None:
+    groups = LayerGroup("windowed", 8, 64), LayerGroup("full", 8)
+    small, target_model = (replace(cost_of(name).shard.model, groups=groups, n_layers=16) for name in SMALL_AND_LARGE)
+    target, draft = StepCost(target_model, H100, IDEAL), StepCost(small, H100, IDEAL)
+    cost = SpeculationSetup("draft_model", (0.7,) * 2, 0.0, small).running_cost(target)
+    alone = SpeculationSetup("ngram", (0.7,) * 2, 0.0).running_cost(target)
+    assert cost.window_slopes(4) == (*alone.window_slopes(4), 2 * draft.window_slopes(4)[0])
+    assert cost.prefill_windows_ps(9, [(9, 9), (0, 0)]) == target.prefill_windows_ps(9, [(9, 9)]) + (
+        draft.prefill_windows_ps(9, [(0, 0)])
+    )
+    without = replace(small, groups=(LayerGroup("full", 16),))
+    plain = SpeculationSetup("draft_model", (0.7,) * 2, 0.0, without).running_cost(target)
+    later_ps = [how.decode_line(4)[0] - how.draft_line(4)[0] for how in (cost, plain)]
+    assert later_ps[0] == later_ps[1]  # proposals that the target verifies attend none of the draft's windows
 
 
 def test_proposals_attend_keys_of_their_own_where_attention_is_sparse() -> None:

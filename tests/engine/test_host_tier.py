@@ -6,14 +6,18 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from simserve.catalog.specs import LayerGroup
 from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
-from simserve.engine.host_tier import HostCounts
+from simserve.engine.host_tier import HostCounts, HostTier
+from simserve.engine.memory import CachingMemory, CachingPool
+from simserve.engine.recorder import Recorder
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked, FairShares
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
@@ -257,6 +261,41 @@ def test_what_is_read_goes_in_after_the_evictions_of_earlier_steps() -> None:
         assert instants(cluster, "scheduled_ps")[5:] == [2060, scheduled_ms]
         assert column(cluster, "host_cached_tokens")[5:] == [4, n_read]
         assert column(cluster, "cached_tokens")[5:] == [8, 4]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_where_a_policy_reserves_a_read_pays_for_windows_that_it_shares(leaves: bool) -> None:
+    # A block of 2 tokens in each kind of layer. Behind 12 tokens a window of 5 keeps blocks 4 and 5 of 6; block 3 is
+    # evicted. A read of 5 blocks shares block 4 and brings block 3. If the first request leaves block 4 meanwhile, the
+    # second one alone has it, and what it paid for both is the first one's again.
+    layers = LayerBlocks(2, 2, ((LayerGroup("windowed", 1, 5), 1),))
+    pool, tier = CachingPool(40, 2, layers), HostTier(HostTierSpec(100, 1e-3, offloads=True, overlaps=True))
+    memory = CachingMemory(pool, Recorder(2, 1), tier, reserves=True)
+    first, second = Request(0, 0, 16, 4), Request(1, 0, 12, 2)
+    first.chains = second.chains = {2: range(8)}
+    first.reserved_blocks = pool.most_blocks(20)
+
+    def compute(n_tokens: int) -> None:
+        pool.take(layers.begun(first.prefilled_tokens, n_tokens), from_reserved=True)
+        n_before, first.prefilled_tokens = first.prefilled_tokens, first.prefilled_tokens + n_tokens
+        memory.computed(first, n_before)
+        memory.drop(first, (n_before, first.prefilled_tokens), to_reserved=True)
+
+    memory.admit(first)
+    compute(12)
+    pool.keep_within(0)
+    assert (pool.used_blocks, pool.reserved_blocks) == (6 + 2, 12)
+    assert memory.reads_first(second)
+    assert (pool.used_blocks, pool.reserved_blocks) == (9, 13)
+    if leaves:
+        compute(2)
+        assert (pool.used_blocks, pool.reserved_blocks) == (11, 11)
+    tier.copy(0)
+    memory.end_reads(memory.reading[second].end_ps)
+    pool.cache.check()
+    assert (pool.used_blocks, pool.reserved_blocks) == ((7 + 2, 11) if leaves else (8, 12))
+    memory.release(first, first.prefilled_tokens)
+    assert pool.free_blocks == 40
 
 
 # -- a store that two replicas share, which take turns -----------------------------------------------------------------

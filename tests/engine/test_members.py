@@ -1,5 +1,6 @@
 """Members that join and leave, worked out by hand: one request at a time, prompts of 1 ms a token, 1 ms an answer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,11 @@ from simserve.routers.base import Router
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.continuous import Continuous
+from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
+from simserve.state.view import LoadView
 from simserve.workload.trace import Prefixes, Trace
-from tests.agreement import own
+from tests.agreement import assert_agreement, own, run_both
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 from tests.oracle_fleet import Change, Script
 
@@ -168,3 +171,31 @@ def test_the_blocks_of_requests_that_lose_their_decode_replica_are_freed_in_the_
     cluster = run(roles, load, Change(10 * MS, "fail", 1), disaggregation=link)
     assert cluster.recorder.columns["status"].tolist() == [4, 4, 1, 1]
     assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 0, 0, 4]
+
+
+class AllButFive(Splitter):
+    """Only prompts of five tokens are decoded elsewhere."""
+
+    keeps = True
+
+    def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
+        return "apart" if request.prompt_tokens == 5 else "prefill"
+
+
+def test_a_lost_prompt_frees_its_blocks_where_its_chunk_ends_after_what_decoding_requests_free() -> None:
+    """In the step from 20 to 30 ms the first request decodes its last token, and a prompt is computed of which the
+    decode replica fails. Of 12 blocks 11 were used; a prompt of 7 takes the empty one and six of the first request, so
+    the last prompt finds all of the lost one that it may."""
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=9)
+    setup = replica_setup(policy, LineCost(step=10 * MS), n_blocks=12, block_size=1)
+    roles: list[ReplicaSetup] = [replace(setup, role="prefill", caches_prefixes=True), replace(setup, role="decode")]
+    ids = np.array([1, 2, 3, 4, 11, 12, 13, 14, 15, 11, 12, 13, 14, 15, 16], np.int64)
+    load = trace([0.0, 0.015, 0.04, 0.06], [4, 5, 7, 6], [3, 2, 1, 1])
+    load = replace(load, prefixes=Prefixes.from_ids(1, ids, np.array([0, 4, 9, 9, 15])))
+    link, lost = LinkSpec(1e-9, 0), Change(25 * MS, "fail", 1)
+    cluster, truth = run_both(
+        roles, RoundRobin, load, None, link=link, is_pushed=True, splitter=AllButFive(), changes=[lost]
+    )
+    assert_agreement(roles, cluster, truth)
+    assert cluster.recorder.columns["status"].tolist() == [1, 4, 1, 1]
+    assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 0, 0, 5]

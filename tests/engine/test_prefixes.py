@@ -138,6 +138,19 @@ def test_who_was_preempted_computes_all_again_where_blocks_do_not_keep_their_con
     assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 8]
 
 
+def test_a_blocked_request_fits_once_others_have_taken_a_block_of_what_it_finds() -> None:
+    # Six blocks, chunks of one. At 20 ms the last has two blocks and one token, and is preempted, as it and the first
+    # need two blocks and one is free. At 30 the third leaves a block: the last needs three, the two it would find and
+    # one, and three are free, but the second takes one in the next step. It takes one that the last would find, so at
+    # 40 two are needed and free. The last computes four tokens, and the fifth in a block that the first has left at 50.
+    policy = Chunked(long_prefill_token_threshold=4, max_num_seqs=10, scheduler_reserve_full_isl=False)
+    load = trace([0.0] * 4, [3, 2, 2, 8], [5, 8, 3, 2])
+    cluster = serve(replace(keeping(n_blocks=6), scheduler=policy), load)
+    assert instants(cluster, "preempted_ps") == [0, 0, 0, 20]
+    assert instants(cluster, "finish_ps") == [50, 80, 30, 60]
+    assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 0, 0, 4]
+
+
 def test_free_blocks_are_taken_in_the_order_in_which_they_were_freed_and_last_blocks_first() -> None:
     # Ten blocks, three each for two requests that are preempted one after the other. The second takes its own back,
     # which leaves in order: four that never held anything, and the three of the first, its last one first.

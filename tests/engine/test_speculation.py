@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simserve.catalog.specs import LayerGroup
 from simserve.cost.drafting import FreeDrafting, ModelDrafting
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.decode import Speculation
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.chunked import Chunked
 from simserve.state.acceptance import Acceptance
+from simserve.state.layer_blocks import LayerBlocks
 from tests.agreement import engine_steps, token_times
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
@@ -48,6 +50,25 @@ def test_a_step_has_the_time_of_its_drafts_and_of_what_it_verifies() -> None:
     assert first["end_ps"] - first["start_ps"] == verify_ps + drafts_ps
     assert second["end_ps"] - second["start_ps"] == verify_ps + 10 + drafts_ps + 2  # a key more, for each
     assert cluster.replicas[0].decode.drafting_ps == 50_000 + 10 * 20 + 10 + 2 * drafts_ps + 2
+
+
+def test_a_window_of_the_draft_costs_and_frees_by_itself() -> None:
+    """A block of the target is 2 tokens, and one of the draft 4, in a window of 5 tokens: of 8 tokens computed it keeps
+    those from 4 on."""
+    draft_layers = LayerBlocks(4, 1, ((LayerGroup("windowed", 1, 5), 1),), most_chunk=6)
+    layers = LayerBlocks(2, 1, most_chunk=6, draft=draft_layers)
+    setup = replica_setup(cost=MILLISECOND_A_STEP, block_size=2, n_blocks=20)
+    setup = speculating((0.0,), setup, LineCost(windows=(1_000,)))
+    assert isinstance(setup.cost, SpeculativeCost) and isinstance(setup.cost.drafting, ModelDrafting)
+    cost = replace(setup.cost, drafting=replace(setup.cost.drafting, n_windows=1))
+    cluster = serve(replace(setup, layers=layers, cost=cost), trace([0.0], [6], [5]))
+    prefill, *steps = engine_steps(cluster, 0)
+    pairs = 1 + 2 + 3 + 4 + 5 + 5
+    assert prefill["end_ps"] - prefill["start_ps"] == MS + 1_000 * (3 * pairs + 6)
+    assert [step["end_ps"] - step["start_ps"] - MS for step in steps] == [2 * 5 * 1_000] * 4
+    assert cluster.replicas[0].decode.drafting_ps == 1_000 * (3 * pairs + 6) + 4 * 2 * 5 * 1_000
+    # 6 tokens, and after each step room for 8, 9 and 10; of the last two, the draft's window has left 4
+    assert [step["kv_blocks_used"] for step in (prefill, *steps)] == [3 + 2, 3 + 2, 4 + 2, 5 + 3 - 1, 5 + 3 - 1]
 
 
 def test_blocks_are_taken_for_all_proposals_and_kept() -> None:

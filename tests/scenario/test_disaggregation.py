@@ -43,6 +43,19 @@ def test_a_link_that_is_given_is_kept(load: Load, small: str) -> None:
     assert (link.bytes_per_s, link.latency_s, link.shared) == (100e9, 0.0, True)
 
 
+def test_trtllm_takes_the_policy_that_roles_need_unless_one_is_given(load: Load, small: str) -> None:
+    scenario = load(small + POOLS, "engine=trtllm")
+    for index, pool in enumerate(scenario.cluster.pools):
+        assert pool.scheduler is not None
+        assert pool.scheduler["capacity_scheduler_policy"] == "max_utilization"
+        origin = scenario.origins[f"cluster.pools.{index}.scheduler.capacity_scheduler_policy"]
+        assert origin == f"role {pool.role}, which has no prompt with its answer"
+    assert load(scenario.to_yaml()) == scenario
+    (both,) = load(small, "engine=trtllm").cluster.pools
+    assert both.scheduler is not None
+    assert both.scheduler["capacity_scheduler_policy"] == "guaranteed_no_evict"
+
+
 def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> None:
     assert isinstance(load(small + POOLS).build_decode_router(), RoundRobin)  # as for arrivals
     own = load(small + POOLS, "cluster.decode_router=least_kv")
@@ -74,7 +87,7 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
             "'static'; use chunked, prefill_first or sglang",
         ),
         (
-            ["engine=trtllm"],
+            ["cluster.pools.0.scheduler={kind: trtllm, capacity_scheduler_policy: guaranteed_no_evict}"],
             "got 'trtllm'; use scheduler: {kind: trtllm, capacity_scheduler_policy: max_utilization}",
         ),
         (

@@ -181,22 +181,3 @@ def test_prefixes_of_layers_that_keep_different_tokens_are_offloaded_too(load: L
     assert tier is not None and (tier.swaps, tier.offloads) == (True, True)
     (pool,) = explain(scenario).pools
     assert pool.host_tokens == tier.n_blocks // 2 * 16  # a block of each kind of layer for the same tokens
-
-
-def test_reads_block_where_a_policy_reserves_and_layers_keep_different_tokens(
-    load: Load, messages_of: MessagesOf, small: str
-) -> None:
-    text = small.replace("llama-3.1-8b", "gpt-oss-120b") + POOL
-    tier, engine = (
-        "cluster.pools.0.host_tier",
-        ("engine=trtllm", "weight_dtype=mxfp4", "cluster.pools.0.parallel.tensor=2"),
-    )
-    reads = []
-    for policy in ("guaranteed_no_evict", "max_utilization"):
-        scheduler = f"cluster.pools.0.scheduler={{kind: trtllm, capacity_scheduler_policy: {policy}}}"
-        given = load(text, *engine, scheduler, f"{tier}.preemption=recompute").cluster.pools[0].host_tier
-        reads.append(given and given.reads)
-    assert reads == ["blocking", "overlap"]
-    no_evict = "cluster.pools.0.scheduler={kind: trtllm, capacity_scheduler_policy: guaranteed_no_evict}"
-    (message,) = messages_of(text, *engine, no_evict, f"{tier}.reads=overlap")
-    assert message.endswith("keep different tokens, got 'overlap'; use blocking, or a policy that does not reserve")

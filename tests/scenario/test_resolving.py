@@ -39,7 +39,7 @@ def test_the_engines_own_scheduler_has_the_engines_own_knobs_on_this_gpu(load: L
         "max_num_batched_tokens": 8192,  # vllm serve on 70 GiB or more
         "max_num_seqs": 1024,
         "long_prefill_token_threshold": 0,
-        "scheduler_reserve_full_isl": False,  # the engine's version is 0.12
+        "scheduler_reserve_full_isl": True,  # the engine's version is 0.19
         "policy": "fcfs",
         "priority_preemption_threshold": None,
         "vtc": None,
@@ -58,7 +58,7 @@ def test_small_cards_and_exceptions_keep_the_engines_first_knobs(load: Load) -> 
     assert engine_arguments(engine, excepted)["max_num_seqs"] == 256
 
 
-@pytest.mark.parametrize(("version", "reserves"), [(None, False), ("0.18.1", False), ("0.19.0", True), ("0.24", True)])
+@pytest.mark.parametrize(("version", "reserves"), [(None, True), ("0.18.1", False), ("0.19.0", True), ("0.24", True)])
 def test_whether_a_whole_prompt_must_fit_goes_by_the_engines_version(
     load: Load, small: str, version: str | None, reserves: bool
 ) -> None:
@@ -78,7 +78,7 @@ def test_explicit_knobs_come_before_the_engines_and_the_engines_before_the_class
     origins = {key: scenario.origins[f"{HERE}.scheduler.{key}"] for key in ("kind", "max_num_batched_tokens")}
     assert origins == {"kind": "explicit", "max_num_batched_tokens": "explicit"}
     assert scenario.setups[0].scheduler == Chunked(
-        max_num_batched_tokens=4096, max_num_seqs=1024, scheduler_reserve_full_isl=False
+        max_num_batched_tokens=4096, max_num_seqs=1024, scheduler_reserve_full_isl=True
     )
 
 
@@ -91,7 +91,7 @@ def test_another_policy_than_the_engines_has_its_classs_defaults(load: Load, sma
 def test_default_seats_give_way_to_an_explicit_token_budget(load: Load, small: str) -> None:
     scenario = load(small, f"{HERE}.scheduler.max_num_batched_tokens=512")
     assert scenario.setups[0].scheduler == Chunked(
-        max_num_batched_tokens=512, max_num_seqs=512, scheduler_reserve_full_isl=False
+        max_num_batched_tokens=512, max_num_seqs=512, scheduler_reserve_full_isl=True
     )
     assert scenario.origins[f"{HERE}.scheduler.max_num_seqs"] == "no more than max_num_batched_tokens"
 

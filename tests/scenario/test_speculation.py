@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simserve import catalog
+from simserve import catalog, simulate
 from simserve.cost.memory import weights_bytes
 from simserve.cost.ops import Shard
 from simserve.scenario import Scenario
@@ -30,6 +30,19 @@ def test_a_draft_model_is_stored_as_its_target_and_resolves_to_the_same(load: Lo
     assert load(scenario.to_yaml()) == scenario
 
 
+def test_ranks_share_the_experts_of_a_draft_layer_as_those_of_the_model(load: Load, small: str) -> None:
+    text = small.replace("llama-3.1-8b", "deepseek-v3").replace("h100-sxm", "h200-sxm") + "weight_dtype: fp8_block\n"
+    pool = "cluster:\n  pools:\n    - parallel: {data: 8, expert: 8}\n"
+    (plain,), (mtp,) = (
+        load(text + pool + more).setups
+        for more in ("", "      speculation: {kind: mtp, tokens: 1, acceptance: 0.85}\n")
+    )
+    an_expert = 3 * 7168 * 2048
+    more_bytes = mtp.ledger.weights_bytes - plain.ledger.weights_bytes
+    # a layer with 32 of 256 experts, one shared expert, attention and a merging matrix; all experts would be 11 GB
+    assert 33 * an_expert < more_bytes < 33 * an_expert + 0.6e9
+
+
 def test_the_draft_takes_its_weights_and_its_keys_from_the_blocks(load: Load, small: str) -> None:
     (plain,), (with_draft,), (ngram,) = (
         load(text).setups for text in (small, with_it(small, DRAFT), with_it(small, NGRAM))
@@ -50,6 +63,36 @@ def test_a_layer_shares_embeddings_and_heads_and_medusa_has_its_own(load: Load, 
     assert eagle.ledger.block_bytes == plain.ledger.block_bytes * 33 / 32
     (medusa,) = load(with_it(small, "{kind: medusa, tokens: 3, acceptance: 0.6}")).setups
     assert medusa.ledger.weights_bytes - plain.ledger.weights_bytes == 3 * (4096 * 4096 + 4096 * 128256) * 2
+
+
+def test_layers_of_a_draft_are_groups_of_their_own(load: Load, small: str) -> None:
+    """Gemma 3 1B before 27B; its blocks are those of vLLM's hybrid manager (tests/cost/test_kv_groups.py)."""
+    text = small.replace("llama-3.1-8b", "gemma-3-27b")
+    how = "{kind: draft_model, model: gemma-3-1b, tokens: 4, acceptance: 0.7}"
+    (setup,) = load(with_it(text, how, "      max_model_len: 32768\n")).setups
+    assert setup.ledger.block_bytes == 4 * 16 * 8192
+    assert setup.ledger.layout.blocks.filled(128) == 8 * 16 + 7
+    blocks, n_tokens = setup.ledger.layout.blocks, setup.ledger.kv_tokens
+    assert blocks.filled(n_tokens) <= setup.ledger.n_blocks < blocks.filled(n_tokens + 16)
+    kinds = [(group.kind, group.window) for group, _, _ in blocks.all_windows]
+    assert kinds == [("windowed", 1024), ("windowed", 512)]
+
+
+def test_a_draft_with_states_runs(load: Load, small: str) -> None:
+    """Qwen3.5-27B before 122B: the full layers of both share a block, and states for each of three tokens take two."""
+    text = small.replace("llama-3.1-8b", "qwen3.5-122b-a10b").replace("h100-sxm", "b200-sxm")
+    how = "{kind: draft_model, model: qwen3.5-27b, tokens: 2, acceptance: 0.7}"
+    scenario = load(with_it(text, how, "      parallel: {tensor: 4}\n"))
+    (setup,) = scenario.setups
+    layout = setup.ledger.layout
+    assert [(part.group.kind, part.group.n_layers, part.n_parts) for part in layout.parts] == [
+        ("state", 36, 2),
+        ("full", 12, 1),
+        ("state", 48, 2),
+        ("full", 16, 1),
+    ]
+    assert (layout.n_layers, layout.blocks.filled(1), layout.blocks.held(1)) == (28, 1, 1 + 3 * (2 + 2))
+    assert simulate(scenario).summary["requests"]["finished"] == 100
 
 
 def test_no_tokens_are_plain_decoding(load: Load, small: str) -> None:
@@ -82,7 +125,9 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
         ("0.14", "", "parallel: {tensor: 2}", True, True),
         ("0.14", ", async_scheduling: false", "parallel: {tensor: 2}", False, False),
         ("0.14", "", "parallel: {pipeline: 2}", False, False),
-        ("0.15", "", "parallel: {pipeline: 2}", True, False),
+        ("0.19", "", "parallel: {pipeline: 2}", False, False),
+        ("0.20", "", "parallel: {pipeline: 2}", False, False),
+        ("0.15", ", async_scheduling: true", "parallel: {pipeline: 2}", True, False),
         ("0.14", "", "speculation: {kind: eagle, tokens: 3, acceptance: 0.8}", True, True),
         ("0.15", "", f"speculation: {DRAFT}", False, False),
         ("0.15", ", async_scheduling: true", f"speculation: {DRAFT}", True, True),
@@ -175,10 +220,10 @@ def test_what_does_not_go_together_is_a_mistake(
 
 def test_requests_may_not_be_longer_than_the_draft_can_read(messages_of: MessagesOf, load: Load, small: str) -> None:
     how = "{kind: draft_model, model: qwen3-0.6b, tokens: 4, acceptance: 0.7}"
-    qwen = small.replace("llama-3.1-8b", "qwen2.5-72b")
-    fits = ["cluster.pools.0.parallel.tensor=8"]
-    result = messages_of(with_it(qwen, how), *fits)
-    assert any("must have the 152064 tokens" in each for each in result)
+    result = messages_of(with_it(small, how))
+    assert any("must have the 128256 tokens" in each for each in result)
+    padded = load(with_it(small.replace("llama-3.1-8b", "qwen2.5-72b"), how, "      parallel: {tensor: 8}\n"))
+    assert padded.cluster.pools[0].max_model_len == 32768  # 151,936 tokens of the draft and 152,064 are the same
     own = load(with_it(small.replace("llama-3.1-8b", "qwen3-8b"), how))
     assert own.cluster.pools[0].max_model_len == 40960
 

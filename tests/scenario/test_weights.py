@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve import catalog
+from simserve import catalog, simulate
 from simserve.cost.comm import NIC_LATENCY_S, NodeLink
 from simserve.scenario.distortion import Distortion, distorted
 from tests.scenario.conftest import Load, MessagesOf
@@ -55,18 +55,47 @@ def test_another_dtype_than_the_checkpoints_is_a_mistake(messages_of: MessagesOf
 
 def test_fp8_stands_for_fp8_in_blocks_too(load: Load, small: str, tmp_path: Path) -> None:
     path = config(tmp_path / "small-fp8", quantization_config=BLOCKS)
-    assert load(with_model(small, path, "weight_dtype: fp8\n")).weight_dtype == "fp8"
+    scenario = load(with_model(small, path, "weight_dtype: fp8\n"))
+    assert (scenario.weight_dtype, scenario.origins["weight_dtype"]) == (
+        "fp8_block",
+        "fp8 of small-fp8 is scaled in blocks",
+    )
+    assert load(scenario.to_yaml()) == scenario
+    per_tensor = config(tmp_path / "other", quantization_config={"quant_method": "fp8"})
+    assert load(with_model(small, per_tensor, "weight_dtype: fp8\n")).weight_dtype == "fp8"
 
 
-def test_all_pools_have_weights_of_one_dtype(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
+def test_pools_may_have_weights_of_different_dtypes(load: Load, small: str, tmp_path: Path) -> None:
     fp8, int4 = (
         config(tmp_path / name, quantization_config=quantized) for name, quantized in (("fp8", BLOCKS), ("awq", INT4))
     )
     pools = f"cluster:\n  pools:\n    - {{name: a, model: {fp8}}}\n    - {{name: b, model: {int4}}}\n"
-    assert messages_of(small + pools) == [
-        "a.yaml:1: weight_dtype: pools with different weight dtypes are not supported yet: fp8/config.json in "
-        "fp8_block and awq/config.json in int4; use one dtype"
+    scenario = load(small + pools)
+    assert [setup.weight_dtype for setup in scenario.setups] == ["fp8_block", "int4"]
+    assert scenario.origins["cluster.pools.1.weight_dtype"] == "model awq"
+    assert load(scenario.to_yaml()) == scenario
+    weights = [setup.ledger.weights_bytes for setup in scenario.setups]
+    assert weights[0] > weights[1]
+
+
+def test_a_pool_states_a_dtype_of_its_own(load: Load, messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
+    """Prefill computes in fp8 and decode in bf16: the KV cache, which crosses the link, is of one dtype."""
+    roles = "{name: p, role: prefill, weight_dtype: fp8}", "{name: d, role: decode}"
+    text = small + "cluster:\n  pools:\n" + "".join(f"    - {role}\n" for role in roles)
+    prefill, decode = load(text).setups
+    assert (prefill.weight_dtype, decode.weight_dtype) == ("fp8", "bf16")
+    assert prefill.step_cost().decode_line(8)[1] == decode.step_cost().decode_line(8)[1]
+    assert prefill.step_cost().tokens_ps(8) < decode.step_cost().tokens_ps(8)
+    assert prefill.ledger.block_bytes == decode.ledger.block_bytes
+    assert simulate(load(text)).summary["requests"]["finished"] == 100
+    path = config(tmp_path / "small-awq", quantization_config=INT4)
+    wrong = f"cluster:\n  pools:\n    - {{name: a, model: {path}, weight_dtype: bf16}}\n"
+    assert messages_of(small + wrong) == [
+        "a.yaml:11: cluster.pools.0.weight_dtype: the weights of small-awq are in int4, by its quantization_config, "
+        "got 'bf16'; leave it out, or give the config.json of a checkpoint in bf16"
     ]
+    (message,) = messages_of(small + wrong.replace(str(path), "llama-3.1-8b").replace("bf16", "nvfp4"))
+    assert "a.yaml:11: cluster.pools.0.weight_dtype: computes in" in message
 
 
 EXPERT = "cluster.pools.0.parallel.expert"

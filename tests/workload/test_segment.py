@@ -21,6 +21,7 @@ def test_an_open_load_keeps_the_times_of_the_requests_of_its_segment(first_frac:
     result = segment(Load(trace(20)), first_frac, 0.25, 0.0)
     assert result.trace.arrival_s.tolist() == [2.0 * row for row in range(first, first + 5)]
     assert result.trace.prompt_tokens.tolist() == list(range(first + 1, first + 6))
+    assert result.trace.arrival_s.base is None  # a view would keep the whole load in memory
 
 
 def test_a_session_is_whole_and_the_next_one_ends_the_sending() -> None:

@@ -48,8 +48,8 @@ def test_less_memory_holds_fewer_requests(tmp_path: Path, monkeypatch: pytest.Mo
     free_bytes = size.BYTES_PER_REQUEST * 5_000
     assert size.why_too_many(5_000, free_bytes) is None
     rule, value, _ = size.why_too_many(5_001, free_bytes) or ("", "", "")
-    assert rule == "the 0.00466 GiB of free memory hold a run of about 5,000 requests"
-    assert value.startswith("5,001, which take about 0.004658 GiB and ")
+    assert rule == "the 0.0014 GiB of free memory hold a run of about 5,000 requests"
+    assert value.startswith("5,001, which take about 0.001397 GiB and ")
     assert size.why_too_many(math.inf) is not None
     monkeypatch.setattr(size, "free_memory_bytes", lambda: free_bytes)
     scenario = write_scenario(
