@@ -7,34 +7,52 @@ from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
 from simserve.engine.replica import Group, Replica
+from simserve.tables import large
 
 Ints = NDArray[np.int64]
 
 
-def interference_ps(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], lasts_ps: Ints) -> Ints:
-    """Return lasts_ps minus the time of the same steps without prefill, `(n_rows,)`, replica after replica.
+class Interference:
+    """The time of step runs beyond that of the same steps without prefill, piece by piece.
 
     A row without decoding requests counts in full. The cost model is the one that priced the steps; a row of several
     steps has no prefill in it, so only single steps are computed. Pipeline batches that delay others count as
-    interference; ranks in lockstep are as slow as the slowest would have been.
+    interference; ranks in lockstep are as slow as the slowest would have been, so their rows are computed at once.
     """
-    n_most = max((int(rows["decode_requests"].max(initial=0)) for rows in step_runs), default=0)
-    lines: dict[int, tuple[Ints, Ints, Ints]] = {}
-    alone: list[Ints] = []
-    hosts: list[Ints] = []
-    for replica, rows in zip(replicas, step_runs, strict=True):
-        if id(replica.cost) not in lines:
-            lines[id(replica.cost)] = _lines(replica.cost, n_most)
-        bases_ps, slopes_ps, hosts_ps = lines[id(replica.cost)]
-        n = rows["decode_requests"]
-        alone.append((bases_ps[n] + slopes_ps[n] * rows["kv_tokens"]) * (n > 0))
-        if len(replica.decode.windows_ps):
-            alone[-1] += np.array(replica.decode.windows_ps, np.int64)
-        hosts.append(hosts_ps[n] * (n > 0))
-    _scale_to_group(replicas, step_runs, alone, hosts)
-    alone_ps: Ints = np.concatenate(alone)
-    n_steps, decodes = (np.concatenate([rows[name] for rows in step_runs]) for name in ("n_steps", "decode_requests"))
-    return np.where((n_steps > 1) & (decodes > 0), 0, lasts_ps - alone_ps)
+
+    def __init__(self, replicas: Sequence[Replica], rows: NDArray[np.void], lengths: Sequence[int]) -> None:
+        """rows: step runs of all replicas, one after the other; lengths: of each replica."""
+        self._replicas, self._rows, self._ends = replicas, rows, np.cumsum(lengths)
+        parts = large.pieces(len(rows))
+        n_most = max((int(rows["decode_requests"][piece].max(initial=0)) for piece in parts), default=0)
+        lines = {id(replica.cost): replica.cost for replica in replicas}
+        self._lines = {key: _lines(cost, n_most) for key, cost in lines.items()}
+        is_grouped = any(replica.stepping.group is not None for replica in replicas)
+        self._grouped_ps = self._alone_ps(slice(0, len(rows))) if is_grouped else None
+
+    def of(self, piece: slice, lasts_ps: Ints) -> Ints:
+        """Return the interference in a piece of the rows, which last so long without copies."""
+        own = self._rows[piece]
+        alone_ps = self._alone_ps(piece) if self._grouped_ps is None else self._grouped_ps[piece]
+        return np.where((own["n_steps"] > 1) & (own["decode_requests"] > 0), 0, lasts_ps - alone_ps)
+
+    def _alone_ps(self, piece: slice) -> Ints:
+        """Return the time of the steps without prefill."""
+        first, step_runs, alone, hosts = 0, [], [], []
+        for replica, end in zip(self._replicas, self._ends.tolist(), strict=True):
+            start = min(max(first, piece.start), end)
+            rows = self._rows[start : max(start, min(end, piece.stop))]
+            bases_ps, slopes_ps, hosts_ps = self._lines[id(replica.cost)]
+            n = rows["decode_requests"]
+            alone.append((bases_ps[n] + slopes_ps[n] * rows["kv_tokens"]) * (n > 0))
+            if len(replica.decode.windows_ps):
+                alone[-1] += np.array(replica.decode.windows_ps[start - first : start - first + len(rows)], np.int64)
+            hosts.append(hosts_ps[n] * (n > 0))
+            step_runs.append(rows)
+            first = end
+        _scale_to_group(self._replicas, step_runs, alone, hosts)
+        alone_ps: Ints = np.concatenate(alone)
+        return alone_ps
 
 
 def _lines(cost: CostModel, n_most: int) -> tuple[Ints, Ints, Ints]:

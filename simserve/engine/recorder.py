@@ -3,21 +3,27 @@
 from collections.abc import Mapping
 from struct import Struct
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.state.request import Request
+from simserve.tables import large
 
-BLOCKED_BY: Mapping[str | None, int] = MappingProxyType({None: 0, "seats": 1, "blocks": 2, "budget": 3})
+BLOCKED_BY: Final[Mapping[str | None, int]] = MappingProxyType({None: 0, "seats": 1, "blocks": 2, "budget": 3})
 """Why the head of the queue was not admitted, as stored."""
 
 STATUS = ("unfinished", "finished", "rejected", "timed_out", "failed")
 """How a request ended; its index in this tuple is stored."""
 
-UNFINISHED, FINISHED, REJECTED, TIMED_OUT, FAILED = range(len(STATUS))
+UNFINISHED: Final = 0
+FINISHED: Final = 1
+REJECTED: Final = 2
+TIMED_OUT: Final = 3
+FAILED: Final = 4
 
-NEVER = -1
+NEVER: Final = -1
 """Marks an instant without a value in the columns here. Outside the engine it is NaN, and null in a file."""
 
 STEP_RUN_ROW = np.dtype(
@@ -42,25 +48,25 @@ STEP_RUN_ROW = np.dtype(
 SPAN_ROW = np.dtype([("request_id", "<i8"), ("first_step", "<i8"), ("last_step", "<i8"), ("join_ps", "<i8")])
 """A token at join_ps, then one at the end of each decode step of the replica from first to last, if any."""
 
-pack_step = Struct("<qqqqqiiiiiiii").pack
+pack_step: Final = Struct("<qqqqqiiiiiiii").pack
 """Packs all fields of a STEP_RUN_ROW."""
 
-_PACK_SPAN = Struct("<qqqq").pack
+_PACK_SPAN: Final = Struct("<qqqq").pack
 
 PAUSE_ROW = np.dtype([("request_id", "<i8"), ("left_ps", "<i8"), ("back_ps", "<i8"), ("is_swapped", "<i8")])
 """A request lost its blocks at left_ps and had a slot again at back_ps; a swapped one kept its computed tokens."""
 
-_PACK_PAUSE = Struct("<qqqq").pack
+_PACK_PAUSE: Final = Struct("<qqqq").pack
 
 STALL_ROW = np.dtype([("at_ps", "<i8"), ("blocked_by", "<i8")])
 """At this instant a replica with waiting requests began no step; it stalls until it begins one."""
 
-_PACK_STALL = Struct("<qq").pack
+_PACK_STALL: Final = Struct("<qq").pack
 
 COPY_ROW = np.dtype([("row", "<i8"), ("wait_ps", "<i8")])
 """A step run, by its index in its replica, and the time it waited for copies from or to host memory."""
 
-_PACK_COPY = Struct("<qq").pack
+_PACK_COPY: Final = Struct("<qq").pack
 
 _TIME_COLUMNS = ("scheduled_ps", "first_token_ps", "finish_ps", "routed_ps")
 _COUNT_COLUMNS = (
@@ -84,8 +90,14 @@ _FILLS = dict.fromkeys((*_TIME_COLUMNS, "replica", "prefill_replica"), NEVER) | 
 """Columns of requests and the values of rows without an event."""
 
 
+SPILL_BYTES = 1 << 25
+"""Bytes of rows in memory; more of them go into files."""
+
+
 class Recorder:
     """Columns of a run. Row i of a request column is row i of the trace.
+
+    Of a long run only the rows in use are in memory: the engine calls `spill` now and then.
 
     fast: packed rows and memoryviews take a fraction of the time and memory of Python objects, and become numpy columns
     without a copy.
@@ -94,11 +106,12 @@ class Recorder:
     def __init__(self, n_requests: int, n_replicas: int = 0) -> None:
         self.reasons: list[str] = [""]
         # Each replica appends whole rows at each commit.
-        self.step_run_rows: list[bytearray] = []
-        self._spans: list[bytearray] = []
+        self._buffers = [large.Buffers() for _ in range(5)]
+        self._step_run_buffers, self._span_buffers, self._stall_buffers, self._copy_buffers, pauses = self._buffers
+        self.step_run_rows, self._spans = self._step_run_buffers.tails, self._span_buffers.tails
+        self._stalls, self._copies = self._stall_buffers.tails, self._copy_buffers.tails
         self._pauses = bytearray()
-        self._stalls: list[bytearray] = []
-        self._copies: list[bytearray] = []
+        pauses.tails.append(self._pauses)
         self.add_replicas(n_replicas)
         self._restarted_ps: dict[int, int] = {}
         """When each row that was lost with its replica started anew."""
@@ -115,10 +128,10 @@ class Recorder:
         if self.columns and n_requests <= len(self.columns["status"]):
             return
         for name, fill in _FILLS.items():
-            column = np.full(n_requests, fill, np.int64)
-            old = self.columns.get(name)
-            if old is not None:
-                column[: len(old)] = old
+            column = large.full(n_requests, fill, np.int64)
+            old = self.columns.get(name, column[:0])
+            for piece in large.pieces(len(old)):
+                column[piece] = old[piece]
             self.columns[name] = column
         views = {name: column.data for name, column in self.columns.items()}
         self.scheduled_ps, self.first_token_ps, self.finish_ps, self.routed_ps = (views[name] for name in _TIME_COLUMNS)
@@ -185,7 +198,8 @@ class Recorder:
 
     def wait_for_copies(self, replica: int, wait_ps: int) -> None:
         """Record how long the step run that is committed next waited for copies."""
-        self._copies[replica] += _PACK_COPY(len(self.step_run_rows[replica]) // STEP_RUN_ROW.itemsize, wait_ps)
+        n_rows = self._step_run_buffers.n_bytes(replica) // STEP_RUN_ROW.itemsize
+        self._copies[replica] += _PACK_COPY(n_rows, wait_ps)
 
     def restart(self, row: int, n_lost_tokens: int, now_ps: int) -> None:
         """Forget what a failed replica did for a request that starts anew, except for the tokens computed there."""
@@ -211,9 +225,17 @@ class Recorder:
         """Record why a request did not finish, or finished otherwise than asked."""
         self._reason[row] = self._code(reason)
 
+    def spill(self) -> None:
+        """Move the rows of a long run into files. Raises OutputError for a full disk."""
+        if sum(sum(map(len, buffers.tails)) for buffers in self._buffers) >= SPILL_BYTES:
+            for buffers in self._buffers:
+                buffers.spill()
+            large.release()
+
     def n_with(self, status: int) -> int:
         """Return the number of requests with a status."""
-        return int((self.columns["status"] == status).sum())
+        column = self.columns["status"]
+        return sum(int((column[piece] == status).sum()) for piece in large.pieces(len(column)))
 
     def _code(self, reason: str) -> int:
         if reason not in self.reasons:
@@ -222,24 +244,32 @@ class Recorder:
 
     def step_runs(self, replica: int) -> NDArray[np.void]:
         """Return the step runs of a replica in order, `(n_step_runs,)` of STEP_RUN_ROW."""
-        return np.frombuffer(self.step_run_rows[replica], STEP_RUN_ROW)
+        return self._step_run_buffers.rows(replica, STEP_RUN_ROW)
+
+    def all_step_runs(self) -> tuple[NDArray[np.void], list[int]]:
+        """Return the step runs of all replicas, one after the other, and the number of each."""
+        return self._step_run_buffers.all_rows(STEP_RUN_ROW)
 
     def spans(self, replica: int) -> NDArray[np.void]:
         """Return the spans of a replica in the order in which they ended, `(n_spans,)` of SPAN_ROW."""
-        return np.frombuffer(self._spans[replica], SPAN_ROW)
+        return self._span_buffers.rows(replica, SPAN_ROW)
+
+    def all_spans(self) -> tuple[NDArray[np.void], list[int]]:
+        """Return the spans of all replicas, one after the other, and the number of each."""
+        return self._span_buffers.all_rows(SPAN_ROW)
 
     def pauses(self) -> NDArray[np.void]:
         """Return the preemptions that ended before the run did, in that order, of PAUSE_ROW; none before a restart."""
-        pauses = np.frombuffer(self._pauses, PAUSE_ROW)
+        pauses = self._buffers[-1].rows(0, PAUSE_ROW)
         if not self._restarted_ps:
             return pauses
         restarted_ps = [self._restarted_ps.get(row, NEVER) for row in pauses["request_id"].tolist()]
         return pauses[pauses["left_ps"] > restarted_ps]
 
-    def stalls(self, replica: int) -> NDArray[np.void]:
-        """Return the stalls of a replica in order, of STALL_ROW."""
-        return np.frombuffer(self._stalls[replica], STALL_ROW)
+    def all_stalls(self) -> tuple[NDArray[np.void], list[int]]:
+        """Return the stalls of all replicas, of STALL_ROW, each in order, and the number of each."""
+        return self._stall_buffers.all_rows(STALL_ROW)
 
     def copies(self, replica: int) -> NDArray[np.void]:
         """Return the step runs of a replica that waited for copies, in order, of COPY_ROW."""
-        return np.frombuffer(self._copies[replica], COPY_ROW)
+        return self._copy_buffers.rows(replica, COPY_ROW)

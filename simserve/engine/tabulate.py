@@ -1,12 +1,17 @@
 """Tabulate: what the recorder stored, as tables in seconds."""
 
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.interference import interference_ps
+from simserve.engine.interference import Interference
 from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
 from simserve.engine.session_sender import SessionSender
+from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import MemberFacts
 from simserve.tables.run_tables import ExtraColumns, RunTables
@@ -15,52 +20,85 @@ from simserve.units import PS_PER_S, array_to_s, to_s
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
 """Columns of the load that the tables pass through, null if the load lacks them."""
 
+DURATIONS = ("preempted", "transfer", "transfer_wait")
+TOKENS = ("n_recomputed_tokens", "cached_tokens", "host_cached_tokens", "disk_cached_tokens", "decode_cached_tokens")
+
 
 def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tuple[str, ...]) -> RunTables:
     """Return the tables of a finished run, requests in the order of sending; unsent rows are left out.
 
     replica_pool: `(n_replicas,)`, the pool of each replica.
     """
-    sent = cluster.sender.rows_sent
-    replica = cluster.recorder.columns["replica"][sent].astype(np.int32)
-    pool = np.where(replica == NEVER, NEVER, replica_pool[replica]).astype(np.int32)
+    sent = _Sent(cluster)
+    replica = sent.recorded(cluster, "replica", np.int32)
+    pool = large.built(
+        sent.n, lambda piece: np.where(replica[piece] == NEVER, NEVER, replica_pool[replica[piece]]).astype(np.int32)
+    )
     requests = _requests(cluster, sent) | {
         "replica": replica,
-        "prefill_replica": cluster.recorder.columns["prefill_replica"][sent].astype(np.int32),
+        "prefill_replica": sent.recorded(cluster, "prefill_replica", np.int32),
         "pool": Categorical(pool, pool_names),
         **attempt_columns(cluster),
     }
-    return RunTables(requests, _steps(cluster), _spans(cluster), _extra(cluster, sent))
+    return RunTables(requests, _steps(cluster), _spans(cluster, sent), _extra(cluster, sent))
 
 
-def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
+class _Sent:
+    """The rows sent, in the order of sending."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.rows = cluster.sender.rows_sent
+        self.n = cluster.sender.n_sent
+        self._n_rows = cluster.rows.capacity
+
+    @cached_property
+    def _place(self) -> NDArray[np.int64]:
+        place = large.empty(self._n_rows, np.int64)
+        place[self.rows] = np.arange(self.n)
+        return place
+
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of rows in the order of sending."""
+        return np.array(rows) if isinstance(self.rows, slice) else self._place[rows]
+
+    def of(self, piece: slice) -> slice | NDArray[np.int64]:
+        """Return the rows of a piece of the table."""
+        return piece if isinstance(self.rows, slice) else self.rows[piece]
+
+    def column(self, convert: Callable[..., NDArray[Any]], *columns: NDArray[np.int64]) -> NDArray[Any]:
+        """Return what a function makes of these rows of columns, `(n_requests,)`."""
+        return large.built(self.n, lambda piece: convert(*(column[self.of(piece)] for column in columns)))
+
+    def recorded(self, cluster: Cluster, name: str, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+        """Return a column of the recorder, `(n_requests,)`."""
+        return self.column(lambda cells: cells.astype(dtype), cluster.recorder.columns[name])
+
+
+def _requests(cluster: Cluster, sent: _Sent) -> Columns:
     sender = cluster.sender
     recorded, rows, respond_ps = cluster.recorder.columns, cluster.rows, cluster.front_end.respond_ps
-    given = {name: rows.given(name, sent) for name in GIVEN}
+    given = {name: rows.given(name, sent.rows) for name in GIVEN}
     if given["request_id"] is None:
         given["request_id"] = _numbers(cluster)
     if given["priority"] is None:
-        given["priority"] = np.zeros(cluster.sender.n_sent, np.int32)
+        given["priority"] = large.zeros(sent.n, np.int32)
+
+    def categorical(name: str, words: tuple[str, ...]) -> Categorical:
+        return Categorical(sent.recorded(cluster, name, np.int32), words)
+
     return given | {
-        "arrival_s": array_to_s(rows.arrivals[sent]),
-        "prompt_tokens": rows.prompts[sent],
-        "output_tokens": rows.outputs[sent],
-        "max_tokens": None if given["max_tokens"] is None else rows.most[sent],
-        "status": Categorical(recorded["status"][sent].astype(np.int32), STATUS),
-        "status_reason": Categorical(recorded["status_reason"][sent].astype(np.int32), tuple(cluster.recorder.reasons)),
-        "scheduled_s": _instants(recorded["scheduled_ps"][sent]),
-        "first_token_s": _instants(recorded["first_token_ps"][sent], respond_ps),
-        "finish_s": _instants(recorded["finish_ps"][sent], respond_ps),
-        "preempted_s": array_to_s(recorded["preempted_ps"][sent]),
-        "transfer_s": array_to_s(recorded["transfer_ps"][sent]),
-        "transfer_wait_s": array_to_s(recorded["transfer_wait_ps"][sent]),
-        "n_preemptions": recorded["n_preemptions"][sent].astype(np.int32),
-        "n_recomputed_tokens": recorded["n_recomputed_tokens"][sent],
-        "cached_tokens": recorded["cached_tokens"][sent],
-        "n_swaps": recorded["n_swaps"][sent].astype(np.int32),
-        "host_cached_tokens": recorded["host_cached_tokens"][sent],
-        "disk_cached_tokens": recorded["disk_cached_tokens"][sent],
-        "decode_cached_tokens": recorded["decode_cached_tokens"][sent],
+        "arrival_s": sent.column(array_to_s, rows.arrivals),
+        "prompt_tokens": sent.column(np.copy, rows.prompts),
+        "output_tokens": sent.column(np.copy, rows.outputs),
+        "max_tokens": None if given["max_tokens"] is None else sent.column(np.copy, rows.most),
+        "status": categorical("status", STATUS),
+        "status_reason": categorical("status_reason", tuple(cluster.recorder.reasons)),
+        "scheduled_s": sent.column(_instants, recorded["scheduled_ps"]),
+        "first_token_s": sent.column(lambda ps: _instants(ps, respond_ps), recorded["first_token_ps"]),
+        "finish_s": sent.column(lambda ps: _instants(ps, respond_ps), recorded["finish_ps"]),
+        **{f"{name}_s": sent.column(array_to_s, recorded[f"{name}_ps"]) for name in DURATIONS},
+        **{name: sent.recorded(cluster, name, np.int32) for name in ("n_preemptions", "n_swaps")},
+        **{name: sent.recorded(cluster, name) for name in TOKENS},
         "session_requests": sender.session_requests if isinstance(sender, SessionSender) else None,
     }
 
@@ -89,13 +127,17 @@ def member_facts(cluster: Cluster) -> tuple[MemberFacts, ...]:
 def attempt_columns(cluster: Cluster) -> Columns:
     """Return columns, in the order of sending: attempt number, first send time, give-up time, and tokens computed in
     vain."""
-    sender, arrivals = cluster.sender, cluster.rows.arrivals
-    sent = sender.rows_sent
+    sender, sent = cluster.sender, _Sent(cluster)
+    original = cluster.rows.originals(sent.rows)
+    if isinstance(original, slice):
+        first_sent_s = sent.column(array_to_s, cluster.rows.arrivals)
+    else:
+        first_sent_s = array_to_s(cluster.rows.arrivals[original])
     columns: Columns = {
-        "attempt": np.ones(sender.n_sent, np.int32),
-        "first_sent_s": array_to_s(arrivals[cluster.rows.originals(sent)]),
-        "gave_up_s": np.full(sender.n_sent, np.nan),
-        "wasted_tokens": np.zeros(sender.n_sent, np.int64),
+        "attempt": large.full(sender.n_sent, 1, np.int32),
+        "first_sent_s": first_sent_s,
+        "gave_up_s": large.full(sender.n_sent, np.nan, np.float64),
+        "wasted_tokens": large.zeros(sender.n_sent, np.int64),
     }
     deadlines = None
     if isinstance(sender, SessionSender):
@@ -105,11 +147,9 @@ def attempt_columns(cluster: Cluster) -> Columns:
     if deadlines is not None:
         gave_up_ps |= deadlines.gave_up_ps
         wasted_tokens |= deadlines.wasted_tokens()
-    place = _places(cluster) if gave_up_ps else np.empty(0, np.int64)
-    for row, at_ps in gave_up_ps.items():
-        columns["gave_up_s"][place[row]] = at_ps / PS_PER_S
-    for row, n_tokens in wasted_tokens.items():
-        columns["wasted_tokens"][place[row]] = n_tokens
+    places = sent.places(np.array([*gave_up_ps, *wasted_tokens], np.int64))
+    columns["gave_up_s"][places[: len(gave_up_ps)]] = np.array([*gave_up_ps.values()], np.int64) / PS_PER_S
+    columns["wasted_tokens"][places[len(gave_up_ps) :]] = [*wasted_tokens.values()]
     return columns
 
 
@@ -119,7 +159,7 @@ def _numbers(cluster: Cluster) -> NDArray[np.int64]:
     sender = cluster.sender
     if isinstance(sender, SessionSender) and sender.has_attempts:
         return np.arange(len(cluster.rows))[cluster.rows.originals(sender.rows_sent)]
-    return np.arange(sender.n_sent)
+    return large.built(sender.n_sent, lambda piece: np.arange(piece.start, piece.stop))
 
 
 def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
@@ -129,37 +169,53 @@ def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
 
 
 def _steps(cluster: Cluster) -> Columns:
-    per_replica = [cluster.recorder.step_runs(replica.id) for replica in cluster.replicas]
-    lengths = list(map(len, per_replica))
-    rows = _columns(per_replica)
-    n_steps, first_ps, growth_ps = rows["n_steps"].astype(np.int64), rows["first_ps"], rows["growth_ps"]
-    end_ps = rows["start_ps"] + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
-    lasts_ps, copies_ps = end_ps - rows["start_ps"], _copies(cluster, lengths)
+    rows, lengths = cluster.recorder.all_step_runs()
+    replica = _replicas(lengths)
+    step, decode_step = (_Before(lengths) for _ in range(2))
+    copies_ps, interference = _copies(cluster, lengths), Interference(cluster.replicas, rows, lengths)
     counters = ("prefill_tokens", "prefill_pairs", "decode_requests", "kv_tokens", "kv_blocks_used")
-    return {
-        "replica": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
-        "step": _before(n_steps, lengths),
-        "decode_step": _before(np.where(rows["decode_requests"] > 0, n_steps, 0), lengths),
-        "n_steps": n_steps,
-        "start_s": array_to_s(rows["start_ps"]),
-        "end_s": array_to_s(end_ps),
-        "first_step_s": array_to_s(first_ps),
-        "last_step_s": array_to_s(first_ps + growth_ps * (n_steps - 1)),
-        **{name: rows[name] for name in (*counters, "kv_blocks_reserved", "queue_len")},
-        "blocked_by": _blocked_by(rows["blocked_by"]),
-        "accepted_tokens": rows["accepted_tokens"],
-        "interference_s": array_to_s(interference_ps(cluster.replicas, per_replica, lasts_ps - copies_ps)),
-        "copy_s": array_to_s(copies_ps),
-    }
+
+    def part(piece: slice) -> dict[str, NDArray[Any]]:
+        own = rows[piece]
+        n_steps, first_ps, growth_ps = own["n_steps"].astype(np.int64), own["first_ps"], own["growth_ps"]
+        end_ps = own["start_ps"] + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+        waits_ps = copies_ps[piece]
+        return {
+            "step": step.of(n_steps, piece, replica[piece]),
+            "decode_step": decode_step.of(np.where(own["decode_requests"] > 0, n_steps, 0), piece, replica[piece]),
+            "n_steps": n_steps,
+            "start_s": array_to_s(own["start_ps"]),
+            "end_s": array_to_s(end_ps),
+            "first_step_s": array_to_s(first_ps),
+            "last_step_s": array_to_s(first_ps + growth_ps * (n_steps - 1)),
+            **{name: np.ascontiguousarray(own[name]) for name in (*counters, "kv_blocks_reserved", "queue_len")},
+            "blocked_by": own["blocked_by"].astype(np.int32),
+            "accepted_tokens": np.ascontiguousarray(own["accepted_tokens"]),
+            "interference_s": array_to_s(interference.of(piece, end_ps - own["start_ps"] - waits_ps)),
+            "copy_s": array_to_s(waits_ps),
+        }
+
+    columns = large.built_all(len(rows), part)
+    return {"replica": replica} | columns | {"blocked_by": _blocked_by(columns["blocked_by"])}
+
+
+def _replicas(lengths: list[int]) -> NDArray[np.int32]:
+    """Return the replica of each row, replica after replica."""
+    numbers, ends = np.arange(len(lengths), dtype=np.int32), np.cumsum(lengths)
+
+    def part(piece: slice) -> NDArray[np.int32]:
+        return np.repeat(numbers, np.diff(np.clip(ends, piece.start, piece.stop), prepend=piece.start))
+
+    return large.built(sum(lengths), part)
 
 
 def _blocked_by(codes: NDArray[np.int64]) -> Categorical:
-    return Categorical(codes.astype(np.int32), tuple(name or "" for name in BLOCKED_BY))
+    return Categorical(codes.astype(np.int32, copy=False), tuple(name or "" for name in BLOCKED_BY))
 
 
 def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
     """Return the time each row waited for copies."""
-    waits_ps = np.zeros(sum(lengths), np.int64)
+    waits_ps = large.zeros(sum(lengths), np.int64)
     for index, (first, n_rows) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
         copies = cluster.recorder.copies(index)
         copies = copies[copies["row"] < n_rows]  # the run may have ended before that step
@@ -167,57 +223,64 @@ def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
     return waits_ps
 
 
-def _columns(per_replica: list[NDArray[np.void]]) -> Columns:
-    """Concatenate each field of packed rows, replica after replica."""
-    return {name: np.concatenate([rows[name] for rows in per_replica]) for name in per_replica[0].dtype.names or ()}
+class _Before:
+    """Sums of counts before each row since the replica's first row, piece by piece."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self._starts = np.cumsum([0, *lengths])[:-1]
+        self._n_before = 0
+        self._offsets = np.zeros(len(lengths), np.int64)
+        """The sum before each replica's first row."""
+
+    def of(self, counts: NDArray[np.int64], piece: slice, replica: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the sums of the next piece."""
+        upto = self._n_before + np.cumsum(counts)
+        before = upto - counts
+        begin = np.flatnonzero((self._starts >= piece.start) & (self._starts < piece.stop))
+        self._offsets[begin] = before[self._starts[begin] - piece.start]
+        self._n_before = int(upto[-1]) if len(upto) else self._n_before
+        since: NDArray[np.int64] = before - self._offsets[replica]
+        return since
 
 
-def _before(counts: NDArray[np.int64], lengths: list[int]) -> NDArray[np.int64]:
-    """Return the count before each row, from each replica's first row."""
-    before = np.cumsum(counts) - counts
-    starts = np.cumsum([0, *lengths])[:-1]
-    offsets = [int(before[start]) if length else 0 for start, length in zip(starts, lengths, strict=True)]
-    since: NDArray[np.int64] = before - np.repeat(offsets, lengths)
-    return since
-
-
-def _spans(cluster: Cluster) -> Columns:
-    per_replica = [cluster.recorder.spans(replica.id) for replica in cluster.replicas]
-    rows = _columns(per_replica)
-    return {
-        "request_id": _places(cluster)[rows["request_id"]],
-        "replica": np.repeat(np.arange(len(per_replica), dtype=np.int32), list(map(len, per_replica))),
-        "first_step": rows["first_step"],
-        "last_step": rows["last_step"],
-        "join_s": array_to_s(rows["join_ps"]),
-    }
-
-
-def _extra(cluster: Cluster, sent: slice | NDArray[np.int64]) -> ExtraColumns:
-    recorder = cluster.recorder
-    routed_ps, arrival_ps = recorder.columns["routed_ps"][sent], cluster.rows.arrivals[sent]
-    stalls = [recorder.stalls(replica.id) for replica in cluster.replicas]
-    pauses, stalled = recorder.pauses(), _columns(stalls)
-    return ExtraColumns(
-        routed_s=array_to_s(np.where(routed_ps == NEVER, arrival_ps, routed_ps)),
-        notice_s=array_to_s(recorder.columns["notice_ps"][sent]),
-        chunks_s=array_to_s(recorder.columns["chunks_ps"][sent]),
-        pauses={
-            "request_id": _places(cluster)[pauses["request_id"]],
-            "left_s": array_to_s(pauses["left_ps"]),
-            "back_s": array_to_s(pauses["back_ps"]),
-            "is_swapped": pauses["is_swapped"] > 0,
-        },
-        stalls={
-            "replica": np.repeat(np.arange(len(stalls), dtype=np.int32), list(map(len, stalls))),
-            "at_s": array_to_s(stalled["at_ps"]),
-            "blocked_by": _blocked_by(stalled["blocked_by"]),
+def _spans(cluster: Cluster, sent: _Sent) -> Columns:
+    rows, lengths = cluster.recorder.all_spans()
+    return {"replica": _replicas(lengths)} | large.built_all(
+        len(rows),
+        lambda piece: {
+            "request_id": sent.places(rows["request_id"][piece]),
+            "first_step": np.ascontiguousarray(rows["first_step"][piece]),
+            "last_step": np.ascontiguousarray(rows["last_step"][piece]),
+            "join_s": array_to_s(rows["join_ps"][piece]),
         },
     )
 
 
-def _places(cluster: Cluster) -> NDArray[np.int64]:
-    """Return the index of each row in the order of sending."""
-    place = np.empty(cluster.rows.capacity, np.int64)
-    place[cluster.sender.rows_sent] = np.arange(cluster.sender.n_sent)
-    return place
+def _extra(cluster: Cluster, sent: _Sent) -> ExtraColumns:
+    recorder = cluster.recorder
+    recorded, pauses, (stalls, lengths) = recorder.columns, recorder.pauses(), recorder.all_stalls()
+    of_pauses = large.built_all(
+        len(pauses),
+        lambda piece: {
+            "request_id": sent.places(pauses["request_id"][piece]),
+            "left_s": array_to_s(pauses["left_ps"][piece]),
+            "back_s": array_to_s(pauses["back_ps"][piece]),
+            "is_swapped": pauses["is_swapped"][piece] > 0,
+        },
+    )
+    return ExtraColumns(
+        routed_s=sent.column(_routed_s, recorded["routed_ps"], cluster.rows.arrivals),
+        notice_s=sent.column(array_to_s, recorded["notice_ps"]),
+        chunks_s=sent.column(array_to_s, recorded["chunks_ps"]),
+        pauses=of_pauses,
+        stalls={
+            "replica": _replicas(lengths),
+            "at_s": large.built(len(stalls), lambda piece: array_to_s(stalls["at_ps"][piece])),
+            "blocked_by": _blocked_by(large.built(len(stalls), lambda piece: np.copy(stalls["blocked_by"][piece]))),
+        },
+    )
+
+
+def _routed_s(routed_ps: NDArray[np.int64], arrival_ps: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return when requests reached the router: at once where no front end takes time."""
+    return array_to_s(np.where(routed_ps == NEVER, arrival_ps, routed_ps))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InvariantError
+from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import array_to_ps
 
@@ -38,76 +39,108 @@ class DecodeRows:
     def __len__(self) -> int:
         return len(self.n_steps)
 
-    @property
-    def last_ps(self) -> Ints:
-        """Duration of the last step of each row."""
-        return self.first_ps + self.growth_ps * (self.n_steps - 1)
+    def last_ps(self, rows: slice) -> Ints:
+        """Return the duration of the last step of some rows."""
+        return self.first_ps[rows] + self.growth_ps[rows] * (self.n_steps[rows] - 1)
 
-    @property
+    def place(self, rows: slice) -> Any:
+        """Return the indices of some rows in the table."""
+        return rows if isinstance(self.places, slice) else self.places[rows]
+
+    @cached_property
     def has_steps(self) -> Flags:
         """Whether each span has a decode step."""
-        return self.span_last >= self.span_first
+        return large.built(len(self.span_last), lambda piece: self.span_last[piece] >= self.span_first[piece])
 
     @cached_property
     def pause_ps(self) -> Ints:
         """Time from the end of the row before to the start of each row, `(n_rows,)`: prefill-only steps, or none."""
-        pause = np.zeros(len(self), np.int64)
-        pause[1:] = array_to_ps(self.start_s[1:] - self.end_s[:-1])
-        pause[1:][self.replica[1:] != self.replica[:-1]] = 0  # no span crosses replicas
+        return large.built(len(self), self._pauses_ps)
+
+    def _pauses_ps(self, piece: slice) -> Ints:
+        pause = np.zeros(piece.stop - piece.start, np.int64)
+        first = max(piece.start, 1)
+        own, before = slice(first, piece.stop), slice(first - 1, piece.stop - 1)
+        since = pause[first - piece.start :]
+        since[:] = array_to_ps(self.start_s[own] - self.end_s[before])
+        since[self.replica[own] != self.replica[before]] = 0  # no span crosses replicas
         return pause
 
     def members(self, spans: Flags) -> tuple[Ints, Ints]:
         """Return how many of the chosen spans contain each row, and how many begin with it, `(n_rows,)` each."""
-        chosen = spans & self.has_steps
-        begin = np.bincount(self.span_first[chosen], minlength=len(self))
-        end = np.bincount(self.span_last[chosen], minlength=len(self))
-        within = np.cumsum(begin)
-        within[1:] -= np.cumsum(end)[:-1]
-        return within, begin
+        begin, end = (large.zeros(len(self), np.int64) for _ in range(2))
+        for piece in large.pieces(len(spans)):
+            chosen = spans[piece] & self.has_steps[piece]
+            for counts, rows in ((begin, self.span_first[piece][chosen]), (end, self.span_last[piece][chosen])):
+                lowest = int(rows.min(initial=len(self)))
+                added = np.bincount(rows - lowest)
+                counts[lowest : lowest + len(added)] += added
+
+        def changes(piece: slice) -> Ints:
+            """Return how many spans begin with each row, less those that end with the one before."""
+            change: Ints = begin[piece].copy()
+            first = max(piece.start, 1)
+            change[first - piece.start :] -= end[first - 1 : piece.stop - 1]
+            return change
+
+        return large.cumulated(len(self), changes), begin
 
 
 def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
     """Find the decode rows and the spans in them. Raises InvariantError if the two tables contradict each other."""
-    decodes = steps["decode_requests"] > 0
-    rows: Any = slice(None) if decodes.all() else np.flatnonzero(decodes)
-    n_steps = steps["n_steps"][rows].astype(np.int64, copy=False)
-    first_ps = array_to_ps(steps["first_step_s"][rows])
-    grown_ps = array_to_ps(steps["last_step_s"][rows]) - first_ps
-    growth_ps = np.rint(grown_ps / np.maximum(n_steps - 1, 1)).astype(np.int64)  # fast: whole numbers, so exact
-    replica = steps["replica"][rows]
-    span_first, span_last = _places(steps["decode_step"][rows], n_steps, replica, spans)
-    return DecodeRows(
-        replica,
-        n_steps,
-        steps["start_s"][rows],
-        steps["end_s"][rows],
-        first_ps,
-        growth_ps,
-        span_first,
-        span_last,
-        steps["accepted_tokens"][rows],
-        rows,
-    )
+    n_all = len(steps["decode_requests"])
+    rows: Any = large.flatnonzero(n_all, lambda piece: steps["decode_requests"][piece] > 0)
+    n = len(rows)
+    if n == n_all:
+        rows = slice(None)
+
+    def part(piece: slice) -> Columns:
+        at = piece if n == n_all else rows[piece]
+        n_steps = steps["n_steps"][at].astype(np.int64, copy=False)
+        first_ps = array_to_ps(steps["first_step_s"][at])
+        grown_ps = array_to_ps(steps["last_step_s"][at]) - first_ps
+        return {
+            "replica": steps["replica"][at],
+            "n_steps": n_steps,
+            "start_s": steps["start_s"][at],
+            "end_s": steps["end_s"][at],
+            "first_ps": first_ps,
+            # fast: whole numbers, so exact
+            "growth_ps": np.rint(grown_ps / np.maximum(n_steps - 1, 1)).astype(np.int64),
+            "accepted_tokens": steps["accepted_tokens"][at],
+            "decode_step": steps["decode_step"][at],
+        }
+
+    columns: Columns = large.built_all(n, part)
+    columns |= _places(columns.pop("decode_step"), columns["n_steps"], columns["replica"], spans)
+    return DecodeRows(**columns, places=rows)
 
 
-def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> tuple[Ints, Ints]:
+def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> dict[str, Ints]:
     """Return the rows in which spans begin and end."""
     # Number decode steps across replicas, so that rows have a single order.
-    end = np.cumsum(n_steps)
-    begin = end - n_steps
-    first_rows = np.searchsorted(replica, np.arange(int(spans["replica"].max(initial=-1)) + 1))
+    end = large.cumulated(len(n_steps), lambda piece: n_steps[piece])
+    begin = large.built(len(n_steps), lambda piece: end[piece] - n_steps[piece])
+    n_spans = len(spans["replica"])
+    n_replicas = 1 + max((int(spans["replica"][piece].max(initial=-1)) for piece in large.pieces(n_spans)), default=-1)
+    first_rows = large.bounds(replica, n_replicas)[:-1]
     offset = np.zeros(len(first_rows), np.int64)
     known = first_rows < len(begin)
     offset[known] = begin[first_rows[known]] - decode_step[first_rows[known]]
-    first = spans["first_step"] + offset[spans["replica"]]
-    stop = first + (spans["last_step"] - spans["first_step"] + 1)
-    span_first = np.searchsorted(begin, first)
-    span_last = np.searchsorted(end, stop)
-    is_empty = stop == first
-    span_last[is_empty] = span_first[is_empty] - 1
-    _check(first[~is_empty], begin, span_first[~is_empty])
-    _check(stop[~is_empty], end, span_last[~is_empty])
-    return span_first, span_last
+
+    def part(piece: slice) -> dict[str, Ints]:
+        first_step = spans["first_step"][piece]
+        first = first_step + offset[spans["replica"][piece]]
+        stop = first + (spans["last_step"][piece] - first_step + 1)
+        span_first = np.searchsorted(begin, first)
+        span_last = np.searchsorted(end, stop)
+        is_empty = stop == first
+        span_last[is_empty] = span_first[is_empty] - 1
+        _check(first[~is_empty], begin, span_first[~is_empty])
+        _check(stop[~is_empty], end, span_last[~is_empty])
+        return {"span_first": span_first, "span_last": span_last}
+
+    return large.built_all(n_spans, part)
 
 
 def _check(expected: Ints, edges: Ints, places: Ints) -> None:

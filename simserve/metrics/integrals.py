@@ -1,9 +1,12 @@
 """Integrals: amounts per row of steps, summed up to given instants for each replica, without expanding the rows."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 
 
@@ -20,19 +23,27 @@ class Places:
     before: Ints
     """The row before each replica's first, `(n_replicas, 1)`; -1 for none."""
 
-    def sums(self, amounts: Floats) -> Floats:
-        """Sum amounts `(n_rows,)`, spread evenly over their rows, up to each instant."""
-        if not len(amounts):
-            return np.zeros(self.row.shape)
-        upto = np.cumsum(amounts)
-        sums = upto[self.row] - amounts[self.row] * (1 - self.over_frac)
-        sums -= np.where(self.before >= 0, upto[self.before], 0.0)
-        return np.where(self.has_begun, sums, 0.0)
+    def sums(self, n: int, amounts: Callable[[slice], Floats]) -> Floats:
+        """Sum amounts of n rows, spread evenly over them, up to each instant. amounts: those of a piece of the rows."""
+        upto, own, before = np.zeros(self.row.shape), np.zeros(self.row.shape), np.zeros(self.before.shape)
+        so_far: Floats | None = None
+        for piece in large.pieces(n):
+            values = amounts(piece)
+            sums = large.running_sums(values, so_far)
+            so_far = sums[-1:]
+            for rows, results in ((self.row, ((upto, sums), (own, values))), (self.before, ((before, sums),))):
+                inside = (rows >= piece.start) & (rows < piece.stop)
+                place = rows[inside] - piece.start
+                for result, source in results:
+                    result[inside] = source[place]
+        total = upto - own * (1 - self.over_frac)
+        total -= np.where(self.before >= 0, before, 0.0)
+        return np.where(self.has_begun, total, 0.0)
 
 
 def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Places:
     """Locate instants `(n_instants,)` in rows that last from start_s until `until_s`, `(n_rows,)`."""
-    bounds = np.searchsorted(steps["replica"], np.arange(n_replicas + 1))
+    bounds = large.bounds(steps["replica"], n_replicas)
     start_s = steps["start_s"]
     row = np.empty((n_replicas, len(at_s)), np.int64)
     for replica in range(n_replicas):
@@ -51,21 +62,44 @@ def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Pl
 
 def next_starts(steps: Columns, gone_s: Floats) -> Floats:
     """Return the start of the next row of the same replica, `(n_rows,)`; after the last, when the replica is gone."""
-    replica = steps["replica"]
-    following: Floats = gone_s[replica]
-    same = replica[1:] == replica[:-1]
-    following[:-1][same] = steps["start_s"][1:][same]
-    return following
+
+    def part(piece: slice) -> Floats:
+        return following(steps["replica"], steps["start_s"], piece, gone_s[steps["replica"][piece]])
+
+    return large.built(len(steps["start_s"]), part)
 
 
-def presence(enter_s: Floats, leave_s: Floats, group: Ints, n_groups: int, edges_s: Floats) -> Floats:
+def following(replica: Any, values: Any, piece: slice, last: Floats) -> Floats:
+    """Return the value of the next row of the same replica for a piece of the rows, or that of `last`, `(n_rows,)`."""
+    result = np.array(last)
+    own = slice(piece.start, min(piece.stop, len(replica) - 1))
+    after = slice(own.start + 1, own.stop + 1)
+    same = np.flatnonzero(replica[after] == replica[own])
+    result[same] = values[after][same]
+    return result
+
+
+Presences = Iterable[tuple[Floats, Floats, Ints]]
+"""Parts of the instants at which requests enter and leave, and their groups; `(n,)` each."""
+
+
+def presence(parts: Presences, n_groups: int, edges_s: Floats) -> Floats:
     """Return the mean number present in each interval, `(n_groups, n_intervals)`.
 
-    enter_s, leave_s, group: `(n,)`; leave_s NaN never leaves, enter_s NaN never enters. edges_s: evenly spaced,
-    except for the last interval, which may be shorter.
+    Those that leave at NaN never do, and those that enter at NaN were never there. edges_s: evenly spaced, except for
+    the last interval, which may be shorter.
     """
-    area = _area(enter_s, group, n_groups, edges_s) - _area(leave_s, group, n_groups, edges_s, only=~np.isnan(enter_s))
-    return area / np.diff(edges_s)
+    n = len(edges_s) - 1
+    passed, sums = np.zeros((2, n_groups * n), np.int64), np.zeros((2, n_groups * n))
+    for enter_s, leave_s, group in parts:
+        enters = ~np.isnan(enter_s)
+        for index, at_s, known in ((0, enter_s, enters), (1, leave_s, enters & ~np.isnan(leave_s))):
+            place = group[known] * n + _interval(at_s[known], edges_s)
+            passed[index] += np.bincount(place, minlength=n_groups * n)
+            np.add.at(sums[index], place, at_s[known])
+    areas = [_area(*each, edges_s) for each in zip(passed, sums, strict=True)]
+    mean: Floats = (areas[0] - areas[1]) / np.diff(edges_s)
+    return mean
 
 
 def counts(at_s: Floats, group: Ints, n_groups: int, edges_s: Floats) -> Floats:
@@ -74,16 +108,13 @@ def counts(at_s: Floats, group: Ints, n_groups: int, edges_s: Floats) -> Floats:
     return np.bincount(group * n + _interval(at_s, edges_s), minlength=n_groups * n).reshape(n_groups, n).astype(float)
 
 
-def _area(at_s: Floats, group: Ints, n_groups: int, edges_s: Floats, only: Flags | None = None) -> Floats:
-    """Integrate the number of past instants over each interval, `(n_groups, n_intervals)`."""
-    known = ~np.isnan(at_s) if only is None else ~np.isnan(at_s) & only
-    at_s, group = at_s[known], group[known]
-    n = len(edges_s) - 1
-    place = group * n + _interval(at_s, edges_s)
-    passed = np.bincount(place, minlength=n_groups * n).reshape(n_groups, n)
-    sums = np.bincount(place, at_s, minlength=n_groups * n).reshape(n_groups, n)
+def _area(passed: Ints, sums_s: Floats, edges_s: Floats) -> Floats:
+    """Integrate the number of past instants over each interval, `(n_groups, n_intervals)`, from how many lie in each
+    and their sum."""
+    shape = (-1, len(edges_s) - 1)
+    passed, sums_s = passed.reshape(shape), sums_s.reshape(shape)
     earlier = np.cumsum(passed, axis=1) - passed
-    area: Floats = earlier * np.diff(edges_s) + passed * edges_s[1:] - sums
+    area: Floats = earlier * np.diff(edges_s) + passed * edges_s[1:] - sums_s
     return area
 
 

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.intervals import Ends, mean_interval
 from simserve.metrics.progressions import Census, Progressions, census, order_statistics, singles
 from simserve.metrics.stats import EMPTY, PERCENTILES, Distribution, interpolated, level_name
+from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
 
@@ -38,8 +41,10 @@ class Gaps:
     def __iter__(self) -> Iterator[Progressions]:
         for start in range(0, len(self.rows), BLOCK_ROWS):
             yield from self._shared(slice(start, start + BLOCK_ROWS))
+            large.release()
         for start in range(0, len(self.own_ps), BLOCK_ROWS):
             yield singles(self.own_ps[start : start + BLOCK_ROWS])
+            large.release()
         if self.n_zero:
             yield singles(np.zeros(1, np.int64), np.array([self.n_zero]))
 
@@ -60,9 +65,13 @@ def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: in
     counts: `(n_requests,)`, requests with streamed tokens. n_whole_gaps: gaps inside answers that are returned whole,
     which are all 0.
     """
-    counted = counts[spans["request_id"]]
+    counted = of_spans(spans, counts)
     request, junctions = _junctions(rows, spans)
-    own_ps = np.concatenate([_first_gaps(rows, spans, counted & rows.has_steps), junctions[counts[request]]])
+    firsts = (
+        _first_gaps(rows, spans, piece.start + np.flatnonzero(counted[piece] & rows.has_steps[piece]))
+        for piece in large.pieces(len(counted))
+    )
+    own_ps = large.joined(len(counted) + len(request), chain(firsts, [junctions[counts[request]]]))
     gaps = Gaps(rows, *rows.members(counted), own_ps, n_whole_gaps)
     moments = census(gaps)
     if moments is None:
@@ -88,23 +97,42 @@ def itl_intervals(requests: Columns, counts: Flags, pooled: Distribution) -> dic
 
 def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_whole: Flags, n_tokens: Ints) -> Floats:
     """Return the largest gap between tokens of each finished request, in seconds; NaN with fewer than two tokens."""
-    largest = np.full(len(n_tokens), -1, np.int64)
-    # Row by row, the largest gap that a member has in it; a member that begins with the row has no gap at its start.
-    inner = np.where(rows.n_steps > 1, np.maximum(rows.first_ps + rows.growth_ps, rows.last_ps), 0)
-    whole = np.maximum(inner, rows.first_ps + rows.pause_ps)
-    is_real = rows.has_steps
-    request, first, last = (column[is_real] for column in (spans["request_id"], rows.span_first, rows.span_last))
-    _raise(largest, request, inner[first])
-    _raise(largest, request, _first_gaps(rows, spans, is_real))
-    _raise(largest, request, _range_max(whole, first, last))
+    largest = large.full(len(n_tokens), -1, np.int64)
+    for piece in large.pieces(len(rows.span_first)):
+        chosen = piece.start + np.flatnonzero(rows.has_steps[piece])
+        if len(chosen):
+            request = spans["request_id"][chosen]
+            _raise(largest, request, _gaps_in_rows(rows, chosen))
+            _raise(largest, request, _first_gaps(rows, spans, chosen))
     _raise(largest, *_junctions(rows, spans))
-    largest[answers_whole] = 0
-    seconds = array_to_s(largest)
-    seconds[~has_finished | (n_tokens < 2)] = np.nan
-    return seconds
+
+    def seconds(piece: slice) -> Floats:
+        largest_s = array_to_s(np.where(answers_whole[piece], 0, largest[piece]))
+        largest_s[~has_finished[piece] | (n_tokens[piece] < 2)] = np.nan
+        return largest_s
+
+    return large.built(len(n_tokens), seconds)
 
 
-def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Flags) -> Ints:
+def _gaps_in_rows(rows: DecodeRows, chosen: Ints) -> Ints:
+    """Return the largest gap of some spans after their first decode step, `(n_chosen,)`; 0 without."""
+    first, last = rows.span_first[chosen], rows.span_last[chosen]
+    lowest = int(first.min())
+    near = slice(lowest, int(last.max()) + 1)
+    # Row by row, the largest gap that a member has in it; a member that begins with the row has no gap at its start.
+    first_ps, growth_ps = rows.first_ps[near], rows.growth_ps[near]
+    inner = np.where(rows.n_steps[near] > 1, np.maximum(first_ps + growth_ps, rows.last_ps(near)), 0)
+    whole = np.maximum(inner, first_ps + rows.pause_ps[near])
+    first, last = first - lowest, last - lowest
+    return np.maximum(inner[first], _range_max(whole, first, last))
+
+
+def of_spans(spans: Columns, of_requests: Any) -> Any:
+    """Return the value of each span's request, `(n_spans,)`."""
+    return large.built(len(spans["request_id"]), lambda piece: of_requests[spans["request_id"][piece]])
+
+
+def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Ints) -> Ints:
     """Return the gaps from join_s to the end of the first decode step of the chosen spans."""
     first = rows.span_first[chosen]
     return rows.first_ps[first] + array_to_ps(rows.start_s[first] - spans["join_s"][chosen])
@@ -113,18 +141,22 @@ def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Flags) -> Ints:
 def _junctions(rows: DecodeRows, spans: Columns) -> tuple[Ints, Ints]:
     """Return (request, gap) between the last token of a span and the join of the request's next one."""
     request = spans["request_id"]
-    chosen = np.flatnonzero(np.bincount(request)[request] > 1) if len(request) else np.empty(0, np.int64)
+    n_spans = np.zeros(
+        1 + max((int(request[piece].max()) for piece in large.pieces(len(request))), default=-1), np.int32
+    )
+    for piece in large.pieces(len(request)):
+        np.add.at(n_spans, request[piece], 1)
+    chosen = large.flatnonzero(len(request), lambda piece: n_spans[request[piece]] > 1)
     order = chosen[np.lexsort((spans["join_s"][chosen], request[chosen]))]
     same = request[order][1:] == request[order][:-1]
     before, after = order[:-1][same], order[1:][same]
     return request[after], array_to_ps(spans["join_s"][after] - span_ends(rows, spans, before))
 
 
-def span_ends(rows: DecodeRows, spans: Columns, chosen: Ints | None = None) -> Floats:
-    """Return the time of the last token of each span, `(n_chosen,)`; of all spans by default."""
-    last = rows.span_last if chosen is None else rows.span_last[chosen]
-    first = rows.span_first if chosen is None else rows.span_first[chosen]
-    ends: Floats = np.array(spans["join_s"] if chosen is None else spans["join_s"][chosen])
+def span_ends(rows: DecodeRows, spans: Columns, chosen: Ints | slice) -> Floats:
+    """Return the time of the last token of some spans, `(n_chosen,)`."""
+    first, last = rows.span_first[chosen], rows.span_last[chosen]
+    ends: Floats = np.array(spans["join_s"][chosen])
     real = last >= first
     ends[real] = rows.end_s[last[real]]
     return ends

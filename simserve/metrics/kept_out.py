@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simserve.tables import large
 from simserve.tables.columns import Columns, Ints
 from simserve.units import array_to_ps
 
@@ -30,36 +31,53 @@ class _Pieces:
     """Index into REASONS; -1 for none."""
 
 
-def kept_out_ps(steps: Columns, stalls: Columns, waits: Waits) -> Ints:
-    """Return how long each of REASONS blocked the head of the queue during each wait, `(len(REASONS), n_waits)`.
+def kept_out_ps(steps: Columns, start_ps: Ints, stalls: Columns, waits: Waits) -> list[Ints]:
+    """Return how long each of REASONS blocked the head of the queue during each wait, `(n_waits,)` each.
 
-    A row of steps has one cause for all its time, and so does a stalled replica until its next row.
+    start_ps: of each row of steps. A row has one cause for all its time, and so does a stalled replica until its next
+    row.
     """
-    result = np.zeros((len(REASONS), len(waits.replica)), np.int64)
-    chosen = np.flatnonzero(waits.until_ps > waits.from_ps)
-    chosen = chosen[np.argsort(waits.replica[chosen], kind="stable")]
-    n_replicas = int(waits.replica.max(initial=-1)) + 1
-    edges = [np.searchsorted(of, np.arange(n_replicas + 1)) for of in (waits.replica[chosen], steps["replica"])]
-    still = np.searchsorted(stalls["replica"], np.arange(n_replicas + 1))
-    reasons, stall_reasons = _reasons(steps), _reasons(stalls)
-    for replica in range(n_replicas):
-        mine, rows, idle = (slice(*of[replica : replica + 2]) for of in (*edges, still))
-        if mine.start == mine.stop or not ((reasons[rows] >= 0).any() or idle.start < idle.stop):
-            continue
-        wait = chosen[mine]
-        start_ps, end_ps = (array_to_ps(steps[name][rows]) for name in ("start_s", "end_s"))
-        pieces = _Pieces(start_ps, end_ps - start_ps, reasons[rows])
-        if idle.start < idle.stop:
-            pieces = _with_stalls(pieces, array_to_ps(stalls["at_s"][idle]), stall_reasons[idle])
-        result[:, wait] = _upto(pieces, waits.until_ps[wait]) - _upto(pieces, waits.from_ps[wait])
+    result = [large.zeros(len(waits.replica), np.int64) for _ in REASONS]
+    chosen = large.flatnonzero(len(waits.replica), lambda piece: waits.until_ps[piece] > waits.from_ps[piece])
+    replica = large.built(len(chosen), lambda piece: waits.replica[chosen[piece]])
+    if (np.diff(replica) < 0).any():
+        order = np.argsort(replica, kind="stable")
+        chosen, replica = chosen[order], replica[order]
+    n_replicas = int(replica[-1]) + 1 if len(replica) else 0
+    edges = [large.bounds(of, n_replicas) for of in (replica, steps["replica"])]
+    still = large.bounds(stalls["replica"], n_replicas)
+    for each in range(n_replicas):
+        mine, rows, idle = (slice(*of[each : each + 2].tolist()) for of in (*edges, still))
+        if mine.start < mine.stop:
+            pieces = _pieces(steps, start_ps, stalls, rows, idle)
+            for place, column in enumerate(result):
+                _add_kept_out(column, chosen[mine], pieces, place, waits)
     return result
 
 
-def _reasons(table: Columns) -> Ints:
+def _pieces(steps: Columns, start_ps: Ints, stalls: Columns, rows: slice, idle: slice) -> _Pieces:
+    """Return the pieces of one replica, with its own rows of steps and stalls."""
+    starts_ps = start_ps[rows]
+    reason = large.built(len(starts_ps), lambda piece: _reasons(steps, _within(rows, piece)))
+    lasts_ps = large.built(
+        len(starts_ps), lambda piece: array_to_ps(steps["end_s"][_within(rows, piece)]) - starts_ps[piece]
+    )
+    pieces = _Pieces(starts_ps, lasts_ps, reason)
+    if idle.start == idle.stop:
+        return pieces
+    return _with_stalls(pieces, array_to_ps(stalls["at_s"][idle]), _reasons(stalls, idle))
+
+
+def _within(rows: slice, piece: slice) -> slice:
+    """Return a piece of some rows, as rows of the table."""
+    return slice(rows.start + piece.start, rows.start + piece.stop)
+
+
+def _reasons(table: Columns, rows: slice) -> Ints:
     """Return the index into REASONS of each row's cause; -1 for none."""
     column = table["blocked_by"]
     of_code = [REASONS.index(name) if name in REASONS else -1 for name in column.categories]
-    result: Ints = np.array([*of_code, -1], np.int64)[column.codes]  # code -1 takes the last
+    result: Ints = np.array([*of_code, -1], np.int64)[column.codes[rows]]  # code -1 takes the last
     return result
 
 
@@ -75,15 +93,24 @@ def _with_stalls(pieces: _Pieces, at_ps: Ints, reasons: Ints) -> _Pieces:
     return _Pieces(start_ps, lasts_ps, np.concatenate([pieces.reason, reasons])[order])
 
 
-def _upto(pieces: _Pieces, at_ps: Ints) -> Ints:
-    """Return how long each cause had blocked the queue by each instant, `(len(REASONS), n_instants)`."""
-    piece = np.searchsorted(pieces.start_ps, at_ps, side="right") - 1
-    known = piece >= 0
-    of_it_ps = np.minimum(at_ps - pieces.start_ps[piece], pieces.lasts_ps[piece])
-    sums = np.zeros((len(REASONS), len(at_ps)), np.int64)
-    for place, total_ps in enumerate(sums):
-        is_it = pieces.reason == place
-        if is_it.any():
-            own_ps = np.where(is_it, pieces.lasts_ps, 0)
-            total_ps[:] = (np.cumsum(own_ps) - own_ps)[piece] + np.where(is_it[piece], of_it_ps, 0)
-    return sums * known
+def _add_kept_out(kept_ps: Ints, wait: Ints, pieces: _Pieces, place: int, waits: Waits) -> None:
+    """Add how long one cause, by its index, blocked the queue during some waits."""
+
+    if not any((pieces.reason[piece] == place).any() for piece in large.pieces(len(pieces.reason))):
+        return
+
+    def own_ps(piece: slice) -> Ints:
+        return np.where(pieces.reason[piece] == place, pieces.lasts_ps[piece], 0)
+
+    sums_ps = large.cumulated(len(pieces.reason), own_ps)
+
+    def upto_ps(at_ps: Ints) -> Ints:
+        """Return how long it had blocked the queue by each instant."""
+        piece = np.searchsorted(pieces.start_ps, at_ps, side="right") - 1
+        is_it = pieces.reason[piece] == place
+        left_ps = np.maximum(pieces.lasts_ps[piece] - (at_ps - pieces.start_ps[piece]), 0)
+        return np.where(piece >= 0, sums_ps[piece] - np.where(is_it, left_ps, 0), 0)
+
+    for part in large.pieces(len(wait)):
+        own = wait[part]
+        kept_ps[own] = upto_ps(waits.until_ps[own]) - upto_ps(waits.from_ps[own])

@@ -14,6 +14,7 @@ from simserve.metrics.speculation import speculation
 from simserve.metrics.transfer import transfer
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
+from simserve.tables import large
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 
@@ -35,7 +36,11 @@ class Measured:
 
 def mechanisms(run: Measured) -> dict[str, Any]:
     """Return the summary of each mechanism; None for those that the run did not have."""
-    return {key: summarize(run) for key, summarize in MECHANISMS.items()}
+    result = {}
+    for key, summarize in MECHANISMS.items():
+        result[key] = summarize(run)
+        large.release()
+    return result
 
 
 MECHANISMS: dict[str, Callable[[Measured], Any]] = {

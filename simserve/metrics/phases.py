@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Ints
 from simserve.units import array_to_ps
 
@@ -33,7 +34,9 @@ def phases(pauses: Columns, spans: Columns, scheduled_ps: Ints, end_ps: Ints) ->
     ends never came."""
     had_to_go = pauses["request_id"]
     request = np.unique(had_to_go[end_ps[had_to_go] >= 0])
-    own_spans, own_pauses = (np.flatnonzero(np.isin(of["request_id"], request)) for of in (spans, pauses))
+    is_one = np.zeros(len(end_ps), np.bool_)
+    is_one[request] = True
+    own_spans, own_pauses = (_rows_of(is_one, each["request_id"]) for each in (spans, pauses))
     left, back = (array_to_ps(pauses[name][own_pauses]) for name in ("left_s", "back_s"))
     is_swapped = pauses["is_swapped"][own_pauses]
     n, n_spans, n_pauses = len(request), len(own_spans), len(own_pauses)
@@ -68,3 +71,8 @@ def phases(pauses: Columns, spans: Columns, scheduled_ps: Ints, end_ps: Ints) ->
     was_cut[owner[follows[(kind[follows] == SCHEDULED) & (kind[follows + 1] == LEFT)]]] = True
     returned = order[follows[(kind[follows] == SWAPPED_BACK) & (kind[follows + 1] == JOINED)] + 1]
     return Phases(request, total_ps(SCHEDULED), was_cut, total_ps(LEFT), total_ps(BACK), own_spans[returned - n])
+
+
+def _rows_of(is_one: Flags, request: Ints) -> Ints:
+    """Return the rows of a table of the requests that are marked, `(n_found,)`."""
+    return large.flatnonzero(len(request), lambda piece: is_one[request[piece]])

@@ -23,6 +23,7 @@ from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilization import utilization
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
 from simserve.metrics.window import measured_window
+from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
@@ -54,14 +55,17 @@ def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None
     met = met_by_goal(requests, facts.slo, facts.slo_classes)
     requests |= {"in_window": window.has, "slo_met": all_met(met), "n_in_system": n_in_system(requests)}
     counted = finished & window.has
+    large.release()
     sample = partial(with_intervals, inefficiency=inefficiency(requests["n_in_system"][window.has]))
     latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
     if not any(
         pool.speculation for pool in facts.pools
     ):  # with speculation, gaps are between chunks, of unknown number
         latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
+    large.release()
     series = time_series(tables, rows, facts, window.span_s)
     use = utilization(series.window_work, window, facts)
+    large.release()
     fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
     columns = {
         "requests": {field.name: requests[field.name] for field in REQUESTS},
@@ -97,7 +101,9 @@ def _latencies(
     distributions = {}
     for name in SAMPLED:
         values = requests[name][counted]
-        distributions[name] = sample(values[~np.isnan(values)])
+        values = values[~np.isnan(values)]
+        large.release()
+        distributions[name] = sample(values)
     n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
     itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
     return {"ttft_s": distributions["ttft_s"], "tpot_s": distributions["tpot_s"], "itl_s": itl, **distributions}

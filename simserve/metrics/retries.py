@@ -6,6 +6,7 @@ import numpy as np
 
 from simserve.metrics.stats import distribution, level_name
 from simserve.metrics.window import Window
+from simserve.tables import large
 from simserve.tables.columns import Columns
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
 def wasted(requests: Columns, steps: Columns) -> "WastedJson":
     """Return the tokens computed in the whole run for clients that gave up, and their share of all computed tokens."""
     n_tokens = int(requests["wasted_tokens"].sum())
-    decoded = steps["decode_requests"].astype(np.int64) * steps["n_steps"]
-    n_all = int(steps["prefill_tokens"].sum() + decoded.sum())
+    n_all = 0
+    for piece in large.pieces(len(steps["n_steps"])):
+        decoded = steps["decode_requests"][piece].astype(np.int64) * steps["n_steps"][piece]
+        n_all += int(steps["prefill_tokens"][piece].sum() + decoded.sum())
     return {"tokens": n_tokens, "frac": n_tokens / n_all if n_all else 0.0}

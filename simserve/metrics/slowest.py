@@ -1,13 +1,15 @@
 """Slowest: the time split of the slowest requests compared with the average, to answer "why this p99"."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Flags, Floats
+from simserve.tables import large
+from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.schema import SPLIT
 
@@ -32,20 +34,46 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
     None where nothing finished, or where there is no time split.
     """
     chosen = requests["status"].is_("finished") & window.has
-    if not chosen.any() or any(np.isnan(requests[name][chosen]).any() for name in PARTS):
+    rows = large.flatnonzero(len(chosen), lambda piece: chosen[piece])
+    if not len(rows) or any(_lacks(requests, name, rows) for name in PARTS):
         return None
-    shares = latency_parts(requests, chosen, facts)
-    slowest = {latency: _of_slowest(requests[latency][chosen], parts) for latency, parts in shares.items()}
-    mean = _means(shares["e2e_s"], np.ones(int(chosen.sum()), np.bool_))
+    slowest, mean = {}, {}
+    parts_of = _measured(requests, rows, facts)
+    for latency in LATENCIES:  # one at a time, as its parts are as large as the table
+        parts = parts_of(latency)
+        large.release()
+        slowest[latency] = _of_slowest(requests[latency][chosen], parts)
+        if latency == "e2e_s":
+            mean = _means(parts, slice(None))
     return {"parts": list(PARTS), "mean": mean, "slowest": slowest}
+
+
+def _lacks(requests: Columns, name: str, rows: Ints) -> bool:
+    """Tell whether a column has no value in one of some rows."""
+    return any(np.isnan(requests[name][rows[piece]]).any() for piece in large.pieces(len(rows)))
 
 
 def latency_parts(requests: Columns, chosen: Flags, facts: RunFacts) -> dict[str, SlowestParts]:
     """Return the share of each part in each latency of the chosen requests, `(n_chosen,)` each, in seconds."""
-    parts = {name: requests[name][chosen] for name in PARTS}
-    table = {name: requests[name][chosen] for name in (*LATENCIES, *TIMES)}
-    first = _until_first(parts, table, pushes=facts.link is not None and facts.link.how == "push")
-    return {latency: measure(parts, first, table) for latency, measure in LATENCIES.items()}
+    parts_of = _measured(requests, np.flatnonzero(chosen), facts)
+    return {latency: parts_of(latency) for latency in LATENCIES}
+
+
+def _measured(requests: Columns, rows: Ints, facts: RunFacts) -> Callable[[str], SlowestParts]:
+    """Return a function that returns the share of each part in one latency of some requests, `(n_rows,)` each."""
+    pushes = facts.link is not None and facts.link.how == "push"
+
+    @lru_cache(maxsize=1)  # fast: the latencies of a run of one piece share them
+    def basis(start: int, stop: int) -> tuple[SlowestParts, SlowestParts, Columns]:
+        own = rows[start:stop]
+        parts = {name: requests[name][own] for name in PARTS}
+        table = {name: requests[name][own] for name in (*LATENCIES, *TIMES)}
+        return parts, _until_first(parts, table, pushes=pushes), table
+
+    def parts_of(latency: str) -> SlowestParts:
+        return large.built_all(len(rows), lambda piece: LATENCIES[latency](*basis(piece.start, piece.stop)))
+
+    return parts_of
 
 
 def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> SlowestParts:
@@ -91,6 +119,7 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None
         return None
     n = int(np.ceil(SLOWEST_FRAC * len(known)))
     slow = known[np.argsort(latency_s[known], kind="stable")[-n:]]
+    large.release()
     mean, of_all = _means(parts, slow), _means(parts, known)
     more = {name: mean[name] - of_all[name] for name in PARTS}
     binds = max(more, key=lambda name: more[name])
@@ -104,4 +133,8 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None
 
 
 def _means(parts: SlowestParts, chosen: Any) -> dict[str, float]:
-    return {name: float(parts[name][chosen].mean()) for name in PARTS}
+    means = {}
+    for name in PARTS:
+        means[name] = float(parts[name][chosen].mean())
+        large.release()
+    return means

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.metrics.batches import LEAST, inefficiency
-from simserve.metrics.integrals import presence
+from simserve.metrics.integrals import Presences, presence
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Floats, Ints
+from simserve.tables import large
+from simserve.tables.columns import Categorical, Columns, Floats, Ints
 
 SETTLES = 20
 """Effective sample size of a backlog that counts as steady; one that wanders at capacity has 2 to 14, however long
@@ -85,14 +86,20 @@ def _grows(backlog: tuple[float, float, float], n_arrived: int) -> bool:
 def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, float]:
     """Return the mean number of requests in the system in each third of the window."""
     refused = requests["status"].is_("rejected")
-    leave_s = np.fmin(requests["finish_s"], requests["gave_up_s"])[~refused]
-    arrival_s = requests["arrival_s"][~refused]
-    # Requests present when the window opens count from its start; those that left before are excluded.
-    arrival_s = np.where(leave_s < window.start_s, math.nan, np.maximum(arrival_s, window.start_s))
-    leave_s = np.where((leave_s > window.end_s), math.nan, leave_s)
-    arrival_s[arrival_s > window.end_s] = math.nan
+
+    def parts() -> Presences:
+        for piece in large.pieces(len(refused)):
+            stays = ~refused[piece]
+            leave_s = np.fmin(requests["finish_s"][piece], requests["gave_up_s"][piece])[stays]
+            arrival_s = requests["arrival_s"][piece][stays]
+            # Requests present when the window opens count from its start; those that left before are excluded.
+            arrival_s = np.where(leave_s < window.start_s, math.nan, np.maximum(arrival_s, window.start_s))
+            leave_s = np.where((leave_s > window.end_s), math.nan, leave_s)
+            arrival_s[arrival_s > window.end_s] = math.nan
+            yield arrival_s, leave_s, np.zeros(len(leave_s), np.int64)
+
     edges_s = np.linspace(window.start_s, window.end_s, 4)
-    early, middle, late = presence(arrival_s, leave_s, np.zeros(len(leave_s), np.int64), 1, edges_s)[0].tolist()
+    early, middle, late = presence(parts(), 1, edges_s)[0].tolist()
     return early, middle, late
 
 
@@ -100,11 +107,13 @@ def _free_frac(steps: Columns, window: Window, pool: Ints, lived_frac: Floats | 
     """Return the lowest share of unblocked time over pools; NaN for an empty window or a pool without steps."""
     if not window.end_s > window.start_s or not len(pool):
         return math.nan
-    held_up = steps["blocked_by"].without_blank().codes >= 0
-    replica = steps["replica"][held_up]
-    until_s = np.minimum(steps["end_s"][held_up], window.end_s)
-    lasts_s = np.maximum(until_s - np.maximum(steps["start_s"][held_up], window.start_s), 0.0)
-    held_up_s = np.bincount(replica, lasts_s, minlength=len(pool))
+    held_up_s = np.zeros(len(pool))
+    for piece in large.pieces(len(steps["start_s"])):
+        blocked = Categorical(steps["blocked_by"].codes[piece], steps["blocked_by"].categories).without_blank()
+        held_up = blocked.codes >= 0
+        until_s = np.minimum(steps["end_s"][piece][held_up], window.end_s)
+        lasts_s = np.maximum(until_s - np.maximum(steps["start_s"][piece][held_up], window.start_s), 0.0)
+        np.add.at(held_up_s, steps["replica"][piece][held_up], lasts_s)
     n_there = np.bincount(pool, lived_frac)
     held_up_frac = np.bincount(pool, held_up_s)[n_there > 0] / n_there[n_there > 0] / (window.end_s - window.start_s)
     return 1.0 - float(held_up_frac.max(initial=0.0))

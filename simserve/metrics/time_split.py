@@ -8,7 +8,8 @@ from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.itl import span_ends
 from simserve.metrics.kept_out import REASONS, Waits, kept_out_ps
 from simserve.metrics.phases import Phases, phases
-from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables import large
+from simserve.tables.columns import Categorical, Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.tables.schema import SPLIT
@@ -28,25 +29,35 @@ def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> dict[
     if extra is None:
         nothing = np.full(len(requests["arrival_s"]), np.nan)
         return {name: requests.get(name, nothing) for name in SPLIT}
+    n = len(requests["arrival_s"])
     lives = _lives(tables, extra, rows, facts)
-    paused = phases(extra.pauses, tables.spans, lives.scheduled_ps, np.where(lives.has_finished, lives.end_ps, -1))
+    end_ps = large.built(n, lambda piece: np.where(lives.has_finished[piece], lives.end_ps[piece], -1))
+    paused = phases(extra.pauses, tables.spans, lives.scheduled_ps, end_ps)
+    start_ps = large.built(len(tables.steps["start_s"]), lambda piece: array_to_ps(tables.steps["start_s"][piece]))
     alone_ps, copy_ps = _decoded(tables, rows, paused.swapped_spans)
-    prefill_ps, own_ps, recompute_ps = _prefills(tables.steps, array_to_ps(extra.chunks_s), lives, paused)
-    rest_ps = lives.end_ps - lives.scheduled_ps - prefill_ps - lives.preempted_ps - recompute_ps - lives.transfer_ps
-    parts = {
-        "front_end_s": lives.routed_ps - lives.arrival_ps + lives.respond_ps,
-        **_queue(tables.steps, extra, lives),
-        "prefill_s": own_ps,
-        "prefill_wait_s": prefill_ps - own_ps,
-        "link_s": lives.link_ps,
-        "decode_s": alone_ps,
-        "interference_s": rest_ps - alone_ps - copy_ps,
-        "copy_s": copy_ps,
-        "recompute_s": recompute_ps,
-        "batch_wait_s": lives.finish_ps - lives.respond_ps - lives.end_ps,
-    }
-    # one at a time: two copies of all would be the peak memory of the metrics
-    return {name: np.where(lives.has_finished, array_to_s(parts.pop(name)), np.nan) for name in tuple(parts)}
+    prefill_ps, own_ps, recompute_ps = _prefills(tables.steps, start_ps, extra.chunks_s, lives, paused)
+    queue_ps = _queue(tables.steps, start_ps, extra, lives)
+    respond_ps = to_ps(facts.respond_s)
+
+    def part(piece: slice) -> dict[str, Floats]:
+        own = lives.of(piece)
+        prefilled_ps, recomputed_ps = prefill_ps[piece], recompute_ps[piece]
+        rest_ps = own.end_ps - own.scheduled_ps - prefilled_ps - own.preempted_ps - recomputed_ps - own.transfer_ps
+        parts = {
+            "front_end_s": own.routed_ps - own.arrival_ps + respond_ps,
+            **{name: column[piece] for name, column in queue_ps.items()},
+            "prefill_s": own_ps[piece],
+            "prefill_wait_s": prefilled_ps - own_ps[piece],
+            "link_s": own.link_ps,
+            "decode_s": alone_ps[piece],
+            "interference_s": rest_ps - alone_ps[piece] - copy_ps[piece],
+            "copy_s": copy_ps[piece],
+            "recompute_s": recomputed_ps,
+            "batch_wait_s": own.finish_ps - respond_ps - own.end_ps,
+        }
+        return {name: np.where(own.has_finished, array_to_s(of_part), np.nan) for name, of_part in parts.items()}
+
+    return large.built_all(n, part)
 
 
 @dataclass(frozen=True)
@@ -69,95 +80,125 @@ class _Lives:
     preempted_ps: Ints
     transfer_ps: Ints
     link_ps: Ints
-    respond_ps: int
+
+    def of(self, rows: slice) -> "_Lives":
+        """Select requests."""
+        return _Lives(*(column[rows] for column in vars(self).values()))
 
 
 def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunFacts) -> _Lives:
     requests, spans = tables.requests, tables.spans
-    has_finished = requests["status"].is_("finished")
+    n, pushes = len(requests["arrival_s"]), facts.link is not None and facts.link.how == "push"
+    joined_ps, end_ps = large.full(n, np.iinfo(np.int64).max, np.int64), large.zeros(n, np.int64)
+    for piece in large.pieces(len(spans["request_id"])):
+        request = spans["request_id"][piece]
+        np.minimum.at(joined_ps, request, array_to_ps(spans["join_s"][piece]))
+        np.maximum.at(end_ps, request, array_to_ps(span_ends(rows, spans, piece)))
+    statuses = requests["status"]
 
-    def known_ps(seconds: Floats) -> Ints:
-        return array_to_ps(np.where(has_finished, seconds, 0.0))
+    def part(piece: slice) -> Columns:
+        has_finished = Categorical(statuses.codes[piece], statuses.categories).is_("finished")
 
-    moved, own = requests["prefill_replica"].astype(np.int64), requests["replica"].astype(np.int64)
-    computed_at = np.where(moved >= 0, moved, own)
-    joined_ps, end_ps = np.full(len(moved), np.iinfo(np.int64).max), np.zeros(len(moved), np.int64)
-    np.minimum.at(joined_ps, spans["request_id"], array_to_ps(spans["join_s"]))
-    np.maximum.at(end_ps, spans["request_id"], array_to_ps(span_ends(rows, spans)))
-    routed_ps, room_ps = known_ps(extra.routed_s), known_ps(requests["transfer_wait_s"])
-    transfer_ps = known_ps(requests["transfer_s"])
-    queued_ps, link_ps = routed_ps, transfer_ps - room_ps
-    if facts.link is not None and facts.link.how == "push":
-        notice_ps = known_ps(extra.notice_s)
-        queued_ps, link_ps = routed_ps + room_ps + notice_ps, transfer_ps + notice_ps
-    return _Lives(
-        has_finished,
-        computed_at,
-        arrival_ps=known_ps(requests["arrival_s"]),
-        routed_ps=routed_ps,
-        queued_ps=queued_ps,
-        scheduled_ps=known_ps(requests["scheduled_s"]),
-        joined_ps=np.where(has_finished, joined_ps, 0),
-        end_ps=end_ps,
-        finish_ps=known_ps(requests["finish_s"]),
-        preempted_ps=known_ps(requests["preempted_s"]),
-        transfer_ps=transfer_ps,
-        link_ps=link_ps,
-        respond_ps=to_ps(facts.respond_s),
-    )
+        def known_ps(seconds: Floats) -> Ints:
+            return array_to_ps(np.where(has_finished, seconds[piece], 0.0))
+
+        moved, own = requests["prefill_replica"][piece].astype(np.int64), requests["replica"][piece].astype(np.int64)
+        routed_ps, room_ps = known_ps(extra.routed_s), known_ps(requests["transfer_wait_s"])
+        transfer_ps = known_ps(requests["transfer_s"])
+        notice_ps = known_ps(extra.notice_s) if pushes else 0
+        return {
+            "has_finished": has_finished,
+            "computed_at": np.where(moved >= 0, moved, own),
+            "arrival_ps": known_ps(requests["arrival_s"]),
+            "routed_ps": routed_ps,
+            "queued_ps": routed_ps + room_ps + notice_ps if pushes else routed_ps,
+            "scheduled_ps": known_ps(requests["scheduled_s"]),
+            "joined_ps": np.where(has_finished, joined_ps[piece], 0),
+            "end_ps": end_ps[piece],
+            "finish_ps": known_ps(requests["finish_s"]),
+            "preempted_ps": known_ps(requests["preempted_s"]),
+            "transfer_ps": transfer_ps,
+            "link_ps": transfer_ps + notice_ps if pushes else transfer_ps - room_ps,
+        }
+
+    return _Lives(**large.built_all(n, part))
 
 
 def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> tuple[Ints, Ints]:
     """Return the decode time of each request without prefill interference, and its waits for copies."""
     spans, steps = tables.spans, tables.steps
-    first = rows.span_first.copy()
-    first[swapped_spans] -= 1  # the span's first token came from a decode step
-    copies_ps = array_to_ps(steps["copy_s"][rows.places])
-    lasts_ps = array_to_ps(rows.end_s) - array_to_ps(rows.start_s)
-    alone_ps = lasts_ps - array_to_ps(steps["interference_s"][rows.places]) - copies_ps
+
+    def copies_ps(piece: slice) -> Ints:
+        return array_to_ps(steps["copy_s"][rows.place(piece)])
+
+    def alone_ps(piece: slice) -> Ints:
+        lasts_ps = array_to_ps(rows.end_s[piece]) - array_to_ps(rows.start_s[piece])
+        return lasts_ps - array_to_ps(steps["interference_s"][rows.place(piece)]) - copies_ps(piece)
+
     sums = []
     for amounts_ps in (alone_ps, copies_ps):
-        total_ps = np.zeros(len(tables.requests["arrival_s"]), np.int64)
-        if amounts_ps.any():
-            upto_ps = np.append(0, np.cumsum(amounts_ps))
-            np.add.at(total_ps, spans["request_id"], upto_ps[rows.span_last + 1] - upto_ps[first])
+        total_ps = large.zeros(len(tables.requests["arrival_s"]), np.int64)
+        upto_ps = large.cumulated(len(rows), amounts_ps)
+        for piece in large.pieces(len(rows.span_first)) if upto_ps[-1:].any() else ():
+            first, last = rows.span_first[piece].copy(), rows.span_last[piece]
+            # the span's first token came from a decode step
+            first[swapped_spans[(swapped_spans >= piece.start) & (swapped_spans < piece.stop)] - piece.start] -= 1
+            np.add.at(total_ps, spans["request_id"][piece], _upto(upto_ps, last) - _upto(upto_ps, first - 1))
         sums.append(total_ps)
     return sums[0], sums[1]
 
 
-def _queue(steps: Columns, extra: ExtraColumns, lives: _Lives) -> dict[str, Ints]:
+def _upto(sums: Ints, row: Ints) -> Ints:
+    """Return the sums up to and with rows; 0 before the first."""
+    result: Ints = np.where(row >= 0, sums[row], 0) if len(sums) else np.zeros(len(row), np.int64)
+    return result
+
+
+def _queue(steps: Columns, start_ps: Ints, extra: ExtraColumns, lives: _Lives) -> dict[str, Ints]:
     """Split the queueing time by the cause that blocked the head of the queue; the rest is the step in flight."""
-    queue_ps = np.where(lives.has_finished, lives.scheduled_ps - lives.queued_ps, 0)
-    waits = Waits(lives.computed_at, lives.queued_ps, lives.queued_ps + queue_ps)
-    kept_ps = kept_out_ps(steps, extra.stalls, waits)
-    parts = {f"queue_{reason}_s": kept_ps[place] for place, reason in enumerate(REASONS)}
-    return parts | {"queue_turn_s": queue_ps - kept_ps.sum(axis=0)}
+    n = len(lives.queued_ps)
+
+    def waits_ps(piece: slice) -> Ints:
+        return np.where(lives.has_finished[piece], lives.scheduled_ps[piece] - lives.queued_ps[piece], 0)
+
+    until_ps = large.built(n, lambda piece: lives.queued_ps[piece] + waits_ps(piece))
+    kept_ps = kept_out_ps(steps, start_ps, extra.stalls, Waits(lives.computed_at, lives.queued_ps, until_ps))
+    rest_ps = large.built(n, lambda piece: waits_ps(piece) - sum(column[piece] for column in kept_ps))
+    return {f"queue_{reason}_s": column for reason, column in zip(REASONS, kept_ps, strict=True)} | {
+        "queue_turn_s": rest_ps
+    }
 
 
-def _prefills(steps: Columns, chunks_ps: Ints, lives: _Lives, paused: Phases) -> tuple[Ints, Ints, Ints]:
+def _prefills(
+    steps: Columns, start_ps: Ints, chunks_s: Floats, lives: _Lives, paused: Phases
+) -> tuple[Ints, Ints, Ints]:
     """Return the duration of the first prefill, of its steps that computed part of it, and of recomputation.
 
     A prompt without partial chunks is computed in one step.
     """
-    prefill_ps = lives.joined_ps - lives.scheduled_ps
-    recompute_ps = np.zeros(len(prefill_ps), np.int64)
+    n = len(chunks_s)
+    prefill_ps = large.built(n, lambda piece: lives.joined_ps[piece] - lives.scheduled_ps[piece])
+    recompute_ps = large.zeros(n, np.int64)
     prefill_ps[paused.request], recompute_ps[paused.request] = paused.prefill_ps, paused.recompute_ps
-    own_ps = prefill_ps.copy()
+    own_ps = large.built(n, lambda piece: prefill_ps[piece].copy())
     cut = paused.request[paused.was_cut]
-    own_ps[cut] = chunks_ps[cut]
-    is_whole = chunks_ps == 0
+    own_ps[cut] = array_to_ps(chunks_s[cut])
+    is_whole = large.built(n, lambda piece: array_to_ps(chunks_s[piece]) == 0)
     is_whole[cut] = True
-    several = np.flatnonzero(lives.has_finished & ~is_whole)
-    last_ps = _last_chunks_ps(steps, lives.computed_at[several], lives.joined_ps[several])
-    own_ps[several] = chunks_ps[several] + last_ps
+    several = large.flatnonzero(n, lambda piece: lives.has_finished[piece] & ~is_whole[piece])
+    for piece in large.pieces(len(several)):
+        request = several[piece]
+        last_ps = _last_chunks_ps(steps, start_ps, lives.computed_at[request], lives.joined_ps[request])
+        own_ps[request] = array_to_ps(chunks_s[request]) + last_ps
     return prefill_ps, own_ps, recompute_ps
 
 
-def _last_chunks_ps(steps: Columns, replica: Ints, joined_ps: Ints) -> Ints:
+def _last_chunks_ps(steps: Columns, start_ps: Ints, replica: Ints, joined_ps: Ints) -> Ints:
     """Return the duration of the steps that end at those instants on those replicas, `(n,)`."""
     lasts_ps = np.zeros(len(replica), np.int64)
+    bounds = large.bounds(steps["replica"], int(replica.max(initial=-1)) + 1)
     for each in np.unique(replica).tolist():
-        mine, rows = replica == each, slice(*np.searchsorted(steps["replica"], [each, each + 1]))
-        start_ps, end_ps = array_to_ps(steps["start_s"][rows]), joined_ps[mine]
-        lasts_ps[mine] = end_ps - start_ps[np.searchsorted(start_ps, end_ps) - 1]
+        mine, rows = replica == each, slice(*bounds[each : each + 2])
+        starts_ps, end_ps = start_ps[rows], joined_ps[mine]
+        lasts_ps[mine] = end_ps - starts_ps[np.searchsorted(starts_ps, end_ps) - 1]
     return lasts_ps

@@ -1,14 +1,16 @@
 """Time series: the state of each replica in each interval of a run, one row each."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from simserve.metrics.decode_rows import DecodeRows
-from simserve.metrics.integrals import Places, counts, next_starts, places, presence
+from simserve.metrics.integrals import Places, Presences, counts, following, next_starts, places, presence
 from simserve.metrics.itl import span_ends
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.utilization import WorkDone, shares, work_done
+from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
@@ -81,68 +83,81 @@ def interval_edges(end_s: float) -> Floats:
 
 def _mean_queue(steps: Columns, until_s: Floats, held: Places) -> Floats:
     """Integrate the queue length over each interval, linear from one row's start to the next's."""
-    queue = steps["queue_len"].astype(np.float64)
-    return np.diff(held.sums((queue + _next(queue, steps)) / 2 * (until_s - steps["start_s"])), axis=1)
+
+    def amounts(piece: slice) -> Floats:
+        queue = steps["queue_len"][piece].astype(np.float64)
+        coming = following(steps["replica"], steps["queue_len"], piece, queue)
+        result: Floats = (queue + coming) / 2 * (until_s[piece] - steps["start_s"][piece])
+        return result
+
+    return np.diff(held.sums(len(until_s), amounts), axis=1)
 
 
 def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunFacts) -> Floats:
     """Integrate the share of used or reserved KV blocks; it is zero while the replica is idle."""
-    blocks = (steps["kv_blocks_used"] + steps["kv_blocks_reserved"]).astype(np.float64)
-    no_pause = until_s <= steps["end_s"]
-    means = np.where(no_pause, (blocks + _next(blocks, steps)) / 2, blocks)
+
+    held = large.built(len(until_s), lambda piece: steps["kv_blocks_used"][piece] + steps["kv_blocks_reserved"][piece])
+
+    def amounts(piece: slice) -> Floats:
+        blocks, end_s = held[piece].astype(np.float64), steps["end_s"][piece]
+        coming = following(steps["replica"], held, piece, blocks)
+        means = np.where(until_s[piece] <= end_s, (blocks + coming) / 2, blocks)
+        result: Floats = means * (end_s - steps["start_s"][piece])
+        return result
+
     totals = np.array([facts.pools[pool].n_blocks for pool in facts.replica_pool], np.float64)
-    return np.diff(in_steps.sums(means * (steps["end_s"] - steps["start_s"])), axis=1) / totals[:, None]
-
-
-def _next(values: Floats, steps: Columns) -> Floats:
-    """Return the value of the next row of the same replica; its last row keeps its own."""
-    following = np.array(values)
-    same = steps["replica"][1:] == steps["replica"][:-1]
-    following[:-1][same] = values[1:][same]
-    return following
+    return np.diff(in_steps.sums(len(until_s), amounts), axis=1) / totals[:, None]
 
 
 def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
     """Return the mean number of running requests: from scheduled_s to the first join_s on the prefill replica, then
     over each span; a span begins with its first token, so handed-over requests count on the decode replica."""
     requests, spans = tables.requests, tables.spans
-    joined_s = _first_joins(tables)
-    joined_s = np.where(np.isinf(joined_s), requests["gave_up_s"], joined_s)
-    known = requests["replica"] >= 0
-    enter_s = np.concatenate([requests["scheduled_s"][known], spans["join_s"]])
-    leave_s = np.concatenate([joined_s[known], span_ends(rows, spans)])
-    group = np.concatenate([_prefilled_at(requests)[known], spans["replica"].astype(np.int64)])
-    return presence(enter_s, leave_s, group, n_replicas, edges_s)
+    joins_s = _first_joins(tables)
+
+    def parts() -> Presences:
+        for piece in large.pieces(len(joins_s)):
+            known = requests["replica"][piece] >= 0
+            joined_s = np.where(np.isinf(joins_s[piece]), requests["gave_up_s"][piece], joins_s[piece])
+            yield requests["scheduled_s"][piece][known], joined_s[known], _prefilled_at(requests, piece)[known]
+        for piece in large.pieces(len(spans["join_s"])):
+            yield spans["join_s"][piece], span_ends(rows, spans, piece), spans["replica"][piece].astype(np.int64)
+
+    return presence(parts(), n_replicas, edges_s)
 
 
 def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
     """Return the output tokens in each interval: one per completed prefill, one per member and decode step, and
     accepted proposals."""
-    spans = tables.spans
-    request, join_s = spans["request_id"], spans["join_s"]
-    is_first = join_s == _first_joins(tables)[request]
-    at: Ints = np.where(is_first, _prefilled_at(tables.requests)[request], spans["replica"].astype(np.int64))
-    firsts = counts(join_s, at, n_replicas, edges_s)
-    within, _ = rows.members(np.ones(len(join_s), np.bool_))
+    spans, requests = tables.spans, tables.requests
+    joins_s, n_spans = _first_joins(tables), len(spans["join_s"])
+    firsts = np.zeros((n_replicas, len(edges_s) - 1))
+    for piece in large.pieces(n_spans):
+        request, join_s = spans["request_id"][piece], spans["join_s"][piece]
+        at = np.where(
+            join_s == joins_s[request], _prefilled_at(requests, request), spans["replica"][piece].astype(np.int64)
+        )
+        firsts += counts(join_s, at, n_replicas, edges_s)
+    within, _ = rows.members(np.ones(n_spans, np.bool_))
     of_rows = {"replica": rows.replica, "start_s": rows.start_s}
     in_rows = places(of_rows, rows.end_s, n_replicas, edges_s)
-    n_tokens = within * rows.n_steps + rows.accepted_tokens
-    return firsts + np.diff(in_rows.sums(_as_floats(n_tokens)), axis=1)
+
+    def n_tokens(piece: slice) -> Floats:
+        return np.asarray(within[piece] * rows.n_steps[piece] + rows.accepted_tokens[piece], np.float64)
+
+    return firsts + np.diff(in_rows.sums(len(rows), n_tokens), axis=1)
 
 
 def _first_joins(tables: RunTables) -> Floats:
     """Return the time of each request's first token, `(n_requests,)`; inf without one."""
-    joined_s = np.full(len(tables.requests["arrival_s"]), np.inf)
-    np.minimum.at(joined_s, tables.spans["request_id"], tables.spans["join_s"])
+    joined_s = large.full(len(tables.requests["arrival_s"]), np.inf, np.float64)
+    for piece in large.pieces(len(tables.spans["join_s"])):
+        np.minimum.at(joined_s, tables.spans["request_id"][piece], tables.spans["join_s"][piece])
     return joined_s
 
 
-def _prefilled_at(requests: Columns) -> Ints:
-    """Return the replica that first computed each prompt, `(n_requests,)`."""
-    elsewhere, own = requests["prefill_replica"].astype(np.int64), requests["replica"].astype(np.int64)
+def _prefilled_at(requests: Columns, rows: Any) -> Ints:
+    """Return the replica that first computed the prompts of some requests, `(n,)`."""
+    elsewhere, own = (requests[name][rows].astype(np.int64) for name in ("prefill_replica", "replica"))
     at: Ints = np.where(elsewhere >= 0, elsewhere, own)
     return at
-
-
-def _as_floats(values: Ints) -> Floats:
-    return values.astype(np.float64)

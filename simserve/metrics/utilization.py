@@ -49,13 +49,22 @@ class Utilization:
 
 def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     """Sum the work of steps up to the instants of `places`."""
-    n_steps = steps["n_steps"]
-    decode = steps["decode_requests"].astype(np.float64)
-    n_decoded = places.sums(decode * n_steps)
-    prefill_tokens = places.sums(steps["prefill_tokens"].astype(np.float64))
-    # contexts of a row: kv in the first step, decode_requests more in each further one
-    keys_read = places.sums((steps["kv_tokens"] + decode * ((n_steps - 1) / 2)) * n_steps)
-    prefill_pairs = places.sums(steps["prefill_pairs"].astype(np.float64))
+    n = len(steps["n_steps"])
+
+    def total(name: str) -> Floats:
+        return places.sums(n, lambda piece: steps[name][piece].astype(np.float64))
+
+    def n_decoding(piece: slice) -> Floats:
+        return np.asarray(steps["decode_requests"][piece], np.float64)
+
+    def keys(piece: slice) -> Floats:
+        # contexts of a row: kv in the first step, decode_requests more in each further one
+        n_steps = steps["n_steps"][piece]
+        result: Floats = (steps["kv_tokens"][piece] + n_decoding(piece) * ((n_steps - 1) / 2)) * n_steps
+        return result
+
+    n_decoded = places.sums(n, lambda piece: n_decoding(piece) * steps["n_steps"][piece])
+    prefill_tokens, keys_read, prefill_pairs = total("prefill_tokens"), places.sums(n, keys), total("prefill_pairs")
     extra = _proposed(facts)  # proposals that each decoding request verifies besides its next token
     decode_tokens = n_decoded * (1 + extra)
     pairs = prefill_pairs + (1 + extra) * keys_read + n_decoded * (extra * (extra + 1) / 2)
@@ -64,12 +73,13 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     flop = _each(of, "flop_per_token") * tokens + _each(of, "flop_per_pair") * pairs
     flop += _each(of, "flop_per_sampled") * decode_tokens
     moved = _each(of, "kv_bytes_per_token") * (keys_read + n_decoded * extra + tokens)
-    moved += _each(of, "weight_bytes_per_step") * places.sums(n_steps.astype(np.float64))
+    moved += _each(of, "weight_bytes_per_step") * total("n_steps")
     if extra.any():
-        decodes = places.sums(np.where(decode > 0, n_steps, 0).astype(np.float64))
+        decodes = places.sums(n, lambda piece: (n_decoding(piece) > 0) * steps["n_steps"][piece].astype(np.float64))
         own = drafted(facts, DraftedWork(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes))
         flop, moved = flop + own.flop, moved + own.bytes
-    return WorkDone(places.sums(steps["end_s"] - steps["start_s"]), prefill_tokens, flop, moved)
+    busy_s = places.sums(n, lambda piece: steps["end_s"][piece] - steps["start_s"][piece])
+    return WorkDone(busy_s, prefill_tokens, flop, moved)
 
 
 def _proposed(facts: RunFacts) -> Floats:

@@ -8,8 +8,10 @@ import numpy as np
 
 from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.goodput import all_met
+from simserve.metrics.itl import of_spans
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.window import Window
+from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import array_to_ps
 
@@ -72,10 +74,13 @@ def most_in_one_second(start_s: Floats, end_s: Floats) -> int:
     """
     if not len(start_s):
         return 0
-    first, last = (np.bincount((at_s - start_s.min()).astype(np.int64)) for at_s in (start_s, end_s))
-    began = np.cumsum(np.pad(first, (0, len(last) - len(first))))
+    origin_s = start_s.min()
+    first, last = np.zeros((2, int(end_s.max() - origin_s) + 1), np.int64)
+    for piece in large.pieces(len(start_s)):
+        for at_s, counts in ((start_s, first), (end_s, last)):
+            counts += np.bincount((at_s[piece] - origin_s).astype(np.int64), minlength=len(counts))
     ended_before = np.cumsum(last) - last
-    return int((began - ended_before).max())
+    return int((np.cumsum(first) - ended_before).max())
 
 
 def max_output_tokens_per_s(
@@ -91,8 +96,9 @@ def max_output_tokens_per_s(
     n_seconds = math.ceil(float(requests["finish_s"][completed].max()) - origin_s) + 1
     whole = completed & answers_whole
     counts = _per_second(requests["finish_s"][whole], origin_s, n_seconds, requests["output_tokens"][whole])
-    counted = (completed & ~answers_whole)[spans["request_id"]]
-    counts += _per_second(spans["join_s"][counted], origin_s, n_seconds)
+    counted = of_spans(spans, completed & ~answers_whole)
+    for piece in large.pieces(len(counted)):
+        counts += _per_second(spans["join_s"][piece][counted[piece]], origin_s, n_seconds)
     members, _ = rows.members(counted)
     counts += _decoded_per_second(rows, members, origin_s, n_seconds)
     return float(counts.max())
@@ -106,9 +112,9 @@ def _per_second(at_s: Floats, origin_s: float, n_seconds: int, n_tokens: Ints | 
 def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seconds: int) -> Floats:
     """Count the tokens of decode steps by the second in which their step ends, `(n_seconds,)`."""
     edges_s = origin_s + np.arange(n_seconds + 1)
-    upto = np.cumsum(members * rows.n_steps)
+    upto = large.cumulated(len(rows), lambda piece: members[piece] * rows.n_steps[piece])
     before_edge = np.zeros(n_seconds + 1, np.int64)
-    bounds = np.searchsorted(rows.replica, np.arange(int(rows.replica.max(initial=-1)) + 2))
+    bounds = large.bounds(rows.replica, int(rows.replica.max(initial=-1)) + 1)
     for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if first == stop:
             continue

@@ -65,8 +65,10 @@ class PoolFacts:
     tdp_w: float
     work: WorkFacts
     speculation: SpeculationFacts | None = None
-    blocks_per_tokens: int = 1
+    blocks_per_tokens: int | float = 1
     """Blocks that all layers together take for the same block_size tokens."""
+    engine_version: str = ""
+    """The engine's version, or its default; empty in runs of earlier versions of simserve."""
 
 
 @dataclass(frozen=True)

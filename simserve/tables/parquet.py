@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from simserve.errors import OutputError
 from simserve.input_files import open_file
+from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Flags, Lists
 from simserve.tables.schema import SCHEMA, Field
 
 SCHEMA_KEY = b"simserve.schema"
+
+GROUP_ROWS = 1 << 20
+"""Rows of a row group; as many are converted at a time."""
 
 MOST_ROWS = 1_000_000_000
 """Limit on the rows of a file: a small one can declare more than fit any memory."""
@@ -40,7 +44,10 @@ def write_table(
 
     The same columns always give the same bytes. Raises OSError if the disk refuses.
     """
-    arrays = [_array(field, columns[field.name], _n_rows(columns)) for field in fields]
+    large.release()
+    n_rows = _n_rows(columns)
+    n_at_once = n_rows if any(isinstance(column, Lists) for column in columns.values()) else GROUP_ROWS
+    arrays = _arrays(fields, columns, slice(0, min(n_at_once, n_rows)))
     metadata = {SCHEMA_KEY: SCHEMA.encode()} | {
         f"simserve.{key}".encode(): v.encode() for key, v in (extra or {}).items()
     }
@@ -53,16 +60,33 @@ def write_table(
     )
     words = [field.name for field, array in zip(fields, arrays, strict=True) if not _is_number(array)]
     numbers = {f.name: _ENCODINGS[f.kind] for f in fields if f.name not in words and f.kind in _ENCODINGS}
-    table = pa.Table.from_arrays(arrays, schema=schema)
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         path,
+        schema,
         compression="zstd",
         compression_level=1,
         use_dictionary=words,
         column_encoding=numbers,
         write_statistics=False,
-    )
+    ) as writer:
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema), GROUP_ROWS)
+        for start in range(n_at_once, n_rows, n_at_once):
+            del arrays
+            large.release()
+            arrays = _arrays(fields, columns, slice(start, min(start + n_at_once, n_rows)))
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), GROUP_ROWS)
+    large.release()
+
+
+def _arrays(fields: tuple[Field, ...], columns: Columns, rows: slice) -> list[Any]:
+    """Return some rows of the columns as arrow arrays."""
+    return [_array(field, _rows(columns[field.name], rows), rows.stop - rows.start) for field in fields]
+
+
+def _rows(column: Any, rows: slice) -> Any:
+    if isinstance(column, Categorical):
+        return Categorical(column.codes[rows], column.categories)
+    return column if column is None or isinstance(column, Lists) else column[rows]
 
 
 def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str, str]]:

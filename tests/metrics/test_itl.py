@@ -168,7 +168,7 @@ def test_largest_gaps_and_ends_of_spans_are_those_of_all_tokens_written_out(seed
     lives, run = random_story(seed)
     expected = [max(life.gaps_s) if life.status == "finished" and life.gaps_s else np.nan for life in lives]
     np.testing.assert_array_equal(largest(run, lives), expected)
-    ends_s = span_ends(decode_rows(run.steps, run.spans), run.spans)
+    ends_s = span_ends(decode_rows(run.steps, run.spans), run.spans, slice(None))
     last_s = np.full(len(lives), -1.0)
     np.maximum.at(last_s, run.spans["request_id"], ends_s)
     assert last_s.tolist() == [life.token_ps[-1] / S if life.token_ps else -1.0 for life in lives]

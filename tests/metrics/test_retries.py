@@ -20,7 +20,7 @@ BUSY: dict[str, Any] = {
         "pools": [{"replicas": 2, "scheduler": {"kind": "chunked", "max_num_seqs": 16}}],
     },
     "workload": {
-        "arrivals": {"kind": "poisson", "rate_per_s": 40},
+        "arrivals": {"kind": "poisson", "rate_per_s": 50},
         "lengths": {"kind": "lognormal", "prompt_tokens": {"median": 500}, "output_tokens": {"median": 100}},
         "n_requests": 400,
         "timeout": {"ttft_s": 1, "e2e_s": 3},

@@ -133,7 +133,7 @@ def test_results_are_read_back_as_they_were_written(result: Results, tmp_path: P
 
 
 def test_speculation_pays_at_low_load_and_costs_at_high_load() -> None:
-    how = {"kind": "draft_model", "model": "llama-3.2-1b", "tokens": 4, "acceptance": 0.6}
+    how = {"kind": "eagle", "tokens": 4, "acceptance": 0.6}
     calm = [run(each, rate_per_s=1).summary["tpot_s"]["p50"] for each in (None, how)]
     assert calm[1] < 0.75 * calm[0]
     rushed_s = [run(each, rate_per_s=1000, n_requests=1500).summary["simulated_s"] for each in (None, how)]
