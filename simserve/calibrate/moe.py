@@ -18,6 +18,9 @@ SHAPE = ["hidden", "inter", "top_k", "n_experts"]
 LAYOUT = [*SHAPE, "tensor", "expert"]
 SERIES = [*LAYOUT, "routing"]
 
+LOAD = ["rows", "touched", "remote_rows", "held"]
+"""Columns of an ExpertLoad."""
+
 FEWEST_SHAPES = 4
 """Fewest models to hold out whole ones; with fewer, ways to divide them are held out."""
 
@@ -71,7 +74,7 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | N
 
     def seconds(form: MoeLayer, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
         part = kept[chosen]
-        load = ExpertLoad(*(part[column].to_numpy() for column in ("rows", "touched", "remote_rows")))
+        load = ExpertLoad(*(part[column].to_numpy() for column in LOAD))
         inter = (part["inter"] / part["tensor"]).to_numpy()
         return np.asarray(form.loaded_s(gpu, dtype, load, part["hidden"].to_numpy(), inter), dtype=np.float64)
 
@@ -109,12 +112,12 @@ def _usable(dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame,
 
 
 def _with_load(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns rows, touched and remote_rows."""
+    """Add the columns of LOAD."""
     if rows.empty:
-        return rows.assign(rows=0.0, touched=0.0, remote_rows=0.0)
+        return rows.assign(**dict.fromkeys(LOAD, 0.0))
     parts = []
     for _, part in rows.groupby(["top_k", "n_experts", "expert", "routing"]):
         top_k, n_experts, expert = (int(part[column].iloc[0]) for column in ("top_k", "n_experts", "expert"))
         load = load_of(str(part["routing"].iloc[0]), part["tokens"].to_numpy(), top_k, n_experts, expert)
-        parts.append(part.assign(rows=load.rows, touched=load.touched, remote_rows=load.remote_rows))
+        parts.append(part.assign(**{column: getattr(load, column) for column in LOAD}))
     return pd.concat(parts)

@@ -76,12 +76,17 @@ def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
     }
     date = before["made"].get("date", today) if same and before is not None else today
     kept = {} if before is None else before.get("host", {})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path.parent}: must be a folder, got {error.strerror}; choose another place") from error
+    make_folder(path.parent)
     replace_text(path, json_text({**data, "made": {**data["made"], "date": date}, "host": kept}))
     return not same
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for results. Raises OutputError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: must be a folder, got {error.strerror}; choose another place") from error
 
 
 def written(path: Path) -> dict[str, Any]:
@@ -97,6 +102,17 @@ def write_host(path: Path, constants: Mapping[str, float], source: str) -> None:
     before = written(path)
     host = {name: {"value": value, "source": source} for name, value in constants.items()}
     replace_text(path, json_text({**before, "host": host}))
+
+
+def write_fitted(
+    path: Path, base: Path, host: Mapping[str, Mapping[str, Any]], version: str, logs: Sequence[Any]
+) -> None:
+    """Write the kernels of a calibration with other host constants, of servers of a version. Raises CalibrationError,
+    OutputError."""
+    before = written(base)
+    made = {**before.get("made", {}), "logs": list(logs)}
+    make_folder(path.parent)
+    replace_text(path, json_text({**before, "made": made, "host": dict(host), "host_version": version}))
 
 
 def _before(path: Path) -> dict[str, Any] | None:

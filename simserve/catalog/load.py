@@ -90,29 +90,37 @@ def load_gpu(name: str) -> GpuSpec:
 
 
 def load_engine(
-    name: str, *, version: str | None = None, fitted: Mapping[str, float] | None = None, **constants: float
+    name: str,
+    *,
+    version: str | None = None,
+    fitted: Mapping[str, float] | None = None,
+    fitted_version: str | None = None,
+    **constants: float,
 ) -> EngineSpec:
     """Load an engine by its name. Raises CatalogError.
 
-    Constants are the catalog's, then those `fitted` to servers of the catalog's version, then changes up to the given
-    `version`, then `constants`.
+    Constants are those of the oldest version in the catalog, then those `fitted` to its servers, or to servers of
+    `fitted_version` after the changes up to that, then changes up to `version`, or up to the engine's default without,
+    then `constants`.
     """
     for key in constants:
         if key not in CONSTANTS:
             raise CatalogError(f"no such constant of an engine, got '{key}'; {did_you_mean(key, CONSTANTS)}")
     data = _read("engines", name)
     versions: dict[str, dict[str, Any]] = data.pop("versions", {})
-    engine = EngineSpec(name=name, **data)
-    changes: dict[str, Any] = dict(fitted or {})
-    sources = {**engine.sources, **dict.fromkeys(changes, "fitted to serving runs, see the calibration")}
-    constants_of, wanted = engine.version, _release(name, version or "0.0")
-    for release, changed in versions.items():
-        if _release(name, release) <= wanted:
-            source = changed["source"]
-            changed = {key: value for key, value in changed.items() if key != "source"}
-            changes |= changed
-            sources |= dict.fromkeys(changed, source)
-            constants_of = release
+    default = data.pop("default", None)
+    engine = EngineSpec(name=name, fitted_to=fitted_version or data["version"], **data)
+    version = version or default
+    wanted, since = _release(name, version or "0.0"), _release(name, fitted_version or "0.0")
+    reached = [release for release in versions if _release(name, release) <= wanted]
+    own = {"source": "fitted to serving runs, see the calibration", **(fitted or {})}
+    before = [versions[release] for release in reached if _release(name, release) <= since]
+    changes, sources = dict[str, Any](), dict(engine.sources)
+    for changed in (*before, own, *(versions[release] for release in reached[len(before) :])):
+        values = {key: value for key, value in changed.items() if key != "source"}
+        changes |= values
+        sources |= dict.fromkeys(values, changed["source"])
+    constants_of = reached[-1] if reached else engine.version
     changes |= constants
     sources |= dict.fromkeys(constants, "given by the scenario")
     return replace(engine, **changes, sources=sources, version=version or engine.version, constants_of=constants_of)

@@ -87,6 +87,11 @@ class LayerGroup:
         """Return the query-key pairs of the tokens [first, end) in a layer, and the keys that they attend."""
         return self._pairs(end) - self._pairs(first), end - self.first_kept(first)
 
+    def reads_of(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Return the sums of `reads` of several prompts' chunks [first, end)."""
+        reads = [self.reads(first, end) for first, end in chunks]
+        return sum(pairs for pairs, _ in reads), sum(keys for _, keys in reads)
+
     def _pairs(self, n_tokens: int) -> int:
         """Return the query-key pairs of the first n_tokens."""
         most = n_tokens if self.window is None else self.window
@@ -419,6 +424,8 @@ class EngineSpec:
     """The version that these defaults and host constants belong to."""
     constants_of: str = field(default="", kw_only=True)
     """The version in the catalog that they are of: this one, the nearest older one, or the oldest."""
+    fitted_to: str = field(default="", kw_only=True)
+    """The oldest version in the catalog: host constants are fitted to its servers, and later ones change some."""
     scheduler: Mapping[str, Any]
     """The engine's default policy, `{kind: ..., its arguments...}`."""
     scheduler_by_gpu_bytes: Mapping[str, Any]
@@ -467,6 +474,8 @@ class EngineSpec:
     """What turns async_scheduling off by default: pipeline, and kinds of speculation."""
     pads_to_graphs: bool = False
     """Whether small steps compute as many tokens as the next captured CUDA graph (see `padded`)."""
+    shared_beside_tokens: int | None = None
+    """Most tokens of a step that computes shared experts beside routed ones; None: no step does."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
     sources: Mapping[str, str] = field(default_factory=dict)

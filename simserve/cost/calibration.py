@@ -66,6 +66,8 @@ class Calibration:
     """Fitted constants of the engine's host side, by their names in the catalog."""
     sha256: str
     """SHA-256 of the file."""
+    host_version: str | None = None
+    """Version of the servers that these constants were fitted to; None: the catalog's first."""
 
     def form(self, op: str, dtype: str, *others: str) -> Form:
         """Return the form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
@@ -149,6 +151,7 @@ def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
             spreads={key: _spread(row["held_out"]) for key, row in kernels.items()},
             host={name: float(constant["value"]) for name, constant in data.get("host", {}).items()},
             sha256=hashlib.sha256(raw).hexdigest(),
+            host_version=None if data.get("host_version") is None else str(data["host_version"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CalibrationError(

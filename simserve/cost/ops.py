@@ -122,7 +122,8 @@ class Shard:
 
     @cached_property
     def attention_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of the projections of any layer; those of the latent vectors are not divided."""
+        """(rows in, columns out) of the projections of any layer; those to latent vectors are one matrix, not divided
+        (vLLM, SGLang: fused_qkv_a_proj; TensorRT-LLM: kv_a_proj_with_mqa)."""
         model, mla = self.model, self.model.mla
         output = (self.n_heads * self.value_size, model.hidden_size)
         if mla is None:
@@ -131,10 +132,10 @@ class Shard:
             return {"qkv": (model.hidden_size, columns), "output": output}
         queries = self.n_heads * mla.qk_head_dim
         rank = mla.q_lora_rank
+        latent = (model.hidden_size, (rank or 0) + mla.cached_size)
         return {
-            **({"q": (model.hidden_size, queries)} if rank is None else {"q_a": (model.hidden_size, rank)}),
+            **({"q": (model.hidden_size, queries), "kv_a": latent} if rank is None else {"qkv_a": latent}),
             **({} if rank is None else {"q_b": (rank, queries)}),
-            "kv_a": (model.hidden_size, mla.cached_size),
             "kv_b": (mla.kv_lora_rank, self.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
             "output": output,
             **self._index_matrices,

@@ -10,7 +10,7 @@ from simserve.cost.forms.moe import MoeLayer
 from tests.calibrate.timings import h100_timings, needs_package
 
 H100 = catalog.load_gpu("h100-sxm")
-TRUE = MoeLayer(2e-5, 2e-7, 0.6, 0.85, 16.0, 3e-7, 0.9, 0.5, 1.5)
+TRUE = MoeLayer(2e-5, 1e-7, 2e-7, 0.6, 0.85, 16.0, 3e-7, 0.9, 0.5, 1.5)
 MODELS = [(2048, 768, 8, 128), (4096, 1536, 8, 128), (3072, 1024, 8, 256), (4096, 14336, 2, 8), (5120, 8192, 1, 16)]
 TOKENS = 2.0 ** np.arange(0, 15)
 

@@ -10,6 +10,7 @@ from simserve.catalog.specs import LayerGroup, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule
+from simserve.cost.kernels import matrices_s
 from simserve.cost.ops import Shard
 from simserve.cost.roofline import Roofline
 from simserve.cost.shape import StepShape
@@ -27,6 +28,23 @@ TIMED = read_calibration(calibration_path("h100-sxm/vllm"))
 def timed(model: ModelSpec, dtype: str, tensor: int = 1, expert: int = 1) -> StepCost:
     kernels = Calibrated(H100, TIMED, VLLM)
     return StepCost(model, H100, VLLM, kernels=kernels, weight_dtype=dtype, tensor=tensor, expert=expert)
+
+
+def test_in_small_steps_shared_experts_only_read_their_weights() -> None:
+    beside = timed(DEEPSEEK, "fp8_block", tensor=8)
+    after = StepCost(
+        DEEPSEEK,
+        H100,
+        replace(VLLM, shared_beside_tokens=None),
+        kernels=beside.kernels,
+        weight_dtype="fp8_block",
+        tensor=8,
+    )
+    assert VLLM.shared_beside_tokens == 256
+    read_s = 3 * 7168 * (2048 // 8) / (0.8 * BYTES_PER_S)
+    alone_s = matrices_s(beside.kernels, "fp8_block", 256, beside.shard.shared_matrices)
+    assert after.tokens_s(256) - beside.tokens_s(256) == pytest.approx(58 * (alone_s - read_s))
+    assert after.tokens_s(257) == beside.tokens_s(257)
 
 
 def test_one_token_reads_its_own_experts_and_many_tokens_compute() -> None:

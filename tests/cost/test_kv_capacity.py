@@ -4,7 +4,9 @@
 that it does not say are the defaults of `vllm serve` (of the LLM class, where that was used) on that GPU.
 """
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,27 +149,104 @@ def test_the_activation_peak_is_what_the_profile_said(
     assert log.ours().activations_bytes / GIB == pytest.approx(gib, rel=0.04)
 
 
+GRANITE_8B = {
+    "model_type": "granite",
+    "hidden_size": 4096,
+    "intermediate_size": 12800,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 49155,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+}
+DEEPSEEK_V2_LITE = {
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 102400,
+    "max_position_embeddings": 163840,
+    "tie_word_embeddings": False,
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 6,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+}
+NON_TORCH_GIB = {1: 0.25, 2: 2.07, 4: 2.13}
+"""By GPUs of a tensor-parallel group: start-up logs of vLLM 0.19 on H100."""
+
+
+def kv_error(ours: MemoryLedger, peak_gib: float, non_torch_gib: float) -> float:
+    """Return how far the bytes left for KV are off those beside a logged activation peak and non-torch memory."""
+    left = ours.usable_bytes - ours.weights_bytes
+    logged = left - (peak_gib + non_torch_gib) * GIB
+    return abs((left - ours.activations_bytes - ours.reserve_bytes) / logged - 1)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
 @pytest.mark.parametrize(
-    ("name", "tensor", "gib"),
+    ("name", "gib"),
     [
-        ("llama-3.1-8b", 1, 1.89),
-        ("qwen2.5-7b", 1, 2.21),
-        ("qwen3-8b", 1, 2.21),
-        ("qwen3-14b", 1, 2.23),
-        ("qwen3-30b-a3b", 1, 2.68),
-        ("mixtral-8x7b", 2, 1.21),
-        ("gpt-oss-120b", 2, 2.87),
-        ("gemma-2-9b", 1, 3.6),
-        ("gemma-3-12b", 1, 3.9),
-        ("phi-4", 1, 1.52),
+        ("llama-3.1-8b", 1.89),
+        ("qwen2.5-7b", 2.21),
+        ("qwen3-8b", 2.21),
+        ("qwen3-14b", 2.23),
+        ("qwen3-30b-a3b", 2.68),
+        ("gpt-oss-20b", 2.87),
+        ("gpt-oss-120b", 2.87),
+        ("gemma-2-9b", 3.6),
+        ("gemma-2-27b", 3.6),
+        ("gemma-3-12b", 3.9),
+        ("gemma-3-27b", 3.9),
+        ("phi-4", 1.52),
+        (GRANITE_8B, 0.8),
+        (DEEPSEEK_V2_LITE, 1.93),
     ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else str(value),
 )
-def test_the_activation_peak_of_vllm_0_19_is_what_it_logged(name: str, tensor: int, gib: float) -> None:
+def test_the_memory_of_vllm_0_19_is_what_it_logged(
+    name: str | dict[str, Any], tensor: int, gib: float, tmp_path: Path
+) -> None:
+    if isinstance(name, dict):
+        (tmp_path / "config.json").write_text(json.dumps(name))
+        name = str(tmp_path / "config.json")
     weight_dtype = "mxfp4" if name.startswith("gpt-oss") else "bf16"
     knobs = {**OF_0_19, "model": name, "tensor": tensor, "weight_dtype": weight_dtype}
     ours = Log("", "h100-sxm", 0, knobs, version="0.19").ours()
-    assert ours.activations_bytes / GIB == pytest.approx(gib, rel=0.06)
-    assert ours.reserve_bytes / GIB == pytest.approx(0.25 if tensor == 1 else 2.07, rel=0.02)
+    assert ours.activations_bytes / GIB == pytest.approx(gib, rel=0.06)  # it does not change with TP
+    assert ours.reserve_bytes / GIB == pytest.approx(NON_TORCH_GIB[tensor], rel=0.03)
+    assert kv_error(ours, gib, NON_TORCH_GIB[tensor]) < 0.01
+
+
+def test_the_memory_of_mixtral_on_two_gpus_is_what_vllm_0_19_logged() -> None:
+    ours = Log("", "h100-sxm", 0, {**OF_0_19, "model": "mixtral-8x7b", "tensor": 2}, version="0.19").ours()
+    assert ours.activations_bytes / GIB == pytest.approx(1.21, rel=0.04)
+    assert kv_error(ours, 1.21, NON_TORCH_GIB[2]) < 0.01
+
+
+@pytest.mark.parametrize(("pipeline", "gib"), [(2, 1.10), (4, 1.05)])
+def test_the_memory_of_a_pipeline_is_nearly_what_vllm_0_19_logged(pipeline: int, gib: float) -> None:
+    ours = Log("", "h100-sxm", 0, {**OF_0_19, "pipeline": pipeline}, version="0.19").ours()
+    assert ours.reserve_bytes / GIB < 0.3  # 0.07: stages send without the buffers of a tensor-parallel group
+    assert (
+        kv_error(ours, gib, 0.07) < 0.02
+    )  # the peak that was logged is lower than that of the last stage, which samples
+
+
+@pytest.mark.parametrize("max_model_len", [2048, 32768])
+@pytest.mark.parametrize("log", [log for log in LOGS if log.version == "0.19"], ids=lambda log: str(log.kv_tokens))
+def test_the_longest_request_does_not_change_the_kv_cache(log: Log, max_model_len: int) -> None:
+    assert replace(log, knobs={**log.knobs, "max_model_len": max_model_len}).ours().kv_tokens == log.ours().kv_tokens
 
 
 @pytest.mark.parametrize(

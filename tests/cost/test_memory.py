@@ -113,8 +113,8 @@ def test_llama_3_1_8b_on_an_h100_by_hand() -> None:
     assert ours.total_bytes == 81_559 * 2**20
     assert ours.usable_bytes == 0.9 * (81_559 * 2**20 - DRIVER_BYTES)
     assert ours.weights_bytes == 2 * PARAMETERS["llama-3.1-8b"]
-    in_layers, sampling = 8192 * (2 * 4096 + 3 * 14336) * 2, 8192 * 4096 * 2 + 256 * 128_256 * 38
-    assert ours.activations_bytes == sampling > in_layers
+    in_layers, sampling = 8192 * (2 * 4096 + 3 * 14336) * 2, 8192 * 4096 * 2 + 256 * 128_256 * 14.9
+    assert ours.activations_bytes == in_layers > sampling
     assert ours.block_bytes == 16 * 131_072
     left = ours.usable_bytes - ours.weights_bytes - ours.activations_bytes - VLLM.reserve_bytes
     assert ours.n_blocks == left // (16 * 131_072)
@@ -171,6 +171,13 @@ def test_an_fp8_cache_holds_twice_the_tokens_and_fp8_weights_take_half() -> None
     assert memory(weight_dtype="fp8").weights_bytes == layers + 2 * vocabulary
 
 
+def test_buffers_of_exchanges_come_from_where_activations_do() -> None:
+    for inside in (True, False):
+        engine = replace(VLLM, profiles_activations=inside)
+        without, with_them = (memory(engine=engine, buffer_bytes=n_bytes) for n_bytes in (0.0, 1e9))
+        assert with_them.reserve_bytes - without.reserve_bytes == (1e9 if inside else 0.0)
+
+
 def test_tied_embeddings_are_held_once() -> None:
     tied = replace(LLAMA, tie_word_embeddings=True)
     assert memory().weights_bytes - memory(tied).weights_bytes == 2 * 128_256 * 4096
@@ -179,7 +186,7 @@ def test_tied_embeddings_are_held_once() -> None:
 def test_the_activation_peak_is_in_the_layers_or_where_rows_are_sampled() -> None:
     few, many = memory(max_num_seqs=1), memory(max_num_seqs=1024)
     assert few.activations_bytes == 8192 * (2 * 4096 + 3 * 14336) * 2
-    assert many.activations_bytes == 8192 * 4096 * 2 + 1024 * 128_256 * 38
+    assert many.activations_bytes == 8192 * 4096 * 2 + 1024 * 128_256 * 14.9
     assert memory(max_num_seqs=10**6).activations_bytes == memory(max_num_seqs=8192).activations_bytes
 
 
@@ -255,9 +262,9 @@ def test_the_stages_together_hold_the_model_once() -> None:
 
 
 def test_the_stage_with_the_least_room_decides_for_all() -> None:
-    two = memory(catalog.load_model("llama-3.1-70b"), pipeline=2, tensor=2)
+    two = memory(catalog.load_model("llama-3.1-70b"), pipeline=2, tensor=2, max_num_seqs=1024)
     assert two.block_bytes == 16 * 40 * 2 * 4 * 128 * 2  # 40 layers, 4 KV heads here
-    assert two.activations_bytes == 8192 * 8192 * 2 + 256 * 128_256 * 38  # the last, which samples
+    assert two.activations_bytes == 8192 * 8192 * 2 + 1024 * 128_256 * 14.9  # the last, which samples
     assert memory(pipeline=2).n_blocks > 1.9 * memory().n_blocks
 
 

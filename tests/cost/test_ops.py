@@ -112,15 +112,15 @@ def test_a_cost_form_finds_what_it_asks_for() -> None:
 
 def test_latent_vectors_are_projected_whole_and_heads_are_divided() -> None:
     assert Shard(DEEPSEEK, tensor=8).attention_matrices == {
-        "q_a": (7168, 1536),
+        "qkv_a": (7168, 1536 + 576),
         "q_b": (1536, 16 * 192),
-        "kv_a": (7168, 576),
         "kv_b": (512, 16 * 256),
         "output": (16 * 128, 7168),
     }
     assert DEEPSEEK.mla is not None
     whole = replace(DEEPSEEK, mla=replace(DEEPSEEK.mla, q_lora_rank=None))
-    assert Shard(whole, tensor=8).attention_matrices["q"] == (7168, 16 * 192)
+    direct = Shard(whole, tensor=8).attention_matrices
+    assert (direct["q"], direct["kv_a"]) == ((7168, 16 * 192), (7168, 576))
 
 
 def test_shared_experts_stand_side_by_side_and_are_divided_like_an_mlp() -> None:

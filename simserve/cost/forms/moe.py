@@ -32,11 +32,13 @@ class ExpertLoad:
     """Experts on this GPU with at least one row."""
     remote_rows: Any
     """Pairs with the expert on another GPU."""
+    held: Any
+    """Experts on this GPU."""
 
 
 @dataclass(frozen=True)
 class MoeLayer(Form):
-    """launch + experts touched + max(compute, weights read, depth) + activations moved.
+    """launch + experts held + experts touched + max(compute, weights read, depth) + activations moved.
 
     compute: 6 FLOP per row, hidden and inner value, on rows padded by half a tile per expert. weights: of the touched
     experts, once. depth: the sequential steps over the inner dimensions, the floor when few rows leave most of the
@@ -45,6 +47,7 @@ class MoeLayer(Form):
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
         "launch_s": (3e-5, 5e-6, 3e-4),
+        "held_s": (5e-8, 0.0, 2e-6),
         "expert_s": (1e-7, 1e-9, 5e-6),
         "flop_share": (0.5, 0.05, 1.0),
         "byte_share": (0.85, 0.1, 1.0),
@@ -56,6 +59,8 @@ class MoeLayer(Form):
     }
 
     launch_s: float
+    held_s: float
+    """Seconds per expert of the GPU, touched or not: sorting rows by expert, and grouped products that look at each."""
     expert_s: float
     """Seconds per touched expert to set up its product."""
     flop_share: float
@@ -102,7 +107,7 @@ class MoeLayer(Form):
         # Reads and writes of two products, activation function and sum: 3 hidden and 6 inner values per row.
         values = (load.rows + self.remote_frac * load.remote_rows) * (3 * hidden + 6 * inter)
         traffic = values * ACTIVATION_BYTES / (gpu.hbm_bytes_per_s * self.traffic_share)
-        return self.launch_s + self.expert_s * load.touched + products + traffic
+        return self.launch_s + self.held_s * load.held + self.expert_s * load.touched + products + traffic
 
 
 def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) -> ExpertLoad:
@@ -124,7 +129,7 @@ def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) 
         rows = pairs / n_gpus * (1 + _most(n_gpus) * spread / sqrt(n_experts / n_gpus))
         touched = _busiest(np.minimum(counts, 1).sum(axis=1), n_experts, n_gpus)
     rows = np.minimum(rows, tokens * min(top_k, n_experts / n_gpus))
-    return ExpertLoad(rows, np.minimum(touched, n_experts / n_gpus), pairs - rows)
+    return ExpertLoad(rows, np.minimum(touched, n_experts / n_gpus), pairs - rows, n_experts / n_gpus)
 
 
 def _most(n_gpus: int) -> float:

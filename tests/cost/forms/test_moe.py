@@ -11,6 +11,7 @@ from tests.cost.specs import H100
 
 IDEAL = MoeLayer(
     launch_s=0.0,
+    held_s=0.0,
     expert_s=0.0,
     flop_share=1.0,
     byte_share=1.0,
@@ -21,7 +22,7 @@ IDEAL = MoeLayer(
     sharpness=1e3,
 )
 """Roofs alone: no traffic, no launches."""
-REAL = MoeLayer(2e-5, 1e-7, 0.6, 0.85, 16.0, 3e-7, 0.9, 0.5, 1.4)
+REAL = MoeLayer(2e-5, 5e-8, 1e-7, 0.6, 0.85, 16.0, 3e-7, 0.9, 0.5, 1.4)
 QWEN3: dict[str, Any] = {"hidden": 2048, "inter": 768, "top_k": 8, "n_experts": 128}
 TOKENS = np.arange(0, 3000)
 
@@ -105,6 +106,13 @@ def test_no_layer_beats_the_data_sheet(dtype: str) -> None:
     for routing in ("balanced", "uniform", "power_law_1.2"):
         real = REAL.seconds(H100, dtype, TOKENS, **QWEN3, routing=routing)
         assert (real >= IDEAL.seconds(H100, dtype, TOKENS, **QWEN3, routing=routing)).all()
+
+
+@pytest.mark.parametrize("expert", [1, 4])
+def test_experts_without_rows_take_time_where_kernels_look_at_each(expert: int) -> None:
+    # 128 experts, or 32 on each of four GPUs, at 0.1 µs.
+    looks = replace(IDEAL, held_s=1e-7).seconds(H100, "bf16", 1, **QWEN3, expert=expert)
+    assert looks - IDEAL.seconds(H100, "bf16", 1, **QWEN3, expert=expert) == pytest.approx(128 / expert * 1e-7)
 
 
 def test_no_tokens_no_work() -> None:
