@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.catalog.specs import LayerGroup
 from simserve.cost.comm import LOW_LATENCY_TOKENS
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import MemoryLedger
@@ -58,6 +59,8 @@ class KvGroupAnswer:
     """Bytes of states of fixed size."""
     longest_bytes: float
     """Most bytes of a request of max_model_len."""
+    is_draft: bool = False
+    """Whether they are the layers of a draft model."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,15 @@ class PoolAnswer:
     engine_version: str
     constants_of: str
     """Version in the catalog that the engine's constants are of: the nearest that it has."""
+    fitted_to: str | None
+    """Version of the servers that host times were fitted to, before what changed up to constants_of; None: assumed."""
+    plans_ahead: bool
+    """Whether a step is planned while the one before it runs."""
+    hides_host: bool
+    """Whether the host's work for it hides behind the kernels of that one."""
     calibrated: bool
+    calibration: str | None
+    """Card and engine version that the kernels were timed on; None: a plain roofline."""
     memory_bytes: dict[str, float]
     """Memory of one GPU: its parts and the total."""
     n_blocks: int
@@ -158,7 +169,11 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         engine=setup.engine.name,
         engine_version=setup.engine.version,
         constants_of=setup.engine.constants_of,
+        fitted_to=setup.engine.fitted_to if setup.has_fitted_host else None,
+        plans_ahead=setup.plans_ahead,
+        hides_host=setup.hides_host,
         calibrated=setup.calibrated,
+        calibration=setup.calibration_name,
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,
         kv_tokens=setup.ledger.lane_tokens,
@@ -196,18 +211,18 @@ def _kv_groups(setup: PoolSetup) -> Iterator[KvGroupAnswer]:
     for part, n_bytes in zip(layout.parts, layout.bytes_by_group(setup.max_model_len), strict=True):
         group = part.group
         sizes = part.bytes_per_token, part.bytes_per_request, n_bytes
-        yield KvGroupAnswer(group.kind, group.n_layers, group.window, *sizes)
+        yield KvGroupAnswer(group.kind, group.n_layers, group.window, *sizes, part.is_draft)
 
 
 def _host_tier(setup: PoolSetup) -> dict[str, Any]:
     """Return the host tier's capacity in tokens."""
-    tier, block_size = setup.host_tier or HostTierSpec(0, 0.0), setup.ledger.block_size
-    n_growing = setup.ledger.layout.blocks.n_growing
+    tier = setup.host_tier or HostTierSpec(0, 0.0)
+    blocks = setup.ledger.layout.blocks
     return {
-        "host_tokens": tier.n_blocks // n_growing * block_size,
-        "disk_tokens": tier.disk_blocks // n_growing * block_size,
+        "host_tokens": blocks.tokens_in(tier.n_blocks),
+        "disk_tokens": blocks.tokens_in(tier.disk_blocks),
         "host_scope": "replica" if tier.store is None else "pool",
-        "host_token_s": tier.block_s * n_growing / block_size,
+        "host_token_s": tier.block_s * blocks.filled(blocks.common_tokens) / blocks.common_tokens,
     }
 
 
@@ -236,17 +251,25 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
         yield _step(cost, "prefill", prompt)
 
 
+def _windows(setup: PoolSetup) -> list[LayerGroup]:
+    """Return the groups with a window: those of the model, then those of its draft."""
+    how = setup.speculation
+    draft = None if how is None else how.shard(setup.step_cost().shard)
+    groups = [*setup.model.groups, *(() if draft is None else draft.model.groups)]
+    return [group for group in groups if group.window is not None]
+
+
 def _decodes(setup: PoolSetup, context_tokens: int) -> Iterator[tuple[int, StepShape]]:
     for n in DECODE_BATCHES:
         if n * setup.ledger.layout.blocks.most(context_tokens) <= setup.ledger.lane_blocks:
-            windows = tuple((0, 0, n * group.keys(context_tokens)) for group in setup.model.groups if group.window)
+            windows = tuple((0, 0, n * group.keys(context_tokens)) for group in _windows(setup))
             yield n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n, windows=windows)
 
 
 def _prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
     for n in PROMPTS_TOKENS:
         if n <= setup.max_model_len:
-            windows = tuple((*group.reads(0, n), 0) for group in setup.model.groups if group.window)
+            windows = tuple((*group.reads(0, n), 0) for group in _windows(setup))
             pairs = n * (n + 1) // 2
             yield n, StepShape(n, prefill_pairs=pairs, prefill_context_tokens=n, sampled_rows=1, windows=windows)
 
@@ -265,6 +288,9 @@ def _speculating_steps(
             sampling_ps = cost.sampled_ps(shape.sampled_rows + n_more) - n_more * cost.row_host_ps
             prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
             drafting_ps = cost.draft_ps(*prompts, shape.decode_requests, shape.kv_tokens)
+            of_draft = shape.windows[len(shape.windows) - cost.drafting.n_windows :]
+            reads, keys = [(pairs, read) for pairs, read, _ in of_draft], [keys for _, _, keys in of_draft]
+            drafting_ps += cost.draft_windows_ps(shape.prefill_tokens, reads, shape.decode_requests, keys)
             step_ps = max(total_ps, cost.host_ps(shape.sampled_rows))
             yield TypicalStep(
                 phase=phase,

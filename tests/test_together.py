@@ -65,7 +65,7 @@ def test_who_asks_again_is_of_the_same_session_class_and_tenant(policy: str) -> 
 
 
 def test_who_is_not_admitted_is_counted_in_its_class() -> None:
-    results = run(IMPATIENT, "vtc", admission={"kind": "queue_length", "max_outstanding": 40})
+    results = run(IMPATIENT, "vtc", admission={"kind": "queue_length", "max_outstanding": 32})
     assert sum(result["requests"]["rejected"] for result in results.summary["classes"].values()) > 20
     assert_classes_add_up(results)
 

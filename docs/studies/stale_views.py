@@ -10,8 +10,8 @@ REFRESH_S = (None, 0.05, 0.2, 1.0, 5.0)
 """None: the view is always current. Gateways poll every 0.05 s."""
 SLOTS = 32
 """Slots of a replica: few, so that steps are short and further requests queue."""
-RATE_PER_S = 160
-"""90% of the capacity of sixteen such replicas."""
+RATE_PER_S = 205
+"""Some 90% of the capacity of sixteen such replicas."""
 
 
 def run(router: str, refresh_s: float | None, *, counts_own_sends: bool = False, n_requests: int = 30_000) -> Summary:

@@ -48,6 +48,8 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     constants = "" if version[1:] in ("", pool.constants_of) else f" (constants of {pool.constants_of})"
     replica = f"{pool.model} on {pool.gpus_per_replica} x {pool.gpu} as {pool.engine}{version}{constants}"
     yield f"Pool {pool.name} ({pool.role}): {pool.n_replicas} x {replica}"
+    if version:
+        yield from _origin_lines(pool)
     yield "\n  Memory of each GPU"
     yield table([(name, f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()], indent="    ")
     origin = "given by the scenario" if pool.kv_verified else "estimated; set num_gpu_blocks if you know it"
@@ -83,6 +85,20 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield table(rows, indent="    ")
 
 
+def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
+    """Yield which versions host times and kernels are of, and whether planning ahead hides the host's work."""
+    host = "assumed" if pool.fitted_to is None else f"fitted to servers of {pool.engine} {pool.fitted_to}"
+    changed = "" if pool.constants_of == pool.fitted_to else f", with known changes up to {pool.constants_of}"
+    yield f"  Host times: {host}{changed}"
+    timed = None if pool.calibration is None else f"timed on {pool.calibration.replace('/', ' under ', 1)}"
+    yield f"  Kernels: {timed or 'a plain roofline'}"
+    if pool.hides_host:
+        yield "  Steps: planned one ahead; the host's work hides behind kernels"
+    else:
+        planned = "planned one ahead" if pool.plans_ahead else "not planned ahead"
+        yield f"  Steps: {planned}; the GPU waits for host times"
+
+
 def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:
     by_batch = exchange.kernels == "by_batch"
     above, most = (
@@ -100,7 +116,11 @@ def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:
 
 def _group_row(group: "KvGroupAnswer") -> tuple[str, ...]:
     kind = group.kind if group.window is None else f"{group.kind} {group.window:,}"
-    return (kind, f"{group.n_layers} layers", f"{group.longest_bytes / 1e9:,.2f} GB")
+    return (
+        f"draft, {kind}" if group.is_draft else kind,
+        f"{group.n_layers} layers",
+        f"{group.longest_bytes / 1e9:,.2f} GB",
+    )
 
 
 def _step_row(step: "TypicalStep") -> tuple[str, ...]:

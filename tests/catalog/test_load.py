@@ -65,11 +65,18 @@ def test_a_folder_stands_for_the_config_json_in_it(tmp_path: Path) -> None:
 
 
 def test_a_version_brings_what_has_changed_up_to_it() -> None:
-    assert catalog.load_engine("vllm").version == "0.12"
+    oldest, default = catalog.load_engine("vllm", version="0.12"), catalog.load_engine("vllm")
+    assert default == catalog.load_engine("vllm", version="0.19")
+    assert (default.version, default.constants_of, default.fitted_to, oldest.fitted_to) == (
+        "0.19",
+        "0.19",
+        "0.12",
+        "0.12",
+    )
     assert not catalog.load_engine("vllm", version="0.13.2").async_scheduling
     newer = catalog.load_engine("vllm", version="0.24", fitted={"step_host_s": 5.0, "gap_s": 7.0})
     assert newer.async_scheduling
-    assert newer.logit_bytes != catalog.load_engine("vllm").logit_bytes
+    assert oldest.logit_bytes > default.logit_bytes > newer.logit_bytes
     assert (newer.step_host_s, newer.gap_s) == (5.0, 7.0)
     versions = {"0.2": "0.12", "0.12.3": "0.12", "0.16": "0.15", "0.19.1": "0.19", "1.0": "0.20"}
     assert {each: catalog.load_engine("vllm", version=each).constants_of for each in versions} == versions

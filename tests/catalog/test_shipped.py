@@ -63,7 +63,7 @@ def test_the_rtx_pro_6000_is_the_server_edition_in_all_its_numbers() -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_number_of_an_engine_has_a_source(name: str) -> None:
     engine = catalog.load_engine(name)
-    facts = {field.name for field in fields(engine)} - {"name", "version", "constants_of", "sources"}
+    facts = {field.name for field in fields(engine)} - {"name", "version", "constants_of", "fitted_to", "sources"}
     assert engine.sources.keys() == {key for key in facts if getattr(engine, key) not in ({}, (), None)}
     assert all(engine.sources.values())
 
@@ -88,6 +88,7 @@ def test_what_looks_like_a_number_is_one(kind: str) -> None:
                 "source",
                 "kernels_like",
                 "link_topology",
+                "default",
                 "version",
                 "weight_dtype",
             ) or key.startswith(("sources.", "except", "async_excludes"))

@@ -81,8 +81,36 @@ def test_typical_steps_of_ranks_that_speculate_include_the_experts_of_all(tmp_pa
 
 def test_explain_follows_set_and_seed(tmp_path: Path) -> None:
     outcome = invoke("explain", write_scenario(tmp_path), "--set", "cluster.pools.0.replicas=3", "--seed", 7)
-    assert "3 x llama-3.1-8b on 1 x h100-sxm as vllm 0.12\n" in outcome.out
+    assert "3 x llama-3.1-8b on 1 x h100-sxm as vllm 0.19\n" in outcome.out
     assert re.search(r"^seed: 7\b", outcome.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (
+            "seed=7",
+            "  Host times: fitted to servers of vllm 0.12, with known changes up to 0.19\n"
+            "  Kernels: timed on h100-sxm under vllm 0.24.0\n"
+            "  Steps: planned one ahead; the host's work hides behind kernels\n",
+        ),
+        ("cluster.pools.0.parallel.pipeline=2", "  Steps: not planned ahead; the GPU waits for host times\n"),
+        (
+            "cluster.pools.0.speculation={kind: draft_model, model: llama-3.2-1b, tokens: 2, acceptance: 0.7}",
+            "  Steps: not planned ahead; the GPU waits for host times\n",
+        ),
+        ("engine={name: vllm, version: '0.12'}", "  Host times: fitted to servers of vllm 0.12\n"),
+        ("engine=trtllm", "  Steps: planned one ahead; the GPU waits for host times\n"),
+        (
+            "cluster.pools.0.calibration=none",
+            "  Host times: assumed, with known changes up to 0.19\n  Kernels: a plain roofline\n",
+        ),
+    ],
+)
+def test_explain_says_where_host_times_and_kernels_come_from_and_whether_steps_are_planned_ahead(
+    change: str, lines: str, tmp_path: Path
+) -> None:
+    assert lines in invoke("explain", write_scenario(tmp_path), "--set", change).out
 
 
 def test_explain_as_json_is_machine_readable_and_alone(tmp_path: Path) -> None:
