@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.run import AsJson
+
 if TYPE_CHECKING:
     from simserve.calibrate.fit import Fit
 
@@ -16,8 +18,12 @@ FAR_OFF = 0.3
 
 
 def calibrate(
-    gpu: Annotated[str, typer.Argument(metavar="GPU", help="GPU in the catalog: h100-sxm.", show_default=False)],
-    engine: Annotated[str, typer.Option("--engine", help="Engine to fit: vllm, sglang or trtllm.")] = "vllm",
+    gpu: Annotated[
+        str | None, typer.Argument(metavar="GPU", help="GPU in the catalog: h100-sxm.", show_default=False)
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="Engine to fit: vllm (default), sglang or trtllm.")
+    ] = None,
     table: Annotated[
         Path | None,
         typer.Option("--from", metavar="TABLE", help="Your own timings as .csv or .parquet (docs/calibration.md)."),
@@ -34,16 +40,41 @@ def calibrate(
     campaign: Annotated[
         str, typer.Option("--campaign", help="Benchmark setup of the runs in --host.")
     ] = "aiconfigurator",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for GPU/ENGINE.json.")] = FOLDER,
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--logs", metavar="LOG", help="Fit host constants to a log of your server (--scenario); may be repeated."
+        ),
+    ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option("--scenario", metavar="SCENARIO", help="Server that --logs was recorded on.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder for GPU/ENGINE.json [default: calibration; with --logs reports/<name>-calibrate].",
+        ),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Fit kernel costs of a GPU to timings: those of aiconfigurator-core, or your own table."""
+    """Fit kernel costs of a GPU to timings, or an engine's host to serving runs or logs of your server."""
     from simserve import catalog
     from simserve.calibrate.write import calibrate as fit_all
     from simserve.calibrate.write import calibration_data, unfitted, write_calibration
     from simserve.cli import terminal
 
-    card = catalog.load_gpu(gpu)
-    name = catalog.load_engine(engine).name
+    if logs or scenario is not None:
+        others = {"GPU": gpu, "--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
+        _fit_logs(logs or [], scenario, [option for option, value in others.items() if value is not None], out, as_json)
+        return
+    if gpu is None:
+        raise typer.BadParameter("give a GPU of the catalog, or --logs and --scenario", param_hint="GPU")
+    if as_json:
+        raise typer.BadParameter("is for --logs; leave it out", param_hint="--json")
+    card, out = catalog.load_gpu(gpu), out or FOLDER
+    name = catalog.load_engine(engine or "vllm").name
     if host is not None:
         _fit_host(gpu, name, host, campaign, out)
         return
@@ -97,6 +128,45 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
         for name, value in constants.items()
         if at_bound(name, value)
     )
+
+
+def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: Path | None, as_json: bool) -> None:
+    """Fit host constants to logs of the server of a scenario; write a calibration and a page."""
+    from hashlib import sha256
+
+    from simserve.calibrate.write import make_folder, write_fitted
+    from simserve.cli import terminal
+    from simserve.report.log_fit import ERRORS_HEAD, HEAD, constant_rows, error_rows, render, sentence
+    from simserve.study.validate.log_fit import Server, fit_facts, fit_logs, host_constants
+    from simserve.study.validate.logs import read_log
+    from simserve.tables.files import plain, replace_text
+
+    if others:
+        rule = f"takes GPU and engine from --scenario, and does not go with {', '.join(others)}; leave them out"
+        raise typer.BadParameter(rule, param_hint="--logs")
+    if scenario is None or not logs:
+        raise typer.BadParameter("go together: a log, and the scenario of its server", param_hint="--logs, --scenario")
+    server = Server(scenario)
+    fit = fit_logs([read_log(path, server.scenario.seed) for path in logs], server, terminal.message)
+    facts = plain(fit_facts(fit, server, logs))
+    folder = out or Path("reports") / f"{server.scenario.name}-calibrate"
+    make_folder(folder)
+    base, path = server.calibration, folder / fit.setup.gpu.name / f"{fit.setup.engine.name}.json"
+    if base is not None:
+        made = [{"file": each.name, "sha256": sha256(each.read_bytes()).hexdigest()} for each in logs]
+        host = host_constants(fit, facts["logs"])
+        write_fitted(path, base, host, fit.setup.engine.version, made)
+    replace_text(folder / "report.html", render(facts))
+    if as_json:
+        terminal.result_json(facts)
+    else:
+        kept = terminal.table([("as shipped", "why"), *facts["as_shipped"].items()])
+        tables = [terminal.table([HEAD, *constant_rows(facts)])] if facts["fitted"] else []
+        errors = terminal.table([("left out", *ERRORS_HEAD[1:]), *error_rows(facts)])
+        use = f"Use it: cluster.pools.0.calibration={path}" if base else f"Use them: engine: {facts['engine_section']}"
+        terminal.result("\n\n".join([sentence(facts), *tables, kept, errors, use]))
+    terminal.message(f"wrote {folder / 'report.html'}" + (f" and {path}" if base else ""))
+    terminal.warnings(facts["warnings"])
 
 
 def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | None) -> tuple[Any, str, dict[str, Any]]:

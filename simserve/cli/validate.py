@@ -63,6 +63,7 @@ def validate(
 ) -> None:
     """Compare predictions with measured serving runs, request logs or kernel timings."""
     from simserve.allowed_modules import allow_modules
+    from simserve.study.validate.settings import is_table_of_settings
 
     if scenario is not None:
         allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
@@ -81,6 +82,11 @@ def validate(
         return
     if rows is None:
         raise typer.BadParameter("give a CSV of serving runs, or --kernels", param_hint="ROWS")
+    if is_table_of_settings(rows):
+        _refuse_with_settings({"--campaign": campaign, "--leave-out": leave_out, "--page": page})
+        _refuse_with_settings({"--shortest-frac": shortest_frac})
+        _validate_settings(rows, engine, requests_per_client, as_json=as_json)
+        return
     given = {"requests_per_client": requests_per_client, "shortest_frac": shortest_frac}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     chosen = replace(campaign_named(campaign or CAMPAIGN), **changes)
@@ -91,6 +97,48 @@ def _refuse_with_scenario(options: Sequence[str]) -> None:
     if options:
         rule = f"does not take {', '.join(options)}; leave them out"
         raise typer.BadParameter(rule, param_hint="--scenario")
+
+
+def _refuse_with_settings(options: dict[str, Any]) -> None:
+    for option, value in options.items():
+        if value:
+            raise typer.BadParameter("is not for a table of InferenceX's settings; leave it out", param_hint=option)
+
+
+def _validate_settings(rows: Path, engine: str | None, requests_per_client: int | None, *, as_json: bool) -> None:
+    """Print the errors of InferenceX's settings, by side."""
+    from dataclasses import asdict
+
+    from simserve.cli import terminal
+    from simserve.study.validate.serving import CAMPAIGNS
+    from simserve.study.validate.settings import METRICS, errors_by_group, read_settings, replay_settings
+    from simserve.study.validate.validate import errors_of
+
+    settings, n_odd = read_settings(rows)
+    settings = [setting for setting in settings if engine is None or setting.engine == engine]
+    if not settings:
+        raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
+    n_requests = requests_per_client or CAMPAIGNS["inferencemax"].requests_per_client
+    points = replay_settings(settings, n_requests, terminal.message)
+    if as_json:
+        terminal.result_json({"n_left_out": n_odd, "points": [asdict(point) for point in points]})
+        return
+    table: list[Sequence[str]] = [("setting", "metric", "runs", "mean error", "median", "p90", "bias")]
+    for metric, title in METRICS.items():
+        for name, signed in errors_by_group(points, metric).items():
+            error = errors_of(signed)
+            numbers = [f"{number:.1%}" for number in (error.mape_frac, error.median_frac, error.p90_frac)]
+            table.append((name, title, f"{error.n}", *numbers, f"{error.bias_frac:+.1%}"))
+    assumed = (
+        f"{n_requests} requests per client, all clients start at once; lengths 0.8 to 1 of isl and osl; no prefix "
+        "cache; the engine's own budget and slots"
+    )
+    terminal.result(f"Assumptions about clients and servers: {assumed}\n\n{terminal.table(table)}")
+    refused = [point for point in points if point.predicted_s is None]
+    terminal.warnings(f"refused: {point.setting.label}: {point.reason}" for point in refused)
+    if n_odd:
+        what = "setting" if n_odd == 1 else "settings"
+        terminal.warnings([f"{n_odd} {what} left out: workers, TP and EP do not give the number of GPUs"])
 
 
 def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
@@ -157,9 +205,8 @@ def campaign_named(name: str) -> "Campaign":
 def _report(validation: "Validation") -> str:
     """Format the assumptions, tables of errors, and the worst points."""
     campaign = validation.campaign
-    budget = "the engine's default"
-    if campaign.spare_tokens is not None:
-        budget = f"isl + concurrency + {campaign.spare_tokens} ({', '.join(sorted(campaign.spare_for))}), else {budget}"
+    budgets = [f"{budget} ({engine})" for engine, budget in sorted(campaign.budgets.items())]
+    budget = "; ".join([*budgets, "else the engine's default" if budgets else "the engine's default"])
     parts = [
         f"Assumptions about clients and servers ({campaign.source}):",
         f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "

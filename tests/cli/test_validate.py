@@ -53,6 +53,38 @@ def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
     assert "measured 40.5" in str(figures(text)).replace("\\xa0", " ")
 
 
+SETTINGS = (
+    "hardware,framework,image,model,precision,spec,disagg,prefill_workers,prefill_tp,prefill_ep,prefill_dp_attention,"
+    "decode_workers,decode_tp,decode_ep,decode_dp_attention,n_gpus_prefill,n_gpus_decode,isl,osl,concurrency,"
+    "mean_ttft_s,median_ttft_s,mean_tpot_s,mean_itl_s,mean_e2el_s\n"
+    "b200,dynamo-sglang,a/sglang:v0.5.8,dsr1,fp8,none,True,1,8,8,False,1,8,8,False,8,8,100,10,2,0.1,0.1,0.01,0.01,0.2\n"
+    "l40s,sglang,a/sglang:v0.5.8,dsr1,fp8,none,False,0,8,8,False,1,8,8,False,0,8,100,10,2,0.1,0.1,0.01,0.01,0.2\n"
+    "b200,dynamo-sglang,a/sglang:v0.5.8,dsr1,fp8,none,True,1,8,8,False,1,8,8,False,8,4,100,10,2,0.1,0.1,0.01,0.01,0.2\n"
+)
+
+
+def test_a_table_of_settings_is_compared_by_side_and_what_is_refused_is_said(tmp_path: Path) -> None:
+    outcome = validate(tmp_path, SETTINGS, "--json")
+    assert outcome.exit_code == 0, outcome.err
+    result = json.loads(outcome.out)
+    point, refused = result["points"]
+    assert result["n_left_out"] == 1
+    assert refused["predicted_s"] is None
+    wording = validate(tmp_path, SETTINGS)
+    (line,) = (line for line in wording.out.splitlines() if "decode: TPOT" in line)
+    assert line.strip().startswith("b200-sxm sglang deepseek-v3 fp8 disaggregated")
+    assert f"{point['predicted_s']['tpot'] / 0.01 - 1:+.1%}" in line
+    assert "refused: l40s sglang" in wording.err
+    assert "1 setting left out" in wording.err
+
+
+@pytest.mark.parametrize("more", [("--leave-out",), ("--campaign", "plain"), ("--shortest-frac", 0.5)])
+def test_options_that_settings_have_already_are_refused(tmp_path: Path, more: tuple[object, ...]) -> None:
+    outcome = validate(tmp_path, SETTINGS, *more)
+    assert outcome.exit_code == 2
+    assert "is not for a table of InferenceX's settings" in outcome.err
+
+
 def run(**changes: str) -> str:
     """A table of one run with other cells."""
     cells = dict(zip(HEAD.strip().split(","), RUN.strip().split(","), strict=True)) | changes

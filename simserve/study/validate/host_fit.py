@@ -55,8 +55,8 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[
     Runs limited by the KV cache test the memory model, not these constants, and are left out. Raises CalibrationError
     if no run is left, and for runs of other versions than those that the catalog's host constants are of.
     """
-    base = catalog.load_engine(rows[0].engine).version
-    others = {row.engine_version for row in rows if version_of(row) != base}
+    base = catalog.load_engine(rows[0].engine).fitted_to
+    others = {row.engine_version or "runs without a version" for row in rows if version_of(row) != base}
     if others:
         rule = f"host constants are fitted to runs of {rows[0].engine} {base}, got {', '.join(sorted(others))}"
         raise CalibrationError(f"{rule}; leave these runs out")

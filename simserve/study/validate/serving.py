@@ -43,7 +43,8 @@ class ServingRow:
     concurrency: int
     ttft_s: float
     tpot_s: float
-    kv_dtype: str = "bf16"
+    kv_dtype: str = ""
+    """Empty: the campaign's."""
     knobs: Mapping[str, int] = field(default_factory=dict)
     ep: int = 1
     """GPUs that share the experts."""
@@ -61,6 +62,22 @@ class ServingRow:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """Tokens of a step: `least`, or isl + concurrency + `spare` if more."""
+
+    least: int = 0
+    spare: int | None = None
+
+    def tokens(self, row: ServingRow) -> int:
+        """Return the budget of a run."""
+        return self.least if self.spare is None else max(self.least, row.isl + row.concurrency + self.spare)
+
+    def __str__(self) -> str:
+        by_run = "" if self.spare is None else f"isl + concurrency + {self.spare}"
+        return ", at least ".join(text for text in (by_run, str(self.least or "")) if text)
+
+
+@dataclass(frozen=True)
 class Campaign:
     """How the client and the servers of a table were run, as far as it is documented."""
 
@@ -70,13 +87,14 @@ class Campaign:
     """Measured requests per client; all clients send their first request at once."""
     shortest_frac: float = 1.0
     """Lengths are uniform between this share of isl and osl, and all of it."""
-    spare_tokens: int | None = None
-    """Token budget of a step beyond isl + concurrency; None: the engine's own budget."""
-    spare_for: frozenset[str] = frozenset()
-    """Engines with that budget; others keep their own."""
+    budgets: Mapping[str, "Budget"] = field(default_factory=dict)
+    """Token budget of a step by engine; others keep their own."""
     slots_by_concurrency: bool = False
     """Whether servers run at most `concurrency` requests at once."""
-    kv_dtype: str | None = None
+    memory_fracs: Mapping[str, float] = field(default_factory=dict)
+    """gpu_memory_utilization by engine; others keep their own."""
+    kv_fp8: frozenset[str] = frozenset()
+    """Engines with an fp8 cache."""
     kv_as_weights: frozenset[str] = frozenset()
     """Engines that use an fp8 cache with fp8 weights."""
 
@@ -86,17 +104,18 @@ CAMPAIGNS = {
         name="aiconfigurator",
         source="NVIDIA aiconfigurator: genai-perf with 10 requests per client and fixed lengths after a warm-up "
         "(eval/benchmarks/genai_perf_runner.py); max_num_tokens = batch + isl + 1500 (generator/rule_plugin/benchmark)",
-        spare_tokens=1500,
-        spare_for=frozenset({"vllm", "trtllm"}),
+        budgets={"vllm": Budget(spare=1500), "trtllm": Budget(spare=1500)},
         kv_as_weights=frozenset({"trtllm"}),
     ),
     "inferencemax": Campaign(
         name="inferencemax",
-        source="SemiAnalysis InferenceMAX: 10 requests per client, lengths uniform in 0.8 to 1 of nominal, "
-        "8192 tokens per step, max_num_seqs = concurrency, fp8 cache",
+        source="SemiAnalysis InferenceMAX (InferenceX), benchmarks/*.sh: 10 requests per client, lengths uniform in "
+        "0.8 to 1 of nominal; vLLM and TensorRT-LLM with an fp8 cache, SGLang on Hopper with the model's",
         shortest_frac=0.8,
+        budgets={"vllm": Budget(8192), "trtllm": Budget(8192, spare=64), "sglang": Budget(32768)},
         slots_by_concurrency=True,
-        kv_dtype="fp8",
+        memory_fracs={"sglang": 0.82, "trtllm": 0.75},
+        kv_fp8=frozenset({"vllm", "trtllm"}),
     ),
     "plain": Campaign(name="plain", source="10 requests per client, fixed lengths, the engine's defaults"),
 }
@@ -183,7 +202,7 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
         concurrency=whole["concurrency"],
         ttft_s=times["ttft"],
         tpot_s=times["tpot"],
-        kv_dtype=values.get("kv_dtype") or "bf16",
+        kv_dtype=values.get("kv_dtype") or "",
         knobs=knobs,
     )
 
@@ -212,6 +231,8 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
     scheduler = _scheduler(row, campaign)
     if scheduler:
         pool["scheduler"] = scheduler
+    if row.engine in campaign.memory_fracs:
+        pool["gpu_memory_utilization"] = campaign.memory_fracs[row.engine]
     if "num_gpu_blocks" in row.knobs:
         pool["num_gpu_blocks"] = row.knobs["num_gpu_blocks"]
     return Scenario.from_dict(
@@ -234,20 +255,18 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
 
 
 def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
-    if row.engine in campaign.kv_as_weights and row.weight_dtype.startswith("fp8"):
-        return "fp8"
-    return campaign.kv_dtype or row.kv_dtype
+    as_weights = row.engine in campaign.kv_as_weights and row.weight_dtype.startswith("fp8")
+    return row.kv_dtype or ("fp8" if as_weights or row.engine in campaign.kv_fp8 else "bf16")
 
 
 def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
     """Return the server's knobs under the names of its policy."""
     own = catalog.load_engine(row.engine).scheduler
     policy = plugins.build("schedulers", own)
-    is_set = campaign.spare_tokens is not None and row.engine in campaign.spare_for
-    spare = row.isl + row.concurrency + campaign.spare_tokens if is_set and campaign.spare_tokens else None
+    budget = campaign.budgets.get(row.engine)
     slots = row.concurrency if campaign.slots_by_concurrency else None
     given = {
-        policy.budget_argument: row.knobs.get("max_num_batched_tokens", spare),
+        policy.budget_argument: row.knobs.get("max_num_batched_tokens", budget and budget.tokens(row)),
         policy.slots_argument: row.knobs.get("max_num_seqs", slots),
     }
     kept = {name: value for name, value in given.items() if value is not None}
@@ -274,5 +293,5 @@ def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
         row=row,
         ttft_s=float(np.nanmean(requests["ttft_s"])),
         tpot_s=float(np.nanmean(requests["tpot_s"])),
-        kv_tokens=pool["n_blocks"] // pool["blocks_per_tokens"] * pool["block_size"],
+        kv_tokens=int(pool["n_blocks"] // pool["blocks_per_tokens"]) * pool["block_size"],
     )

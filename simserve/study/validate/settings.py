@@ -1,0 +1,262 @@
+"""Settings of InferenceX, replayed: aggregated or disaggregated servers, with errors by side."""
+
+import csv
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import catalog
+from simserve.errors import CalibrationError, CatalogError, ScenarioError
+from simserve.input_files import ANSWER_BYTES, read_file
+from simserve.scenario import Scenario
+from simserve.simulation import simulate
+from simserve.study.validate.serving import CAMPAIGNS
+
+MARK = "decode_dp_attention"
+"""A column that only tables of settings have."""
+
+MODELS = {"dsr1": "deepseek-v3", "gptoss": "gpt-oss-120b"}
+"""Their names of models, and ours; DeepSeek-R1 is a DeepSeek-V3."""
+
+SHORTEST_FRAC = 0.8
+"""Lengths are uniform between this share of isl and osl, and all of it."""
+
+SPARE_TOKENS = 256
+"""Tokens of a server's longest request beyond isl + osl (InferenceX, benchmarks/*.sh)."""
+
+MTP_TOKENS_PER_STEP = 1.85
+"""Tokens of a step with one proposed token, 85 to 90% of which are right (DeepSeek-V3 report, section 5.4.3)."""
+
+MOST_PROPOSED = 3
+"""Most tokens that servers of these settings propose; clients that see more at once get several steps together."""
+
+METRICS: Mapping[str, str] = {
+    "ttft": "prefill: TTFT",
+    "median_ttft": "prefill: median TTFT",
+    "tpot": "decode: TPOT",
+    "e2e": "both: E2E",
+}
+"""What is compared, by the side that it depends on most. A closed loop serves concurrency / E2E requests per second, so
+throughput per GPU is wrong by as much as E2E."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The workers of one role, all alike."""
+
+    role: str
+    workers: int
+    parallel: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One closed-loop run: servers, client, and means over its requests."""
+
+    gpu: str
+    engine: str
+    version: str
+    """Empty where the image does not tell."""
+    model: str
+    weight_dtype: str
+    kv_dtype: str
+    sides: tuple[Side, ...]
+    tokens_per_step: float | None
+    """Mean tokens of a decode step with multi-token prediction; None without."""
+    isl: int
+    osl: int
+    concurrency: int
+    measured_s: Mapping[str, float]
+    """Seconds by the names of METRICS."""
+
+    @property
+    def group(self) -> str:
+        """The unit of comparison: hardware, engine, dtype, roles, and whether tokens are proposed."""
+        roles = "disaggregated" if len(self.sides) > 1 else "aggregated"
+        mtp = "" if self.tokens_per_step is None else " MTP"
+        return f"{self.gpu} {self.engine} {self.model} {self.weight_dtype} {roles}{mtp}"
+
+    @property
+    def label(self) -> str:
+        """The name of the run in one line."""
+        sides = ", ".join(
+            f"{side.workers} {side.role} " + " ".join(f"{name} {n}" for name, n in side.parallel.items())
+            for side in self.sides
+        )
+        return f"{self.group} ({sides}) {self.isl}/{self.osl} x {self.concurrency}"
+
+
+@dataclass(frozen=True)
+class SettingPoint:
+    """A setting as predicted; `predicted_s` is None where the simulator refuses it, and `reason` says why."""
+
+    setting: Setting
+    predicted_s: Mapping[str, float] | None
+    reason: str = ""
+
+
+def is_table_of_settings(path: Path) -> bool:
+    """Tell whether a file is a CSV of settings."""
+    try:
+        head = read_file(path, ANSWER_BYTES).split(b"\n", 1)[0].decode("utf-8", "replace")
+    except OSError:
+        return False
+    return MARK in head.strip().split(",")
+
+
+def read_settings(path: Path) -> tuple[list[Setting], int]:
+    """Read settings, and count those left out because their columns disagree about the number of GPUs. Raises
+    CalibrationError."""
+    rows = list(csv.DictReader(StringIO(read_file(path, ANSWER_BYTES).decode("utf-8", "replace"), newline="")))
+    settings = [_setting(path, line, row) for line, row in enumerate(rows, 2)]
+    kept = [setting for setting in settings if setting is not None]
+    if not kept:
+        raise CalibrationError(f"{path}: must contain settings with workers and their GPUs, got none")
+    return kept, len(settings) - len(kept)
+
+
+def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
+    try:
+        names = ("prefill", "decode") if row["disagg"] == "True" else ("decode",)
+        sides = [_side(row, name, len(names) == 1) for name in names]
+        if None in sides:
+            return None
+        engine = next(e for e in ("sglang", "trt", "vllm") if e in row["framework"])
+        model, fp4 = MODELS[row["model"]], row["precision"] == "fp4"
+        gpu = next(n for n in (row["hardware"], f"{row['hardware']}-sxm") if n in catalog.names("gpus"))
+        keeps_16_bits = engine == "sglang" and gpu in ("h100-sxm", "h200-sxm")
+        return Setting(
+            gpu=gpu,
+            engine="trtllm" if engine == "trt" else engine,
+            version=_version(row["image"]),
+            model=model,
+            weight_dtype="mxfp4" if model == "gpt-oss-120b" else "nvfp4" if fp4 else row["precision"],
+            kv_dtype="bf16" if keeps_16_bits else "fp8",
+            sides=tuple(side for side in sides if side is not None),
+            tokens_per_step=_tokens_per_step(row) if row["spec"] == "mtp" else None,
+            isl=int(row["isl"]),
+            osl=int(row["osl"]),
+            concurrency=int(row["concurrency"]),
+            measured_s={
+                "ttft": float(row["mean_ttft_s"]),
+                "median_ttft": float(row["median_ttft_s"]),
+                "tpot": float(row["mean_tpot_s"]),
+                "e2e": float(row["mean_e2el_s"]),
+            },
+        )
+    except (KeyError, ValueError, TypeError, StopIteration) as error:
+        text = f"{type(error).__name__}: {error}"
+        raise CalibrationError(f"{path}:{line}: must be a setting of InferenceX ({text}); correct the row") from None
+
+
+def _side(row: Mapping[str, str], name: str, serves_all: bool) -> Side | None:
+    """Return one side; None where its columns disagree."""
+    workers, tensor, expert = (int(float(row[f"{name}_{key}"])) for key in ("workers", "tp", "ep"))
+    workers, n_gpus = max(1, workers), max(tensor, expert)
+    if not serves_all and workers * n_gpus != int(float(row[f"n_gpus_{name}"])):
+        return None
+    by_rank = row[f"{name}_dp_attention"] == "True" or tensor < n_gpus
+    ranks = {"data": n_gpus, "expert": n_gpus}
+    return Side("both" if serves_all else name, workers, ranks if by_rank else {"tensor": tensor, "expert": expert})
+
+
+def _version(image: str) -> str:
+    """Return the engine's version that an image names; Dynamo's runtimes have their own."""
+    version = re.search(r":v?(\d+\.\d+\.\d+)", image)
+    return "" if version is None or "dynamo" in image else version[1]
+
+
+def _tokens_per_step(row: Mapping[str, str]) -> float:
+    """Return the tokens of a step: those that clients see at once, or as published where they see several steps."""
+    seen = float(row["mean_itl_s"]) / float(row["mean_tpot_s"])
+    return seen if 1 < seen < 1 + MOST_PROPOSED else MTP_TOKENS_PER_STEP
+
+
+def speculation_of(tokens_per_step: float) -> dict[str, Any]:
+    """Return multi-token prediction with that mean, each proposed token accepted as often as the one before it."""
+    n = 1 if tokens_per_step < 2 else MOST_PROPOSED
+    roots = np.roots([1.0] * n + [1 - tokens_per_step])
+    acceptance = next(float(root.real) for root in roots if abs(root.imag) < 1e-9 and root.real > 0)
+    return {"kind": "mtp", "tokens": n, "acceptance": min(acceptance, 1.0)}
+
+
+def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
+    """Return the setting as a scenario. Raises ScenarioError."""
+    version = {"version": setting.version} if setting.version else {}
+    lengths = {
+        name: [max(1, round(SHORTEST_FRAC * most)), most]
+        for name, most in (("prompt_tokens", setting.isl), ("output_tokens", setting.osl))
+    }
+    return Scenario.from_dict(
+        {
+            "schema": "simserve/1",
+            "model": setting.model,
+            "gpu": setting.gpu,
+            "engine": {"name": setting.engine, **version},
+            "weight_dtype": setting.weight_dtype,
+            "kv_dtype": setting.kv_dtype,
+            "cluster": {"pools": [_pool(setting, side) for side in setting.sides]},
+            "workload": {
+                "client": {"kind": "closed_loop", "concurrency": setting.concurrency},
+                "lengths": {"kind": "uniform", **lengths},
+                "n_requests": requests_per_client * setting.concurrency,
+                "max_tokens": setting.osl,
+            },
+        }
+    )
+
+
+def _pool(setting: Setting, side: Side) -> dict[str, Any]:
+    pool: dict[str, Any] = {
+        "name": side.role,
+        "role": side.role,
+        "replicas": side.workers,
+        "parallel": dict(side.parallel),
+        "enable_prefix_caching": False,
+        "max_model_len": setting.isl + setting.osl + SPARE_TOKENS,
+    }
+    memory_frac = CAMPAIGNS["inferencemax"].memory_fracs.get(setting.engine)
+    if memory_frac is not None:
+        pool["gpu_memory_utilization"] = memory_frac
+    if setting.tokens_per_step is not None:
+        pool["speculation"] = speculation_of(setting.tokens_per_step)
+    return pool
+
+
+def replay_settings(
+    settings: Sequence[Setting], requests_per_client: int, progress: Callable[[str], None] | None = None
+) -> list[SettingPoint]:
+    """Predict each setting, in order; `progress` gets the name of each."""
+    points = []
+    for i, setting in enumerate(settings, 1):
+        if progress is not None:
+            progress(f"{i} of {len(settings)}: {setting.label}")
+        points.append(_replay(setting, requests_per_client))
+    return points
+
+
+def _replay(setting: Setting, requests_per_client: int) -> SettingPoint:
+    try:
+        scenario = scenario_of_setting(setting, requests_per_client)
+    except (ScenarioError, CatalogError) as error:
+        problems = getattr(error, "problems", None)
+        return SettingPoint(setting, None, str(error) if not problems else "; ".join(map(str, problems)))
+    requests = simulate(scenario).columns["requests"]
+    predicted = {name: float(np.nanmean(requests[f"{name}_s"])) for name in ("ttft", "tpot", "e2e")}
+    return SettingPoint(setting, {**predicted, "median_ttft": float(np.nanmedian(requests["ttft_s"]))})
+
+
+def errors_by_group(points: Sequence[SettingPoint], metric: str) -> dict[str, NDArray[np.float64]]:
+    """Return the signed errors, `(n,)`, of the settings of each group that were predicted, by the group's name."""
+    groups: dict[str, list[float]] = {}
+    for point in points:
+        if point.predicted_s is not None:
+            ratio = point.predicted_s[metric] / point.setting.measured_s[metric]
+            groups.setdefault(point.setting.group, []).append(ratio - 1)
+    return {name: np.array(signed) for name, signed in sorted(groups.items())}

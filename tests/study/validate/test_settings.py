@@ -1,0 +1,119 @@
+"""Settings of InferenceX: what a row says of servers and client, and errors by side."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve.errors import CalibrationError
+from simserve.study.validate.settings import (
+    SettingPoint,
+    errors_by_group,
+    is_table_of_settings,
+    read_settings,
+    replay_settings,
+    scenario_of_setting,
+    speculation_of,
+)
+
+ROW: dict[str, Any] = {
+    "hardware": "b200",
+    "framework": "dynamo-sglang",
+    "image": "lmsysorg/sglang:v0.5.8.post1-cu130",
+    "model": "dsr1",
+    "precision": "fp8",
+    "spec": "none",
+    "disagg": True,
+    "prefill_workers": 1,
+    "prefill_tp": 8,
+    "prefill_ep": 8,
+    "prefill_dp_attention": False,
+    "n_gpus_prefill": 8,
+    "decode_workers": 2,
+    "decode_tp": 8,
+    "decode_ep": 8,
+    "decode_dp_attention": True,
+    "n_gpus_decode": 16,
+    "isl": 100,
+    "osl": 10,
+    "concurrency": 4,
+    "mean_ttft_s": 0.2,
+    "median_ttft_s": 0.1,
+    "mean_tpot_s": 0.01,
+    "mean_itl_s": 0.01,
+    "mean_e2el_s": 0.3,
+}
+
+
+def table(folder: Path, *rows: dict[str, Any]) -> Path:
+    """Write rows like ROW, with changes."""
+    path = folder / "settings.csv"
+    lines = [",".join(map(str, ROW))] + [",".join(map(str, (ROW | row).values())) for row in rows]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_row_is_pools_with_roles_workers_and_ranks(tmp_path: Path) -> None:
+    path = table(tmp_path, {})
+    assert is_table_of_settings(path)
+    (setting,), n_odd = read_settings(path)
+    scenario = scenario_of_setting(setting, 10)
+    prefill, decode = scenario.cluster.pools
+    assert (prefill.role, prefill.replicas, prefill.parallel.tensor, prefill.parallel.expert) == ("prefill", 1, 8, 8)
+    assert (decode.role, decode.replicas, decode.parallel.tensor, decode.parallel.data) == ("decode", 2, 1, 8)
+    assert (scenario.engine.version, scenario.weight_dtype, scenario.kv_dtype) == ("0.5.8", "fp8_block", "fp8")
+    assert scenario.workload.n_requests == 40
+    assert scenario.workload.lengths is not None
+    assert scenario.workload.lengths["prompt_tokens"] == [80, 100]
+    assert n_odd == 0
+
+
+def test_an_aggregated_row_is_one_pool_and_hopper_keeps_16_bits_under_sglang(tmp_path: Path) -> None:
+    (setting,), _ = read_settings(table(tmp_path, {"disagg": False, "hardware": "h200", "decode_workers": "0"}))
+    (pool,) = scenario_of_setting(setting, 10).cluster.pools
+    assert (pool.role, pool.replicas, setting.kv_dtype) == ("both", 1, "bf16")
+
+
+def test_gpus_that_workers_do_not_give_are_left_out_and_counted(tmp_path: Path) -> None:
+    settings, n_odd = read_settings(table(tmp_path, {}, {"n_gpus_decode": 8}))
+    assert (len(settings), n_odd) == (1, 1)
+    with pytest.raises(CalibrationError, match="got none"):
+        read_settings(table(tmp_path, {"n_gpus_decode": 8}))
+
+
+def test_the_version_of_dynamos_runtime_is_not_the_engines(tmp_path: Path) -> None:
+    image = "nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post2"
+    (setting,), _ = read_settings(table(tmp_path, {"framework": "dynamo-trt", "image": image}))
+    assert (setting.engine, setting.version) == ("trtllm", "")
+
+
+def test_tokens_that_clients_see_at_once_are_those_of_a_step(tmp_path: Path) -> None:
+    rows = ({"spec": "mtp", "mean_itl_s": itl_s} for itl_s in (0.022, 0.3))  # 2.2 tokens; 30: several steps together
+    (seen, several), _ = read_settings(table(tmp_path, *rows))
+    assert seen.tokens_per_step == pytest.approx(2.2)
+    assert several.tokens_per_step == 1.85
+    speculation = speculation_of(2.2)
+    rate = speculation["acceptance"]
+    assert speculation["tokens"] == 3
+    assert 1 + rate + rate**2 + rate**3 == pytest.approx(2.2)
+    assert speculation_of(1.85) == {"kind": "mtp", "tokens": 1, "acceptance": pytest.approx(0.85)}
+
+
+def test_errors_are_of_the_settings_that_run_and_refusals_say_why(tmp_path: Path) -> None:
+    small = {"hardware": "l40s"}  # 8 x 48 GB do not hold the model
+    settings, _ = read_settings(table(tmp_path, {}, small))
+    names: list[str] = []
+    good, refused = replay_settings(settings, 2, names.append)
+    assert good.predicted_s is not None
+    assert 0 < good.predicted_s["median_ttft"] <= good.predicted_s["e2e"]
+    assert refused.predicted_s is None
+    assert "does not fit the memory" in refused.reason
+    assert len(names) == 2
+    half = SettingPoint(settings[0], {name: s / 2 for name, s in settings[0].measured_s.items()})
+    assert errors_by_group([half, refused], "tpot") == {settings[0].group: pytest.approx([-0.5])}
+
+
+@pytest.mark.parametrize("change", [{"model": "other"}, {"hardware": "z9"}, {"isl": "many"}, {"framework": "mlc"}])
+def test_a_row_that_is_no_setting_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(CalibrationError, match=r"settings\.csv:3: must be a setting of InferenceX"):
+        read_settings(table(tmp_path, {}, change))
