@@ -8,6 +8,9 @@ Decision = Literal["met", "edge", "missed"]
 LOAD_TOLERANCE_FRAC = 0.05
 """Drawn load may differ from nominal load by this much before a run alone cannot decide."""
 
+SURE_FRAC = 0.95
+"""Probability from which the load counts as beyond capacity; below one minus that it counts as within."""
+
 
 def decide(
     interval: tuple[float, float] | None,
@@ -30,6 +33,34 @@ def decide(
     if is_missed or abs(load_off_frac) > LOAD_TOLERANCE_FRAC or queue == "critical":
         return "edge"
     return "met" if is_far_below or (interval is not None and interval[0] >= goal_frac) else "edge"
+
+
+def within_capacity(decision: Decision, beyond_frac: float | None) -> Decision:
+    """Return the decision of a load that is beyond capacity with that probability; None: unknown.
+
+    Beyond capacity the queue grows and misses any SLO in time, whatever a run of minutes attains.
+    """
+    if beyond_frac is None or beyond_frac <= 1 - SURE_FRAC or decision == "missed":
+        return decision
+    return "missed" if beyond_frac >= SURE_FRAC else "edge"
+
+
+def beyond_warning(beyond_frac: float | None, load: str = "the load") -> list[str]:
+    """Return a warning where a load may be beyond capacity."""
+    if beyond_frac is None or beyond_frac <= 1 - SURE_FRAC:
+        return []
+    chance = probability(beyond_frac)
+    if beyond_frac >= SURE_FRAC:
+        return [f"{load} is beyond capacity (probability {chance}), so the queue grows with time; offer less"]
+    return [
+        f"{load} is beyond capacity with a probability of {chance}: costs within their error decide whether the queue "
+        "grows; offer less, or check the capacity on your server"
+    ]
+
+
+def probability(chance: float) -> str:
+    """Return a whole percentage; never 0% or 100%."""
+    return "<1%" if chance < 0.005 else ">99%" if chance > 0.995 else f"{chance:.0%}"
 
 
 def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:

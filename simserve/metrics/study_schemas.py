@@ -8,7 +8,18 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
-from simserve.metrics.summary_schema import Amount, AnswerJson, Count, Measured, Number, Share, Signed, Size, Slo
+from simserve.metrics.summary_schema import (
+    Amount,
+    AnswerJson,
+    Count,
+    Measured,
+    NearCapacityJson,
+    Number,
+    Share,
+    Signed,
+    Size,
+    Slo,
+)
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Index = Annotated[int, Field(ge=0, le=10**9)]
@@ -75,6 +86,7 @@ class ProbedLoadJson(TypedDict, total=False):
     low_frac: Required[Measured]
     high_frac: Required[Measured]
     decision: Literal["met", "edge", "missed"]
+    probability_beyond_capacity: Share | None
     saturated: Required[bool]
     by_slo: Required[dict[str, Measured]]
     ttft_s: Required[Levels]
@@ -139,6 +151,8 @@ class FoundRateJson(FoundJson, total=False):
     """The highest rate."""
 
     offered_per_s: Required[BoundsJson]
+    probability_beyond_capacity: Share | None
+    near_capacity: NearCapacityJson | None
 
 
 class FoundClientsJson(FoundJson, total=False):

@@ -22,6 +22,7 @@ from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.steadiness import steadiness
 from simserve.metrics.throughput import throughput
 from simserve.metrics.utilization import Shares
+from simserve.tables import large
 from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA
 
@@ -34,13 +35,17 @@ def summary(
     """Collect all numbers that are reported of a run; NaN where a number could not be measured."""
     requests, facts, window = run.requests, run.facts, run.window
     fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
+    large.release()
     attained = attainment(requests, window, run.met)
+    large.release()
     lives = Lifetimes(facts)
     there_frac = lives.lived_frac((window.start_s, window.end_s))
     queue = steadiness(requests, run.steps, window, facts.replica_pool, there_frac)
+    large.release()
     result = reliability(facts, window, queue, fates["finished"])
     text = mechanisms(run)
     rates = throughput(requests, window)
+    large.release()
     load = drawn_load(window, arrivals, rates["offered_per_s"])
     warnings = (
         facts.warnings,
@@ -48,6 +53,8 @@ def summary(
         cautions(result, facts, window, fates["finished"]),
         class_cautions(text["classes"]),
     )
+    of_good = attained and goodput(attained["n_met"], window, facts) | good_tokens(requests, window, run.met)
+    large.release()
     numbers = {
         "schema": SCHEMA,
         "version": __version__,
@@ -71,7 +78,7 @@ def summary(
         **rates,
         "load": load,
         "slo_attainment": attained,
-        "goodput": attained and goodput(attained["n_met"], window, facts) | good_tokens(requests, window, run.met),
+        "goodput": of_good,
         "time_split": time_split(requests, window, facts),
         "preemptions": preemptions(requests, window),
         **text,

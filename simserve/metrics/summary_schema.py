@@ -341,6 +341,7 @@ class PoolJson(TypedDict, total=False):
     gpu: Required[str]
     model: Required[str]
     engine: Required[str]
+    engine_version: str
     scheduler: Required[str]
     slots_argument: str | None
     budget_argument: str | None
@@ -349,7 +350,7 @@ class PoolJson(TypedDict, total=False):
     kv_verified: bool
     n_blocks: Count
     block_size: Count
-    blocks_per_tokens: Count
+    blocks_per_tokens: Amount
     streamed: bool
     price_per_gpu_hour_usd: Amount
     tdp_w: Amount
@@ -361,7 +362,7 @@ class PoolJson(TypedDict, total=False):
 
 
 class TrustJson(TypedDict, total=False):
-    """Which numbers to trust."""
+    """Flags that tell which numbers to trust."""
 
     calibrated: bool
     kv_verified: bool
@@ -436,6 +437,17 @@ class PredictionJson(TypedDict, total=False):
     slo_probability: Share | None
 
 
+class NearCapacityJson(TypedDict):
+    """Offered rate against capacity, over draws of costs."""
+
+    offered_per_s: Measured
+    capacity_per_s: Measured
+    low_per_s: Measured
+    high_per_s: Measured
+    confidence: Share
+    n_draws: Count
+
+
 class Summary(TypedDict, total=False):
     """The whole file."""
 
@@ -489,3 +501,5 @@ class Summary(TypedDict, total=False):
     answer: AnswerJson | None
     replications: ReplicationsJson | None
     prediction: PredictionJson | None
+    probability_beyond_capacity: Share | None
+    near_capacity: NearCapacityJson | None

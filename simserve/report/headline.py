@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC, probability
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.advice import advice, in_the_end, lost, replicas_needed
 from simserve.report.confidence import FEWEST
@@ -33,6 +33,8 @@ HEADLINES = {
     "none": "No SLO to meet",
     "saturated": "Saturated",
     "critical": "At capacity",
+    "near": "Near capacity",
+    "beyond": "Beyond capacity",
     "nothing": "Nothing finished",
     "unmeasured": "Nothing was measured",
 }
@@ -68,11 +70,6 @@ def prediction(summary: Mapping[str, Any]) -> str | None:
         text += f" {count(n_met)} of {plural(n, 'replay')} meet the SLO"
         text += "." if chance is None else f"; the probability for a window like this is {probability(chance)}."
     return text
-
-
-def probability(chance: float) -> str:
-    """Return a whole percentage; never 0% or 100%."""
-    return "<1%" if chance < 0.005 else ">99%" if chance > 0.995 else f"{chance:.0%}"
 
 
 def between(ends: tuple[float, float] | None) -> str:
@@ -223,6 +220,35 @@ def _critical(reader: SummaryReader) -> str:
     )
 
 
+def _near(reader: SummaryReader) -> str:
+    return (
+        f"{_attained(reader)}, but {_against_capacity(reader)}. Costs within their error decide whether the queue "
+        f"grows. {_stay_below(reader)}"
+    )
+
+
+def _beyond(reader: SummaryReader) -> str:
+    attained = f" The run attained {share(reader.attainment)}, but the queue grows with time." if reader.slo else ""
+    return f"{_against_capacity(reader)}.{attained} {_stay_below(reader)}"
+
+
+def _against_capacity(reader: SummaryReader) -> str:
+    """`32.0 req/s exceed the capacity of 33.5 req/s (90% prediction interval 30.1–37.2) with a probability of 24%`."""
+    chance, near = reader.beyond_frac or 0.0, reader.summary.get("near_capacity")
+    if not near:
+        return f"the load exceeds capacity with a probability of {probability(chance)}"
+    ends = f"{rate(near['low_per_s'])}–{rate(near['high_per_s'])}"
+    return (
+        f"{rate(near['offered_per_s'])} req/s exceed the capacity of {rate(near['capacity_per_s'])} req/s "
+        f"({near['confidence']:.0%} prediction interval {ends}) with a probability of {probability(chance)}"
+    )
+
+
+def _stay_below(reader: SummaryReader) -> str:
+    near = reader.summary.get("near_capacity")
+    return f"Stay below {rate(near['low_per_s'])} req/s, or add capacity." if near else "Offer less, or add capacity."
+
+
 def _nothing(reader: SummaryReader) -> str:
     if reader.reasons:
         return f"none of {reader.requested} in the window was answered in full{lost(reader)}."
@@ -251,6 +277,8 @@ _SENTENCES = {
     "none": _none,
     "saturated": _saturated,
     "critical": _critical,
+    "near": _near,
+    "beyond": _beyond,
     "nothing": _nothing,
     "unmeasured": _unmeasured,
 }

@@ -10,6 +10,7 @@ from simserve.report.formats import (
     LATENCIES,
     NONE,
     SHORT,
+    engine_words,
     goal,
     interval,
     listed,
@@ -45,6 +46,8 @@ GLYPHS = {
     "few": "…",
     "saturated": "▲",
     "critical": "△",
+    "near": "△",
+    "beyond": "▲",
     "nothing": "∅",
     "unmeasured": "∅",
     "none": "○",
@@ -94,7 +97,7 @@ def _setup(reader: SummaryReader) -> str:
 
 
 def pool_words(pool: Mapping[str, Any]) -> str:
-    """Return `2 replicas of llama-3.1-8b on 4 × h100-sxm each, with 2 schedulers (vllm, chunked)`."""
+    """Return `2 replicas of llama-3.1-8b on 4 × h100-sxm each, with 2 schedulers (...)`, see `engine_words`."""
     n_gpus, n_ranks = int(pool["gpus_per_replica"]), int(pool["ranks_per_replica"])
     gpus = f"{n_gpus} × {pool['gpu']}" if n_gpus > 1 else str(pool["gpu"])
     gpus += " each" if n_gpus > 1 and int(pool["n_replicas"]) > 1 else ""
@@ -102,7 +105,7 @@ def pool_words(pool: Mapping[str, Any]) -> str:
     role = f"{pool['role']}: " if pool.get("role", "both") != "both" else ""
     replicas = plural(int(pool["n_replicas"]), "replica")
     replicas += f" at the start ({rate(gpus_of(pool))} GPUs on average)" if has_changed(pool) else ""
-    return f"{role}{replicas} of {pool['model']} on {gpus} ({pool['engine']}, {str(pool['scheduler']).lower()})"
+    return f"{role}{replicas} of {pool['model']} on {gpus} ({engine_words(pool)})"
 
 
 def _tiles(reader: SummaryReader) -> str:

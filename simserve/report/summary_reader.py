@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics.answer import run_answer
+from simserve.metrics.decision import SURE_FRAC
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.confidence import FEWEST, QUEUES, lies_between, over_runs, queue_state
 from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
@@ -91,7 +92,7 @@ class SummaryReader:
 
     def _groups(self, key: str) -> dict[str, "SummaryReader"]:
         """Return readers of the first run where there are several."""
-        alone: dict[str, None] = dict.fromkeys(("classes", "replications", "answer"))
+        alone: dict[str, None] = dict.fromkeys(("classes", "replications", "answer", "probability_beyond_capacity"))
         return {
             name: SummaryReader({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()
         }
@@ -196,6 +197,11 @@ class SummaryReader:
         return queue_state(self.summary) if answer is None else answer["queue"]
 
     @property
+    def beyond_frac(self) -> float | None:
+        """Probability that the load is beyond capacity; None where it is unknown."""
+        return number(self.summary.get("probability_beyond_capacity"))
+
+    @property
     def preempted_frac(self) -> float | None:
         """Share of requests that lost their KV at least once."""
         return self.number("preemptions", "requests_frac")
@@ -258,11 +264,16 @@ class SummaryReader:
             return "nothing"
         if self.is_saturated:
             return "saturated"
+        answer, beyond_frac = self.answer, self.beyond_frac or 0.0
+        if beyond_frac >= SURE_FRAC:
+            return "beyond"
         if self.queue_state == "critical":
             return "critical"
-        answer = self.answer
         if answer is None:
             return "none"
+        is_met = answer["is_far_below"] or answer["low_frac"] >= answer["goal_frac"]
+        if answer["decision"] == "edge" and beyond_frac > 1 - SURE_FRAC and is_met:
+            return "near"
         is_short = answer["basis"] == "run" and self.judged.attainment_interval is None
         return "few" if is_short and answer["decision"] == "edge" else str(answer["decision"])
 

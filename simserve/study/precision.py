@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.errors import SimserveError, did_you_mean
 from simserve.metrics.answer import whole_outcome
+from simserve.metrics.decision import within_capacity
 from simserve.metrics.drawn_load import load_warning
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.reliability import too_short
@@ -99,7 +100,9 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
         n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
     results.columns["replications"] = _table(scenario.seed, runs)
     results.summary["replications"] = _facts(scenario.seed, runs, wanted)
-    results.summary["answer"] = answer_of(runs, GOAL_FRAC)
+    results.summary["answer"] = answer = answer_of(runs, GOAL_FRAC)
+    if answer is not None:
+        answer["decision"] = within_capacity(answer["decision"], results.summary.get("probability_beyond_capacity"))
     trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
     about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
     one_run = (about_one_run, *load_warning(results.summary.get("load") or {}))

@@ -17,6 +17,7 @@ from simserve.cost.calibration import Calibration
 from simserve.metrics.answer import FAR_FRAC, Outcomes, outcomes, queue_over, worst_class
 from simserve.metrics.batches import T_95
 from simserve.metrics.classes import of_class
+from simserve.metrics.decision import beyond_warning, within_capacity
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import met_by_goal
 from simserve.metrics.results import Results
@@ -25,6 +26,8 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.distortion import Distortion
 from simserve.scenario.models import MeasureSection
 from simserve.simulation import Progress, simulate
+from simserve.study import capacity_probe
+from simserve.study.capacity_probe import UNKNOWN, Draw, NearCapacity
 from simserve.study.nominal import answer_over, met_probability
 from simserve.study.processes import Answers, forked
 from simserve.study.scaled_replays import FULL, RunFigures, ScaledReplays
@@ -71,6 +74,10 @@ KV_SD = 0.04
 
 RESIDUAL_SD: Mapping[str, float] = {"ttft_s": 0.13, "queue_s": 0.13, "tpot_s": 0.025, "itl_s": 0.025, "e2e_s": 0.03}
 """Spread of the log ratio of predicted to measured, for servers left out of the fit (docs/validation.md)."""
+
+LEAST_REACH, MOST_REACH = 0.2, 0.8
+"""Bounds of the distance from capacity, as a logarithm, within which draws of costs are probed: at three standard
+deviations, but requests of a probe differ from the load's, and probes offer three times the load."""
 
 NO_RESIDUAL: Mapping[str, float] = dict.fromkeys(RESIDUAL_SD, 1.0)
 
@@ -135,16 +142,14 @@ class _Replays:
     """Its end, of a closed loop."""
     segment_frac: float | None
     """Length of a segment, as a share of the run; None: replays are whole."""
-    draws: Sequence[tuple[Distortion, Mapping[str, float]]]
+    draws: Sequence[Draw]
 
     @classmethod
     def of(cls, scenario: Scenario, load: Load, n_sent: int = 0, end_s: float = 0.0) -> "_Replays":
         """Plan the replays; n_sent and end_s: requests and end of the run, which a closed loop needs."""
         n_requests = len(load.trace) if load.concurrency is None else n_sent
         frac = SEGMENT / n_requests if n_requests > MOST_WHOLE else None
-        requested = scenario.measure.replays
-        n = REPLAYS if requested is None else requested
-        return cls(scenario, load, end_s, frac, draws_of(spread_of(scenario.setups), n, scenario.seed) if n > 1 else ())
+        return cls(scenario, load, end_s, frac, draws_for(scenario))
 
     @property
     def n_runs(self) -> int:
@@ -180,6 +185,15 @@ class _Replays:
         results.summary["prediction"] = None
         if not self.draws:
             return
+        self._put_replays(results, answers, on_replay)
+        near = near_capacity(self.scenario, self.load, results.summary, self.draws)
+        results.summary |= UNKNOWN if near is None else near.facts()
+        chance, answer = results.summary["probability_beyond_capacity"], results.summary["answer"]
+        if answer is not None:
+            answer["decision"] = within_capacity(answer["decision"], chance)
+        results.summary["warnings"] += beyond_warning(chance)
+
+    def _put_replays(self, results: Results, answers: Answers, on_replay: OnReplay | None) -> None:
         runs: dict[int, RunFigures] = {}
         for place, answer in answers:
             runs[place] = answer
@@ -197,6 +211,22 @@ class _Replays:
         replays = ScaledReplays(run, ordered[::2], ordered[1::2], is_drawn)
         results.summary["prediction"] = prediction_over(run, replays.whole())
         results.summary["answer"] = replays.answer() or results.summary["answer"]
+
+
+def near_capacity(
+    scenario: Scenario, load: Load, summary: Mapping[str, Any], draws: Sequence[Draw]
+) -> NearCapacity | None:
+    """Compare the load of a run with capacity, over draws of costs; None where its load adapts or is too short."""
+    spread = spread_of(scenario.setups)
+    reach = min(max(3 * max(spread.compute, spread.memory, spread.host / 2), LEAST_REACH), MOST_REACH)
+    return capacity_probe.near_capacity(scenario, load, summary, draws, reach)
+
+
+def draws_for(scenario: Scenario) -> Sequence[Draw]:
+    """Return the draws of a scenario's replays; none where it wants no replays."""
+    requested = scenario.measure.replays
+    n = REPLAYS if requested is None else requested
+    return draws_of(spread_of(scenario.setups), n, scenario.seed) if n > 1 else ()
 
 
 def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str, Any]:

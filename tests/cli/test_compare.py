@@ -15,7 +15,7 @@ def two(folder: Path, **changes: Any) -> tuple[Path, Path]:
     a, b = folder / "a", folder / "b"
     a.mkdir()
     b.mkdir()
-    slower = {"name": "slower", "engine": {"name": "vllm", "step_host_s": 0.004}}
+    slower = {"name": "slower", "engine": {"name": "vllm", "exposed_step_s": 0.004}}
     return write_scenario(a, **{"slo": {}} | changes), write_scenario(b, **{"slo": {}} | changes | slower)
 
 

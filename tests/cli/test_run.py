@@ -294,6 +294,27 @@ def test_a_full_disk_is_2_and_leaves_the_earlier_result_whole(tmp_path: Path) ->
     assert names(tmp_path) == {"out", "tiny.yaml"}
 
 
+def test_a_disk_that_fills_during_the_run_is_2_and_says_what_was_written(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke("run", write_scenario(tmp_path), "--out", out, "--no-report")
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    program = (
+        "import resource, sys\n"
+        "from simserve.engine import recorder; from simserve.tables import large\n"
+        "recorder.SPILL_BYTES = large.LARGE_BYTES = 8_000  # as in a run of millions of requests\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # writes past it fail, as on a full disk\n"
+        "from simserve.cli.main import main; sys.exit(main())"
+    )
+    options = ["--set", "workload.n_requests=2000", "--set", "measure.replays=0", "--no-report", "--out", str(out)]
+    command = [sys.executable, "-c", program, "run", str(tmp_path / "tiny.yaml"), *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith(f"simserve: error: {out}: must have room for the rows of a long run, got ")
+    assert "0.00 GB of temporary rows were written, and are removed; no result was written" in run.stderr
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert names(tmp_path) == {"out", "tiny.yaml"}
+
+
 @pytest.mark.parametrize("delay_s", [0.05, 0.2, 0.5, 1.0, 1.8] if is_thorough() else [0.2, 1.0])
 def test_ctrl_c_at_any_moment_is_130_and_leaves_the_earlier_result_whole(tmp_path: Path, delay_s: float) -> None:
     out = tmp_path / "out"

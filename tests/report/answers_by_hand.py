@@ -61,6 +61,7 @@ def pool(name: str, n_replicas: int, gpus_per_replica: int, gpu: str = "h100-sxm
         "scheduler": "chunked",
         "calibrated": True,
         "calibration": "h100-sxm/vllm 0.24.0",
+        "engine_version": "0.19",
         "kv_verified": True,
         "price_per_gpu_hour_usd": 3.0,
     }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.decision import SURE_FRAC, probability
 from simserve.report.formats import (
     NONE,
     SHORT,
@@ -23,6 +24,9 @@ OWN = {"met": "meets the SLO", "edge": "is on the edge of the SLO", "missed": "m
 HOLDS = {"met": "holds", "edge": "may hold", "missed": "may hold"}
 """Verb for a load, by its decision."""
 
+LEAST_SHOWN = 0.005
+"""Probability below which the answer says nothing about capacity."""
+
 SHOWN = ("ttft_s", "tpot_s")
 """Latencies that the table always shows."""
 
@@ -38,6 +42,7 @@ def sentence(result: Mapping[str, Any]) -> str:
         f"{level(result)} goodput of {name}: {rate(offered['value'])} req/s on {gpus(answer)} ({ci}).",
         f"It is the highest {_nominal(result)}rate at which {wanted(result)}.",
         fails_first(answer),
+        beyond(answer),
         own_load(result),
         f"Efficiency: {per_each(answer)}.",
         drawn(result.get("load"), answer["n_seeds"]),
@@ -59,6 +64,9 @@ def own_load(result: Mapping[str, Any]) -> str:
     at = f"The scenario's own load, {rate(own['offered_per_s'])} req/s, {OWN[own['decision']]}"
     if own["saturated"]:
         return f"{at}: the queue only grows."
+    beyond_frac = number(own.get("probability_beyond_capacity")) or 0.0
+    if beyond_frac > 1 - SURE_FRAC:
+        at += f" (beyond capacity with a probability of {probability(beyond_frac)})"
     ends = interval(own["low_frac"], own["high_frac"])
     ci = "" if ends == NONE else f" (95% CI {ends}, {plural(own['n_runs'], 'seed')})"
     return f"{at}: {share(own['attained_frac'])} of requests attain it{ci}."
@@ -107,6 +115,18 @@ def fails_first(answer: Mapping[str, Any]) -> str:
     """Return what fails beyond the answer."""
     key = answer["fails_first"]
     return "Beyond it the queue only grows." if key == "queue" else f"Beyond it {SHORT[key]} fails first."
+
+
+def beyond(answer: Mapping[str, Any]) -> str:
+    """Return how likely the answer is beyond capacity; nothing where that is unknown or hardly possible."""
+    near, chance = answer.get("near_capacity"), number(answer.get("probability_beyond_capacity"))
+    if not near or chance is None or chance < LEAST_SHOWN:
+        return ""
+    ends = f"{near['confidence']:.0%} prediction interval {rate(near['low_per_s'])}–{rate(near['high_per_s'])}"
+    return (
+        f"Allowing for cost-model error, the capacity is {rate(near['capacity_per_s'])} req/s ({ends}), and the answer "
+        f"is beyond it with a probability of {probability(chance)}."
+    )
 
 
 def imprecise(result: Mapping[str, Any]) -> str:

@@ -109,8 +109,8 @@ def _measures(result: Mapping[str, Any]) -> str:
     if not any(number(each["low"]) is not None for each in measures):
         return f"Measures ({how}): no interval separates a difference from chance. Compare two scenarios for intervals."
     kinds = {kind: [each for each in measures if each["verdict"] == kind] for kind in ("better", "worse")}
-    texts = [f"{b} is {kind} at {_named(each)}." for kind, each in kinds.items() if each]
-    return f"Measures ({how}): {' '.join(texts) or 'all statistically tied.'}"
+    texts = [f"is {kind} at {_named(each)}." for kind, each in kinds.items() if each]
+    return f"Measures ({how}): {f'{b} ' + ' It '.join(texts) if texts else 'all statistically tied.'}"
 
 
 def _drawn(result: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.capacity.words import paragraphs
 from simserve.report.comparison import words as comparison
-from simserve.report.formats import SHORT, interval, plural, slo_terms
+from simserve.report.formats import SHORT, engine_words, interval, plural, slo_terms
 from simserve.report.headline import headline, prediction
 from simserve.report.run_warnings import cautions
 from simserve.report.spreadsheet.cost_basis import CAPACITY_NAME, Basis
@@ -71,8 +71,7 @@ def _run(result: Mapping[str, Any]) -> list[Row]:
 
 def _pool(pool: Mapping[str, Any]) -> Row:
     n, gpus = int(pool["n_replicas"]), int(pool["gpus_per_replica"])
-    engine = f"{pool['engine']}, {pool['scheduler']}; costs of {pool.get('calibration') or 'the data sheet'}"
-    text = f"{plural(n, 'replica')} of {pool['model']} on {gpus} × {pool['gpu']} ({engine})"
+    text = f"{plural(n, 'replica')} of {pool['model']} on {gpus} × {pool['gpu']} ({engine_words(pool)})"
     return (f"Pool {pool['name']}", text)
 
 

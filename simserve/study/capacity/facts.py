@@ -100,11 +100,13 @@ def _pool(setup: PoolSetup, scheduler: str) -> dict[str, Any]:
         "model": setup.model.name,
         "gpu": setup.gpu.name,
         "engine": setup.engine.name,
+        "engine_version": setup.engine.version,
         "scheduler": scheduler,
         "n_replicas": setup.n_replicas,
         "gpus_per_replica": setup.gpus_per_replica,
         "ranks_per_replica": setup.ranks_per_replica,
         "calibrated": setup.calibrated,
+        "calibration": setup.calibration_name,
         "kv_verified": setup.ledger.verified,
     }
 

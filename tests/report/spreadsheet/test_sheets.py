@@ -74,7 +74,7 @@ def test_the_summary_begins_with_the_answers() -> None:
     assert answers["Plan chat"] == "Take h100-sxm TP 2."
     text = {row["Item"]: row["Value"] for row in result if row["group"] == "Run chat"}
     assert text["Pool serve"] == (
-        "2 replicas of llama-3.1-8b on 2 × h100-sxm (vllm, chunked; costs of h100-sxm/vllm 0.24.0)"
+        "2 replicas of llama-3.1-8b on 2 × h100-sxm (vllm 0.19, chunked; costs of h100-sxm/vllm 0.24.0)"
     )
     assert (text["Goodput per GPU (requests/s)"], text["Seed"]) == (2.997, 7)
     assert text["What to trust"].startswith("=1+1 is what a load was called")

@@ -12,7 +12,7 @@ from simserve.study.compare.compare import ComparedSide, compare, read_side
 from simserve.study.compare.comparison import Comparison, MeasureDifference, compare_benchmarks
 from tests.cli.scenarios import write_scenario
 
-SLOWER: dict[str, Any] = {"name": "slower", "engine": {"name": "vllm", "step_host_s": 0.004}}
+SLOWER: dict[str, Any] = {"name": "slower", "engine": {"name": "vllm", "exposed_step_s": 0.006}}
 
 
 def tiny(folder: Path, n_requests: int = 40, **changes: Any) -> Scenario:
@@ -39,7 +39,8 @@ def test_a_scenario_is_the_same_as_itself(tmp_path: Path) -> None:
 
 
 def test_a_slower_host_is_worse_at_every_latency_and_unlike_loads_are_said(tmp_path: Path) -> None:
-    a, b = tiny(tmp_path), tiny(tmp_path, 50, **SLOWER)
+    much_slower = SLOWER | {"engine": {"name": "vllm", "exposed_step_s": 0.012}}
+    a, b = tiny(tmp_path), tiny(tmp_path, 50, **much_slower)
     result = compare(ComparedSide("a", a), ComparedSide("b", b), n_replications=3)
     sentence = differences(result)
     assert {sentence[key].outcome for key in ("ttft_s.p50", "tpot_s.mean", "e2e_s.mean")} == {"worse"}
