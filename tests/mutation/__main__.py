@@ -1,23 +1,27 @@
 """python -m tests.mutation simserve/state --n 50 --seed 0: break modules in small ways; list what no test caught.
 
 The tests of the same folder, or of `--tests`, are collected once. Each fault goes into the code of a copy of this
-process, which runs them until the first failure, those first that caught the faults before.
+process, which runs those of each file that calls the broken function until the first failure: first the tests that
+caught the faults before, then those that call it. Random cases are the same for each fault.
 """
 
 import argparse
 import ast
 import gc
+import json
 import os
 import resource
 import sys
-import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from random import Random
-from types import CodeType, FunctionType
+from tempfile import TemporaryFile
+from time import process_time
+from types import CodeType, FrameType, FunctionType
 
 import pytest
 from _pytest.main import pytest_runtestloop
@@ -163,7 +167,20 @@ def _break(tree: ast.Module, node: ast.AST, kind: str) -> None:
     ast.fix_missing_locations(tree)
 
 
-class Mutation:
+class SameCases:
+    """Plugin of pytest: random cases are the same in each run, and those that fail are not made smaller."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """Replace the settings of conftest.py."""
+        from hypothesis import Phase, settings  # once pytest has made its assertions readable
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutation", settings(), phases=phases, derandomize=True, database=None)
+        settings.load_profile("mutation")
+
+
+class Mutation(SameCases):
     """Plugin of pytest that runs the collected tests once for each fault, in a process each."""
 
     def __init__(self, tried: Sequence[Fault], again: Sequence[str]) -> None:
@@ -171,40 +188,66 @@ class Mutation:
         self.again = again
         """Arguments of a process that breaks a module while it imports it, without the number of the fault."""
         self.missed: list[Fault] = []
-        self.limit_s = 600.0
-        """Time of a test run after which a fault counts as caught: it made the code run on."""
-        self.pipe = -1
+        self._told = TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
+        """What a test run tells the first process: the test that failed, or what each calls."""
+        self._calls: dict[str, list[str]] = {}
+        """Functions of the modules that each test calls."""
+        self._cpu_s: dict[str, float] = {}
+        """Processor time of each test."""
+        self._test = ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every fault."""
-        start_s = time.monotonic()
         if self._is_caught(session, None):
             raise pytest.UsageError("the tests must pass where there is no fault")
-        self.limit_s = 20 + 10 * (time.monotonic() - start_s)
+        self._calls, self._cpu_s = json.loads(self._read())
+        every = [*session.items]
         for number, fault in enumerate(self.tried):
-            if not self._is_caught(session, number):
+            session.items = self._of(fault, every)
+            if self._is_caught(session, number):
+                caught_by = self._read()
+                every.sort(key=lambda item: item.nodeid != caught_by)
+            else:
                 self.missed.append(fault)
                 print(f"{fault.module.relative_to(ROOT)}:{fault.label}", flush=True)
         return True
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note which test runs."""
+        self._test, self._cpu_s[nodeid] = nodeid, process_time()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note how long it took."""
+        self._cpu_s[nodeid] = process_time() - self._cpu_s[nodeid]
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tell the first process which test failed."""
         if report.failed:
-            os.write(self.pipe, report.nodeid.encode())
+            self._told.write(report.nodeid)
+            self._told.flush()
+
+    def _of(self, fault: Fault, items: list[pytest.Item]) -> list[pytest.Item]:
+        """Return the tests of each file that calls the function of a fault, those first that call it themselves."""
+        if fault.function is None:
+            return items
+        name = _name(str(fault.module), *fault.function)
+        calling = [item for item in items if name in self._calls.get(item.nodeid, ())]
+        files = {item.path for item in calling}
+        return calling + [item for item in items if item.path in files and item not in calling]
 
     def _is_caught(self, session: pytest.Session, number: int | None) -> bool:
-        """Return whether a test fails with a fault, and let that test run first from then on."""
-        reading, self.pipe = os.pipe()
+        """Return whether a test fails with a fault."""
+        self._told.seek(0)
+        self._told.truncate()
         child = os.fork()
         if not child:
             self._run(session, number)
-        os.close(self.pipe)
-        is_caught = _fails(child, self.limit_s)
-        caught_by = os.read(reading, 10_000).decode()
-        os.close(reading)
-        session.items.sort(key=lambda item: item.nodeid != caught_by)
-        return is_caught
+        return os.waitpid(child, 0)[1] != 0
+
+    def _read(self) -> str:
+        self._told.seek(0)
+        return self._told.read()
 
     def _run(self, session: pytest.Session, number: int | None) -> None:
         """Run the tests with a fault, and end the process."""
@@ -215,24 +258,38 @@ class Mutation:
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
         status = 1
         with suppress(BaseException):
-            if number is not None and not self.tried[number].is_put_in_place():
-                os.execv(sys.executable, [sys.executable, "-m", "tests.mutation", *self.again, f"--fault={number}"])
-            pytest_runtestloop(session)
+            if number is None:
+                calls = self._record()
+                pytest_runtestloop(session)
+                sys.setprofile(None)
+                self._told.write(json.dumps([{test: [*names] for test, names in calls.items()}, self._cpu_s]))
+                self._told.flush()
+            else:
+                usual_s = sum(self._cpu_s[item.nodeid] for item in session.items)
+                most_s = int(20 + 3 * usual_s)  # a fault that makes the code run on is caught
+                resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+                if not self.tried[number].is_put_in_place():
+                    os.execv(sys.executable, [sys.executable, "-m", "tests.mutation", *self.again, f"--fault={number}"])
+                pytest_runtestloop(session)
             status = 1 if session.testsfailed else 0
         os._exit(status)
 
+    def _record(self) -> dict[str, set[str]]:
+        """Return a table, filled from now on, of the functions of the modules that each test calls."""
+        paths = {str(fault.module) for fault in self.tried}
+        calls: dict[str, set[str]] = defaultdict(set)
 
-def _fails(child: int, limit_s: float) -> bool:
-    """Return whether a process ends with an error, or not in time."""
-    end_s = time.monotonic() + limit_s
-    while time.monotonic() < end_s:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status != 0
-        time.sleep(0.005)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return True
+        def note(frame: FrameType, event: str, _: object) -> None:
+            code = frame.f_code
+            if event == "call" and code.co_filename in paths:
+                calls[self._test].add(_name(code.co_filename, code.co_qualname, code.co_firstlineno))
+
+        sys.setprofile(note)
+        return calls
+
+
+def _name(path: str, function: str, line: int) -> str:
+    return f"{path}:{line}:{function}"
 
 
 def _import_with(fault: Fault) -> None:
@@ -259,10 +316,10 @@ def main() -> int:
     every = [fault for module in modules for fault in faults(module)]
     tried = every if arguments.n is None else Random(arguments.seed).sample(every, min(arguments.n, len(every)))
     tests = arguments.tests or [f"tests/{place.relative_to(ROOT).parts[1]}"]
-    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *tests]
+    options = ["-q", "-x", "-n", "0", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *tests]
     if arguments.fault is not None:
         _import_with(tried[arguments.fault])
-        return int(pytest.main(options))
+        return int(pytest.main(options, [SameCases()]))
     mutation = Mutation(tried, sys.argv[1:])
     if pytest.main(options, [mutation]) not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return 2

@@ -1,12 +1,15 @@
 """Accepted proposals: at the given rates, from streams that nothing else affects."""
 
 import math
+from itertools import accumulate
+from operator import mul
+from random import Random
 
 import numpy as np
 import pytest
 
 from simserve.scenario.speculation_setup import SpeculationSetup
-from simserve.state.acceptance import Acceptance
+from simserve.state.acceptance import GAMMA, Acceptance, _mixed
 
 
 def tokens(acceptance: Acceptance, row: int, n_tokens: int, first_step: int = 0) -> list[int]:
@@ -54,3 +57,27 @@ def test_who_was_preempted_goes_on_where_it_was() -> None:
     acceptance = Acceptance((0.7,) * 3, seed=1)
     whole = tokens(acceptance, 7, 300)
     assert tokens(acceptance, 7, 100, first_step=20) == whole[20 : 20 + len(tokens(acceptance, 7, 100, 20))]
+
+
+def test_the_draws_are_those_of_splitmix64() -> None:
+    assert [_mixed(0), _mixed(GAMMA)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]  # its first two from seed 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tokens_before_each_step_are_those_of_single_draws(seed: int) -> None:
+    rng = Random(seed)
+    acceptance = Acceptance(tuple(rng.random() for _ in range(rng.randint(0, 3))), seed)
+    if seed % 2:  # so it draws too few at first
+        acceptance.__dict__["_mean_tokens"] = 40.0
+    for _ in range(12):
+        row, first = rng.randrange(3000), rng.choice([0, 0, rng.randint(1, 300)])
+        n_tokens = rng.choice([rng.randint(1, 60), rng.randint(1, 900)])
+        before = acceptance.tokens_before(row, first, n_tokens).tolist()
+        expected = [0]
+        while len(expected) < len(before):
+            draw = _mixed(_mixed(_mixed(seed) + row * GAMMA) + (first + len(expected) - 1) * GAMMA) / 2**64
+            reached = list(accumulate(acceptance.rates, mul))
+            expected.append(expected[-1] + 1 + sum(draw < share for share in reached))
+        assert before == expected
+        assert before[-1] >= n_tokens
+    assert len(acceptance._groups) <= 32

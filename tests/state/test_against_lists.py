@@ -1,29 +1,21 @@
 """Counts that are kept as aggregates equal those of a plain list of requests, whatever joins, leaves and steps."""
 
 from dataclasses import dataclass
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.catalog.specs import LayerGroup
-from simserve.state.cohort import Cohort
 from simserve.state.fair_share import TokenCounters
-from simserve.state.grouped_cohort import GroupedCohort
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
+from simserve.state.view import MemberViews, ReplicaView, least_busy
+from tests.oracle_layers import OracleLayers
 
 SIZE = 4
-
-
-@dataclass
-class Member:
-    """A decoding request: tokens stored, and how many it had when it joined."""
-
-    request: Request
-    stored: int
-    joined: int
 
 
 @st.composite
@@ -84,101 +76,45 @@ def test_the_longest_request_fits_and_one_more_block_does_not(layers: LayerBlock
     assert longest >= 1 << 40 or layers.most(longest + SIZE) > n_blocks
 
 
-@given(st.data())
-def test_a_cohort_counts_what_its_members_do(data: st.DataObject) -> None:
-    check(data, Cohort(SIZE), None)
-
-
-@given(layouts().filter(lambda layers: bool(layers.windows)), st.data())
-def test_a_cohort_of_groups_counts_what_its_members_do(layers: LayerBlocks, data: st.DataObject) -> None:
-    check(data, GroupedCohort(layers), layers)
-
-
-def check(data: st.DataObject, cohort: Cohort, layers: LayerBlocks | None) -> None:
-    """Let requests join, step and leave at random; compare every count with that of the list of members."""
-    layers = layers or LayerBlocks(SIZE)
-    members: list[Member] = []
-    for row in range(data.draw(st.integers(1, 25))):
-        move = data.draw(st.sampled_from(["join", "join", "leave", "advance", "advance"]))
-        if move == "join":
-            request = Request(row, 0, prompt_tokens=30, max_tokens=99)
-            request.prefilled_tokens = data.draw(st.integers(1, 30))
-            request.padding_tokens = data.draw(st.integers(0, 3)) if not layers.windows else 0
-            cohort.join(request, 90)
-            members.append(Member(request, request.prefilled_tokens + request.padding_tokens, cohort.step))
-        elif members and move == "leave":
-            gone = members.pop(data.draw(st.integers(0, len(members) - 1)))
-            assert cohort.stored_tokens(gone.request) == gone.stored
-            assert cohort.drop(gone.request) == gone.stored
-            assert gone.request.emitted_tokens == cohort.step - gone.joined
-        elif members:
-            step(data, cohort, layers, members)
-        assert (cohort.n, cohort.kv_tokens) == (len(members), sum(each.stored + 1 for each in members))
-        assert cohort.window_keys == [
-            sum(group.keys(each.stored + 1) for each in members) for group, _ in layers.windows
-        ]
-
-
-def step(data: st.DataObject, cohort: Cohort, layers: LayerBlocks, members: list[Member]) -> None:
-    """Advance some steps that fit into some free blocks, and count their blocks member by member."""
-
-    def begun(at: int) -> int:
-        return sum(layers.begun(each.stored + at, 1) for each in members)
-
-    def freed(at: int) -> int:
-        return sum(layers.dropped(each.stored + at + 1) - layers.dropped(each.stored + at) for each in members)
-
-    most = cohort.next_bend_step - cohort.step if isinstance(cohort, GroupedCohort) else 200
-    n_steps = data.draw(st.integers(1, min(most, 11)))
-    total = sum(begun(at) for at in range(n_steps))
-    dropped = sum(freed(at) for at in range(n_steps))
-    assert cohort.blocks_of_next() == begun(0)
-    assert cohort.blocks_begun(n_steps) == total
-    assert cohort.blocks_dropped(n_steps) == dropped or n_steps == most  # a chunk's end is a bend
-    free_blocks = data.draw(st.integers(0, 30))
-    within, left = 0, free_blocks
-    while (left := left - begun(within)) >= 0 and within < min(most, 200):
-        left += freed(within)
-        within += 1
-    assert cohort.steps_within(free_blocks) == within or within == 200
-    n_steps = min(n_steps, max(1, within))
-    cohort.advance(n_steps)
-    assert cohort.n_dropped == (sum(freed(at) for at in range(n_steps)) if layers.windows else 0)
-    for each in members:
-        each.stored += n_steps
-
-
-@given(st.data())
-def test_a_pool_neither_loses_nor_makes_blocks(data: st.DataObject) -> None:
-    pool = KvPool(50, SIZE)
-    used = reserved = least = 0
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pool_neither_loses_nor_makes_blocks(seed: int) -> None:
+    rng, pool = Random(seed), KvPool(50, SIZE)
+    used = reserved = freed = 0
     least = 50
-    for _ in range(data.draw(st.integers(1, 20))):
-        move, n = data.draw(st.sampled_from(["reserve", "take", "claim", "drop", "keep", "release"])), 0
-        free = 50 - used - reserved
+    for _ in range(40):
+        move, free = (
+            rng.choice(["reserve", "take", "take at once", "claim", "drop", "keep", "release"]),
+            50 - used - reserved,
+        )
+        n = rng.randint(0, {"claim": reserved, "drop": used, "keep": used, "release": used}.get(move, free))
         if move == "reserve":
-            pool.reserve(n := data.draw(st.integers(0, free)))
+            pool.reserve(n)
             reserved += n
         elif move == "take":
-            pool.take(n := data.draw(st.integers(0, free)), from_reserved=False)
+            pool.take(n, from_reserved=False)
+            used += n
+        elif move == "take at once":
+            pool.take_at_once(n)
+            pool.keep_within(rng.randint(0, 50))  # nothing is kept in free blocks
             used += n
         elif move == "claim":
-            pool.take(n := data.draw(st.integers(0, reserved)), from_reserved=True)
+            pool.take(n, from_reserved=True)
             used, reserved = used + n, reserved - n
         elif move == "drop":
-            pool.drop(n := data.draw(st.integers(0, used)), to_reserved=False)
-            used -= n
+            pool.drop(n, to_reserved=False)
+            used, freed = used - n, freed + n
         elif move == "keep":
-            pool.drop(n := data.draw(st.integers(0, used)), to_reserved=True)
+            pool.drop(n, to_reserved=True)
             used, reserved = used - n, reserved + n
         else:
-            n, n_reserved = data.draw(st.integers(0, used)), data.draw(st.integers(0, reserved))
-            pool.release(n, n_reserved)
-            used, reserved = used - n, reserved - n_reserved
+            n_reserved = rng.randint(0, reserved)
+            pool.release(*([n, n_reserved] if n_reserved else [n]))
+            used, reserved, freed = used - n, reserved - n_reserved, freed + n + n_reserved
         least = min(least, 50 - used - reserved)
         assert (pool.used_blocks, pool.reserved_blocks, pool.free_blocks) == (used, reserved, 50 - used - reserved)
-        assert pool.least_free_blocks == least
+        assert (pool.least_free_blocks, pool.freed_blocks) == (least, freed)
         assert pool.blocks_in_step(used, n + 1) == blocks(used + n + 1)
+        assert pool.blocks_for(n) == pool.most_blocks(n) == blocks(n)
 
 
 @given(st.data(), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 2.0]))
@@ -226,3 +162,87 @@ def test_token_counters_are_those_of_single_tokens(data: st.DataObject, of_input
             assert counters[name] == pytest.approx(served[name], abs=1e-9)
             pace = sum(each.tenant == name for each in decoding) * of_output / weights.get(name, 1.0)
             assert counters.per_step(name) == pytest.approx(pace)
+
+
+@dataclass
+class Found:
+    """A prefix cache that finds some tokens, and says how many of their blocks are idle."""
+
+    n_tokens: int
+    n_idle: int
+
+    def hit(self, request: Request) -> tuple[int, int]:
+        return self.n_tokens, self.n_idle
+
+    def missing(self, request: Request) -> int | None:
+        return 7
+
+
+@settings(max_examples=40)
+@given(st.none() | layouts(), st.integers(1, 30), st.integers(0, 6), st.integers(0, 7), st.integers(1, 30))
+def test_a_view_counts_blocks_as_lists_do(
+    layers: LayerBlocks | None, prompt: int, emitted: int, n_found: int, n_tokens: int
+) -> None:
+    most = OracleLayers(SIZE, layers).most
+    n_growing, n_states = (layers.n_growing, layers.n_states) if layers else (1, 0)
+    request = Request(0, 0, prompt, 9)
+    request.emitted_tokens = emitted
+    n_found = min(n_found, (prompt - 1) // SIZE) * SIZE
+    request.finder = Found(n_found, 3)
+    view = ReplicaView((), (), (), 100, SIZE, 99, layers=layers, finder=request.finder)
+    left = prompt + emitted - n_found
+    assert request.prefill_left_tokens == left
+    assert request.is_new
+    assert view.blocks_to_admit(request) == most(n_found + left, n_found) + 3
+    assert view.blocks_to_admit(request, n_tokens) == most(n_found + n_tokens, n_found) + 3
+    assert view.blocks_for(n_tokens) == most(n_tokens)
+    in_blocks = view.tokens_in(n_tokens) // SIZE
+    assert in_blocks * SIZE == view.tokens_in(n_tokens)
+    assert in_blocks * n_growing <= n_tokens < (in_blocks + 1) * n_growing
+    of_hit = view.tokens_of_hit(request) // SIZE
+    assert of_hit * SIZE == view.tokens_of_hit(request)
+    assert (of_hit - 1) * n_growing < 3 + n_states <= of_hit * n_growing
+    assert view.missing_block(request) == 7
+    request.finder, view.finder = None, None
+    assert (view.missing_block(request), request.idle_hit_blocks, request.prefill_left_tokens) == (
+        None,
+        0,
+        prompt + emitted,
+    )
+    assert view.blocks_to_admit(request, n_tokens) == most(n_tokens)
+    request.prefilled_tokens = n_found
+    begun = n_growing * (blocks(n_found + n_tokens) - blocks(n_found)) + (0 if n_found else n_states)
+    assert view.blocks_for_chunk(request, n_tokens) == begun
+
+
+def test_a_new_request_holds_nothing() -> None:
+    request = Request(3, 5, 7, 9)
+    counts = (request.prefilled_tokens, request.emitted_tokens, request.padding_tokens, request.reserved_blocks)
+    assert (*counts, request.n_preemptions, request.preempted_at_ps, request.priority) == (0,) * 7
+
+
+@dataclass
+class Load:
+    """A view of a member that only counts its requests."""
+
+    id: int
+    n_outstanding: int
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_least_busy_is_that_of_a_look_at_all(seed: int) -> None:
+    rng = Random(seed)
+    loads = [Load(100 + 3 * place, rng.randint(0, 4)) for place in range(rng.randint(1, 40))]
+    views = MemberViews(loads)  # type: ignore[arg-type]
+    watched: list[int] = []
+    views.watch = lambda: watched.append(1)
+    for _ in range(150):
+        numbers = [load.n_outstanding for load in loads]
+        assert views.least_busy() == least_busy(views) == numbers.index(min(numbers))
+        assert len(views._heap) <= 5 * len(loads)
+        for load in rng.sample(loads, rng.randint(0, len(loads))):
+            load.n_outstanding = max(0, load.n_outstanding + rng.choice([-2, -1, 1, 1]))
+            views.fewer(load.id, load.n_outstanding)
+        if rng.random() < 0.1:
+            views.forget()
+    assert watched

@@ -1,36 +1,344 @@
-"""Members finish when and in the order in which a plain list says, after any joins, cancellations and steps."""
+"""Cohorts hold, count and finish what a plain list of their members does, after any joins, leaves and steps."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
 
+import pytest
+
+from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
-from simserve.state.request import Request
+from simserve.state.grouped_cohort import GroupedCohort
+from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.request import DECODE, Request
+from simserve.state.speculative_cohort import SpeculativeCohort
+
+SIZE = 4
+ENDLESS = 10**6
+"""Steps of a member that never finishes."""
 
 
-@given(st.data())
-def test_finishes_are_those_of_a_list(data: st.DataObject) -> None:
-    cohort = Cohort(block_size=4)
-    ends: list[tuple[int, Request]] = []
-    """Step at which each member finishes, in the order of joining."""
-    waiting: list[Request] = [Request(row, 0, prompt_tokens=3, max_tokens=9) for row in range(8)]
-    for _ in range(data.draw(st.integers(1, 60))):
-        move = data.draw(st.sampled_from(["join", "join", "drop", "advance"]))
-        if move == "join" and waiting:
-            request = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
-            n_left = data.draw(st.integers(1, 6))
-            cohort.join(request, n_left)
-            ends.append((cohort.step + n_left, request))
-        elif move == "drop" and ends:
-            gone = data.draw(st.sampled_from(ends))
-            cohort.drop(gone[1])
-            ends.remove(gone)
-            waiting.append(gone[1])  # it may come back, and finish at another step
-        elif move == "advance" and ends:
-            cohort.advance(1)
-            finished = [request for step, request in sorted(ends, key=lambda end: end[0]) if step == cohort.step]
-            assert cohort.pop_finished() == finished
-            for request in finished:
-                cohort.leave(request)
-            ends = [end for end in ends if end[0] != cohort.step]
-            waiting += finished
-        assert cohort.next_finish_step == min((step for step, _ in ends), default=NO_FINISH)
+@dataclass
+class Member:
+    """A decoding request, with what it stores before each step."""
+
+    request: Request
+    stored: list[int]
+    n_steps: int
+    """Steps to its end."""
+    emitted: int
+    """Tokens produced before it joined."""
+    n_done: int = 0
+    """Steps done."""
+
+    def at(self, n_steps: int = 0) -> int:
+        """Return its tokens in the cache after n_steps more."""
+        return self.stored[min(self.n_done + n_steps, len(self.stored) - 1)]
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ever finishes."""
+        return self.n_steps < ENDLESS
+
+    @property
+    def left(self) -> int:
+        """Steps to its end."""
+        return self.n_steps - self.n_done
+
+
+@dataclass
+class Members:
+    """A cohort as a plain list; every count is a sum over it."""
+
+    cohort: Cohort
+    layers: LayerBlocks
+    n_slots: int = 1
+    has_ids: bool = False
+    step: int = 0
+    all: list[Member] = field(default_factory=list)
+
+    def slots(self, each: Member, n_steps: int) -> int:
+        """Return the tokens that a member has blocks for in a step that comes after n_steps."""
+        slots = each.at(n_steps) + self.n_slots
+        if isinstance(self.cohort, SpeculativeCohort):
+            slots = min(slots, each.request.prompt_tokens + each.request.max_tokens)
+        return slots
+
+    def whole(self, n_tokens: int) -> int:
+        """Return the blocks for tokens if no window freed any."""
+        return self.layers.n_growing * len({token // SIZE for token in range(n_tokens)}) + self.layers.n_states
+
+    def held(self, each: Member, n_steps: int) -> int:
+        """Return the blocks of a member in a step that comes after n_steps."""
+        return self.whole(self.slots(each, n_steps)) - int(self.layers.dropped(each.at(n_steps)))
+
+    def held_now(self, each: Member) -> int:
+        """Return the blocks of a member between two steps: those of its last step that windows did not free since."""
+        slots = self.slots(each, -1) if each.n_done else each.at()
+        return self.whole(slots) - int(self.layers.dropped(each.at()))
+
+    def freed(self, n_steps: int) -> int:
+        """Return the blocks that windows free at the end of the step that comes after n_steps."""
+        dropped = self.layers.dropped
+        return sum(dropped(each.at(n_steps + 1)) - dropped(each.at(n_steps)) for each in self.all)
+
+    def keys(self, n_steps: int = 0) -> int:
+        """Return the keys of the step that comes after n_steps."""
+        return sum(each.at(n_steps) + 1 for each in self.all)
+
+    def window_keys(self, n_steps: int = 0) -> list[int]:
+        """Return the keys that lie in windows, by window."""
+        return [sum(group.keys(each.at(n_steps) + 1) for each in self.all) for group, _ in self.layers.windows]
+
+    def growth(self, n_steps: int) -> int:
+        """Return the blocks held more in the last of n_steps."""
+        return sum(self.held(each, n_steps - 1) - self.held_now(each) for each in self.all) if n_steps else 0
+
+    def next_finish(self) -> int:
+        """Return the step in which the next member finishes."""
+        return min((self.step + each.left for each in self.all if each.ends), default=NO_FINISH)
+
+    def leaves_ids(self, each: Member, n_steps: int) -> bool:
+        """Return whether a window leaves a block with an id in the step that comes after n_steps."""
+        n_ids = ids_of(each.request)
+        for group, _ in self.layers.windows:
+            before, after = (group.first_kept(each.at(n)) // SIZE for n in (n_steps, n_steps + 1))
+            if before < after and before < n_ids:
+                return True
+        return False
+
+    def next_drop(self) -> int:
+        """Return the step in which the next id leaves a window."""
+        steps = [
+            n
+            for each in self.all
+            for n in range(min(len(each.stored) - 1 - each.n_done, 80))
+            if self.leaves_ids(each, n)
+        ]
+        return min((self.step + n + 1 for n in steps), default=NO_FINISH) if self.has_ids else NO_FINISH
+
+    def next_bend(self) -> int:
+        """Return the step in which the next member fills a window, or goes on to another chunk, or loses an id."""
+        ahead = [self.next_drop()]
+        for each in self.all:
+            for group, _ in self.layers.windows:
+                size = group.window or 0
+                if group.kind == "chunked":
+                    ahead.append(self.step + size - each.at() % size)
+                elif each.at() + 1 < size:
+                    ahead.append(self.step + size - 1 - each.at())
+        return min(ahead)
+
+    def within(self, free_blocks: int, most: int) -> int:
+        """Return the most steps that fit into free blocks."""
+        n = 0
+        while n < most and self.growth(n + 1) <= free_blocks:
+            n += 1
+        return n
+
+
+def layers_of(rng: Random, n_windows: int) -> LayerBlocks:
+    """Draw groups with a window or chunk beside a full group."""
+    kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
+    windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 13)), rng.randint(1, 2)) for _ in range(n_windows)]
+    n_growing = rng.randint(0 if windows else 1, 2) + sum(n_parts for _, n_parts in windows)
+    return LayerBlocks(SIZE, n_growing, tuple(windows), rng.randint(0, 2))
+
+
+def ids_of(request: Request) -> int:
+    """Return how many blocks of a request have an id."""
+    return len(request.chains[SIZE])
+
+
+def plain(rng: Random) -> Members:
+    """Return an empty cohort of layers that keep all."""
+    return Members(Cohort(SIZE), LayerBlocks(SIZE))
+
+
+def grouped(rng: Random) -> Members:
+    """Return an empty cohort of layers with windows; those have ids or none."""
+    layers, has_ids = layers_of(rng, rng.randint(1, 2)), rng.random() < 0.5
+    return Members(GroupedCohort(layers, ids_of if has_ids else None), layers, has_ids=has_ids)
+
+
+def speculative(rng: Random) -> Members:
+    """Return an empty cohort with proposals."""
+    layers, has_ids = layers_of(rng, rng.randint(0, 2)), rng.random() < 0.5
+    rates = tuple(rng.random() for _ in range(rng.randint(0, 3)))
+    n_slots = len(rates) + rng.randint(1, 2)
+    cohort = SpeculativeCohort(
+        SIZE, Acceptance(rates, rng.randrange(9)), n_slots, layers, n_ids=ids_of if has_ids else None
+    )
+    return Members(cohort, layers, n_slots, has_ids)
+
+
+SEEDS = range(40)
+
+
+@pytest.mark.parametrize("kind", [plain, grouped, speculative])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cohort_counts_what_its_members_do(
+    kind: Callable[[Random], Members], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simserve.state.speculative_cohort.FIRST_STEPS", 8)  # it grows
+    rng = Random(seed)
+    members = kind(rng)
+    n_proposed = len(members.cohort._acceptance.rates) if isinstance(members.cohort, SpeculativeCohort) else 0
+    assert (members.cohort.n_tokens, members.cohort.n_slots) == (n_proposed + 1, members.n_slots)
+    walk = Walk(rng, members)
+    for _ in range(40):
+        rng.choice([walk.join, walk.join, walk.leave, walk.advance, walk.advance, walk.advance])()
+        walk.check()
+
+
+class Walk:
+    """Random joins, leaves and steps of a cohort and its list."""
+
+    def __init__(self, rng: Random, members: Members) -> None:
+        self.rng, self.members, self.cohort = rng, members, members.cohort
+        self.n_requests = 0
+        self.gone: list[Request] = []
+        """Requests that left before their end, which may come back."""
+        self.resumed: dict[Request, int] = {}
+
+    def join(self) -> None:
+        """Let a request join, new or come back."""
+        rng, members, cohort = self.rng, self.members, self.cohort
+        speculates = isinstance(cohort, SpeculativeCohort)
+        if self.gone and rng.random() < 0.3:
+            request = self.gone.pop(rng.randrange(len(self.gone)))
+        else:
+            request = Request(self.n_requests, 0, rng.randint(1, 20), rng.randint(1, 40))
+            self.n_requests += 1
+        request.chains = {SIZE: range(rng.randint(0, 12))}
+        request.prefilled_tokens = request.prompt_tokens + request.emitted_tokens - (request.emitted_tokens > 0)
+        request.padding_tokens = rng.randint(0, 3) if type(cohort) is Cohort else 0
+        n_left = max(1, request.max_tokens - request.emitted_tokens)
+        n_left = rng.choice([n_left, rng.randint(1, n_left)])
+        stored = request.prefilled_tokens + request.padding_tokens
+        ends = speculates or rng.random() < 0.8
+        if isinstance(cohort, SpeculativeCohort):
+            first = self.resumed.get(request, 0)
+            produced = cohort._acceptance.tokens_before(request.row, first, n_left).tolist()
+            ahead = [stored + min(n, n_left) for n in produced]
+            ahead = ahead[: ahead.index(stored + n_left) + 1]  # no window moves beyond its end
+        else:
+            ahead = [stored + n for n in range(500)]
+        cohort.join(request, n_left if ends else 0)
+        assert request.phase is DECODE
+        n_steps = ahead.index(stored + n_left) if ends else ENDLESS
+        members.all.append(Member(request, ahead, n_steps, request.emitted_tokens))
+
+    def leave(self) -> None:
+        """Let a member leave before its end; its first step may be counted already."""
+        rng, members, cohort = self.rng, self.members, self.cohort
+        if not members.all:
+            return
+        each = members.all.pop(rng.randrange(len(members.all)))
+        if each.ends and rng.random() < 0.3:
+            cohort.forget(each.request)
+            assert cohort.next_finish_step == members.next_finish()
+            assert cohort.leave(each.request) == each.at()
+        else:
+            assert (cohort.drop if each.ends else cohort.leave)(each.request) == each.at()
+        self.resumed[each.request] = self.resumed.get(each.request, 0) + each.n_done
+        self.has_left(each)
+        self.gone.append(each.request)
+
+    def has_left(self, each: Member) -> None:
+        """Compare what a member takes along."""
+        assert each.request.emitted_tokens == each.emitted + each.at() - each.stored[0]
+        n_kept = self.members.held_now(each) - self.members.layers.held(each.at()) if each.n_done else 0
+        assert self.cohort.pop_kept_blocks(each.request) == n_kept
+        assert self.cohort.pop_kept_blocks(each.request) == 0
+
+    def advance(self) -> None:
+        """Step, at most to the next event, and let finished members leave."""
+        rng, members, cohort = self.rng, self.members, self.cohort
+        if not members.all:
+            return
+        most = members.next_finish() - members.step
+        if isinstance(cohort, GroupedCohort):
+            most = min(most, members.next_bend() - members.step)
+        else:
+            most = min(most, members.next_drop() - members.step)
+        most = min(most, 60)
+        self.look_ahead(most)
+        n_steps = rng.randint(1, most)
+        if rng.random() < 0.3:
+            n_steps = 1
+            for each in members.all:
+                if not each.n_done and rng.random() < 0.5:  # counted with the step before it joined
+                    cohort.count_first(each.request)
+                    assert each.request.emitted_tokens == each.emitted + each.at(1) - each.at()
+        n_begun = members.growth(n_steps) + sum(members.freed(n) for n in range(n_steps - 1))
+        due = [(each.request, each.at(n_steps - 1)) for each in members.all if self.is_due(each, n_steps - 1)]
+        n_due = sum(self.dropped(each, n_steps) for each in members.all if self.is_due(each, n_steps - 1))
+        assert cohort.advance(n_steps) == n_begun
+        assert list(cohort.dropping) == due
+        assert cohort.n_dropped == sum(members.freed(n) for n in range(n_steps)) - n_due
+        members.step += n_steps
+        for each in members.all:
+            each.n_done += n_steps
+            assert cohort.stored_before(each.request) == each.at(-1)
+        assert cohort.kv_tokens == members.keys()
+        finished = [each for each in members.all if each.ends and not each.left]
+        assert cohort.pop_finished() == [each.request for each in finished]
+        for each in finished:
+            members.all.remove(each)
+            assert cohort.leave(each.request) == each.at()
+            self.has_left(each)
+
+    def is_due(self, each: Member, n_steps: int) -> bool:
+        return self.members.has_ids and self.members.leaves_ids(each, n_steps)
+
+    def dropped(self, each: Member, n_steps: int) -> int:
+        dropped = self.members.layers.dropped
+        return int(dropped(each.at(n_steps)) - dropped(each.at(n_steps - 1)))
+
+    def look_ahead(self, most: int) -> None:
+        """Compare what the cohort says about steps to come."""
+        rng, members, cohort = self.rng, self.members, self.cohort
+        for n in {1, rng.randint(1, most), most}:
+            ends_in_chunk = isinstance(cohort, GroupedCohort) and n == most  # a chunk's end is counted when it is there
+            freed = sum(members.freed(i) for i in range(n))
+            assert cohort.blocks_to_grow(n) == members.growth(n)
+            assert cohort.blocks_begun(n) == members.growth(n) + sum(members.freed(i) for i in range(n - 1))
+            assert cohort.blocks_dropped(n) == freed or ends_in_chunk
+            more = {each.request: each.at(n) - each.at() - n for each in members.all}
+            assert dict(cohort.accepted(n)) == {request: n_more for request, n_more in more.items() if n_more}
+            if isinstance(cohort, SpeculativeCohort):
+                held = [members.growth(i + 1) - members.freed(i) for i in range(n)]
+                assert cohort.keys_ahead(n).tolist() == [members.keys(i) for i in range(n)]
+                assert cohort.held_ahead(n).tolist() == held
+                windows = [members.window_keys(i) for i in range(n)] if members.layers.windows else []
+                assert cohort.window_keys_ahead(n).T.tolist() == (windows or [[]] * n)
+                assert cohort.tokens_of_next() == sum(each.at(1) - each.at() for each in members.all)
+        assert cohort.blocks_to_grow(0) == 0
+        assert cohort.blocks_dropped(0) == 0
+        assert cohort.blocks_of_next() == members.growth(1)
+        for free_blocks in (0, rng.randint(0, 12), rng.randint(0, 40)):
+            within = members.within(free_blocks, most)
+            assert cohort.steps_within(free_blocks) == within or within == most
+
+    def check(self) -> None:
+        """Compare the counts between two steps."""
+        members, cohort = self.members, self.cohort
+        assert (cohort.n, cohort.step) == (len(members.all), members.step)
+        assert cohort.kv_tokens == members.keys()
+        assert cohort.window_keys == members.window_keys()
+        assert cohort.next_finish_step == members.next_finish()
+        if isinstance(cohort, GroupedCohort):
+            assert cohort.next_bend_step == members.next_bend()
+            if members.next_bend() > members.step + 1:
+                then = [now + n for now, n in zip(cohort.window_keys, cohort.growth, strict=True)]
+                assert then == members.window_keys(1)
+        elif isinstance(cohort, SpeculativeCohort):
+            assert cohort.next_drop_step == members.next_drop()
+            assert cohort._held_blocks == sum(map(members.held_now, members.all))
+        for each in members.all:
+            assert cohort.stored_tokens(each.request) == each.at()
+            for n_steps in {1, max(1, min(each.left, 60))}:
+                if each.at(n_steps) > each.at():
+                    assert cohort.step_with(each.request, each.at(n_steps)) == members.step + n_steps

@@ -36,6 +36,20 @@ def test_a_hit_needs_what_the_next_token_attends_in_each_window() -> None:
     assert (cache.match(CHAIN, 8), cache.idle_blocks) == (0, 7)
 
 
+def test_a_hit_ends_with_a_larger_block_of_a_draft() -> None:
+    """The draft's blocks hold three ids, and its window of five tokens needs the last of them."""
+    draft = LayerBlocks(6, 2, ((LayerGroup("windowed", 1, 5), 1),))
+    cache = GroupedPrefixCache(LayerBlocks(2, 1, draft=draft))
+    assert serve(cache, 8) == 8 + 2 + 2
+    assert [cache.match(CHAIN, most) for most in (2, 3, 5, 6, 8)] == [0, 3, 3, 6, 6]
+    assert [cache.n_blocks(n, 2 * n) for n in (3, 6)] == [3 + 1 + 1, 6 + 2 + 1]
+    assert cache.keys(CHAIN, 3, 6) == [10 * 3 + 1, 11 * 3 + 1, 12 * 3, 12 * 3 + 1, 12 * 3 + 2]
+    assert cache.n_ids([12 * 3, 11 * 3 + 1, 13 * 3 + 1], CHAIN, 6) == 4
+    assert cache.pin(CHAIN, 6, 12) == 9
+    assert cache.release(CHAIN, 6, 0, set(), 12) == 9
+    cache.check()
+
+
 def test_a_chunk_needs_its_own_tokens_only() -> None:
     cache = cache_of(LayerGroup("chunked", 1, 8))
     serve(cache, 6)  # the chunk from 8 on: two blocks, and the four before are idle first

@@ -1,14 +1,15 @@
 """Prefix cache of one replica: sharing, eviction order, and counts that always add up."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.state.grouped_prefix_cache import GroupedPrefixCache
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
-from tests.effort import examples
 
 
 def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int:
@@ -159,45 +160,67 @@ def test_what_lost_its_id_goes_before_all_others() -> None:
 
 # -- against lists and loops -------------------------------------------------------------------------------------------
 
+SIZE = 2
+
 
 @dataclass
 class Naive:
-    """The same cache, with a list of copies per id and loops for everything."""
+    """The same cache, with a list of copies per block and loops for everything."""
 
-    copies: dict[int, list[list["Hold"]]] = field(default_factory=dict)
-    """For each id present: its copies, each with its holders; an idle one has none."""
+    layers: LayerBlocks
+    copies: dict[int, list[list["Holder"]]] = field(default_factory=dict)
+    """For each block present, by id and part: its copies, each with its holders; an idle one has none."""
     idle: list[list[int | None]] = field(default_factory=list)
-    """[id] the blocks of an id, [None] one without; the next to evict first."""
+    """[block] one with an id, [None] one without; the next to evict first."""
+
+    @property
+    def windows(self) -> list[LayerGroup]:
+        """The group of each of the first parts of the blocks for the same tokens."""
+        return [group for group, n_parts in self.layers.windows for _ in range(n_parts)]
+
+    def first(self, part: int, n_tokens: int) -> int:
+        """Return the number of the first block that a part keeps."""
+        return self.windows[part].first_kept(n_tokens) // SIZE if part < len(self.windows) else 0
+
+    def blocks(self, chain: Sequence[int], part: int, numbers: range) -> list[int]:
+        """Return blocks of a part."""
+        return [chain[number] * self.layers.n_growing + part for number in numbers]
+
+    def needed(self, chain: Sequence[int], n: int, n_tokens: int) -> list[list[int]]:
+        """Return the blocks of the first n ids that a request with n_tokens computed keeps, by part."""
+        parts = range(self.layers.n_growing)
+        return [self.blocks(chain, part, range(self.first(part, n_tokens), n)) for part in parts]
 
     def is_held(self, block: int) -> bool:
         return any(self.copies.get(block, []))
 
-    def match(self, chain: Sequence[int]) -> int:
-        n = 0
-        while n < len(chain) and chain[n] in self.copies:
-            n += 1
-        return n
+    def match(self, chain: Sequence[int], most: int, beyond: Collection[int] = ()) -> int:
+        """Return the most ids of which all that the next token needs is present, or beyond."""
+        for n in range(min(most, len(chain)), 0, -1):
+            if all(
+                block in self.copies or block in beyond for part in self.needed(chain, n, n * SIZE) for block in part
+            ):
+                return n
+        return 0
 
-    def share(self, hold: "Hold", block: int) -> None:
+    def share(self, holder: "Holder", block: int) -> None:
         if not self.is_held(block):
             self.idle.remove([block])
-        self.copies[block][0].append(hold)
-        hold.append(block)
+        self.copies[block][0].append(holder)
 
-    def compute(self, hold: "Hold", block: int) -> None:
+    def compute(self, holder: "Holder", block: int) -> None:
         if block in self.copies and not self.is_held(block):
             self.idle.remove([block])
             self.idle[:0] = [[None]]
             del self.copies[block]
-        self.copies.setdefault(block, []).append([hold])
-        hold.append(block)
+        self.copies.setdefault(block, []).append([holder])
 
-    def release(self, hold: "Hold", own_blocks: int) -> None:
+    def release(self, holder: "Holder", blocks: list[int], own_blocks: int) -> None:
         named: list[list[int | None]] = []
-        for block in reversed(hold):
+        for block in blocks:
             copies = self.copies[block]
-            users = next(users for users in copies if any(each is hold for each in users))
-            users[:] = [each for each in users if each is not hold]
+            users = next(users for users in copies if any(each is holder for each in users))
+            users[:] = [each for each in users if each is not holder]
             if not users and len(copies) == 1:
                 named.append([block])
             elif not users:
@@ -212,53 +235,135 @@ class Naive:
             if block is not None:
                 del self.copies[block]
 
-    def counts(self) -> tuple[int, int, int]:
-        """Return blocks of ids held, each id counted once; idle blocks; ids present."""
-        return sum(map(self.is_held, self.copies)), len(self.idle), len(self.copies)
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return blocks with ids held, each counted once; idle blocks; blocks with ids present; those shared in
+        windows, by each holder but the first."""
+        in_windows = [block for block in self.copies if block % self.layers.n_growing < len(self.windows)]
+        n_doubled = sum(len(users) - 1 for block in in_windows for users in self.copies[block] if users)
+        return sum(map(self.is_held, self.copies)), len(self.idle), len(self.copies), n_doubled
 
 
-TEXTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=6)
-STEPS = st.lists(st.tuples(st.sampled_from(["start", "compute", "end", "evict"]), st.integers(0, 11)), max_size=60)
+@dataclass(eq=False)
+class Holder:
+    """A request: the tokens that it has computed, and the blocks that are its copies of those of others."""
+
+    chain: list[int]
+    n_tokens: int
+    copies: set[int] = field(default_factory=set)
+
+    @property
+    def n_ids(self) -> int:
+        return min(self.n_tokens // SIZE, len(self.chain))
 
 
-class Hold(list[int]):
-    """The ids that a request holds; two equal chains are two holders."""
+@dataclass
+class Elsewhere:
+    """Blocks outside of the GPU; where all layers keep all tokens, those before a block are there or here."""
+
+    blocks: set[int]
+    naive: Naive
+
+    def has(self, block: int) -> bool:
+        return block in self.blocks
+
+    def hits(self, chain: Sequence[int], n_here: int, most: int) -> int:
+        return self.naive.match(chain, most, self.blocks)
 
 
-@settings(max_examples=examples(2000))
-@given(texts=TEXTS, steps=STEPS)
-def test_it_does_what_a_list_of_blocks_does(texts: list[list[int]], steps: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("is_grouped", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool) -> None:
+    rng = Random(seed)
+    layers = LayerBlocks(SIZE)
+    if is_grouped:
+        kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
+        windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 9)), rng.randint(1, 2)) for _ in range(seed % 3)]
+        n_whole = rng.randint(0 if windows else 1, 2)
+        layers = LayerBlocks(SIZE, n_whole + sum(n_parts for _, n_parts in windows), tuple(windows))
+    cache = GroupedPrefixCache(layers) if is_grouped else PrefixCache()
+    texts = [[rng.randint(0, 1) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 6))]
     ids: dict[tuple[int, ...], int] = {}
     chains = [[ids.setdefault(tuple(text[: i + 1]), len(ids)) for i in range(len(text))] for text in texts]
-    cache, naive = PrefixCache(), Naive()
-    running: list[tuple[list[int], Hold, set[int]]] = []
-    for what, n in steps:
+    naive, running = Naive(layers), list[Holder]()
+    for _ in range(50):
+        what = rng.choice(["start", "start", "compute", "compute", "end", "evict", "add"])
         if what == "start":
-            chain, hold = chains[n % len(chains)], Hold()
-            result = cache.match(chain, len(chain))
-            assert result == naive.match(chain)
-            n_idle = cache.idle_blocks_among(chain, result)
-            assert n_idle == sum(not naive.is_held(block) for block in chain[:result])
-            assert cache.pin(chain, result) == n_idle
-            for block in chain[:result]:
-                naive.share(hold, block)
-            running.append((chain, hold, set()))
+            running.append(start(rng, cache, naive, rng.choice(chains)))
         elif what == "compute" and running:
-            chain, hold, copies = running[n % len(running)]
-            new = chain[len(hold) : len(hold) + 1 + n % 3]
-            cache.insert(chain, len(hold), len(hold) + len(new), copies)
-            for block in new:
-                naive.compute(hold, block)
+            compute(rng, cache, naive, rng.choice(running))
         elif what == "end" and running:
-            chain, hold, copies = running.pop(n % len(running))
+            gone, own_blocks = running.pop(rng.randrange(len(running))), rng.randint(0, 2)
             free_before = cache.idle_blocks
-            freed = cache.release(chain, len(hold), n % 3, copies)
-            naive.release(hold, n % 3)
+            freed = cache.release(gone.chain, gone.n_ids, own_blocks, gone.copies, gone.n_tokens)
+            needed = naive.needed(gone.chain, gone.n_ids, gone.n_tokens)
+            naive.release(gone, [block for part in needed for block in reversed(part)], own_blocks)
             assert freed == cache.idle_blocks - free_before
         elif what == "evict":
-            n_blocks = min(n, cache.idle_blocks)
+            n_blocks = rng.randint(0, min(5, cache.idle_blocks))
             cache.evict(n_blocks)
             naive.evict(n_blocks)
+        elif what == "add":
+            cache.add_idle(n_blocks := rng.randint(1, 2))
+            naive.idle += [[None]] * n_blocks
         cache.check()
-        assert (cache.pinned_blocks, cache.idle_blocks, len(cache)) == naive.counts()
-        assert [cache.match(chain, len(chain)) for chain in chains] == [naive.match(chain) for chain in chains]
+        assert (cache.pinned_blocks, cache.idle_blocks, len(cache), cache.n_doubled) == naive.counts()
+        for chain in chains:
+            most = rng.randint(0, len(chain) + 1)
+            assert cache.match(chain, most) == naive.match(chain, most)
+
+
+def start(rng: Random, cache: PrefixCache, naive: Naive, chain: list[int]) -> Holder:
+    """Start a request with what it finds, here or also elsewhere."""
+    most = rng.randint(0, len(chain))
+    here = cache.match(chain, most)
+    if rng.random() < 0.5:
+        elsewhere = {block for block in range(200) if rng.random() < 0.5}
+        if not isinstance(cache, GroupedPrefixCache):
+            elsewhere = set(chain[here : rng.randint(here, len(chain))])
+        n = cache.match_beyond(chain, most, Elsewhere(elsewhere, naive))
+        assert n == naive.match(chain, most, elsewhere)
+    else:
+        n = here
+    holder = Holder(chain, n * SIZE)
+    parts = naive.needed(chain, n, n * SIZE)
+    needed = [block for part in parts for block in part]
+    missing = [block for block in needed if block not in naive.copies]
+    n_idle = sum(block in naive.copies and not naive.is_held(block) for block in needed)
+    in_order = sorted(needed, key=lambda block: (chain.index(block // naive.layers.n_growing), block))
+    assert list(cache.keys(chain, n, n * SIZE)) == in_order
+    assert cache.n_ids(needed, chain, n) == len({block // naive.layers.n_growing for block in needed})
+    assert sorted(cache.missing(chain, n)) == sorted(missing)
+    assert cache.n_blocks(n, n * SIZE) == len(needed)
+    assert cache.idle_blocks_here(chain, n, n * SIZE) == n_idle
+    if missing:
+        assert cache.pin_here(chain, n, n * SIZE) == n_idle
+    else:
+        assert cache.idle_blocks_among(chain, n, n * SIZE) == n_idle
+        assert cache.pin(chain, n, n * SIZE) == n_idle
+    for block in needed:
+        if block not in missing:
+            naive.share(holder, block)
+    cache.insert_missing(chain, n, cache.missing(chain, n), holder.copies)
+    for block in missing:
+        naive.compute(holder, block)
+    return holder
+
+
+def compute(rng: Random, cache: PrefixCache, naive: Naive, holder: Holder) -> None:
+    """Compute the next tokens of a request, and let go of what windows have left."""
+    before, n_before = holder.n_tokens, holder.n_ids
+    holder.n_tokens += rng.randint(1, 7)
+    chain, n, after = holder.chain, holder.n_ids, holder.n_tokens
+    cache.insert(chain, n_before, n, holder.copies, before)
+    for part in range(naive.layers.n_growing):
+        for block in naive.blocks(chain, part, range(max(n_before, naive.first(part, before)), n)):
+            naive.compute(holder, block)
+    free_before = cache.idle_blocks
+    freed = cache.drop(chain, n, (before, after), holder.copies)
+    left, own_blocks = list[int](), 0
+    for part in range(len(naive.windows)):
+        gone = range(naive.first(part, before), naive.first(part, after))
+        left += reversed(naive.blocks(chain, part, range(gone.start, min(gone.stop, n))))
+        own_blocks += sum(number >= n for number in gone)
+    naive.release(holder, left, own_blocks)
+    assert freed == cache.idle_blocks - free_before
