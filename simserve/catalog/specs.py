@@ -390,6 +390,10 @@ class GpuSpec:
     """What connects the GPUs of a node."""
     kernels_like: str | None = None
     """The GPU with the calibration to scale for this one; None: it has its own, or uses the default."""
+    flop_share: float | None = None
+    """Share of the 16-bit peak that large products reach on this card; None: that of the scaled calibration."""
+    byte_share: float | None = None
+    """Share of the bandwidth that reads reach; None: that of the scaled calibration."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def group_bytes_per_s(self, n_gpus: int) -> float:

@@ -68,8 +68,9 @@ class Calibrated:
     """
 
     def __init__(self, gpu: GpuSpec, calibration: Calibration, engine: EngineSpec) -> None:
-        peaks = {dtype: flop_per_s * engine.busy_compute_frac for dtype, flop_per_s in gpu.flop_per_s.items()}
-        self.gpu = replace(gpu, flop_per_s=peaks)
+        compute, memory = _reached(gpu, calibration)
+        peaks = {dtype: flop_per_s * engine.busy_compute_frac * compute for dtype, flop_per_s in gpu.flop_per_s.items()}
+        self.gpu = replace(gpu, flop_per_s=peaks, hbm_bytes_per_s=gpu.hbm_bytes_per_s * memory)
         self.calibration = calibration
         self.gap_s = engine.gap_s
 
@@ -182,6 +183,15 @@ class Calibrated:
         weights = (*_measured_as(shard.dense_dtype), "fp8_block")
         modules = [f"{dtype}/{cache}" for cache in caches for dtype in weights]
         return _first_form(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
+
+
+def _reached(gpu: GpuSpec, calibration: Calibration) -> tuple[float, float]:
+    """Return by how much the shares of peak and bandwidth that this card reaches exceed those of the timed one."""
+    if calibration.gpu == gpu.name:
+        return 1.0, 1.0
+    timed = cast(Gemm, calibration.form("gemm", *SIXTEEN_BITS))
+    flop_share, byte_share = gpu.flop_share or timed.flop_share, gpu.byte_share or timed.byte_share
+    return flop_share / timed.flop_share, byte_share / timed.byte_share
 
 
 def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:

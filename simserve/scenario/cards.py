@@ -16,6 +16,7 @@ from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
 from simserve.units import MIB
 
 Flops = Annotated[float, Field(ge=1e11, le=1e18)]
+Share = Annotated[float, Field(ge=0.05, le=1)]
 Bandwidth = Annotated[float, Field(ge=1e8, le=1e13)]
 
 REMEDY = "data sheets have it; `simserve catalog gpus h100-sxm` shows the numbers of a card"
@@ -51,6 +52,10 @@ class CardFile(Section):
     link_topology: LinkTopology = "switch"
     kernels_like: str | None = None
     """The card of the catalog with the kernels to scale; left out: the default one."""
+    flop_share: Share | None = None
+    """Share of the 16-bit peak that large products reach; left out: that of the scaled kernels."""
+    byte_share: Share | None = None
+    """Share of the bandwidth that reads reach; left out: that of the scaled kernels."""
     sources: dict[str, str] = {}
 
 

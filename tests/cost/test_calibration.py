@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,34 @@ def test_a_card_without_a_calibration_takes_the_nearest_one() -> None:
     assert nearest("b200-sxm", "sglang", None) == "b200-sxm/vllm"  # this card's kernels say more than another's
     assert nearest("rtx-4090", "vllm", "l40s") == "l40s/vllm"
     assert nearest("mi300x", "vllm", None) == "h100-sxm/vllm"
+
+
+def test_a_card_reaches_its_own_shares_of_peak_and_bandwidth_with_the_kernels_of_another() -> None:
+    gpu, ideal = catalog.load_gpu("rtx-4090"), catalog.load_engine("ideal")
+    timed = read_calibration(calibration_path("l40s/vllm"))
+    own, alike = (Calibrated(each, timed, ideal) for each in (gpu, replace(gpu, flop_share=None, byte_share=None)))
+    flop_share, byte_share = timed.forms["gemm", "bf16"].flop_share, timed.forms["gemm", "bf16"].byte_share  # type: ignore[attr-defined]
+    assert alike.matmul_s("bf16", 8192, 8192, 8192) / own.matmul_s("bf16", 8192, 8192, 8192) == pytest.approx(
+        0.96 / flop_share, rel=0.01
+    )
+    assert alike.matmul_s("bf16", 1, 28672, 8192) / own.matmul_s("bf16", 1, 28672, 8192) == pytest.approx(
+        0.914 / byte_share, rel=0.01
+    )
+    assert 2 * 8192**3 / own.matmul_s("bf16", 8192, 8192, 8192) == pytest.approx(158e12, rel=0.06)
+    same = replace(gpu, name="l40s")
+    assert Calibrated(same, timed, ideal).gpu.hbm_bytes_per_s == gpu.hbm_bytes_per_s
+
+
+@pytest.mark.parametrize("weight_dtype", ["bf16", "fp8", "int4"])
+def test_no_step_of_a_scaled_card_is_faster_than_its_data_sheet(weight_dtype: str) -> None:
+    gpu, model, ideal = catalog.load_gpu("rtx-4090"), catalog.load_model("llama-3.1-8b"), catalog.load_engine("ideal")
+    kernels = Calibrated(gpu, read_calibration(calibration_path("l40s/vllm")), ideal)
+    real = StepCost(model, gpu, ideal, kernels=kernels, weight_dtype=weight_dtype)
+    bare = StepCost(model, gpu, ideal, kernels=Roofline(gpu, ideal), weight_dtype=weight_dtype)
+    for n in (1, 16, 300, 5000):
+        assert real.tokens_ps(n) > bare.tokens_ps(n)
+        assert real.prefill_ps(n, n * (n + 1) // 2, n) > bare.prefill_ps(n, n * (n + 1) // 2, n)
+        assert real.decode_line(n)[1] >= bare.decode_line(n)[1]
 
 
 def test_between_measured_groups_an_all_reduce_is_interpolated() -> None:
