@@ -126,6 +126,12 @@ def load_engine(
     return replace(engine, **changes, sources=sources, version=version or engine.version, constants_of=constants_of)
 
 
+def default_version(engine: str) -> str | None:
+    """Return the version of an engine where a scenario names none; None for ideal. Raises CatalogError."""
+    data = _read("engines", engine)
+    return None if engine == "ideal" else str(data.get("default", data["version"]))
+
+
 def is_listed(engine: EngineSpec) -> bool:
     """Tell whether the catalog lists the version of an engine; patch releases count as their release."""
     return engine.name == "ideal" or _release(engine.name, engine.version) == _release(engine.name, engine.constants_of)

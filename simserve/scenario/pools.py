@@ -46,6 +46,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = resolve_calibration(draft, pool, at, (gpu, engine))
     update: dict[str, Any] = {} if pool.model is None else {"model": absolute_model(draft, pool.model)}
     update |= {} if pool.gpu is None else {"gpu": draft.absolute_gpu(pool.gpu)}
+    update |= {} if pool.engine is None else {"engine": with_version(draft, pool.engine, (*at, "engine"))}
     scheduler = None
     if engine is not None:
         scheduler, update["scheduler"] = resolve_scheduler(draft, pool, at, (engine, gpu))
@@ -147,3 +148,11 @@ def _engine(draft: Draft, pool: Pool, at: Path) -> EngineSpec | None:
     engine: Engine = pool.engine or draft.scenario.engine
     where: Path = ("engine",) if pool.engine is None else (*at, "engine")
     return draft.looked_up(where, lambda: load_engine(engine))
+
+
+def with_version(draft: Draft, engine: Engine, at: Path) -> Engine:
+    """Return an engine with its version, so that a later default does not change what a stored scenario means."""
+    if engine.version is not None or engine.name not in catalog.names("engines"):
+        return engine
+    draft.origins[*at, "version"] = f"default of engine {engine.name}"
+    return engine.model_copy(update={"version": catalog.default_version(engine.name)})

@@ -9,7 +9,7 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.models import Experiment
 from simserve.scenario.parse import ExperimentT, parse
-from simserve.scenario.pools import absolute_model, resolve_cluster
+from simserve.scenario.pools import absolute_model, resolve_cluster, with_version
 from simserve.scenario.problems import Problems
 from simserve.scenario.routing import check_sessions
 from simserve.scenario.traffic import check_slo_classes
@@ -27,6 +27,7 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
         "weight_dtype": draft.scenario.weight_dtype,
         "model": absolute_model(draft, draft.scenario.model),
         "gpu": draft.absolute_gpu(draft.scenario.gpu),
+        "engine": with_version(draft, draft.scenario.engine, ("engine",)),
         "cluster": resolve_cluster(draft),
         "workload": resolve_workload(draft),
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,

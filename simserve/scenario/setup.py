@@ -56,7 +56,7 @@ class PoolSetup:
     calibration: Calibration | None
     """None selects the plain roofline."""
     asked_version: str | None
-    """The engine version that the scenario names."""
+    """The engine version that the scenario names, if it is not the default."""
     host_tier: HostTierSpec | None = None
     """Host memory tier of each replica."""
     speculation: SpeculationSetup | None = None
@@ -153,8 +153,9 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
     """Return a pool of a resolved scenario, ready for the engine."""
     gpu = with_links(load_gpu(pool.gpu or scenario.gpu), pool)
     calibration = calibration_of(pool)
-    engine = load_engine(pool.engine or scenario.engine, calibration)
-    if (pool.engine or scenario.engine).async_scheduling is None and _excludes_async(engine, pool):
+    named = pool.engine or scenario.engine
+    engine = load_engine(named, calibration)
+    if named.async_scheduling is None and _excludes_async(engine, pool):
         engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
@@ -181,7 +182,7 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
         caches_prefixes=bool(pool.enable_prefix_caching),
         ledger=memory,
         calibration=calibration,
-        asked_version=(pool.engine or scenario.engine).version,
+        asked_version=None if named.version == catalog.default_version(named.name) else named.version,
         host_tier=None if pool.host_tier is None else host_tier_spec(pool, pool.host_tier, memory),
         speculation=speculation_of(scenario, pool),
     )

@@ -66,6 +66,18 @@ def test_the_yaml_says_where_each_default_came_from(load: Load) -> None:
     assert "block_size: 16  # engine vllm" in lines
 
 
+def test_the_resolved_scenario_names_the_version_of_each_engine(load: Load, small: str) -> None:
+    scenario = load(small + "cluster: {pools: [{name: a}, {name: b, engine: trtllm}]}\n", "engine=sglang")
+    pools = scenario.to_dict()["cluster"]["pools"]
+    assert scenario.to_dict()["engine"] == {"name": "sglang", "version": "0.5"}
+    assert ("engine" in pools[0], pools[1]["engine"]) == (False, {"name": "trtllm", "version": "1.3"})
+    assert '        version: "1.3"  # default of engine trtllm\n' in scenario.to_yaml()
+    named, left_out = load(small, 'engine.version="0.19"'), load(small)
+    assert (named.digest, named.setups) == (left_out.digest, left_out.setups)
+    assert load(small, 'engine.version="0.12"').digest != left_out.digest
+    assert load(small, "engine=ideal").to_dict()["engine"] == "ideal"
+
+
 def test_the_digest_ignores_names_and_nothing_else(load: Load, small: str) -> None:
     digest = load().digest
     assert load(small, "name=other").digest == digest

@@ -41,6 +41,13 @@ def test_a_name_and_the_same_name_with_arguments_are_one(tmp_path: Path) -> None
     assert changed == [ScenarioDifference("engine.step_host_s", None, 0.01)]
 
 
+def test_a_baseline_without_the_version_of_its_engine_is_compared_and_the_version_listed(tmp_path: Path) -> None:
+    candidate = portable(load_scenario(write_scenario(tmp_path)))
+    assert candidate["engine"] == {"name": "vllm", "version": "0.19"}
+    difference = ScenarioDifference("engine.version", None, "0.19")
+    assert differences(candidate | {"engine": "vllm"}, candidate) == ([], [difference])
+
+
 def test_files_are_known_by_name_and_hash_wherever_they_lie(tmp_path: Path) -> None:
     result = []
     for folder in (tmp_path / "a", tmp_path / "b"):
