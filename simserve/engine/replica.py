@@ -167,7 +167,13 @@ class Replica:
         self._overlaps = self.tier is not None and self.tier.overlaps
         self._reads_end = Alarm(clock, self._on_read, READ_PHASE)
         self._plans_more = self._orders or self.tier is not None or self._has_windows
-        self._commits_more = self._is_uneven or self.tier is not None or self._has_windows
+        self._commits_more = (
+            self._is_uneven
+            or self._is_stateful
+            or self._runs_to_completion
+            or self.tier is not None
+            or self._has_windows
+        )
         """Other parts take part in its plans, or in its commits."""
         self.enqueue: Callable[[Request, int], None] = self.queue_up
         """Accepts a request from the router, at an instant."""
@@ -466,8 +472,6 @@ class Replica:
         if self._n_given_back:
             used_blocks += self._n_given_back
             self._n_given_back = 0
-        if self._is_stateful:
-            self._report_steps(n_steps if n else 0, step_run.n_prefill_tokens > 0)
         self._step_run_rows += pack_step(
             step_run.start_ps,
             step_run.first_ps,
@@ -498,7 +502,7 @@ class Replica:
                         self.scheduler.on_leave(request)
         if step_run.chunks:
             self._commit_chunks(step_run, now_ps)
-        if cohort.lingering and len(cohort.lingering) == cohort.n:
+        if has_more and cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
         if self._coming:
             self._show_arrivals(n_steps)
@@ -523,6 +527,8 @@ class Replica:
         if self._swap is not None and step_run.n_decoding:
             self._swap.give_tokens(self.cohort, now_ps)
         n_accepted = self._commit_but_last(step_run) if self._is_uneven else 0
+        if self._is_stateful:
+            self._report_steps(step_run.n_steps if step_run.n_decoding else 0, step_run.n_prefill_tokens > 0)
         if self._has_windows:
             self.decode.windows_ps.append(self.decode.window_ps(step_run.n_decoding))
         return n_accepted
@@ -647,7 +653,7 @@ class Replica:
         cohort, batch, has_more = self.cohort, self.batch, self._plans_more
         if has_more:
             self._before_plan(now_ps)
-        elif (
+        if (
             cohort.n
             and not (batch.waiting or batch.prefilling or self._coming)
             and self.pool.free_blocks >= cohort.n * self._most_blocks
@@ -656,6 +662,8 @@ class Replica:
             self.step_run = step_run = self._start_decode(now_ps, None, self.n_before_queue)
             if self._waits_for_host:
                 step_run.hold_to(self.cost.host_ps(cohort.n))
+            if has_more:
+                self._after_plan(now_ps)
             return
         n_before = len(batch.running)
         # fast: room is made only where a step could begin more blocks than are free
