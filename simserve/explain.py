@@ -12,6 +12,7 @@ from simserve.cost.shape import StepShape
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario.sharding import why_one_process
 from simserve.units import to_s
 
 CONTEXT_TOKENS = 1024
@@ -149,12 +150,16 @@ class Answer:
     """The resolved scenario, every default filled in."""
     origins: dict[str, str]
     """The origin of each value by dotted path; values not listed were written in the file."""
+    one_process: str | None
+    """Why one process serves all replicas of a run; None: those of a long run have processes of their own."""
 
 
 def explain(scenario: Scenario) -> Answer:
     """Dry-run a scenario without simulating it."""
     pools = tuple(_pool(setup) for setup in scenario.setups)
-    return Answer(scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins))
+    return Answer(
+        scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), why_one_process(scenario)
+    )
 
 
 def _pool(setup: PoolSetup) -> PoolAnswer:

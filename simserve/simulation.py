@@ -10,6 +10,7 @@ Read on in `engine/cluster.py` (which replica gets a request), `engine/replica.p
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -29,13 +30,16 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
+from simserve.engine.shards import ShardFailed, run_in_shards
 from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
+from simserve.forks import can_fork
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
+from simserve.scenario.sharding import why_one_process
 from simserve.scenario.traffic import traffic_notes
 from simserve.tables import large
 from simserve.tables.facts import (
@@ -74,12 +78,14 @@ def simulate(
     load: Load | None = None,
     progress: Callable[[Progress], None] | None = None,
     distortion: Distortion | None = None,
+    jobs: int = 1,
 ) -> Results:
     """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
 
     A `load` is served instead of the scenario's own workload; digest and YAML stay those of the scenario. `progress`
-    is called now and then; a `distortion` multiplies all costs by its factors. Raises TraceError for a load that
-    cannot be served, PolicyError for a policy that breaks a rule.
+    is called now and then; a `distortion` multiplies all costs by its factors. Up to `jobs`
+    processes serve replicas that cannot influence each other; the answer never depends on that. Raises TraceError for a
+    load that cannot be served, PolicyError for a policy that breaks a rule.
     """
     started_s = time.perf_counter()
     setups = scenario.setups
@@ -89,7 +95,12 @@ def simulate(
     link = _link(scenario, costs, distortion)
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    served = _serve(scenario, _Priced(setups, costs, link), load, progress)
+    priced = _Priced(setups, costs, link)
+    try:
+        served = _serve(scenario, priced, load, progress, n_shards(scenario, load, jobs))
+    except ShardFailed:  # a single process says which error comes first
+        large.collect()
+        served = _serve(scenario, priced, load, progress)
     large.collect()
     tables = served.tables
     is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with retries
@@ -155,11 +166,56 @@ class _Served:
     members: tuple[MemberFacts, ...]
 
 
-def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None) -> _Served:
+LEAST_SHARDED = 100_000
+"""Requests of the shortest load that is served in shards: beside a shorter run, its replays keep the cores busy."""
+
+
+def n_shards(scenario: Scenario, load: Load, jobs: int) -> int:
+    """Return how many processes serve a load: one where replicas influence each other, or for a short load."""
+    is_open = load.concurrency is None and load.trace.dependencies is None and not load.n_timed
+    n_members = sum(setup.n_replicas * setup.data // setup.n_sharing for setup in scenario.setups)
+    if jobs < 2 or not is_open or len(load.trace) < LEAST_SHARDED or why_one_process(scenario) or not can_fork():
+        return 1
+    return min(jobs, n_members)
+
+
+def _serve(
+    scenario: Scenario,
+    priced: _Priced,
+    load: Load,
+    progress: Callable[[Progress], None] | None,
+    n_processes: int = 1,
+) -> _Served:
     """Build a cluster, run the clock, and keep its tables."""
     setups = priced.setups
     _check_sessions(scenario, load)
-    cluster = Cluster(
+    with large.shared() if n_processes > 1 else nullcontext():
+        cluster = _cluster(scenario, priced, load)
+    is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
+    on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
+    drain_limit_ps = None if load.drain_limit_s is None else to_ps(load.drain_limit_s)
+    try:
+        if n_processes > 1:
+            run_in_shards(cluster, n_processes, drain_limit_ps, on_send)
+        else:
+            cluster.run(drain_limit_ps, on_send)
+    except (OverflowError, ValueError, struct.error) as error:  # an instant that a column does not hold
+        if cluster.clock.now_ps <= MAX_PS and not isinstance(error, EndsTooLate):
+            raise
+        raise _too_late(cluster, setups, _replica_pool(scenario)) from error
+    block_bytes = [setups[pool].ledger.block_bytes * setups[pool].gpus_per_lane for pool in _replica_pool(scenario)]
+    return _Served(
+        tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups)),
+        tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
+        tuple(to_s(replica.decode.drafting_ps) for replica in cluster.replicas),
+        host_facts([replica.tier for replica in cluster.replicas], block_bytes),
+        member_facts(cluster),
+    )
+
+
+def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
+    setups = priced.setups
+    return Cluster(
         [
             replica
             for setup, cost in zip(setups, priced.costs, strict=True)
@@ -172,22 +228,6 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
         disaggregation=_disaggregation(scenario, priced.link, setups[0].model.n_layers),
         delay=_delay(scenario),
         admission=scenario.build_admission(),
-    )
-    is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
-    on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
-    try:
-        cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
-    except (OverflowError, ValueError, struct.error) as error:  # an instant that a column does not hold
-        if cluster.clock.now_ps <= MAX_PS and not isinstance(error, EndsTooLate):
-            raise
-        raise _too_late(cluster, setups, _replica_pool(scenario)) from error
-    block_bytes = [setups[pool].ledger.block_bytes * setups[pool].gpus_per_lane for pool in _replica_pool(scenario)]
-    return _Served(
-        tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups)),
-        tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
-        tuple(to_s(replica.decode.drafting_ps) for replica in cluster.replicas),
-        host_facts([replica.tier for replica in cluster.replicas], block_bytes),
-        member_facts(cluster),
     )
 
 

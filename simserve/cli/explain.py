@@ -39,6 +39,10 @@ def explain(
     terminal.result(loaded.to_yaml())
     for pool in answer.pools:
         terminal.result("\n".join(_pool_lines(pool)))
+    why = answer.one_process
+    terminal.result(
+        "Processes: " + (f"one, as {why}" if why else "a long run uses several, as replicas are independent")
+    )
 
 
 def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:

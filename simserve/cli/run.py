@@ -37,6 +37,10 @@ AllowPlugin = Annotated[
         help="Import this module, which runs its code, where the scenario names it.",
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", metavar="N", help="Processes that work at once. Default: one per core."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
 
@@ -65,6 +69,7 @@ def run(
     of: Annotated[
         str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
     ] = None,
+    jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -73,6 +78,7 @@ def run(
     from simserve import load_scenario
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
+    from simserve.study.processes import limited_to
     from simserve.study.uncertainty import run_with_replays
     from simserve.tables import large
     from simserve.tables.folder import check_folder
@@ -83,7 +89,7 @@ def run(
     check_folder(directory)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     wanted = _wanted(loaded, replications, precision, of)
-    with large.kept_beside(directory), terminal.progress_bar(is_wanted=not quiet) as bar:
+    with limited_to(jobs), large.kept_beside(directory), terminal.progress_bar(is_wanted=not quiet) as bar:
         on_replay = (lambda n, of: bar.show(f"replays: {n} of {of} runs")) if bar else None
         results = run_with_replays(loaded, bar.draw if bar else None, on_replay)
         if wanted is not None:

@@ -1,11 +1,14 @@
 """Cluster: replicas behind a router, the load, and the clock."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
@@ -29,10 +32,18 @@ from simserve.errors import InvariantError
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
+from simserve.tables import large
 from simserve.units import to_s
 
 SENDS_A_REPORT = 256
 """Sends per call of `on_send` and of `spill`: often enough for both, too seldom to cost anything."""
+
+
+class Sender(Protocol):
+    """Sends requests."""
+
+    def start(self) -> None:
+        """Wait for the first one."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +100,9 @@ class Cluster:
         """Host memory that replicas share, by name."""
         self._gate: AdmissionGate | None = None
         if admission is not None:
-            self._gate = AdmissionGate(admission, self.rows, self._send, self._on_not_admitted, self._hold)
+            self._gate = AdmissionGate(admission, self.rows, self.send, self._on_not_admitted, self._hold)
         self._deadlines: Deadlines | None = None
-        send = self._send if self._gate is None else self._gate.send
+        send = self.send if self._gate is None else self._gate.send
         self._closed_loop = self._closed_loop_sender(offered, send)
         shared = (self.clock, self.rows, self.recorder)
         self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
@@ -148,6 +159,15 @@ class Cluster:
         if self._control is not None:
             self._control.begin(self, self.clock)
         self.sender.start()
+        self._run_clock()
+        for replica in self.replicas:
+            replica.stop(self.clock.now_ps)
+        self.explain_unfinished(map(self.unfinished_of, self.replicas), is_deadlock=self.is_out_of_events)
+        n_sent = self.sender.stop() if isinstance(self.sender, SessionSender) else self.sender.n_sent
+        at_gateway = [row for row, _ in self._held]
+        check_conservation(n_sent, self.replicas, self.recorder, self.clock.now_ps, at_gateway)
+
+    def _run_clock(self) -> None:
         is_collecting = gc.isenabled()
         gc.disable()  # fast: the engine makes no reference cycles, and searching for them takes a tenth of the time
         try:
@@ -155,12 +175,44 @@ class Cluster:
         finally:
             if is_collecting:
                 gc.enable()
-        for replica in self.replicas:
-            replica.stop(self.clock.now_ps)
-        self._explain_unfinished()
-        n_sent = self.sender.stop() if isinstance(self.sender, SessionSender) else self.sender.n_sent
-        at_gateway = [row for row, _ in self._held]
-        check_conservation(n_sent, self.replicas, self.recorder, self.clock.now_ps, at_gateway)
+
+    @property
+    def is_out_of_events(self) -> bool:
+        """Nothing more would happen."""
+        return self.clock.peek() == float("inf")
+
+    # -- shards: replicas that a copy of this process serves ---------------------------------------------------------
+
+    def route_all(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the replica of each row and when the row reaches the router, which sees no load.
+
+        Raises PolicyError.
+        """
+        sender, pick, n = self.sender, self._routing_view.pick, len(self.rows)
+        assert isinstance(sender, TraceSender), "the load waits for no answers"
+        replica_of, out_ps = large.empty(n, np.int32), large.empty(n, np.int64)
+        request = Request(0, 0, 1, 1)
+        for piece in large.pieces(n):
+            for row in range(piece.start, piece.stop):
+                destination = pick(request)
+                assert destination is not None, "all replicas are ready"
+                replica_of[row], out_ps[row] = destination.id, sender.out_ps(row)
+        sender.n_sent = n
+        return replica_of, out_ps
+
+    def serve_shard(
+        self, sender: Sender, replica_of: memoryview, members: Sequence[Member], end_ps: int | None
+    ) -> None:
+        """Serve the rows that a sender sends to these members; end_ps: the end of the run, if its drain is limited."""
+        self._only, self._routing_view = None, _Routed(self.replicas, replica_of)
+        if end_ps is not None:
+            self._end.set(end_ps)
+        sender.start()
+        self._run_clock()
+        for member in members:
+            for replica in member.ranks:
+                replica.stop(self.clock.now_ps)
+                check_blocks(replica, to_s(self.clock.now_ps))
 
     # -- replicas that join and leave ------------------------------------------------------------------------------
 
@@ -233,7 +285,7 @@ class Cluster:
             self.recorder.restart(row, n_stored - cached_tokens, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
-            self._hold(row, self._send)
+            self._hold(row, self.send)
             self._release_due.set(now_ps)
             return
         place = self.recorder.replica[row]
@@ -309,7 +361,7 @@ class Cluster:
             return RoutingView(self.clock, router, replicas)
         return self._refresher.routing_view(router, replicas)
 
-    def _send(self, row: int, now_ps: int) -> None:
+    def send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it, hold it while no replica is ready."""
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
@@ -322,7 +374,7 @@ class Cluster:
             request.session = rows.session(row)
         destination = self._only or self._routing_view.pick(request)
         if destination is None:
-            self._hold(row, self._send)
+            self._hold(row, self.send)
             return
         entry = self._entries[destination]
         room_tokens = entry.limit_tokens - prompt_tokens
@@ -367,17 +419,32 @@ class Cluster:
     def _stop(self, _: int) -> None:
         raise StopSimulation(None)
 
-    def _explain_unfinished(self) -> None:
+    def unfinished_of(self, replica: Replica) -> tuple[list[int], str]:
+        """Return the unfinished rows of a replica, and what they wait for where nothing more happens."""
+        requests = (*replica.batch.running, *replica.batch.waiting, *replica.in_transit)
+        rows = [request.row for request in requests if self.recorder.status[request.row] == UNFINISHED]
+        return rows, replica.why_waiting() if rows else ""
+
+    def explain_unfinished(self, unfinished: Iterable[tuple[list[int], str]], *, is_deadlock: bool) -> None:
         """Record for every unfinished request what it waits for."""
-        is_deadlock = self.clock.peek() == float("inf")
-        for replica in self.replicas:
-            for request in (*replica.batch.running, *replica.batch.waiting, *replica.in_transit):
-                reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
-                if self.recorder.status[request.row] == UNFINISHED:
-                    self.recorder.explain(request.row, reason)
+        for rows, why in unfinished:
+            for row in rows:
+                reason = why if is_deadlock else "still there at drain_limit_s after the last arrival"
+                self.recorder.explain(row, reason)
         for row, _ in self._held:
             if self.recorder.status[row] == UNFINISHED:
                 self.recorder.explain(row, "waits at the gateway: no replica is ready")
+
+
+class _Routed:
+    """Stands for a router that has picked already."""
+
+    def __init__(self, replicas: Sequence[Replica], replica_of: memoryview) -> None:
+        self._replicas, self._replica_of = replicas, replica_of
+
+    def pick(self, request: Request) -> Destination | None:
+        """Return the replica of a request."""
+        return self._replicas[self._replica_of[request.row]]
 
 
 def check_conservation(
@@ -390,14 +457,24 @@ def check_conservation(
     at_s = to_s(now_ps)
     there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.in_transit) for each in group)
     still_there = sum(recorder.status[row] == UNFINISHED for row in (*(each.row for each in there), *at_gateway))
+    check_ended(n_sent, still_there, recorder, at_s)
+    for replica in replicas:
+        check_blocks(replica, at_s)
+
+
+def check_ended(n_sent: int, still_there: int, recorder: Recorder, at_s: float) -> None:
+    """Raise InvariantError unless every request sent has ended or is present."""
     ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT, FAILED)))
     if n_sent != ended + still_there:
         raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)
-    for replica in replicas:
-        pool = replica.pool
-        held_blocks = pool.used_blocks + pool.reserved_blocks
-        all_blocks = pool.free_blocks + held_blocks
-        if all_blocks != pool.total_blocks:
-            raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
-        if held_blocks and not replica.batch.running and not replica.n_away and not replica.batch.memory.reading:
-            raise InvariantError(f"blocks held by no request on replica {replica.id}", held_blocks, 0, at_s)
+
+
+def check_blocks(replica: Replica, at_s: float) -> None:
+    """Raise InvariantError unless the requests of a replica hold all its blocks in use."""
+    pool = replica.pool
+    held_blocks = pool.used_blocks + pool.reserved_blocks
+    all_blocks = pool.free_blocks + held_blocks
+    if all_blocks != pool.total_blocks:
+        raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
+    if held_blocks and not replica.batch.running and not replica.n_away and not replica.batch.memory.reading:
+        raise InvariantError(f"blocks held by no request on replica {replica.id}", held_blocks, 0, at_s)

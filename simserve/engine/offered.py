@@ -152,6 +152,10 @@ class OfferedRows:
         self._n = new + 1
         return new
 
+    def restore(self, rows: NDArray[np.int64]) -> None:
+        """Give rows of the load back the answers that were cut at a limit."""
+        self.outputs[rows] = self._traces[0][1].output_tokens[rows]
+
     def original(self, row: int) -> int:
         """Return the load's row that this row is, or is a copy of."""
         return self._original.get(row, row)

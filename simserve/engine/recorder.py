@@ -1,6 +1,7 @@
 """Recorder: stores a run as one row per request, step run and span, never per token."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from types import MappingProxyType
 from typing import Final
@@ -88,6 +89,17 @@ _COUNT_COLUMNS = (
 
 _FILLS = dict.fromkeys((*_TIME_COLUMNS, "replica", "prefill_replica"), NEVER) | dict.fromkeys(_COUNT_COLUMNS, 0)
 """Columns of requests and the values of rows without an event."""
+
+
+@dataclass(frozen=True)
+class RecordedShard:
+    """What another process recorded of its rows, beside the columns that all processes write."""
+
+    rows: NDArray[np.int64]
+    parts: list[large.Parts]
+    """Where the rows of its replicas are."""
+    reasons: list[str]
+    """Reasons by the codes in its rows; each has a row."""
 
 
 SPILL_BYTES = 1 << 25
@@ -231,6 +243,54 @@ class Recorder:
             for buffers in self._buffers:
                 buffers.spill()
             large.release()
+
+    # -- shards, which other processes serve -----------------------------------------------------------------------
+
+    def new_files(self) -> list[int]:
+        """Open the files that a shard spills into. Raises OutputError."""
+        return [buffers.new_file() for buffers in self._buffers]
+
+    def spill_into(self, files: Sequence[int]) -> None:
+        """Spill into these files."""
+        for buffers, file in zip(self._buffers, files, strict=True):
+            buffers.spill_into(file)
+
+    def spilled(self) -> list[large.Parts]:
+        """Spill, and return where all rows are."""
+        return [buffers.spilled() for buffers in self._buffers]
+
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Forget what was recorded of rows since they reached the router."""
+        for name in _FILLS.keys() - {"routed_ps"}:
+            self.columns[name][rows] = _FILLS[name]
+
+    def merge(self, shards: Sequence["RecordedShard"], member_of: Sequence[int]) -> None:
+        """Add the rows and reasons of all shards, in the order of a single process; their columns are here.
+
+        member_of: the member of each replica; at one instant members plan in their order.
+        """
+        for shard in shards:
+            for buffers, parts in zip(self._buffers, shard.parts, strict=True):
+                buffers.adopt(parts)
+        self._merge_reasons([shard for shard in shards if len(shard.reasons) > 1])
+        pauses = self._buffers[-1].rows(0, PAUSE_ROW)
+        if len(pauses):
+            members = np.asarray(member_of)[self.columns["replica"][pauses["request_id"]]]
+            order = np.lexsort((members, pauses["back_ps"]))
+            self._buffers[-1].replace(0, pauses[order].tobytes())
+            self.spill()
+
+    def _merge_reasons(self, shards: Sequence["RecordedShard"]) -> None:
+        """Number reasons in the order in which their first rows were sent."""
+        column, first_rows = self.columns["status_reason"], []
+        for shard in shards:
+            codes = column[shard.rows]
+            of_shard = enumerate(shard.reasons[1:], 1)
+            first_rows += [(int(shard.rows[np.argmax(codes == code)]), reason) for code, reason in of_shard]
+        for _, reason in sorted(first_rows):
+            self._code(reason)
+        for shard in shards:
+            column[shard.rows] = np.array([*map(self._code, shard.reasons)])[column[shard.rows]]
 
     def n_with(self, status: int) -> int:
         """Return the number of requests with a status."""

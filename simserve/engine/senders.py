@@ -38,7 +38,7 @@ class TraceSender:
     def start(self) -> None:
         """Wait for the first arrival."""
         if self._n_rows:
-            self._due.set(self._out_ps(0))
+            self._due.set(self.out_ps(0))
 
     def _send_due(self, now_ps: int) -> None:
         """Send all requests of this instant, then wait for the next."""
@@ -48,14 +48,14 @@ class TraceSender:
             row += 1
             if row == n:
                 break
-            next_ps = self._out_ps(row)
+            next_ps = self.out_ps(row)
         self.n_sent = row
         if row < n:
             self._due.set(next_ps)
         else:
             self._on_end()
 
-    def _out_ps(self, row: int) -> int:
+    def out_ps(self, row: int) -> int:
         """Return when the next row reaches the router."""
         sent_ps = self._rows.arrival_ps[row]
         queue = self._front_end_queue

@@ -25,6 +25,12 @@ class Router:
         """It uses `request.session`, so a load without sessions is an error."""
         return False
 
+    @property
+    def sees_load(self) -> bool:
+        """Its picks depend on requests or on what replicas do. If only on the number of picks so far, it is asked for
+        the whole load first, and processes of their own may serve the replicas."""
+        return True
+
     def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the view of the replica that gets the request.
 

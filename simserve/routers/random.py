@@ -14,6 +14,11 @@ from simserve.state.view import LoadView
 class Random(Router):
     """Pick every replica with equal probability, whatever its load."""
 
+    @property
+    def sees_load(self) -> bool:
+        """It takes no look at loads."""
+        return False
+
     def begin(self, stream: Stream) -> None:
         """Keep the random stream."""
         self._stream = stream

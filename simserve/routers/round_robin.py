@@ -18,6 +18,11 @@ class RoundRobin(Router):
     id, or to the first of all.
     """
 
+    @property
+    def sees_load(self) -> bool:
+        """It takes no look at loads."""
+        return False
+
     def begin(self, stream: Random) -> None:
         """Start with the first replica."""
         self._last = -1

@@ -1,22 +1,22 @@
 """Processes: many runs on all cores of this machine; only plain data is exchanged."""
 
 import os
-import signal
-import sys
-import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from multiprocessing import connection, get_context
+from multiprocessing import connection
 from typing import Any
 
 from joblib import cpu_count
 from joblib.externals.loky import get_reusable_executor
+
+from simserve.errors import SimserveError
+from simserve.forks import Copy, can_fork, leave_interruptions_to_the_parent
 
 Task = tuple[Any, ...]
 """Plain data: the arguments of one run."""
@@ -55,13 +55,38 @@ Runner = Callable[[Work, Sequence[Task]], Answers]
 """An executor of tasks: `in_processes`, or a cluster's `run`."""
 
 
+_limits: list[int] = []
+"""Limits of the number of processes, the last one first."""
+
+
+@contextmanager
+def limited_to(jobs: int | None) -> Iterator[None]:
+    """Use at most so many processes at once; None: one per core. Raises SimserveError."""
+    if jobs is None:
+        yield
+        return
+    if not 1 <= jobs <= cpu_count():
+        rule = f"must be from 1 to the {cpu_count()} cores of this machine"
+        raise SimserveError(f"--jobs: {rule}, got {jobs}; leave it out to use all cores")
+    _limits.append(jobs)
+    try:
+        yield
+    finally:
+        _limits.pop()
+
+
+def n_jobs() -> int:
+    """Return how many processes may work at once."""
+    return _limits[-1] if _limits else cpu_count()
+
+
 def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
     """Run all tasks, one per core at a time; a single task, or on one core, in this process.
 
     When a process dies (usually killed for its memory), the tasks in flight are run again one by one. A task that kills
     a process twice is Lost.
     """
-    if min(cpu_count(), len(tasks)) <= 1:
+    if min(n_jobs(), len(tasks)) <= 1:
         yield from ((place, work(task)) for place, task in enumerate(tasks))
         return
     left = list(range(len(tasks)))
@@ -89,11 +114,11 @@ def _handed_out(places: Iterable[int], tasks: Sequence[Task], given: list[int]) 
 
 def _concurrent(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
     """Run tasks concurrently, one message each. Raises BrokenProcessPool where a process dies."""
-    n, owner, left = cpu_count(), os.getpid(), iter(tasks)
+    n, owner, left = n_jobs(), os.getpid(), iter(tasks)
     executor = get_reusable_executor(
         n,
         timeout=IDLE_S,
-        initializer=_leave_interruptions_to_the_parent,
+        initializer=leave_interruptions_to_the_parent,
         env={name: os.environ.get(name, "1") for name in ONE_THREAD},
     )
     running: set[Future[tuple[int, Any]]] = set()
@@ -138,16 +163,6 @@ def _placed(owner: int, work: Work, place: int, task: Task) -> tuple[int, Any]:
     return place, work(task)
 
 
-def _leave_interruptions_to_the_parent() -> None:
-    """Ignore Ctrl-C, which reaches every process of a terminal; the parent ends its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def can_fork() -> bool:
-    """Return whether a copy of this process is safe: Linux, and no other thread that could hold a lock."""
-    return sys.platform == "linux" and threading.active_count() == 1
-
-
 @contextmanager
 def forked(work: Callable[[int], Any], n: int) -> Iterator[Answers]:
     """Begin work(0) to work(n - 1) on the other cores, in copies of this process; yields an iterator of the answers.
@@ -159,37 +174,12 @@ def forked(work: Callable[[int], Any], n: int) -> Iterator[Answers]:
     tasks, others = _queue(n), []
     try:
         if n > 1 and can_fork():
-            others = [_Copy.of(work, tasks) for _ in range(min(cpu_count() - 1, n))]
+            others = [Copy.of(partial(_answer_all, work, tasks)) for _ in range(min(n_jobs() - 1, n))]
         yield _shared(work, n, tasks, others)
     finally:
         for each in others:
             each.end()
         os.close(tasks)
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """A copy of this process, and where its answers arrive."""
-
-    process: Any
-    answers: Any
-
-    @classmethod
-    def of(cls, work: Callable[[int], Any], tasks: int) -> "_Copy":
-        fork = get_context("fork")
-        reader, writer = fork.Pipe(duplex=False)
-        process = fork.Process(target=_answer_all, args=(work, tasks, writer, os.getpid()), daemon=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # about threads of numpy, which survives a fork
-            process.start()
-        writer.close()
-        return cls(process, reader)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.process.close()
-        self.answers.close()
 
 
 def _queue(n: int) -> int:
@@ -205,7 +195,7 @@ def _next(tasks: int) -> int | None:
     return int.from_bytes(place) if place else None
 
 
-def _shared(work: Callable[[int], Any], n: int, tasks: int, others: Sequence[_Copy]) -> Answers:
+def _shared(work: Callable[[int], Any], n: int, tasks: int, others: Sequence[Copy]) -> Answers:
     left = set(range(n))
     while (place := _next(tasks)) is not None:
         left.remove(place)
@@ -227,9 +217,5 @@ def _shared(work: Callable[[int], Any], n: int, tasks: int, others: Sequence[_Co
 
 def _answer_all(work: Callable[[int], Any], tasks: int, answers: Any, owner: int) -> None:
     """Answer tasks in another process; what fails here is left to the parent, which says why."""
-    _leave_interruptions_to_the_parent()
-    try:
-        while os.getppid() == owner and (place := _next(tasks)) is not None:
-            answers.send((place, work(place)))
-    except Exception:
-        os._exit(1)
+    while os.getppid() == owner and (place := _next(tasks)) is not None:
+        answers.send((place, work(place)))

@@ -25,11 +25,11 @@ from simserve.metrics.student import quantile
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.distortion import Distortion
 from simserve.scenario.models import MeasureSection
-from simserve.simulation import Progress, simulate
+from simserve.simulation import Progress, n_shards, simulate
 from simserve.study import capacity_probe
 from simserve.study.capacity_probe import UNKNOWN, Draw, NearCapacity
 from simserve.study.nominal import answer_over, met_probability
-from simserve.study.processes import Answers, forked
+from simserve.study.processes import Answers, forked, n_jobs
 from simserve.study.scaled_replays import FULL, RunFigures, ScaledReplays
 from simserve.tables.columns import Flags
 from simserve.workload.load import Load, offered_load
@@ -103,13 +103,18 @@ OnReplay = Callable[[int, int], None]
 def run_with_replays(
     scenario: Scenario, progress: Callable[[Progress], None] | None = None, on_replay: OnReplay | None = None
 ) -> Results:
-    """Run a scenario, and `predict` on the other cores at the same time."""
+    """Run a scenario, and `predict` on the other cores at the same time; or afterward, if the run needs them all."""
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     if load.concurrency is not None:  # its number of requests, or its end, shows only at the end
         results = simulate(scenario, load=load, progress=progress)
         predict(scenario, results, on_replay)
         return results
     replays = _Replays.of(scenario, load)
+    if n_shards(scenario, load, n_jobs()) > 1:
+        results = simulate(scenario, load=load, progress=progress, jobs=n_jobs())
+        with forked(replays.run, replays.n_runs) as answers:
+            replays.put(results, answers, on_replay)
+        return results
     with forked(replays.run, replays.n_runs) as answers:
         results = simulate(scenario, load=load, progress=progress)
         replays.put(results, answers, on_replay)

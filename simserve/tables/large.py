@@ -31,6 +31,9 @@ _folders: list[Path] = []
 _maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
 """All arrays in files."""
 
+_is_shared = [False]
+"""Whether copies of this process write arrays too, the last one first."""
+
 _n_written = 0
 """Bytes of all files so far; those of earlier runs are free again."""
 
@@ -46,11 +49,25 @@ def kept_beside(folder: Path) -> Iterator[None]:
         _folders.pop()
 
 
+@contextmanager
+def shared() -> Iterator[None]:
+    """Make all arrays in files, which copies of this process write too."""
+    _is_shared.append(True)
+    try:
+        yield
+    finally:
+        _is_shared.pop()
+
+
+def _is_in_file(n_bytes: int) -> bool:
+    return n_bytes >= (1 if _is_shared[-1] else LARGE_BYTES)
+
+
 def empty(n: int, dtype: DTypeLike) -> NDArray[Any]:
     """Return an array of n items; a large one is in a file and zero. Raises OutputError for a full disk."""
     kind = np.dtype(dtype)
     n_bytes = n * kind.itemsize
-    if n_bytes < LARGE_BYTES:
+    if not _is_in_file(n_bytes):
         return np.empty(n, kind)
     with _file() as file:
         with _reserved(n_bytes):
@@ -62,7 +79,7 @@ def empty(n: int, dtype: DTypeLike) -> NDArray[Any]:
 
 def zeros(n: int, dtype: DTypeLike) -> NDArray[Any]:
     """Return an array of n zeros."""
-    return empty(n, dtype) if n * np.dtype(dtype).itemsize >= LARGE_BYTES else np.zeros(n, dtype)
+    return empty(n, dtype) if _is_in_file(n * np.dtype(dtype).itemsize) else np.zeros(n, dtype)
 
 
 def full(n: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
@@ -153,16 +170,19 @@ def collect() -> None:
         gc.collect()
 
 
+Parts = dict[int, list[tuple[int, int, int]]]
+"""(file, offset, bytes) of what is in files, in order, by buffer."""
+
+
 class Buffers:
-    """Rows of unknown number in several buffers; a file may hold the beginning of each."""
+    """Rows of unknown number in several buffers; files may hold the beginning of each."""
 
     def __init__(self) -> None:
         self.tails: list[bytearray] = []
         """The bytes of each buffer since the last `spill`, to append to."""
-        self._parts: dict[int, list[tuple[int, int]]] = {}
-        """(offset, bytes) in the file of each buffer's beginning, in order."""
+        self._parts: Parts = {}
         self._n_moved: dict[int, int] = {}
-        """Bytes of each buffer in the file."""
+        """Bytes of each buffer in files."""
         self._file: int | None = None
         self._n_in_file = 0
 
@@ -170,20 +190,51 @@ class Buffers:
         """Return the length of a buffer."""
         return self._n_moved.get(index, 0) + len(self.tails[index])
 
+    def new_file(self) -> int:
+        """Open a file for a copy of this process to spill into. Raises OutputError."""
+        with _file() as file:
+            result = os.dup(file.fileno())
+        weakref.finalize(self, os.close, result)
+        return result
+
+    def spill_into(self, file: int) -> None:
+        """Spill into this file, from its beginning."""
+        os.ftruncate(file, 0)
+        os.lseek(file, 0, os.SEEK_SET)
+        self._file, self._n_in_file = file, 0
+
     def spill(self) -> None:
         """Move all rows to the file. Raises OutputError for a full disk."""
         if self._file is None:
-            with _file() as file:
-                self._file = os.dup(file.fileno())
-            weakref.finalize(self, os.close, self._file)
+            self._file = self.new_file()
         for index, tail in enumerate(self.tails):
             if tail:
                 with _reserved(len(tail)):
                     _write(self._file, tail)
-                self._parts.setdefault(index, []).append((self._n_in_file, len(tail)))
-                self._n_moved[index] = self._n_moved.get(index, 0) + len(tail)
+                self._add(index, (self._file, self._n_in_file, len(tail)))
                 self._n_in_file += len(tail)
                 tail.clear()
+
+    def spilled(self) -> Parts:
+        """Spill, and return where all rows are."""
+        self.spill()
+        return self._parts
+
+    def adopt(self, parts: Parts) -> None:
+        """Append rows that a copy of this process spilled."""
+        for index, parts_of in parts.items():
+            for part in parts_of:
+                self._add(index, part)
+
+    def replace(self, index: int, content: bytes) -> None:
+        """Replace all rows of a buffer."""
+        self._parts.pop(index, None)
+        self._n_moved.pop(index, None)
+        self.tails[index][:] = content
+
+    def _add(self, index: int, part: tuple[int, int, int]) -> None:
+        self._parts.setdefault(index, []).append(part)
+        self._n_moved[index] = self._n_moved.get(index, 0) + part[-1]
 
     def rows(self, index: int, dtype: np.dtype[Any]) -> NDArray[np.void]:
         """Return the rows of a buffer, `(n_rows,)`."""
@@ -203,9 +254,8 @@ class Buffers:
         content = result.view(np.uint8)
         at = 0
         for index in indexes:
-            for offset, n in self._parts.get(index, ()):
-                assert self._file is not None
-                content[at : at + n] = np.frombuffer(os.pread(self._file, n, offset), np.uint8)
+            for file, offset, n in self._parts.get(index, ()):
+                content[at : at + n] = np.frombuffer(os.pread(file, n, offset), np.uint8)
                 at += n
                 release()
             tail = self.tails[index]

@@ -198,3 +198,10 @@ def test_it_refuses_a_trace_that_a_run_would_refuse(tmp_path: Path) -> None:
     explained, ran = invoke("explain", scenario), invoke("run", scenario, "--out", tmp_path / "out")
     assert (explained.exit_code, explained.out, explained.err) == (2, "", ran.err)
     assert "trace.csv: line 3: prompt_tokens must be at least 1, got -3" in explained.err
+
+
+def test_explain_says_whether_a_long_run_uses_several_processes(tmp_path: Path) -> None:
+    outcome = invoke("explain", write_scenario(tmp_path))
+    assert "Processes: one, as there is only one replica" in outcome.out
+    outcome = invoke("explain", write_scenario(tmp_path), "--set", "cluster.pools.0.replicas=2")
+    assert "Processes: a long run uses several, as replicas are independent" in outcome.out

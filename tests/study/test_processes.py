@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from simserve.forks import can_fork
 from simserve.study import processes
 from simserve.study.processes import Lost, _cancel, forked, in_processes
 from tests.study.sweep_work import die, die_once, echo, wait
@@ -150,7 +151,7 @@ def test_no_copy_is_made_where_a_thread_may_hold_a_lock() -> None:
     thread = threading.Thread(target=is_done.wait)
     thread.start()
     try:
-        assert not processes.can_fork()
+        assert not can_fork()
     finally:
         is_done.set()
         thread.join()

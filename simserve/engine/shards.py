@@ -1,0 +1,250 @@
+"""Shards: replicas that cannot influence each other, served by copies of this process, to the bit as by one.
+
+The parent routes the whole load first. Each copy serves the requests of its own replicas: it writes the columns of its
+rows, which all processes share, and the rows of its replicas go into files of its own.
+"""
+
+import mmap
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine import cluster as engine
+from simserve.engine.alarm import SEND_PHASE, Alarm
+from simserve.engine.cluster import Cluster, check_ended
+from simserve.engine.members import Member
+from simserve.engine.recorder import RecordedShard
+from simserve.engine.replica import Replica
+from simserve.errors import SimserveError
+from simserve.forks import Copy
+from simserve.tables import large
+from simserve.units import to_s
+
+POLL_S = 0.1
+"""Wall time between two looks at the progress of the copies."""
+
+OnSend = Callable[[int, int], None]
+"""Called with the number of rows sent and the instant."""
+
+
+class ShardFailed(Exception):
+    """A shard raised an error; a single process says which error comes first."""
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """The part of a run that one copy serves."""
+
+    members: Sequence[Member]
+    rows: NDArray[np.int64]
+    files: list[int]
+    """Where its rows of steps, spans and the like go."""
+    progress: memoryview
+    """Rows sent and the instant."""
+
+
+@dataclass(frozen=True)
+class _RankState:
+    """What is read of a rank after the run, beside the records."""
+
+    least_free_blocks: int
+    drafting_ps: int
+    windows_ps: "array[int]"
+    host: Any
+    """Counts of its host tier and the blocks swapped there."""
+
+    @classmethod
+    def of(cls, rank: Replica) -> "_RankState":
+        host = None if rank.tier is None else (rank.tier.counts, rank.tier.memory.swapped_blocks)
+        return cls(rank.pool.least_free_blocks, rank.decode.drafting_ps, rank.decode.windows_ps, host)
+
+    def set(self, rank: Replica) -> None:
+        rank.pool.least_free_blocks = self.least_free_blocks
+        rank.decode.drafting_ps, rank.decode.windows_ps = self.drafting_ps, self.windows_ps
+        if rank.tier is not None:
+            rank.tier.counts, rank.tier.memory.swapped_blocks = self.host
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a copy says of its shard."""
+
+    parts: list[large.Parts]
+    reasons: list[str]
+    ranks: list[_RankState]
+    unfinished: list[tuple[list[int], str]]
+    """Rows and what they wait for, of each rank."""
+    is_out_of_events: bool
+    now_ps: int
+
+
+class _ShardSender:
+    """Sends the rows of a shard when they reach the router."""
+
+    def __init__(self, cluster: Cluster, rows: memoryview, out_ps: memoryview, on_send: OnSend) -> None:
+        """rows: those of the shard; out_ps: of all rows."""
+        self._n_sent, self._rows, self._out_ps = 0, rows, out_ps
+        self._send, self._on_send = cluster.send, on_send
+        self._due = Alarm(cluster.clock, self._send_due, SEND_PHASE)
+
+    def start(self) -> None:
+        """Wait for the first row."""
+        if len(self._rows):
+            self._due.set(self._out_ps[self._rows[0]])
+
+    def _send_due(self, now_ps: int) -> None:
+        """Send all rows of this instant, then wait for the next."""
+        place, rows, next_ps = self._n_sent, self._rows, now_ps
+        while next_ps == now_ps:
+            self._send(rows[place], now_ps)
+            place += 1
+            if not place % engine.SENDS_A_REPORT or place == len(rows):
+                self._on_send(place, now_ps)
+            if place == len(rows):
+                return
+            next_ps = self._out_ps[rows[place]]
+        self._n_sent = place
+        self._due.set(next_ps)
+
+
+def run_in_shards(
+    cluster: Cluster, n_shards: int, drain_limit_ps: int | None = None, on_send: OnSend | None = None
+) -> None:
+    """Serve all requests as `Cluster.run`, in n_shards copies of this process at once.
+
+    The cluster must be built with `large.shared`. If a process dies, its shard is tried once more. Raises ShardFailed
+    where a shard fails, and SimserveError where its process dies again; the cluster is then of no use.
+    """
+    try:
+        replica_of, out_ps = cluster.route_all()
+    except SimserveError as error:
+        raise ShardFailed from error
+    n = len(cluster.rows)
+    end_ps = None if drain_limit_ps is None else int(out_ps[-1]) + drain_limit_ps
+    shards = _shards(cluster, n_shards, replica_of)
+    serve = partial(_serve, cluster, replica_of.data, out_ps.data, end_ps)
+    answers = _answers(cluster, shards, serve, on_send)
+    for shard, answer in zip(shards, answers, strict=True):
+        for rank, state in zip(_ranks(shard), answer.ranks, strict=True):
+            state.set(rank)
+    recorded = [
+        RecordedShard(shard.rows, each.parts, each.reasons) for shard, each in zip(shards, answers, strict=True)
+    ]
+    cluster.recorder.merge(recorded, _member_of(cluster))
+    of_rank = {
+        rank.id: rows
+        for shard, answer in zip(shards, answers, strict=True)
+        for rank, rows in zip(_ranks(shard), answer.unfinished, strict=True)
+    }
+    is_deadlock = all(answer.is_out_of_events for answer in answers)
+    cluster.explain_unfinished([of_rank[rank.id] for rank in cluster.replicas], is_deadlock=is_deadlock)
+    still_there = sum(len(rows) for rows, _ in of_rank.values())
+    check_ended(n, still_there, cluster.recorder, to_s(max(answer.now_ps for answer in answers)))
+
+
+def _member_of(cluster: Cluster) -> list[int]:
+    """Return the member of each rank."""
+    return [place for place, member in enumerate(cluster.members) for _ in member.ranks]
+
+
+def _ranks(shard: _Shard) -> list[Replica]:
+    return [rank for member in shard.members for rank in member.ranks]
+
+
+def _shards(cluster: Cluster, n_shards: int, replica_of: NDArray[np.int32]) -> list[_Shard]:
+    """Deal the members out, so that the replicas of each pool are spread over the shards."""
+    shard_of = np.array(_member_of(cluster)) % n_shards
+    result = []
+    for place in range(n_shards):
+        members = cluster.members[place::n_shards]
+        is_own = shard_of == place
+        rows = large.flatnonzero(len(replica_of), lambda piece, is_own=is_own: is_own[replica_of[piece]])  # type: ignore[misc]
+        progress = memoryview(mmap.mmap(-1, 16)).cast("q")
+        result.append(_Shard(members, rows, cluster.recorder.new_files(), progress))
+    return result
+
+
+def _answers(
+    cluster: Cluster, shards: Sequence[_Shard], serve: Callable[[_Shard, Any, int], None], on_send: OnSend | None
+) -> list[_Answer]:
+    """Return what the copies answer, by shard."""
+    answers: dict[int, _Answer] = {}
+    copies: dict[int, Copy] = {}
+    has_died: set[int] = set()
+    try:
+        for place, shard in enumerate(shards):
+            copies[place] = Copy.of(partial(serve, shard))
+        while len(answers) < len(shards):
+            waiting = {copies[place].answers: place for place in range(len(shards)) if place not in answers}
+            for reader in connection.wait(list(waiting), POLL_S):
+                place = waiting[reader]
+                try:
+                    answer = copies[place].answers.recv()
+                except (EOFError, OSError) as error:
+                    if place in has_died:
+                        raise _died(shards[place]) from error
+                    has_died.add(place)
+                    copies[place].end()
+                    cluster.recorder.forget(shards[place].rows)
+                    cluster.rows.restore(shards[place].rows)
+                    copies[place] = Copy.of(partial(serve, shards[place]))
+                    continue
+                if answer is None:
+                    raise ShardFailed
+                answers[place] = answer
+            if on_send is not None:
+                on_send(sum(shard.progress[0] for shard in shards), max(shard.progress[1] for shard in shards))
+    finally:
+        for copy in copies.values():
+            copy.end()
+    return [answers[place] for place in range(len(shards))]
+
+
+def _died(shard: _Shard) -> SimserveError:
+    ids = ", ".join(str(rank.id) for rank in _ranks(shard)[:5])
+    many = len(_ranks(shard)) > 1
+    return SimserveError(
+        f"run: the process of replica{'s' * many} {ids}{', ...' * (len(_ranks(shard)) > 5)} must not be killed, got "
+        "killed twice, most likely for lack of memory; simulate fewer requests or give --jobs 1 (nothing was written)"
+    )
+
+
+def _serve(
+    cluster: Cluster,
+    replica_of: memoryview,
+    out_ps: memoryview,
+    end_ps: int | None,
+    shard: _Shard,
+    answers: Any,
+    owner: int,
+) -> None:
+    """Serve a shard in a copy of the parent, and send the answer; None where it fails."""
+
+    def on_send(n_sent: int, now_ps: int) -> None:
+        if os.getppid() != owner:
+            os._exit(1)
+        cluster.recorder.spill()
+        shard.progress[0], shard.progress[1] = n_sent, now_ps
+
+    answer = None
+    try:
+        cluster.recorder.spill_into(shard.files)
+        cluster.serve_shard(_ShardSender(cluster, shard.rows.data, out_ps, on_send), replica_of, shard.members, end_ps)
+        ranks = _ranks(shard)
+        answer = _Answer(
+            cluster.recorder.spilled(),
+            cluster.recorder.reasons,
+            [_RankState.of(rank) for rank in ranks],
+            [cluster.unfinished_of(rank) for rank in ranks],
+            cluster.is_out_of_events,
+            cluster.clock.now_ps,
+        )
+    finally:
+        answers.send(answer)
