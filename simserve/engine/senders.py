@@ -9,6 +9,9 @@ from simserve.engine.frontend import FrontEnd, FrontEndQueue
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import Recorder
 
+LOOK_AHEAD = 4096
+"""Rows of a trace that pass the front end at a time."""
+
 
 class TraceSender:
     """Sends row i at its own arrival time, through the front end's queue."""
@@ -26,6 +29,9 @@ class TraceSender:
         self._rows, self._n_rows = rows, len(rows)
         takes_time = front_end.receive_ps or front_end.token_ps
         self._front_end_queue = FrontEndQueue(front_end, recorder) if takes_time else None
+        self._first_row = 0
+        self._all_out_ps: list[int] = []
+        """When rows from `_first_row` on reach the router."""
         self._send = send
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
@@ -57,9 +63,16 @@ class TraceSender:
 
     def out_ps(self, row: int) -> int:
         """Return when the next row reaches the router."""
-        sent_ps = self._rows.arrival_ps[row]
-        queue = self._front_end_queue
-        return sent_ps if queue is None else queue.out_ps(row, sent_ps, self._rows.prompt_tokens[row])
+        place = row - self._first_row
+        if place == len(self._all_out_ps):
+            place, self._first_row, self._all_out_ps = 0, row, self._look_ahead(row)
+        return self._all_out_ps[place]
+
+    def _look_ahead(self, row: int) -> list[int]:
+        """Return when the next rows reach the router."""
+        ahead = slice(row, min(row + LOOK_AHEAD, self._n_rows))
+        sent_ps, queue = self._rows.arrivals[ahead], self._front_end_queue
+        return sent_ps.tolist() if queue is None else queue.all_out_ps(row, sent_ps, self._rows.prompts[ahead])
 
 
 class ClosedLoopSender:

@@ -1,6 +1,9 @@
 """The front end: one request at a time per server, released in order; tokens reach the client a little later."""
 
 import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from simserve.engine.frontend import FrontEnd, FrontEndQueue
 from simserve.engine.recorder import Recorder
@@ -19,6 +22,26 @@ def test_servers_work_side_by_side_and_let_requests_out_in_the_order_of_sending(
     intake = FrontEndQueue(FrontEnd(token_ps=1, n_servers=2), Recorder(4, 1))
     assert [intake.out_ps(0, 0, 100), intake.out_ps(1, 0, 10), intake.out_ps(2, 0, 10)] == [100, 100, 100]
     assert intake.out_ps(3, 0, 200) == 220  # the second server has been free since 20
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 99)), min_size=1), st.integers(1, 3), st.integers(1, 20))
+@example([(0, 2**50)] * 9, 1, 4)
+def test_rows_pass_together_as_one_by_one(sent: list[tuple[int, int]], n_servers: int, n_at_once: int) -> None:
+    """With 2^50 tokens the work of several rows is beyond 64 bits, and Python's integers go on to the first of them."""
+    sent = sorted(sent, key=lambda each: each[0])
+    front_end, n = FrontEnd(receive_ps=5, token_ps=2**10, n_servers=n_servers), len(sent)
+    one_by_one, together = (FrontEndQueue(front_end, Recorder(n, 1)) for _ in range(2))
+    columns = np.array(sent, np.int64).T
+    for start in range(0, n, n_at_once):
+        part = slice(start, start + n_at_once)
+        try:
+            expected = [one_by_one.out_ps(row, *sent[row]) for row in range(n)[part]]
+        except ValueError:
+            with pytest.raises(ValueError, match="format"):
+                together.all_out_ps(start, columns[0][part], columns[1][part])
+            return
+        assert together.all_out_ps(start, columns[0][part], columns[1][part]) == expected
+    assert one_by_one._recorder.columns["routed_ps"].tolist() == together._recorder.columns["routed_ps"].tolist()
 
 
 def test_a_request_is_scheduled_when_it_is_through_the_door_and_its_tokens_arrive_later() -> None:
