@@ -81,6 +81,7 @@ OWNERS = {
     "plotly": {"report"},
     "typer": {"cli"},
     "scipy": {"calibrate", "study"},
+    "torch": {"calibrate"},
     "xlsxwriter": {"report"},
 }
 

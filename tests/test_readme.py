@@ -103,7 +103,8 @@ def commands(text: str) -> list[str]:
 
 
 def needs_the_package(command: str) -> bool:
-    """Return whether a command fits the timings of the package that the extra 'calibrate' installs, which is slow."""
+    """Return whether a command fits the timings of the package that the extra 'calibrate' installs, which is slow, or
+    times a GPU."""
     return command.startswith("simserve calibrate") and "--from" not in command and "--host" not in command
 
 

@@ -35,6 +35,13 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     return fits
 
 
+def host_bytes_per_s(table: pd.DataFrame) -> float | None:
+    """Return the bandwidth to the host: the slower direction's, at its largest copy; None without copies."""
+    rows = rows_of(table, "host_copy").sort_values("bytes")
+    largest = rows.groupby("direction").tail(1)
+    return None if rows.empty else float((largest["bytes"] / largest["latency_s"]).min())
+
+
 def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
     """Fit one operation and number of GPUs; None with too few rows."""
     kept, excluded = _usable(op, n_gpus, rows, gpu)

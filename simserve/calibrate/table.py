@@ -24,6 +24,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "all_gather": ("dtype", "n_gpus", "bytes"),
     "reduce_scatter": ("dtype", "n_gpus", "bytes"),
     "all_to_all": ("dtype", "n_gpus", "bytes"),
+    "host_copy": ("direction", "bytes"),
     "moe": ("dtype", "tokens", "hidden", "inter", "top_k", "n_experts", "tensor", "expert", "routing"),
     "mla_prefill": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
     "mla_decode": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
@@ -34,12 +35,13 @@ SHAPES: dict[str, tuple[str, ...]] = {
 
 gemm: (m, k) activations times (k, n) weights stored in dtype. Attention: `tokens` is the prompt of each of `batch`
 requests, or for decode the keys that each attends, including its own; `window` 0 is none. Collectives: `bytes` that
-each GPU contributes (all_reduce, reduce_scatter, all_to_all) or ends with (all_gather). moe: the layer from router
+each GPU contributes (all_reduce, reduce_scatter, all_to_all) or ends with (all_gather). host_copy: from or to pinned
+memory of the host, `direction` to_device or to_host; a rate, and no form, comes of it. moe: the layer from router
 logits on; `inter` of one expert before it is divided over `tensor`; `expert` GPUs share the experts. mla: attention
 of DeepSeek-V3, alone (`dtype` of its computation) or as a module with all projections (`dtype` of their weights);
 `n_heads` on this GPU.
 """
-TEXTS = frozenset({"dtype", "kv_dtype", "routing", "kernel", "op"})
+TEXTS = frozenset({"dtype", "kv_dtype", "direction", "routing", "kernel", "op"})
 
 
 def read_timings(path: Path) -> pd.DataFrame:

@@ -36,7 +36,11 @@ def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
 
 
 def unfitted(table: pd.DataFrame, fits: Sequence[Fit]) -> list[tuple[str, int]]:
-    """List the operations of a table without a fit (matrices and experts by dtype), and their rows."""
+    """List the operations of a table without a fit (matrices and experts by dtype), and their rows.
+
+    Copies to the host have no form to fit.
+    """
+    table = table[table["op"] != "host_copy"]
     by_dtype = table["op"].isin(("gemm", "moe"))
     names = table["op"].where(~by_dtype, table["op"] + " " + table.get("dtype", ""))
     fitted = {f"{fit.op} {fit.dtype.removesuffix('+ep')}" for fit in fits} | {fit.op for fit in fits}

@@ -49,6 +49,14 @@ def calibrate(
     scenario: Annotated[
         Path | None, typer.Option("--scenario", metavar="SCENARIO", help="Server that --logs was recorded on.")
     ] = None,
+    measure: Annotated[
+        Path | None,
+        typer.Option("--measure", metavar="TABLE.csv", help="Time the card at hand into a table for --from (PyTorch)."),
+    ] = None,
+    models: Annotated[
+        str, typer.Option("--models", metavar="MODEL,...", help="Models with layers that --measure times too.")
+    ] = "",
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Longest time of --measure.")] = 60.0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -59,12 +67,22 @@ def calibrate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit kernel costs of a GPU to timings, or an engine's host to serving runs or logs of your server."""
+    """Time the kernels of a GPU, fit their costs, or fit an engine's host to serving runs or logs of your server."""
     from simserve import catalog
+    from simserve.calibrate.comm import host_bytes_per_s
     from simserve.calibrate.write import calibrate as fit_all
     from simserve.calibrate.write import calibration_data, unfitted, write_calibration
     from simserve.cli import terminal
 
+    if measure is not None:
+        from simserve.cli.measure import time_card
+
+        fitting = {"--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
+        files = {"--logs": logs, "--scenario": scenario, "--out": out, "--json": as_json}
+        time_card(gpu, measure, models, minutes, [option for option, value in (fitting | files).items() if value])
+        return
+    if models:
+        raise typer.BadParameter("is for --measure; leave it out", param_hint="--models")
     if logs or scenario is not None:
         others = {"GPU": gpu, "--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
         _fit_logs(logs or [], scenario, [option for option, value in others.items() if value is not None], out, as_json)
@@ -90,6 +108,11 @@ def calibrate(
         for reason, n in fit.excluded.items()
         if n and reason.startswith("faster")
     )
+    host_rate = host_bytes_per_s(timings)
+    if host_rate is not None:
+        terminal.message(
+            f"copies to the host: {host_rate / 1e9:.1f} GB/s; use host_tier: {{bytes_per_s: {host_rate:.3g}}}"
+        )
     left = unfitted(timings, fits)
     terminal.warnings(f"{what}: {n} rows left out: too few, or a dtype that uses another's fit" for what, n in left)
     terminal.warnings(

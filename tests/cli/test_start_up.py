@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = {"numpy", "pandas", "plotly", "pyarrow", "pydantic", "rich", "scipy", "simpy", "xlsxwriter", "yaml"}
+HEAVY = {"numpy", "pandas", "plotly", "pyarrow", "pydantic", "rich", "scipy", "simpy", "torch", "xlsxwriter", "yaml"}
 
 
 def modules_after(program: str) -> set[str]:

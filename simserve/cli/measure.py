@@ -1,0 +1,70 @@
+"""`simserve calibrate --measure`: time the kernels of the card at hand."""
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from simserve.calibrate.measure import Measurement
+
+COMPLETE, NOT_COMPLETE = 0, 1
+
+
+def time_card(gpu: str | None, table: Path, models: str, minutes: float, others: list[str]) -> None:
+    """Time the shapes that a fit needs into a table; the exit code is 1 where time is up before all are done."""
+    from simserve import catalog
+    from simserve.calibrate.measure import check_card, measure, partial_path
+    from simserve.calibrate.shapes import MODELS, shapes_to_time
+    from simserve.calibrate.torch_device import open_device
+    from simserve.cli import terminal
+
+    if others:
+        raise typer.BadParameter(f"does not go with {', '.join(others)}; leave them out", param_hint="--measure")
+    if gpu is None:
+        raise typer.BadParameter("give the GPU of the catalog that the card at hand is", param_hint="GPU")
+    if table.suffix != ".csv":
+        raise typer.BadParameter(f"must be a table .csv, got {table}; rename it", param_hint="--measure")
+    names = dict.fromkeys([*MODELS, *(name.strip() for name in models.split(",") if name.strip())])
+    specs = [catalog.load_model(name) for name in names]
+    card = catalog.load_gpu(gpu)
+    with closing(open_device(card.l2_bytes)) as device, terminal.progress_bar() as bar:
+        check_card(device, card)
+        shapes = shapes_to_time(specs, card, device.dtypes, device.n_gpus)
+        started_s, first = time.monotonic(), [-1]
+
+        def show(result: "Measurement") -> None:
+            if bar is not None:
+                first[0] = result.n_ended - 1 if first[0] < 0 else first[0]
+                each_s = (time.monotonic() - started_s) / (result.n_ended - first[0])
+                left_s = each_s * (result.n_shapes - result.n_ended)
+                bar.show(f"{result.n_ended:,} of {result.n_shapes:,} shapes timed, {left_s / 60:.0f} min left")
+
+        try:
+            result = measure(shapes, device, table, minutes * 60, show)
+        except KeyboardInterrupt:
+            terminal.message(f"{partial_path(table)} has what was timed; run the same command again to go on")
+            raise
+    _report(result, gpu, table, partial_path(table))
+    if not result.is_complete:
+        raise typer.Exit(NOT_COMPLETE)
+
+
+def _report(result: "Measurement", gpu: str, table: Path, partial: Path) -> None:
+    """Print what was timed, what could not be, and the next command."""
+    from simserve.calibrate.measure import UNSTEADY_FRAC
+    from simserve.cli import terminal
+
+    timed = f"{result.n_done:,} of {result.n_shapes:,} shapes timed"
+    if result.is_complete:
+        terminal.result(f"{timed}. Fit them: simserve calibrate {gpu} --from {table} --out mine")
+        terminal.message(f"wrote {table}")
+    else:
+        terminal.result(f"{timed}: time is up. Run the same command again to go on, or give more --minutes.")
+        terminal.message(f"wrote {partial}, which is not complete")
+    terminal.warnings(f"{op}: {n:,} shapes left out: {reason}" for (op, reason), n in result.not_timed.items())
+    if result.n_unsteady:
+        rule = f"{result.n_unsteady:,} medians are uncertain by more than {UNSTEADY_FRAC:.0%}"
+        terminal.warnings([f"{rule}: stop other work on the card, and lock its clocks (nvidia-smi --lock-gpu-clocks)"])
