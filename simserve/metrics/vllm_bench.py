@@ -118,11 +118,12 @@ def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seco
     for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if first == stop:
             continue
-        row = first - 1 + np.searchsorted(rows.start_s[first:stop], edges_s, side="right")
-        begun = row >= first
-        row = row[begun]
-        n_before = upto[row] - members[row] * rows.n_steps[row] - (upto[first - 1] if first else 0)
-        before_edge[begun] += n_before + members[row] * _steps_before(rows, row, edges_s[begun])
+        for piece in large.pieces(len(edges_s)):
+            row = first - 1 + np.searchsorted(rows.start_s[first:stop], edges_s[piece], side="right")
+            begun = row >= first
+            row, edge_s = row[begun], edges_s[piece][begun]
+            n_before = upto[row] - members[row] * rows.n_steps[row] - (upto[first - 1] if first else 0)
+            before_edge[piece][begun] += n_before + members[row] * _steps_before(rows, row, edge_s)
     return np.diff(before_edge).astype(np.float64)
 
 

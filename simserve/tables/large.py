@@ -4,6 +4,7 @@ A run of millions of requests has more rows than fit in memory. Its arrays are b
 of each piece are released after it. The files have no name, so nothing remains of a run that is killed.
 """
 
+import ctypes
 import gc
 import mmap
 import os
@@ -165,9 +166,12 @@ def release() -> None:
 
 
 def collect() -> None:
-    """Free the files of arrays that only reference cycles hold, as those of a finished engine."""
+    """Free what only reference cycles hold, as the files of a finished engine, and give freed memory back."""
     if _maps:
         gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+        if trim is not None:
+            trim(0)  # the GNU C library keeps freed memory between pieces that are in use
 
 
 Parts = dict[int, list[tuple[int, int, int]]]
@@ -299,6 +303,7 @@ def _reserve(file: BinaryIO, n_bytes: int) -> None:
 
 def _write(file: int, content: bytes | bytearray) -> None:
     """Write all bytes; the system may take them in several parts."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(file, left) :]
+    n_written = 0
+    with memoryview(content) as view:  # released at once: the buffer is cleared next
+        while n_written < len(content):
+            n_written += os.write(file, view[n_written:])
