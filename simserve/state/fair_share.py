@@ -152,7 +152,7 @@ class ByService(Lines[str]):
             return None
         counters, head = self._counters, self._first()
         at, pace = counters[head], counters.per_step(head) * most_tokens
-        paces = [(counters[tenant], counters.per_step(tenant)) for tenant in self._lines]
+        paces = [(counters[tenant], counters.per_step(tenant)) for tenant in self._lines if tenant != head]
         caught_up = [(other - at) / (pace - slower) for other, slower in paces if slower < pace]
         return max(int(min(caught_up)) - 1, 1) if caught_up else None
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Generic, Protocol, SupportsIndex, TypeVar
 
 from simserve.state.request import Request
@@ -88,21 +88,15 @@ class Lines(ABC, Generic[Key]):
 
     def append(self, request: Request) -> None:
         """Add an arrival: after all of its line that arrived earlier."""
-        line, n_after = self._line(request), 0
-        for other in reversed(line):
-            if came_at(other) < came_at(request):
-                break
-            n_after += 1
+        line, at = self._line(request), came_at(request)
+        n_after = sum(1 for _ in takewhile(lambda other: came_at(other) > at, reversed(line)))
         line.insert(len(line) - n_after, request)
         self._n += 1
 
     def appendleft(self, request: Request) -> None:
         """Requeue a preempted request: before all of its line that arrived later."""
-        line, n_before = self._line(request), 0
-        for other in line:
-            if came_at(other) > came_at(request):
-                break
-            n_before += 1
+        line, at = self._line(request), came_at(request)
+        n_before = sum(1 for _ in takewhile(lambda other: came_at(other) < at, line))
         line.insert(n_before, request)
         self._n += 1
 
@@ -161,9 +155,10 @@ class ByPriority(Lines[int]):
     def may_lead(self, request: Request) -> bool:
         """Return whether it has a better priority than all waiting requests, or came before the first of the best: a
         request from another replica may have."""
-        if not self._priorities or request.priority != self._priorities[0]:
-            return not self._priorities or request.priority < self._priorities[0]
-        return came_at(request) < came_at(self._lines[request.priority][0])
+        if not self._priorities:
+            return True
+        first = self[0]
+        return (request.priority, came_at(request)) < (first.priority, came_at(first))
 
     def _line_of(self, request: Request) -> int:
         return request.priority

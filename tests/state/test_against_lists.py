@@ -221,6 +221,12 @@ def test_a_new_request_holds_nothing() -> None:
     assert (*counts, request.n_preemptions, request.preempted_at_ps, request.priority) == (0,) * 7
 
 
+def test_a_view_of_which_nothing_is_said_is_of_an_idle_replica_at_the_start() -> None:
+    view = ReplicaView((), (), (), 100, SIZE, 99)
+    assert (view.now_ps, view.n_decoding, view.n_running, view.free_blocks, view.just_preempted) == (0, 0, 0, 0, False)
+    assert view.decode_tokens == 1
+
+
 @dataclass
 class Load:
     """A view of a member that only counts its requests."""
@@ -238,7 +244,7 @@ def test_the_least_busy_is_that_of_a_look_at_all(seed: int) -> None:
     views.watch = lambda: watched.append(1)
     for _ in range(150):
         numbers = [load.n_outstanding for load in loads]
-        assert views.least_busy() == least_busy(views) == numbers.index(min(numbers))
+        assert views.least_busy() == least_busy(views) == least_busy(loads) == numbers.index(min(numbers))  # type: ignore[arg-type]
         assert len(views._heap) <= 5 * len(loads)
         for load in rng.sample(loads, rng.randint(0, len(loads))):
             load.n_outstanding = max(0, load.n_outstanding + rng.choice([-2, -1, 1, 1]))

@@ -1,5 +1,6 @@
 """Queues of requests that may pass each other, compared with a list that is sorted every time."""
 
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -20,28 +21,167 @@ def request(row: int, *, priority: int = 0, tenant: str = "", prompt_tokens: int
 def test_by_priority_is_what_sorting_gives_whoever_comes_goes_or_comes_back(seed: int) -> None:
     rng = Random(seed)
     queue, naive, gone = ByPriority(), list[Request](), list[Request]()
-    for row in range(300):
-        what = rng.random()
+    for row in rng.sample(range(300), 200):  # some were handed over late
+        what, new = rng.random(), request(row, priority=rng.randrange(-2, 3))
+        assert queue.may_lead(new) == (sorted([*naive, new], key=by_priority)[0] is new)
         if what < 0.5 or not naive:
-            naive.append(request(row, priority=rng.randrange(-2, 3)))
-            queue.append(naive[-1])
+            naive.append(new)
+            queue.append(new)
         elif what < 0.75:
             gone.append(queue.popleft())
-            naive.remove(gone[-1])
+            assert gone[-1] is naive.pop(0)
         elif what < 0.9 and gone:
             naive.append(gone.pop(rng.randrange(len(gone))))
             queue.appendleft(naive[-1])
         else:
             queue.remove(naive.pop(rng.randrange(len(naive))))
-        naive.sort(key=lambda each: (each.priority, came_at(each)))
+        naive.sort(key=by_priority)
         assert list(queue) == naive
         assert len(queue) == len(naive)
         assert all(each in queue for each in naive)
         assert not any(each in queue for each in gone)
-        better = request(10**6, priority=naive[0].priority - 1 if naive else 0)
-        assert queue.may_lead(better)
-        assert not naive or not queue.may_lead(request(10**6, priority=naive[0].priority))
-        assert not naive or queue.may_lead(request(-1, priority=naive[0].priority))  # handed over late
+        assert "no request" not in queue
+
+
+def by_priority(request: Request) -> tuple[int, tuple[int, int]]:
+    return request.priority, came_at(request)
+
+
+WEIGHTS = {"a": 2.0, "b": 0.5}
+"""Those of tenants; sums of shares are exact."""
+
+
+@dataclass
+class Shares:
+    """Tenants' service token by token, and their waiting requests in a list."""
+
+    served: dict[str, float] = field(default_factory=lambda: dict.fromkeys("abcd", 0.0))
+    decoding: list[Request] = field(default_factory=list)
+    waiting: list[Request] = field(default_factory=list)
+    new: list[Request] = field(default_factory=list)
+    """Arrivals that are not queued yet."""
+    last: str | None = None
+    """Tenant of the last request that left the queue."""
+
+    def serve(self, tenant: str, tokens: float) -> None:
+        self.served[tenant] += tokens / WEIGHTS.get(tenant, 1.0)
+
+    def step(self, most_tokens: int = 1, fast: str = "") -> None:
+        """Give each decoding request a token, or those of one tenant the most."""
+        for each in self.decoding:
+            self.serve(each.tenant, 2.0 * (most_tokens if each.tenant == fast else 1))
+
+    def arrive(self, request: Request) -> None:
+        (self.waiting if self.has(request.tenant) else self.new).append(request)
+
+    def has(self, tenant: str) -> bool:
+        """Return whether a request of a tenant waits."""
+        return any(each.tenant == tenant for each in self.waiting)
+
+    def settle(self) -> None:
+        """Queue the arrivals; a tenant that had none waiting has no credit."""
+        for each in sorted(self.new, key=came_at):
+            least = [self.served[other.tenant] for other in self.waiting]
+            if not least and self.last is not None:
+                least = [self.served[self.last]]
+            if least and not self.has(each.tenant):
+                self.served[each.tenant] = max(self.served[each.tenant], min(least))
+            self.waiting.append(each)
+        self.new = []
+
+    def leave(self, request: Request) -> None:
+        if request in self.new:
+            self.new.remove(request)
+        else:
+            self.waiting.remove(request)
+            self.last = request.tenant
+
+    def order(self) -> list[Request]:
+        """Return the waiting requests, each charged before the next is chosen, and arrivals behind them."""
+        served, rest, result = {**self.served}, sorted(self.waiting, key=came_at), list[Request]()
+        while rest:
+            tenant = min(rest, key=lambda each: (served[each.tenant], came_at(each))).tenant
+            result.append(next(each for each in rest if each.tenant == tenant))
+            rest.remove(result[-1])
+            charged = 0 if result[-1].n_preemptions else result[-1].prompt_tokens
+            served[tenant] += charged / WEIGHTS.get(tenant, 1.0)
+        return result + self.new
+
+    def changes_in(self, most_tokens: int, horizon: int) -> int | None:
+        """Return the first step after which another tenant has the head, if that one gets the most tokens a step."""
+        ahead = replace(self, served={**self.served})
+        head = self.order()[0]
+        for n in range(1, horizon):
+            ahead.step(most_tokens, head.tenant)
+            if ahead.order()[0] is not head:
+                return n
+        return None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_by_service_is_what_a_list_gives(seed: int) -> None:
+    rng, shares = Random(seed), Shares()
+    counters = TokenCounters(1.0, 2.0, WEIGHTS)
+    queue, gone, n_steps = ByService(counters), list[Request](), 0
+    for row in rng.sample(range(200), 100):
+        what = rng.choice(["arrive"] * 4 + ["admit", "admit", "give up", "preempt", "advance", "settle"])
+        new = request(row, tenant=rng.choice("abcd"), prompt_tokens=rng.choice([2, 40]))
+        own = [each for each in shares.waiting if each.tenant == new.tenant]
+        assert queue.may_lead(new) == all(came_at(new) < came_at(each) for each in own)
+        if what == "arrive":
+            queue.append(new)
+            shares.arrive(new)
+        elif what == "admit" and len(queue):
+            shares.settle()
+            admitted = queue.popleft()
+            assert admitted is shares.order()[0]
+            shares.leave(admitted)
+            shares.serve(admitted.tenant, 2.0 + (0 if admitted.n_preemptions else admitted.prompt_tokens))
+            counters.admit(admitted)
+            if rng.random() < 0.3:
+                counters.leave(admitted)  # its first token is its last
+            else:
+                counters.join(admitted)
+                shares.decoding.append(admitted)
+        elif what == "give up" and len(queue):
+            gone.append(rng.choice(shares.order()))
+            queue.remove(gone[-1])
+            shares.leave(gone[-1])
+        elif what == "preempt" and shares.decoding:
+            preempted = shares.decoding.pop(rng.randrange(len(shares.decoding)))
+            counters.leave(preempted)
+            preempted.n_preemptions += 1
+            queue.appendleft(preempted)
+            shares.waiting.append(preempted)
+        elif what == "advance":
+            n = rng.randint(1, 5)
+            n_steps += n
+            counters.advance(n)
+            for _ in range(n):
+                shares.step()
+        elif what == "settle":
+            queue.settle()
+            shares.settle()
+        assert (list(queue), len(queue)) == (shares.order(), len(shares.order()))
+        assert all(each in queue for each in shares.order())
+        assert not any(each in queue for each in [*gone, *shares.decoding])
+        assert "no request" not in queue
+        assert {tenant: counters[tenant] for tenant in "abcd"} == shares.served
+        assert counters.step == n_steps
+        if shares.waiting:
+            steps_keep_the_head(queue, shares, rng.choice([1, 1, 3]))
+
+
+def steps_keep_the_head(queue: ByService, shares: Shares, most_tokens: int) -> None:
+    """Hold that another tenant comes first after the steps of the queue, and not much later."""
+    n, horizon = queue.steps_in_order(*[most_tokens][: most_tokens - 1]), 60
+    change = shares.changes_in(most_tokens, horizon)
+    if n is None:
+        assert change is None
+    else:
+        assert n >= 1
+        assert n >= (change or horizon) - 2
+        assert n == 1 or change is None or n < change
 
 
 def test_an_empty_queue_has_no_head() -> None:

@@ -1,7 +1,10 @@
 """The O(1) sum of remaining tokens equals the sum over the members, after any joins and leaves."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from heapq import heapify
+from random import Random
+from unittest.mock import Mock
+
+import pytest
 
 from simserve.state.remaining import RemainingTokens
 from simserve.state.request import Request
@@ -23,38 +26,45 @@ def test_a_member_counts_as_the_limit_until_it_has_come_down_to_it() -> None:
     assert totals == [4, 4, 4, 3, 2]
 
 
-@given(st.data(), st.integers(1, 20))
-def test_the_sums_are_those_of_a_loop(data: st.DataObject, limit: int) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_the_sums_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, tidied = Random(seed), Mock(side_effect=heapify)
+    monkeypatch.setattr("simserve.state.remaining.heapify", tidied)
+    limit, longest = rng.randint(1, 20), rng.choice([60, 2000])
     remaining = RemainingTokens(limit)
     left: dict[Request, int] = {}
-    for row in range(data.draw(st.integers(1, 40))):
-        move = data.draw(st.sampled_from(["join", "join", "leave", "advance", "accept"]))
+    moves = rng.choice([["join", "join", "leave", "advance", "accept"], ["join"] * 9 + ["leave"] * 9 + ["advance"]])
+    for row in range(n_moves := 300):
+        move, member = rng.choice(moves), rng.choice([*left, None])
         if move == "join":
-            emitted = data.draw(st.integers(0, 5))
-            member = request(row, emitted + data.draw(st.integers(1, 60)), emitted, data.draw(st.integers(1, 3)))
+            emitted = rng.randint(0, 5)
+            member = request(row, emitted + rng.randint(1, longest), emitted, rng.randint(1, 3))
             remaining.join(member)
             left[member] = member.max_tokens - emitted
-        elif move == "leave" and left:
-            member = data.draw(st.sampled_from(list(left)))
+        elif move == "advance":
+            n_steps = rng.randint(0, min([30, *left.values()]))
+            remaining.advance(n_steps)
+            left = {each: n - n_steps for each, n in left.items()}
+        elif member is not None and move == "leave":
             remaining.leave(member)
             del left[member]
-        elif move == "advance":
-            n_steps = data.draw(st.integers(0, min([30, *left.values()])))
-            remaining.advance(n_steps)
-            left = {member: n - n_steps for member, n in left.items()}
-        elif move == "accept" and left:
-            member = data.draw(st.sampled_from(list(left)))
-            n_tokens = data.draw(st.integers(0, left[member]))
+            assert member not in remaining
+        elif member is not None and move == "accept":
+            n_tokens = rng.randint(0, left[member])
             remaining.accept(member, n_tokens)
             left[member] -= n_tokens
         out = {member: member.max_tokens - n for member, n in left.items()}
         assert remaining.total == sum(min(n, limit) for n in left.values())
         assert remaining.sums() == (sum(out.values()), sum(member.max_tokens for member in left))
         assert len(remaining) == len(left)
+        assert all(each in remaining for each in left)
+        days = {n for n in left.values() if n > limit}
+        assert len(remaining._due) <= 2 * len(days) + 64  # those who leave early leave little behind
         assert all(remaining.emitted_tokens(member) == n for member, n in out.items())
         if left:
             order = sorted(left, key=lambda member: (out[member], -member.prompt_tokens, -list(left).index(member)))
             assert remaining.fewest_tokens() is order[0]
+    assert tidied.call_count <= n_moves / 64
 
 
 def test_who_leaves_early_leaves_nothing_behind() -> None:
@@ -65,4 +75,5 @@ def test_who_leaves_early_leaves_nothing_behind() -> None:
         remaining.advance(1)
         remaining.leave(member)
     assert remaining.total == 0
-    assert len(remaining._due) <= 65
+    assert len(remaining._due) <= 64
+    assert remaining.step == 1000

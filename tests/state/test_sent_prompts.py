@@ -1,13 +1,14 @@
 """Record of a router's own sends, compared with plain lists."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import overload
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
 from simserve.state.request import Request
-from simserve.state.sent_prompts import SentPrompts
+from simserve.state.sent_prompts import OwnSends, SentPrompts
 
 BLOCK_TOKENS = 4
 
@@ -65,15 +66,16 @@ def test_no_id_of_the_answer_is_looked_at() -> None:
     assert sent.found_tokens(request) == 8
 
 
-@given(
-    st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=6), st.integers(1, 30)), max_size=30), st.integers(0, 12)
-)
-def test_it_agrees_with_plain_lists(branches: list[tuple[list[int], int]], most_ids: int) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_it_agrees_with_plain_lists(seed: int) -> None:
+    rng = Random(seed)
+    most_ids = rng.randint(0, 12)
     names: dict[tuple[int, ...], int] = {}
     sent = SentPrompts(BLOCK_TOKENS, most_ids)
     by_age: list[int] = []
     """Ids, the next to forget first."""
-    for branch, prompt_tokens in branches:
+    for _ in range(40):
+        branch, prompt_tokens = [rng.randint(0, 1) for _ in range(rng.randint(0, 6))], rng.randint(1, 30)
         chain = [names.setdefault(tuple(branch[: n + 1]), len(names)) for n in range(len(branch))]
         mine = chain[: prompt_tokens // BLOCK_TOKENS]
         n_found = 0
@@ -85,3 +87,39 @@ def test_it_agrees_with_plain_lists(branches: list[tuple[list[int], int]], most_
         by_age = [block for block in by_age if block not in mine] + mine[::-1]
         by_age = by_age[max(len(by_age) - most_ids, 0) :]
         assert len(sent) == len(by_age)
+
+
+@dataclass
+class View:
+    """A member with a KV cache of 48 tokens."""
+
+    id: int = 0
+    block_tokens: int | None = BLOCK_TOKENS
+    total_blocks: int = 6
+    block_size: int = 8
+
+
+@pytest.mark.parametrize(
+    ("view", "most_tokens", "n_held"),
+    [(View(), None, 12), (View(), 20, 5), (View(), 100, 20), (View(block_tokens=None), None, 0), (View(), 0, 0)],
+)
+def test_a_record_is_as_large_as_the_cache_or_as_asked(view: View, most_tokens: int | None, n_held: int) -> None:
+    sent = SentPrompts.of(view, most_tokens)  # type: ignore[arg-type]
+    long = prompt(range(20), 80)
+    long.chains[1] = range(80)  # type: ignore[index]
+    sent.add(long)
+    assert (len(sent), sent.found_tokens(long)) == (n_held, n_held * BLOCK_TOKENS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_member_keeps_its_record_while_it_is_there(seed: int) -> None:
+    rng, own, sent = Random(seed), OwnSends(None), dict[int, int]()
+    for _ in range(40):
+        present = rng.sample(range(5), rng.randint(0, 5)) if rng.random() < 0.5 else list(sent)
+        sent = {member: sent.get(member, 0) for member in present}
+        records = own.of([View(member) for member in present])  # type: ignore[misc]
+        assert [len(record) for record in records] == list(sent.values())
+        for member, record in zip(present, records, strict=True):
+            if rng.random() < 0.5 and sent[member] < 12:
+                record.add(prompt(range(20), (sent[member] + 1) * BLOCK_TOKENS))
+                sent[member] += 1
