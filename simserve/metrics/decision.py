@@ -60,7 +60,7 @@ def beyond_warning(beyond_frac: float | None, load: str = "the load") -> list[st
 
 def probability(chance: float) -> str:
     """Return a whole percentage; never 0% or 100%."""
-    return "<1%" if chance < 0.005 else ">99%" if chance > 0.995 else f"{chance:.0%}"
+    return "<1%" if chance <= 0.005 else ">99%" if chance >= 0.995 else f"{chance:.0%}"
 
 
 def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simserve.metrics.decision import decide
+from simserve.metrics.decision import Decision, beyond_warning, decide, probability, wilson, within_capacity
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,49 @@ def test_a_growing_queue_misses_in_time_and_one_at_capacity_is_never_met() -> No
     assert decide((0.995, 1.0), 0.99, queue="growing", load_off_frac=0.2) == "edge"
     assert decide((0.995, 1.0), 0.99, queue="critical") == "edge"
     assert decide((0.9, 0.95), 0.99, queue="critical") == "missed"
+
+
+@pytest.mark.parametrize("off_frac", [-0.05, 0.05])
+def test_a_load_off_by_as_much_as_is_tolerated_decides(off_frac: float) -> None:
+    assert decide((0.995, 1.0), 0.99, load_off_frac=off_frac) == "met"
+    assert decide((0.9, 0.95), 0.99, load_off_frac=off_frac) == "missed"
+
+
+@pytest.mark.parametrize(
+    ("decision", "beyond_frac", "result"),
+    [
+        ("met", None, "met"),
+        ("met", 0.05, "met"),
+        ("met", 0.0501, "edge"),
+        ("met", 0.9499, "edge"),
+        ("met", 0.95, "missed"),
+        ("edge", 0.5, "edge"),
+        ("edge", 1.0, "missed"),
+        ("missed", 0.5, "missed"),
+        ("missed", 0.0, "missed"),
+    ],
+)
+def test_a_load_that_may_be_beyond_capacity_is_not_met(
+    decision: Decision, beyond_frac: float | None, result: str
+) -> None:
+    assert within_capacity(decision, beyond_frac) == result
+    warnings = beyond_warning(beyond_frac, "this load")
+    assert len(warnings) == (beyond_frac is not None and beyond_frac > 0.05)
+    for text in warnings:
+        assert text.startswith("this load is beyond capacity")
+        assert ("so the queue grows" in text) == ((beyond_frac or 0) >= 0.95)
+
+
+def test_no_probability_is_called_certain() -> None:
+    chances = [0.0, 0.005, 0.0051, 0.012, 0.5, 0.9949, 0.995, 1.0]
+    assert [*map(probability, chances)] == ["<1%", "<1%", "1%", "1%", "50%", "99%", ">99%", ">99%"]
+
+
+def test_an_interval_of_wilson_has_the_shares_that_the_observed_one_is_likely_under() -> None:
+    """Its ends are the shares of which the observed one is `quantile` standard errors away."""
+    for frac, n in ((0.3, 10), (0.9, 50.5), (0.99, 400)):
+        low, high = wilson(frac, n, 1.96)
+        assert low < frac < high
+        for end in (low, high):
+            assert (frac - end) ** 2 == pytest.approx(1.96**2 * end * (1 - end) / n)
+    assert [*wilson(1.0, 20, 2.0), *wilson(0.0, 20, 2.0)] == pytest.approx([20 / 24, 1.0, 0.0, 4 / 24])

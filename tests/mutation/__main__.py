@@ -266,7 +266,7 @@ class Mutation(SameCases):
                 self._told.flush()
             else:
                 usual_s = sum(self._cpu_s[item.nodeid] for item in session.items)
-                most_s = int(20 + 3 * usual_s)  # a fault that makes the code run on is caught
+                most_s = int(5 + 3 * usual_s)  # a fault that makes the code run on is caught
                 resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
                 if not self.tried[number].is_put_in_place():
                     os.execv(sys.executable, [sys.executable, "-m", "tests.mutation", *self.again, f"--fault={number}"])
