@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.backlog import n_in_system
-from simserve.metrics.steadiness import Steadiness, backlog_by_thirds, steadiness
+from simserve.metrics.steadiness import Steadiness, _grows, backlog_by_thirds, steadiness
 from simserve.metrics.window import Window, measured_window
 from simserve.tables.columns import Categorical, Columns, Floats
 from tests.metrics.stories import BLOCKED, STATUS
@@ -161,3 +161,55 @@ def test_the_backlog_counts_who_was_there_before_the_window() -> None:
     requests = requests_of(np.array([0.0, 1.0, 19.0]), np.array([5.0, 15.0, 40.0]))
     # [10, 19]: the second is there until 15, the third never for any time
     assert backlog_by_thirds(requests, window(requests, 10.0)) == pytest.approx((1.0, 2 / 3, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("backlog", "n_arrived", "grows"),
+    [
+        ((10, 15, 20), 500, True),
+        ((10, 15, 19.9), 500, False),  # by less than ten requests
+        ((10, 20, 30), 1000, True),
+        ((10, 20, 29.9), 1000, False),  # by less than 2% of the arrivals
+        ((10, 20, 25), 100, True),
+        ((10, 20, 24.9), 100, False),  # it levels off
+        ((10, 10, 20), 100, False),
+        ((20, 25, 30), 100, True),
+        ((20.1, 25, 30.1), 100, False),  # by less than half
+    ],
+)
+def test_a_backlog_grows_that_rises_by_enough_and_goes_on(
+    backlog: tuple[float, float, float], n_arrived: int, grows: bool
+) -> None:
+    assert _grows(backlog, n_arrived) is grows
+
+
+@pytest.mark.parametrize(
+    ("n", "n_effective", "free_frac", "state"),
+    [
+        (63, 63.0, 1.0, "undetermined"),
+        (64, 20.0, 0.5, "steady"),
+        (64, 19.9, 0.5, "undetermined"),
+        (64, 5.0, 0.9, "steady"),
+        (64, 5.0, 0.89, "undetermined"),
+        (64, 5.0, 0.0701, "undetermined"),
+        (64, 5.0, 0.07, "critical"),
+        (40_000, 5.0, 0.035, "critical"),  # 7 over the root of the requests
+        (40_000, 5.0, 0.0351, "undetermined"),
+    ],
+)
+def test_the_state_follows_from_independent_requests_and_free_time(
+    n: int, n_effective: float, free_frac: float, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simserve.metrics.steadiness.inefficiency", lambda values: len(values) / n_effective)
+    monkeypatch.setattr("simserve.metrics.steadiness._free_frac", lambda *_: free_frac)
+    monkeypatch.setattr("simserve.metrics.steadiness.backlog_by_thirds", lambda *_: (1.0, 1.0, 1.0))
+    columns = {"n_in_system": np.zeros(n)}
+    for ends_with, duration_s, expected in (
+        ("last arrival", 9.0, state),
+        ("last finish", 9.0, "undetermined"),
+        ("last arrival", np.nan, "undetermined"),
+    ):
+        window = Window(0.0, 9.0, duration_s, ends_with, np.ones(n, np.bool_))
+        result = steadiness(columns, {}, window, [0])
+        assert (result.state, result.free_frac) == (expected, free_frac)
+        assert result.n_effective == pytest.approx(n_effective)
