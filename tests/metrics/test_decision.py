@@ -2,7 +2,7 @@
 
 import pytest
 
-from simserve.metrics.decision import Decision, beyond_warning, decide, probability, wilson, within_capacity
+from simserve.metrics.decision import SURE_FRAC, Decision, beyond_warning, decide, probability, wilson, within_capacity
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_load_off_by_as_much_as_is_tolerated_decides(off_frac: float) -> None:
     ("decision", "beyond_frac", "result"),
     [
         ("met", None, "met"),
-        ("met", 0.05, "met"),
+        ("met", 1 - SURE_FRAC, "met"),
         ("met", 0.0501, "edge"),
         ("met", 0.9499, "edge"),
         ("met", 0.95, "missed"),
@@ -69,7 +69,7 @@ def test_a_load_that_may_be_beyond_capacity_is_not_met(
 ) -> None:
     assert within_capacity(decision, beyond_frac) == result
     warnings = beyond_warning(beyond_frac, "this load")
-    assert len(warnings) == (beyond_frac is not None and beyond_frac > 0.05)
+    assert len(warnings) == (beyond_frac is not None and beyond_frac > 1 - SURE_FRAC)
     for text in warnings:
         assert text.startswith("this load is beyond capacity")
         assert ("so the queue grows" in text) == ((beyond_frac or 0) >= 0.95)

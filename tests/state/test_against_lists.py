@@ -1,6 +1,6 @@
 """Counts that are kept as aggregates equal those of a plain list of requests, whatever joins, leaves and steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -20,17 +20,33 @@ SIZE = 4
 
 @st.composite
 def layouts(draw: st.DrawFn) -> LayerBlocks:
-    """Draw up to two groups with a window or chunk, and perhaps states, beside a full group."""
+    """Draw up to two groups with a window or chunk, and perhaps states, beside a full group; perhaps with a draft."""
+    most_chunk = draw(st.none() | st.integers(1, 9))
+    draft = model(draw, draw(st.sampled_from([2, 4, 8])), most_chunk) if draw(st.booleans()) else None
+    return replace(model(draw, SIZE, most_chunk), n_states=draw(st.integers(0, 2)), draft=draft)
+
+
+def model(draw: st.DrawFn, size: int, most_chunk: int | None) -> LayerBlocks:
     group = st.builds(LayerGroup, st.sampled_from(["windowed", "chunked"]), st.just(1), st.integers(1, 13))
     windows = tuple(draw(st.lists(st.tuples(group, st.integers(1, 2)), max_size=2)))
     n_growing = draw(st.integers(1, 2)) + sum(n_parts for _, n_parts in windows)
-    most_chunk = draw(st.none() | st.integers(1, 9))
-    return LayerBlocks(SIZE, n_growing, windows, draw(st.integers(0, 2)), most_chunk)
+    return LayerBlocks(size, n_growing, windows, 0, most_chunk)
 
 
-def blocks(tokens: int) -> int:
+def models(layers: LayerBlocks) -> list[LayerBlocks]:
+    """Return the blocks of a model, and those of its draft."""
+    return [layers] if layers.draft is None else [layers, layers.draft]
+
+
+def blocks(tokens: int, size: int = SIZE) -> int:
     """Return the blocks that so many tokens lie in."""
-    return len({token // SIZE for token in range(tokens)})
+    return len({token // size for token in range(tokens)})
+
+
+def filled(layers: LayerBlocks | None, n_tokens: int) -> int:
+    """Return the blocks that all layers take for tokens."""
+    each = models(layers) if layers else [LayerBlocks(SIZE)]
+    return sum(one.n_growing * blocks(n_tokens, one.block_size) for one in each)
 
 
 def kept(group: LayerGroup, n_tokens: int) -> set[int]:
@@ -43,37 +59,60 @@ def kept(group: LayerGroup, n_tokens: int) -> set[int]:
 
 def held(layers: LayerBlocks, n_tokens: int) -> int:
     """Return the blocks of a request, counted one by one: a window frees a block when all of its tokens are."""
-    total = layers.n_whole * blocks(n_tokens) + (layers.n_states if n_tokens else 0)
-    for group, n_parts in layers.windows:
-        first = min(kept(group, n_tokens), default=n_tokens)
-        total += n_parts * (blocks(n_tokens) - first // SIZE)
+    total = filled(layers, n_tokens) + (layers.n_states if n_tokens else 0)
+    for one in models(layers):
+        for group, n_parts in one.windows:
+            total -= n_parts * (min(kept(group, n_tokens), default=n_tokens) // one.block_size)
     return total
 
 
+@settings(max_examples=40)
 @given(layouts(), st.integers(0, 40), st.integers(1, 12))
 def test_blocks_of_groups_are_those_of_their_tokens(layers: LayerBlocks, n_tokens: int, n_next: int) -> None:
     assert layers.held(n_tokens) == held(layers, n_tokens)
-    begun = layers.n_growing * (blocks(n_tokens + n_next) - blocks(n_tokens)) + (0 if n_tokens else layers.n_states)
+    begun = filled(layers, n_tokens + n_next) - filled(layers, n_tokens) + (0 if n_tokens else layers.n_states)
     assert layers.begun(n_tokens, n_next) == begun
     pool = KvPool(1000, SIZE, layers)
     assert pool.blocks_for(n_tokens) == held(layers, n_tokens)
     assert pool.blocks_in_step(n_tokens, n_next) == held(layers, n_tokens) + begun
-    assert pool.most_blocks(n_tokens) == layers.most(n_tokens)
+    assert pool.most_blocks(n_tokens) == layers.most(n_tokens) == OracleLayers(SIZE, layers).most(n_tokens)
 
 
+@settings(max_examples=40)
 @given(layouts(), st.integers(1, 40), st.integers(1, 9))
 def test_no_cut_of_a_prompt_takes_more_than_the_most(layers: LayerBlocks, n_tokens: int, chunk: int) -> None:
     chunk = min(chunk, layers.most_chunk or n_tokens)
     peaks = [held(layers, at) + layers.begun(at, min(chunk, n_tokens - at)) for at in range(0, n_tokens, chunk)]
-    assert max(peaks) <= layers.most(n_tokens) <= layers.n_growing * blocks(n_tokens) + layers.n_states
+    assert max(peaks) <= layers.most(n_tokens) <= filled(layers, n_tokens) + layers.n_states
 
 
+@settings(max_examples=40)
 @given(layouts(), st.integers(0, 60))
 def test_the_longest_request_fits_and_one_more_block_does_not(layers: LayerBlocks, n_blocks: int) -> None:
-    longest = layers.longest(n_blocks)
-    assert longest % SIZE == 0
+    longest, size = layers.longest(n_blocks), min(one.block_size for one in models(layers))
+    assert longest % size == 0
     assert longest == 0 or layers.most(longest) <= n_blocks
-    assert longest >= 1 << 40 or layers.most(longest + SIZE) > n_blocks
+    assert longest >= 1 << 40 or layers.most(longest + size) > n_blocks
+
+
+@settings(max_examples=40)
+@given(layouts(), st.integers(0, 60), st.integers(0, 20))
+def test_the_next_drop_is_that_of_a_look_at_each_token(layers: LayerBlocks, n_tokens: int, n_ids: int) -> None:
+    """A block leaves a window with the last of its tokens; it has an id if all of them have."""
+    id_tokens = min(one.block_size for one in models(layers))
+
+    def gone(at: int) -> set[tuple[int, int, int]]:
+        return {
+            (place, which, block)
+            for place, one in enumerate(models(layers))
+            for which, (group, _) in enumerate(one.windows)
+            for block in range(min(kept(group, at), default=at) // one.block_size)
+            if (block + 1) * one.block_size <= n_ids * id_tokens
+        }
+
+    now = gone(n_tokens)
+    later = (at for at in range(n_tokens + 1, max(n_tokens, n_ids * id_tokens) + 30) if gone(at) != now)
+    assert layers.next_drop(n_tokens, n_ids) == next(later, None)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -183,11 +222,11 @@ class Found:
 def test_a_view_counts_blocks_as_lists_do(
     layers: LayerBlocks | None, prompt: int, emitted: int, n_found: int, n_tokens: int
 ) -> None:
-    most = OracleLayers(SIZE, layers).most
-    n_growing, n_states = (layers.n_growing, layers.n_states) if layers else (1, 0)
+    most, n_states = OracleLayers(SIZE, layers).most, layers.n_states if layers else 0
+    sizes = [one.block_size for one in models(layers)] if layers else [SIZE]
     request = Request(0, 0, prompt, 9)
     request.emitted_tokens = emitted
-    n_found = min(n_found, (prompt - 1) // SIZE) * SIZE
+    n_found = min(n_found, (prompt - 1) // max(sizes)) * max(sizes)
     request.finder = Found(n_found, 3)
     view = ReplicaView((), (), (), 100, SIZE, 99, layers=layers, finder=request.finder)
     left = prompt + emitted - n_found
@@ -196,12 +235,12 @@ def test_a_view_counts_blocks_as_lists_do(
     assert view.blocks_to_admit(request) == most(n_found + left, n_found) + 3
     assert view.blocks_to_admit(request, n_tokens) == most(n_found + n_tokens, n_found) + 3
     assert view.blocks_for(n_tokens) == most(n_tokens)
-    in_blocks = view.tokens_in(n_tokens) // SIZE
-    assert in_blocks * SIZE == view.tokens_in(n_tokens)
-    assert in_blocks * n_growing <= n_tokens < (in_blocks + 1) * n_growing
-    of_hit = view.tokens_of_hit(request) // SIZE
-    assert of_hit * SIZE == view.tokens_of_hit(request)
-    assert (of_hit - 1) * n_growing < 3 + n_states <= of_hit * n_growing
+    inside = view.tokens_in(n_tokens)
+    assert inside % min(sizes) == 0
+    assert filled(layers, inside) <= n_tokens < filled(layers, inside + min(sizes))
+    of_hit = view.tokens_of_hit(request)
+    assert of_hit % min(sizes) == 0
+    assert filled(layers, of_hit - min(sizes)) < 3 + n_states <= filled(layers, of_hit)
     assert view.missing_block(request) == 7
     request.finder, view.finder = None, None
     assert (view.missing_block(request), request.idle_hit_blocks, request.prefill_left_tokens) == (
@@ -211,7 +250,7 @@ def test_a_view_counts_blocks_as_lists_do(
     )
     assert view.blocks_to_admit(request, n_tokens) == most(n_tokens)
     request.prefilled_tokens = n_found
-    begun = n_growing * (blocks(n_found + n_tokens) - blocks(n_found)) + (0 if n_found else n_states)
+    begun = filled(layers, n_found + n_tokens) - filled(layers, n_found) + (0 if n_found else n_states)
     assert view.blocks_for_chunk(request, n_tokens) == begun
 
 

@@ -1,7 +1,7 @@
 """Cohorts hold, count and finish what a plain list of their members does, after any joins, leaves and steps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -67,7 +67,11 @@ class Members:
 
     def whole(self, n_tokens: int) -> int:
         """Return the blocks for tokens if no window freed any."""
-        return self.layers.n_growing * len({token // SIZE for token in range(n_tokens)}) + self.layers.n_states
+        total = self.layers.n_states
+        for each in (self.layers, self.layers.draft):
+            if each is not None:
+                total += each.n_growing * len({token // each.block_size for token in range(n_tokens)})
+        return total
 
     def held(self, each: Member, n_steps: int) -> int:
         """Return the blocks of a member in a step that comes after n_steps."""
@@ -89,7 +93,7 @@ class Members:
 
     def window_keys(self, n_steps: int = 0) -> list[int]:
         """Return the keys that lie in windows, by window."""
-        return [sum(group.keys(each.at(n_steps) + 1) for each in self.all) for group, _ in self.layers.windows]
+        return [sum(group.keys(each.at(n_steps) + 1) for each in self.all) for group, _, _ in self.layers.all_windows]
 
     def growth(self, n_steps: int) -> int:
         """Return the blocks held more in the last of n_steps."""
@@ -101,10 +105,10 @@ class Members:
 
     def leaves_ids(self, each: Member, n_steps: int) -> bool:
         """Return whether a window leaves a block with an id in the step that comes after n_steps."""
-        n_ids = ids_of(each.request)
-        for group, _ in self.layers.windows:
-            before, after = (group.first_kept(each.at(n)) // SIZE for n in (n_steps, n_steps + 1))
-            if before < after and before < n_ids:
+        n_tokens = ids_of(each.request) * self.layers.id_tokens
+        for group, _, size in self.layers.all_windows:
+            before, after = (group.first_kept(each.at(n)) // size for n in (n_steps, n_steps + 1))
+            if before < after and (before + 1) * size <= n_tokens:
                 return True
         return False
 
@@ -165,6 +169,9 @@ def grouped(rng: Random) -> Members:
 def speculative(rng: Random) -> Members:
     """Return an empty cohort with proposals."""
     layers, has_ids = layers_of(rng, rng.randint(0, 2)), rng.random() < 0.5
+    if rng.random() < 0.5:
+        draft = replace(layers_of(rng, rng.randint(0, 1)), block_size=rng.choice([2, 4, 8]), n_states=0)
+        layers = replace(layers, draft=draft)
     rates = tuple(rng.random() for _ in range(rng.randint(0, 3)))
     n_slots = len(rates) + rng.randint(1, 2)
     cohort = SpeculativeCohort(
@@ -312,7 +319,7 @@ class Walk:
                 held = [members.growth(i + 1) - members.freed(i) for i in range(n)]
                 assert cohort.keys_ahead(n).tolist() == [members.keys(i) for i in range(n)]
                 assert cohort.held_ahead(n).tolist() == held
-                windows = [members.window_keys(i) for i in range(n)] if members.layers.windows else []
+                windows = [members.window_keys(i) for i in range(n)] if members.layers.all_windows else []
                 assert cohort.window_keys_ahead(n).T.tolist() == (windows or [[]] * n)
                 assert cohort.tokens_of_next() == sum(each.at(1) - each.at() for each in members.all)
         assert cohort.blocks_to_grow(0) == 0
