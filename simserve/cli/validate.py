@@ -9,6 +9,7 @@ import typer
 
 from simserve.cli.run import AllowPlugin, AsJson
 from simserve.cli.validate_log import validate_log
+from simserve.cli.validate_public import validate_public
 
 if TYPE_CHECKING:
     from simserve.study.validate.serving import Campaign, ServingPoint, ServingRow
@@ -58,6 +59,13 @@ def validate(
     page: Annotated[
         Path | None, typer.Option("--page", metavar="HTML", help="Write a page of predicted against measured values.")
     ] = None,
+    public: Annotated[
+        Path | None,
+        typer.Option("--public", metavar="FOLDER", help="Folder of public runs and logs (docs/league.md)."),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--most", min=1, help="With --public: most runs of each data set, evenly spaced.")
+    ] = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,12 +73,20 @@ def validate(
     from simserve.allowed_modules import allow_modules
     from simserve.study.validate.settings import is_table_of_settings
 
+    if public is not None:
+        others: dict[str, Any] = {"ROWS": rows, "--scenario": scenario, "--kernels": kernels, "--campaign": campaign}
+        others |= {"--shortest-frac": shortest_frac, "--engine": engine, "--leave-out": leave_out}
+        _refuse("--public", [option for option, value in others.items() if value])
+        validate_public(public, most, requests_per_client, page, as_json=as_json)
+        return
+    if most is not None:
+        raise typer.BadParameter("is only for --public; leave it out", param_hint="--most")
     if scenario is not None:
         allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
         only_runs: dict[str, Any] = {"--kernels": kernels, "--campaign": campaign, "--engine": engine}
         only_runs |= {"--leave-out": leave_out, "--requests-per-client": requests_per_client}
         only_runs |= {"--shortest-frac": shortest_frac}
-        _refuse_with_scenario([option for option, value in only_runs.items() if value])
+        _refuse("--scenario", [option for option, value in only_runs.items() if value])
         if rows is None:
             raise typer.BadParameter("give a log of requests, or a result of vllm bench serve", param_hint="ROWS")
         validate_log(rows, scenario, page, as_json=as_json)
@@ -93,10 +109,10 @@ def validate(
     _validate_runs(_chosen(rows, engine), chosen, page, leave_out=leave_out, as_json=as_json)
 
 
-def _refuse_with_scenario(options: Sequence[str]) -> None:
-    if options:
-        rule = f"does not take {', '.join(options)}; leave them out"
-        raise typer.BadParameter(rule, param_hint="--scenario")
+def _refuse(option: str, others: Sequence[str]) -> None:
+    if others:
+        rule = f"does not take {', '.join(others)}; leave them out"
+        raise typer.BadParameter(rule, param_hint=option)
 
 
 def _refuse_with_settings(options: dict[str, Any]) -> None:

@@ -246,7 +246,8 @@ def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str,
         "confidence": CONFIDENCE,
         "latencies": {
             key: {
-                level: _interval(value, [r.latencies[key][level] for r in replays]) for level, value in levels.items()
+                level: prediction_interval(value, [r.latencies[key][level] for r in replays])
+                for level, value in levels.items()
             }
             for key, levels in run.latencies.items()
             if all(key in replay.latencies for replay in replays)
@@ -365,7 +366,7 @@ def _met(results: Results, residual: Mapping[str, float], frac: float = 1.0) -> 
     return met_by_goal(results.columns["requests"], nearer(slo), of_classes)
 
 
-def _interval(predicted: float | None, values: Sequence[float]) -> list[float] | None:
+def prediction_interval(predicted: float | None, values: Sequence[float]) -> list[float] | None:
     """Return the prediction interval of a percentile: Student's, for the logarithm of one more value."""
     if predicted is None or not predicted > 0 or not all(value > 0 for value in values):
         return None

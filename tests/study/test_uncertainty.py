@@ -10,7 +10,7 @@ from simserve import Scenario, simulate
 from simserve.report.headline import prediction
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.study import processes, uncertainty
-from simserve.study.uncertainty import _interval, predict, run_with_replays, spread_of
+from simserve.study.uncertainty import predict, prediction_interval, run_with_replays, spread_of
 from simserve.workload.load import Load, offered_load
 
 
@@ -184,8 +184,8 @@ def test_a_distortion_makes_steps_longer_by_its_factors() -> None:
 
 
 def test_an_interval_is_students_in_logs() -> None:
-    result = _interval(1.0, [0.8, 1.25])
+    result = prediction_interval(1.0, [0.8, 1.25])
     assert result is not None
     assert result[0] == pytest.approx(1 / result[1])
-    assert _interval(1.0, [1.1, 1.2, 1.3])[0] <= 1.0  # type: ignore[index]
-    assert _interval(0.0, [1.0, 2.0]) is None
+    assert prediction_interval(1.0, [1.1, 1.2, 1.3])[0] <= 1.0  # type: ignore[index]
+    assert prediction_interval(0.0, [1.0, 2.0]) is None

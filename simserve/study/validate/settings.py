@@ -36,6 +36,10 @@ MTP_TOKENS_PER_STEP = 1.85
 MOST_PROPOSED = 3
 """Most tokens that servers of these settings propose; clients that see more at once get several steps together."""
 
+VLLM_BUDGET = 8192
+"""Tokens of a step of InferenceX's vLLM servers, which are started with `--async-scheduling` and as many slots as
+clients (InferenceX, benchmarks/*.sh)."""
+
 METRICS: Mapping[str, str] = {
     "ttft": "prefill: TTFT",
     "median_ttft": "prefill: median TTFT",
@@ -188,7 +192,8 @@ def speculation_of(tokens_per_step: float) -> dict[str, Any]:
 
 def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
     """Return the setting as a scenario. Raises ScenarioError."""
-    version = {"version": setting.version} if setting.version else {}
+    version: dict[str, Any] = {"version": setting.version} if setting.version else {}
+    started = {"async_scheduling": True} if setting.engine == "vllm" else {}
     lengths = {
         name: [max(1, round(SHORTEST_FRAC * most)), most]
         for name, most in (("prompt_tokens", setting.isl), ("output_tokens", setting.osl))
@@ -198,7 +203,7 @@ def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
             "schema": "simserve/1",
             "model": setting.model,
             "gpu": setting.gpu,
-            "engine": {"name": setting.engine, **version},
+            "engine": {"name": setting.engine, **version, **started},
             "weight_dtype": setting.weight_dtype,
             "kv_dtype": setting.kv_dtype,
             "cluster": {"pools": [_pool(setting, side) for side in setting.sides]},
@@ -224,6 +229,9 @@ def _pool(setting: Setting, side: Side) -> dict[str, Any]:
     memory_frac = CAMPAIGNS["inferencemax"].memory_fracs.get(setting.engine)
     if memory_frac is not None:
         pool["gpu_memory_utilization"] = memory_frac
+    if setting.engine == "vllm":
+        limits = {"max_num_batched_tokens": VLLM_BUDGET, "max_num_seqs": setting.concurrency}
+        pool["scheduler"] = {"kind": "chunked", **limits}
     if setting.tokens_per_step is not None:
         pool["speculation"] = speculation_of(setting.tokens_per_step)
     return pool

@@ -74,6 +74,15 @@ def test_an_aggregated_row_is_one_pool_and_hopper_keeps_16_bits_under_sglang(tmp
     assert (pool.role, pool.replicas, setting.kv_dtype) == ("both", 1, "bf16")
 
 
+def test_vllm_is_started_as_inferencex_starts_it(tmp_path: Path) -> None:
+    changes = {"disagg": False, "framework": "vllm", "image": "vllm/vllm-openai:v0.13.0", "model": "gptoss"}
+    (setting,), _ = read_settings(table(tmp_path, changes))
+    scenario = scenario_of_setting(setting, 10)
+    (setup,) = scenario.setups
+    assert (setup.engine.version, setup.plans_ahead) == ("0.13.0", True)
+    assert (setup.scheduler.budget_tokens, setup.scheduler.max_running) == (8192, 4)
+
+
 def test_gpus_that_workers_do_not_give_are_left_out_and_counted(tmp_path: Path) -> None:
     settings, n_odd = read_settings(table(tmp_path, {}, {"n_gpus_decode": 8}))
     assert (len(settings), n_odd) == (1, 1)
