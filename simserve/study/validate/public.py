@@ -27,6 +27,9 @@ OF_INFERENCEMAX = frozenset({1024, 8192})
 MOST_IN_FLIGHT = 256
 """Requests in flight of the largest setting that is replayed; larger ones take minutes each."""
 
+OF_DISAGGREGATED = 3
+"""Requests per client of disaggregated settings, by default: ten, as measured, take minutes."""
+
 Means = Mapping[str, float]
 Intervals = Mapping[str, tuple[float, float]]
 Progress = Callable[[str], None]
@@ -134,7 +137,8 @@ def _of_setting(file: str, setting: Setting, requests_per_client: int | None) ->
     roles = " disaggregated" if len(setting.sides) > 1 else ""
     data_set = DataSet(file, setting.engine, setting.gpu, f"{setting.model} {setting.weight_dtype}{roles}")
     measured_s = {name: setting.measured_s[name] for name in METRICS}
-    n_requests = requests_per_client or CAMPAIGNS["inferencemax"].requests_per_client
+    usual = OF_DISAGGREGATED if roles else CAMPAIGNS["inferencemax"].requests_per_client
+    n_requests = requests_per_client or usual
     make = partial(scenario_of_setting, setting, n_requests)
     return _case(data_set, setting.version, setting.label, measured_s, make)
 
