@@ -92,7 +92,7 @@ def _prepared(shape: Shape, device: str, cold_bytes: float) -> TimedKernel:
         raise NotTimed("the card has too little memory") from None
     except (RuntimeError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        if "CUDA error" in reason:  # nothing after it can be right
+        if "CUDA error" in reason or "HIP error" in reason:  # nothing after it can be right
             raise CalibrationError(f"--measure: {dict(shape)} must run, got {reason}; start again to go on") from None
         raise NotTimed(reason) from None
 

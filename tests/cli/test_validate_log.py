@@ -1,6 +1,7 @@
 """`simserve validate LOG --scenario`: what is told of a replayed log, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,18 @@ def test_a_log_without_a_scenario_is_pointed_to_it(tmp_path: Path) -> None:
     outcome = invoke("validate", tmp_path / "log.csv")
     assert outcome.exit_code == 2
     assert "a log of single requests needs --scenario" in outcome.err
+
+
+def test_the_server_of_the_documentation_replays_a_result_of_vllm_bench(tmp_path: Path) -> None:
+    text = Path("docs/validation.md").read_text(encoding="utf-8")
+    (server,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "server.yaml").write_text(server)
+    lists = {"input_lens": [512] * 4, "output_lens": [3] * 4, "ttfts": [0.03] * 4, "itls": [[0.01, 0.01]] * 4}
+    result = {"request_rate": 8.0, "max_concurrency": None, "start_times": [9.0, 9.1, 9.2, 9.4], "errors": [""] * 4}
+    (tmp_path / "bench.json").write_text(json.dumps(result | lists))
+    outcome = invoke(
+        "validate", tmp_path / "bench.json", "--scenario", tmp_path / "server.yaml", "--page", tmp_path / "p"
+    )
+    assert outcome.exit_code == 0, outcome.err
+    assert outcome.out.startswith(f"4 of 4 requests of {tmp_path / 'bench.json'} compared. Assumptions:")
+    assert "requests are sent at the times of the log" in outcome.out
