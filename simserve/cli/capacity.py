@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, ScenarioFile, Seed
+from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def capacity(
     ] = None,
     assignments: Assignments = None,
     seed: Seed = None,
+    jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:

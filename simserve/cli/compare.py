@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simserve.cli.run import AllowPlugin, AsJson
+from simserve.cli.run import AllowPlugin, AsJson, Jobs
 
 SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
@@ -26,6 +26,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder for the answer and a page [default: none].")
     ] = None,
+    jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:

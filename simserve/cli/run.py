@@ -37,9 +37,20 @@ AllowPlugin = Annotated[
         help="Import this module, which runs its code, where the scenario names it.",
     ),
 ]
+
+
+def _limit(context: typer.Context, jobs: int | None) -> int | None:
+    """Limit the processes until the command ends."""
+    if jobs is not None:
+        from simserve.study.processes import limited_to
+
+        context.with_resource(limited_to(jobs))
+    return jobs
+
+
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", metavar="N", help="Processes that work at once. Default: one per core."),
+    typer.Option("--jobs", metavar="N", callback=_limit, help="Processes that work at once. Default: one per core."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
@@ -78,7 +89,6 @@ def run(
     from simserve import load_scenario
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
-    from simserve.study.processes import limited_to
     from simserve.study.uncertainty import run_with_replays
     from simserve.tables import large
     from simserve.tables.folder import check_folder
@@ -89,7 +99,7 @@ def run(
     check_folder(directory)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     wanted = _wanted(loaded, replications, precision, of)
-    with limited_to(jobs), large.kept_beside(directory), terminal.progress_bar(is_wanted=not quiet) as bar:
+    with large.kept_beside(directory), terminal.progress_bar(is_wanted=not quiet) as bar:
         on_replay = (lambda n, of: bar.show(f"replays: {n} of {of} runs")) if bar else None
         results = run_with_replays(loaded, bar.draw if bar else None, on_replay)
         if wanted is not None:

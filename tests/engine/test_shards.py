@@ -38,7 +38,6 @@ from simserve.workload.load import offered_load
 from simserve.workload.trace import Trace
 from tests.agreement import own
 from tests.cli.invoke import invoke
-from tests.cli.scenarios import write_scenario
 from tests.doubles import replica_setup, serve, trace
 from tests.effort import examples
 from tests.test_oracle_host_tier import offloading, swapping
@@ -287,6 +286,20 @@ def records(cluster: Cluster) -> object:
     return tables, ranks, host_facts([rank.tier for rank in cluster.replicas], [1.0] * len(cluster.replicas))
 
 
+def test_preemptions_of_one_instant_are_in_the_order_of_the_replicas() -> None:
+    times = np.repeat(np.arange(12) * 0.01, 3)  # three replicas do the same at the same time
+    load = trace(times.tolist(), [40] * 36, [60] * 36)
+    replicas = [replica_setup(n_blocks=20)] * 3
+    one = serve(own(replicas), load)
+    with large.shared():
+        several = Cluster(own(replicas), RoundRobin(), Offered(load), router_seed=0)
+    run_in_shards(several, 2)
+    assert_same(records(one), records(several))
+    pauses = several.recorder.pauses()
+    assert len(pauses) > 10
+    assert (pauses["request_id"][:3] % 3).tolist() == [0, 1, 2]
+
+
 def test_a_deadlock_of_one_shard_is_none_while_another_runs_on() -> None:
     class Lazy(Scheduler):
         def plan(self, view: ReplicaView) -> StepPlan:
@@ -308,25 +321,16 @@ def test_a_deadlock_of_one_shard_is_none_while_another_runs_on() -> None:
 
 @pytest.fixture
 def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Kill the process of the second shard when a file says so; each death takes a byte of it."""
-    file, original, owner = tmp_path / "deaths", shards._serve, os.getpid()
+    """Kill the process of the second shard as often as a file has bytes."""
+    file, original = tmp_path / "deaths", shards._ShardSender._send_due
 
-    def serve_or_die(cluster: Cluster, *arguments: Any) -> None:
-        shard = arguments[-3]
-        assert os.getpid() != owner
-        if shard.members[0] is cluster.members[1] and file.stat().st_size:
-            send = cluster.send
+    def send_or_die(self: Any, now_ps: int) -> None:
+        if self._n_sent > 30 and self._rows[0] == 1 and file.stat().st_size:
+            os.truncate(file, file.stat().st_size - 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, now_ps)
 
-            def send_or_die(row: int, now_ps: int) -> None:
-                if row > 100:
-                    os.truncate(file, file.stat().st_size - 1)
-                    os.kill(os.getpid(), signal.SIGKILL)
-                send(row, now_ps)
-
-            monkeypatch.setattr(cluster, "send", send_or_die)
-        original(cluster, *arguments)
-
-    monkeypatch.setattr(shards, "_serve", serve_or_die)
+    monkeypatch.setattr(shards._ShardSender, "_send_due", send_or_die)
     return file
 
 
@@ -367,12 +371,3 @@ def test_an_error_is_that_of_one_process(monkeypatch: pytest.MonkeyPatch) -> Non
             simulate(world(), jobs=jobs)
         errors.append(str(error.value))
     assert errors[0] == errors[1]
-
-
-@pytest.mark.parametrize("jobs", [0, -1, 5])
-def test_jobs_are_from_one_to_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    monkeypatch.setattr(processes, "cpu_count", lambda: 4)
-    outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "result", "--jobs", jobs)
-    assert outcome.exit_code == 2
-    assert f"--jobs: must be from 1 to the 4 cores of this machine, got {jobs}; leave it out" in outcome.err
-    assert not (tmp_path / "result").exists()
