@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from simserve.forks import Copy
 from simserve.study import processes
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
@@ -30,7 +31,7 @@ def test_one_job_is_this_process_alone(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(processes, "cpu_count", lambda: 4)
     monkeypatch.setattr(processes, "can_fork", lambda: True)
-    monkeypatch.setattr(processes.Copy, "of", another)
+    monkeypatch.setattr(Copy, "of", another)
     monkeypatch.setattr(processes, "get_reusable_executor", another)
     scenario = write_scenario(tmp_path, measure={"replays": 2})
     outcome = invoke("run", scenario, "--out", tmp_path / "out", "--replications", 2, "--jobs", 1)
