@@ -12,13 +12,26 @@ from simserve.calibrate.fit import Fit, Residuals, fit_form, held_out
 from simserve.calibrate.table import FITTED, rows_of
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form
-from simserve.cost.forms.mla import CACHED, PAIR_WIDTH, MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
+from simserve.cost.forms.mla import (
+    CACHED,
+    KEY_WIDTH,
+    PAIR_WIDTH,
+    MlaDecode,
+    MlaDecodeModule,
+    MlaPrefill,
+    MlaPrefillModule,
+)
 
 LEAST_PROMPT = 16
 """Fewest tokens of a prompt; shorter ones take the kernels of decode."""
 
 FEWEST_ROWS = 40
 """Fewest rows for nine coefficients."""
+
+LATENT_PREFILL = "flash_attention"
+"""The kernel of prefill that the package timed over latent vectors (aiconfigurator, sglang/collect_mla.py: one key of
+576 values for all heads). SGLang's servers expand them to heads (attention_backend_handler.py: MHA_ONE_SHOT,
+MHA_CHUNKED_KV), so its speed counts, not its work."""
 
 HELD_OUT = ["n_heads", "batch"]
 """Columns that are held out together: none of the eight measured numbers of heads can be spared."""
@@ -33,10 +46,12 @@ class MlaRows:
     n_heads: NDArray[np.float64]
     batch: NDArray[np.float64]
     tokens: NDArray[np.float64]
+    width: NDArray[np.float64]
+    """Multiplications per pair and head, relative to PAIR_WIDTH."""
 
 
 def _prefill_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
-    return form.seconds(gpu, rows.n_heads, *_prompts(rows))
+    return form.seconds(gpu, rows.n_heads * rows.width, *_prompts(rows))
 
 
 def _prefill_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
@@ -85,13 +100,13 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
     dtype, kv_dtype = str(rows["dtype"].iloc[0]), str(rows["kv_dtype"].iloc[0])
     if dtype not in FITTED or kv_dtype not in FITTED:
         return None
-    kept, excluded = _usable(op, rows, gpu)
+    kept, excluded = _usable(op, rows.assign(width=_width(op, rows)), gpu)
     held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)
     if (~held).sum() < FEWEST_ROWS or not held.any():
         return None
     form_type, time = OPERATIONS[op]
     measured = kept["latency_s"].to_numpy()
-    sizes = [kept[name].to_numpy() for name in ("n_heads", "batch", "tokens")]
+    sizes = [kept[name].to_numpy() for name in ("n_heads", "batch", "tokens", "width")]
     fitted, others = (MlaRows(dtype, kv_dtype, *(each[chosen] for each in sizes)) for chosen in (~held, held))
 
     def seconds(form: Form, rows: MlaRows) -> NDArray[np.float64]:
@@ -120,6 +135,11 @@ def _kernels(rows: pd.DataFrame) -> "pd.Series[str]":
     return rows["kernel"].fillna("") if "kernel" in rows else pd.Series("", index=rows.index)
 
 
+def _width(op: str, rows: pd.DataFrame) -> NDArray[np.float64]:
+    latent = (_kernels(rows) == LATENT_PREFILL) & (op == "mla_prefill")
+    return np.where(latent, KEY_WIDTH / PAIR_WIDTH, 1.0)
+
+
 def _bytes_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
     """Return the seconds to read the cache once; 0 where the L2 keeps it between measurements."""
     n_bytes = rows["batch"] * rows["tokens"] * CACHED * rows["kv_dtype"].map(BYTES_PER_VALUE)
@@ -129,4 +149,4 @@ def _bytes_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
 def _flop_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
     """Return the seconds to compute scores and values of whole prompts in 16 bits."""
     pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
-    return 2 * PAIR_WIDTH * rows["n_heads"] * pairs / gpu.peak_flop_per_s("bf16")
+    return 2 * PAIR_WIDTH * rows["width"] * rows["n_heads"] * pairs / gpu.peak_flop_per_s("bf16")

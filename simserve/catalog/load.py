@@ -41,7 +41,9 @@ CONSTANTS = (
     "receive_token_s",
     "respond_s",
     "exposed_step_s",
+    "eager_kernel_s",
     "async_scheduling",
+    "moe_backend",
     "gpu_memory_utilization",
     "block_size",
     "reserve_bytes",
@@ -95,7 +97,7 @@ def load_engine(
     version: str | None = None,
     fitted: Mapping[str, float] | None = None,
     fitted_version: str | None = None,
-    **constants: float,
+    **constants: float | str | None,
 ) -> EngineSpec:
     """Load an engine by its name. Raises CatalogError.
 
@@ -134,15 +136,15 @@ def default_version(engine: str) -> str | None:
 
 def is_listed(engine: EngineSpec) -> bool:
     """Tell whether the catalog lists the version of an engine; patch releases count as their release."""
-    return engine.name == "ideal" or _release(engine.name, engine.version) == _release(engine.name, engine.constants_of)
+    return engine.name == "ideal" or engine.version.split(".")[:2] == engine.constants_of.split(".")[:2]
 
 
 def _release(engine: str, version: str) -> tuple[int, ...]:
-    """Parse 0.12 and 0.12.0rc1 as (0, 12, ...) for comparisons, which use two parts."""
-    match = re.match(r"(\d+)\.(\d+)", version)
+    """Parse 0.12 as (0, 12) and 0.12.1rc1 as (0, 12, 1) for comparisons."""
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if match is None:
         raise CatalogError(f"a version of {engine} must begin with two numbers, as 0.12, got '{version}'")
-    return tuple(map(int, match.groups()))
+    return tuple(int(part) for part in match.groups() if part is not None)
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:

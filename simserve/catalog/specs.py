@@ -480,6 +480,11 @@ class EngineSpec:
     """Whether small steps compute as many tokens as the next captured CUDA graph (see `padded`)."""
     shared_beside_tokens: int | None = None
     """Most tokens of a step that computes shared experts beside routed ones; None: no step does."""
+    eager_kernel_s: float | None = None
+    """Host time to launch a kernel of a step with prompts (`cost.launches`). None: compiled code launches faster than
+    kernels run; 0: CUDA graphs hold them. Steps that propose tokens have none."""
+    moe_backend: str | None = None
+    """Kernels of experts: marlin, in 16 bits from weights of four; None: those timed for a dtype."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -73,6 +73,7 @@ class Calibrated:
         self.gpu = replace(gpu, flop_per_s=peaks, hbm_bytes_per_s=gpu.hbm_bytes_per_s * memory)
         self.calibration = calibration
         self.gap_s = engine.gap_s
+        self._by_marlin = engine.moe_backend == "marlin"
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
         """Time the linear layer, including the quantization of its activations for fp8 weights."""
@@ -91,9 +92,9 @@ class Calibrated:
         return matrices_s(self, dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """Time one fused layer, from router logits to summed outputs."""
+        """Time one fused layer, from router logits to summed outputs. Marlin was timed with int4 weights."""
         layer, dtype = shard.expert_layer, shard.weight_dtype
-        timed = _measured_as(dtype)
+        timed = ("int4", *_measured_as(dtype)) if self._by_marlin and dtype == "mxfp4" else _measured_as(dtype)
         spread = [f"{each}+ep" for each in timed[:1] if layer.expert > 1]
         form = cast(MoeLayer, _first_form(self.calibration, {"moe": (*spread, *timed)}))
         return form.seconds(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.comm import Exchange, ExchangeKernels, NodeLink, between_nodes_s, send_s
 from simserve.cost.kernels import MANY_KEYS, Kernels, SparsePrefill, matrices_s
+from simserve.cost.launches import n_launches
 from simserve.cost.model import step_ps
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.roofline import Roofline
@@ -80,6 +81,8 @@ class StepCost:
         if exposed_s is not None:
             self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
             self._step_s, self.request_s = exposed_s, 0.0
+        self._launches_ps = to_ps((engine.eager_kernel_s or 0.0) * n_launches(self.shard))
+        """The host's time to launch the kernels of a step with prompts, which is no shorter."""
         self._kernels = kernels or Roofline(gpu, engine)
         self._windows = [group for group in model.groups if group.window is not None]
         self._n_whole = model.n_whole_layers
@@ -186,13 +189,15 @@ class StepCost:
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests, without the keys in layers with a window: the sum of
-        the parts, each rounded once."""
+        the parts, each rounded once; with chunks, at least the host's time to launch its kernels."""
         total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
         if n_tokens:
             total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)
         if n:
             intercept_ps, slope_ps = self.decode_line(n)
             total_ps += intercept_ps + slope_ps * kv_tokens
+        if n_tokens and total_ps < self._launches_ps:
+            return self._launches_ps
         return total_ps
 
     def step_ps(self, shape: StepShape) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simserve.scenario.setup import PoolSetup
 
-HOST = ("step_host_s", "request_host_s", "exposed_step_s", "gap_s")
+HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "gap_s")
 FRONT_END = ("receive_s", "receive_token_s", "respond_s")
 
 

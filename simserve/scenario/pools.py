@@ -65,12 +65,23 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
         ("weight_dtype",) if draft.scenario.cluster.pools[index].weight_dtype is None else (*at, "weight_dtype")
     )
     check_rate(draft, here, weight_dtype_of(draft.scenario, pool), gpu)
+    _check_moe_backend(draft, pool, at, model)
     check_timed(draft, pool, at, machine)
     pool = resolve_host_tier(draft, pool, at, (machine, scheduler))
     pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))
     pool = fit_memory(draft, pool, at, (machine, scheduler))
     check_draft_length(draft, pool, at)
     return pool
+
+
+def _check_moe_backend(draft: Draft, pool: Pool, at: Path, model: ModelSpec) -> None:
+    """Report Marlin for experts that it was not timed with."""
+    given = (pool.engine or draft.scenario.engine).moe_backend
+    if given != "marlin" or (model.experts is not None and weight_dtype_of(draft.scenario, pool) == "mxfp4"):
+        return
+    where = (*(("engine",) if pool.engine is None else (*at, "engine")), "moe_backend")
+    if not draft.problems.touch(where):
+        draft.problem(where, "needs experts in mxfp4; those in int4 run by Marlin anyway", given, "leave it out")
 
 
 def _resolve_caching(

@@ -36,11 +36,13 @@ class Engine(Section):
     receive_token_s: HostTime | None = None
     respond_s: HostTime | None = None
     exposed_step_s: HostTime | None = None
+    eager_kernel_s: HostTime | None = None
     async_scheduling: bool | None = None
+    moe_backend: Literal["marlin"] | None = None
     reserve_bytes: NotNegative | None = None
 
     @property
-    def constants(self) -> dict[str, float]:
+    def constants(self) -> dict[str, float | str]:
         """The constants that were given."""
         return {key: value for key, value in self if key not in ("name", "version") and value is not None}
 

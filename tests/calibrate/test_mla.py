@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from simserve import catalog
-from simserve.calibrate.mla import fit
+from simserve.calibrate.mla import LATENT_PREFILL, fit
 from simserve.cost.forms.mla import MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
 from tests.calibrate.timings import h100_timings, needs_package
 
@@ -56,6 +56,19 @@ def test_a_fit_recovers_the_times_that_made_it(op: str) -> None:
     assert (result.op, result.dtype) == (op, "bf16/bf16" if op.endswith("module") else "bf16")
     assert result.residuals.n_rows > 0
     assert result.residuals.mape_frac < 0.01
+
+
+def test_a_prefill_over_latent_vectors_counts_for_its_speed_not_its_work() -> None:
+    heads_s, latent_s = timings("mla_prefill"), timings("mla_prefill").assign(kernel=LATENT_PREFILL)
+    wider = 1088 / 320  # multiplications per pair and head: keys of 576 and values of 512, or of 192 and 128
+    prompts = latent_s["batch"] * latent_s["tokens"]
+    pairs = prompts * (latent_s["tokens"] + 1) / 2
+    latent_s["latency_s"] = PREFILL.seconds(H100, latent_s["n_heads"] * wider, prompts, pairs, prompts)
+    (by_heads,), (by_vectors,) = fit(heads_s, H100), fit(latent_s, H100)
+    at = (16.0, 8192.0, 8192.0 * 8193 / 2, 8192.0)
+    assert isinstance(by_heads.form, MlaPrefill)
+    assert isinstance(by_vectors.form, MlaPrefill)
+    assert by_vectors.form.seconds(H100, *at) == pytest.approx(by_heads.form.seconds(H100, *at), rel=0.01)
 
 
 def test_a_fit_recovers_the_coefficients_of_decode() -> None:

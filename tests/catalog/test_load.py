@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from simserve import catalog
+from simserve.catalog.load import is_listed
 from simserve.errors import CatalogError
 
 
@@ -84,3 +85,11 @@ def test_a_version_brings_what_has_changed_up_to_it() -> None:
     assert catalog.load_engine("vllm", version="0.24", step_host_s=9.0).step_host_s == 9.0
     with pytest.raises(CatalogError, match=r"a version of vllm must begin with two numbers, as 0\.12, got 'latest'"):
         catalog.load_engine("vllm", version="latest")
+
+
+def test_a_patch_release_may_change_constants() -> None:
+    versions = ("0.5", "0.5.9", "0.5.9.post1", "0.5.10", "0.5.12", "0.6")
+    times_s = [catalog.load_engine("sglang", version=version).eager_kernel_s for version in versions]
+    assert times_s == [4e-5, 4e-5, 4e-5, 0.0, 0.0, 0.0]
+    assert is_listed(catalog.load_engine("sglang", version="0.5.14"))
+    assert not is_listed(catalog.load_engine("sglang", version="0.6"))

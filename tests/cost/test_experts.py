@@ -333,3 +333,15 @@ def test_int8_activations_are_quantized_as_fp8_ones_are_and_multiplied_at_the_in
     assert kernels.matmul_s("w8a8", **shapes) == kernels.matmul_s("fp8", **shapes)  # an H100 has one rate for both
     assert kernels.matmul_s("w8a8", **shapes) < 0.8 * kernels.matmul_s("int8", **shapes)
     assert Calibrated(slow, TIMED, VLLM).matmul_s("w8a8", **shapes) > 5 * kernels.matmul_s("w8a8", **shapes)
+
+
+def test_marlin_runs_experts_in_mxfp4_by_the_kernels_timed_for_int4() -> None:
+    calibration = read_calibration(calibration_path("h200-sxm/vllm"))
+    h200, gpt_oss = catalog.load_gpu("h200-sxm"), catalog.load_model("gpt-oss-120b")
+    own, marlin = (
+        Calibrated(h200, calibration, catalog.load_engine("vllm", moe_backend=backend)) for backend in (None, "marlin")
+    )
+    mxfp4, int4 = (Shard(gpt_oss, weight_dtype=dtype) for dtype in ("mxfp4", "int4"))
+    assert marlin.experts_s(int4, 8192) == own.experts_s(int4, 8192)
+    assert marlin.experts_s(mxfp4, 8192) == pytest.approx(marlin.experts_s(int4, 8192), rel=0.01)
+    assert marlin.experts_s(mxfp4, 8192) > 1.5 * own.experts_s(mxfp4, 8192)

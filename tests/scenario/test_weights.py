@@ -303,3 +303,15 @@ def test_a_config_with_a_key_that_is_not_understood_is_a_mistake_at_the_model(
     assert problem.endswith(
         "use_cla: layers that share keys and values (CLA) are not supported yet, got true; choose another model"
     )
+
+
+def test_marlin_is_for_experts_in_mxfp4(load: Load, messages_of: MessagesOf, small: str) -> None:
+    marlin = with_model(small, "gpt-oss-20b", "engine: {name: vllm, moe_backend: marlin}\n")
+    assert load(marlin + "weight_dtype: mxfp4\n").setups[0].engine.moe_backend == "marlin"
+    rule = "engine.moe_backend: needs experts in mxfp4; those in int4 run by Marlin anyway, got 'marlin'; leave it out"
+    (message,) = messages_of(marlin + "weight_dtype: bf16\n")
+    assert rule in message
+    (message,) = messages_of(marlin.replace("gpt-oss-20b", "llama-3.1-8b"))
+    assert rule in message
+    (message,) = messages_of(marlin.replace("marlin", "cutlass") + "weight_dtype: mxfp4\n")
+    assert "moe_backend" in message and "'cutlass'" in message

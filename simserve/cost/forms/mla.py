@@ -50,7 +50,7 @@ class MlaPrefill(Form):
 
     launch_s: float
     flop_share: float
-    """Share of the peak for PAIR_WIDTH; lower for engines that prefill over latent vectors, 3.4 times the work."""
+    """Share of the peak for PAIR_WIDTH."""
     byte_share: float
     pad_keys: float
     """Extra keys that a query's tile computes."""

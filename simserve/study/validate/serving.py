@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ NEEDED = (
 """Required columns of a table of serving runs; `ep`, `kv_dtype` and the knobs of KNOBS are optional."""
 KNOBS = ("max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks")
 """Optional columns with the arguments of a run's server, in vLLM's names whatever the engine."""
+
+T = TypeVar("T")
 
 ENDINGS = ("-instruct", "-chat", "-it", "-fp8", "-base", "-hf")
 """Suffixes of checkpoint names that do not change the shape."""
@@ -88,16 +90,34 @@ class Campaign:
     shortest_frac: float = 1.0
     """Lengths are uniform between this share of isl and osl, and all of it."""
     budgets: Mapping[str, "Budget"] = field(default_factory=dict)
-    """Token budget of a step by engine; others keep their own."""
+    """Token budget of a step by server; others keep their own. A server is "engine model", else "engine"."""
     slots_by_concurrency: bool = False
     """Whether servers run at most `concurrency` requests at once."""
     memory_fracs: Mapping[str, float] = field(default_factory=dict)
-    """gpu_memory_utilization by engine; others keep their own."""
-    kv_fp8: frozenset[str] = frozenset()
-    """Engines with an fp8 cache."""
+    """gpu_memory_utilization by server; others keep their own."""
+    kv_dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Dtype of the cache by server; bf16 for others."""
     kv_as_weights: frozenset[str] = frozenset()
     """Engines that use an fp8 cache with fp8 weights."""
+    moe_backends: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Kernels of experts by server and GPU; others choose by themselves."""
+    cold_start_s: Mapping[str, float] = field(default_factory=dict)
+    """Time by which a server that was not warmed up delays its first step, by server."""
 
+    def moe_backend(self, engine: str, model: str, gpu: str) -> dict[str, str]:
+        """Return the engine's setting of the kernels of experts; empty where it chooses by itself."""
+        backend = self.moe_backends.get((f"{engine} {model}", gpu))
+        return {} if backend is None else {"moe_backend": backend}
+
+
+COLD_START_S = {
+    "sglang deepseek-v3": 1.3,
+    "trtllm deepseek-v3": 1.7,
+    "trtllm gpt-oss-120b": 0.6,
+    "vllm minimax-m2.5": 0.65,
+}
+"""Time by which a server that no request had warmed up delays its first step, by server. DeepSeek: the median over
+runs of other versions of the gap between mean and median TTFT; others: of what means lack (docs/validation.md)."""
 
 CAMPAIGNS = {
     "aiconfigurator": Campaign(
@@ -110,12 +130,26 @@ CAMPAIGNS = {
     "inferencemax": Campaign(
         name="inferencemax",
         source="SemiAnalysis InferenceMAX (InferenceX), benchmarks/*.sh: 10 requests per client, lengths uniform in "
-        "0.8 to 1 of nominal; vLLM and TensorRT-LLM with an fp8 cache, SGLang on Hopper with the model's",
+        "0.8 to 1 of nominal; vLLM and TensorRT-LLM with an fp8 cache, but for gpt-oss and MiniMax; SGLang on Hopper "
+        "with the model's; vLLM with VLLM_MXFP4_USE_MARLIN=1 on Hopper",
         shortest_frac=0.8,
-        budgets={"vllm": Budget(8192), "trtllm": Budget(8192, spare=64), "sglang": Budget(32768)},
+        budgets={
+            "vllm": Budget(8192),
+            "trtllm": Budget(8192, spare=64),
+            "trtllm gpt-oss-120b": Budget(20000),
+            "sglang": Budget(32768),
+        },
         slots_by_concurrency=True,
-        memory_fracs={"sglang": 0.82, "trtllm": 0.75},
-        kv_fp8=frozenset({"vllm", "trtllm"}),
+        memory_fracs={"sglang": 0.82, "trtllm": 0.75, "trtllm gpt-oss-120b": 0.85, "vllm minimax-m2.5": 0.95},
+        kv_dtypes={
+            "vllm": "fp8",
+            "trtllm": "fp8",
+            "vllm gpt-oss-120b": "bf16",
+            "trtllm gpt-oss-120b": "bf16",
+            "vllm minimax-m2.5": "bf16",
+        },
+        moe_backends={("vllm gpt-oss-120b", gpu): "marlin" for gpu in ("h100-sxm", "h200-sxm")},
+        cold_start_s=COLD_START_S,
     ),
     "plain": Campaign(name="plain", source="10 requests per client, fixed lengths, the engine's defaults"),
 }
@@ -228,11 +262,13 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
     }
     pool: dict[str, Any] = {"parallel": {"tensor": row.tp, "expert": row.ep}}
     version = {"version": row.engine_version} if row.engine_version else {}
+    backend = campaign.moe_backend(row.engine, row.model, row.gpu)
     scheduler = _scheduler(row, campaign)
     if scheduler:
         pool["scheduler"] = scheduler
-    if row.engine in campaign.memory_fracs:
-        pool["gpu_memory_utilization"] = campaign.memory_fracs[row.engine]
+    memory_frac = of_server(campaign.memory_fracs, row.engine, row.model)
+    if memory_frac is not None:
+        pool["gpu_memory_utilization"] = memory_frac
     if "num_gpu_blocks" in row.knobs:
         pool["num_gpu_blocks"] = row.knobs["num_gpu_blocks"]
     return Scenario.from_dict(
@@ -240,7 +276,7 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
             "schema": "simserve/1",
             "model": row.model,
             "gpu": row.gpu,
-            "engine": {"name": row.engine, **version, **(constants or {})},
+            "engine": {"name": row.engine, **version, **backend, **(constants or {})},
             "weight_dtype": row.weight_dtype,
             "kv_dtype": _kv_dtype(row, campaign),
             "cluster": {"pools": [pool]},
@@ -254,16 +290,22 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
     )
 
 
+def of_server(settings: Mapping[str, T], engine: str, model: str) -> T | None:
+    """Return a setting of the engine with that model, else of the engine."""
+    return settings.get(f"{engine} {model}", settings.get(engine))
+
+
 def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
     as_weights = row.engine in campaign.kv_as_weights and row.weight_dtype.startswith("fp8")
-    return row.kv_dtype or ("fp8" if as_weights or row.engine in campaign.kv_fp8 else "bf16")
+    own = of_server(campaign.kv_dtypes, row.engine, row.model) or "bf16"
+    return row.kv_dtype or ("fp8" if as_weights else own)
 
 
 def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
     """Return the server's knobs under the names of its policy."""
     own = catalog.load_engine(row.engine).scheduler
     policy = plugins.build("schedulers", own)
-    budget = campaign.budgets.get(row.engine)
+    budget = of_server(campaign.budgets, row.engine, row.model)
     slots = row.concurrency if campaign.slots_by_concurrency else None
     given = {
         policy.budget_argument: row.knobs.get("max_num_batched_tokens", budget and budget.tokens(row)),
@@ -289,9 +331,12 @@ def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
     results = simulate(scenario)
     requests = results.columns["requests"]
     pool = results.summary["pools"][0]
+    cold_s = (
+        of_server(campaign.cold_start_s, row.engine, row.model) or 0.0
+    )  # the first request of each client waits for the first step
     return ServingPoint(
         row=row,
-        ttft_s=float(np.nanmean(requests["ttft_s"])),
+        ttft_s=float(np.nanmean(requests["ttft_s"])) + cold_s / campaign.requests_per_client,
         tpot_s=float(np.nanmean(requests["tpot_s"])),
         kv_tokens=int(pool["n_blocks"] // pool["blocks_per_tokens"]) * pool["block_size"],
     )

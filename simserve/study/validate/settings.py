@@ -16,13 +16,19 @@ from simserve.errors import CalibrationError, CatalogError, ScenarioError
 from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
-from simserve.study.validate.serving import CAMPAIGNS
+from simserve.study.validate.serving import CAMPAIGNS, of_server
 
 MARK = "decode_dp_attention"
 """A column that only tables of settings have."""
 
 MODELS = {"dsr1": "deepseek-v3", "gptoss": "gpt-oss-120b"}
 """Their names of models, and ours; DeepSeek-R1 is a DeepSeek-V3."""
+
+ENGINES = {"sglang": "sglang", "trt": "trtllm", "vllm": "vllm"}
+"""Their names of engines, and ours."""
+
+CAMPAIGN = CAMPAIGNS["inferencemax"]
+"""How they start aggregated servers."""
 
 SHORTEST_FRAC = 0.8
 """Lengths are uniform between this share of isl and osl, and all of it."""
@@ -131,17 +137,17 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
         sides = [_side(row, name, len(names) == 1) for name in names]
         if None in sides:
             return None
-        engine = next(e for e in ("sglang", "trt", "vllm") if e in row["framework"])
+        engine = next(e for e in ENGINES if e in row["framework"])
         model, fp4 = MODELS[row["model"]], row["precision"] == "fp4"
         gpu = next(n for n in (row["hardware"], f"{row['hardware']}-sxm") if n in catalog.names("gpus"))
         keeps_16_bits = engine == "sglang" and gpu in ("h100-sxm", "h200-sxm")
         return Setting(
             gpu=gpu,
-            engine="trtllm" if engine == "trt" else engine,
+            engine=ENGINES[engine],
             version=_version(row["image"]),
             model=model,
             weight_dtype="mxfp4" if model == "gpt-oss-120b" else "nvfp4" if fp4 else row["precision"],
-            kv_dtype="bf16" if keeps_16_bits else "fp8",
+            kv_dtype="bf16" if keeps_16_bits else of_server(CAMPAIGN.kv_dtypes, ENGINES[engine], model) or "fp8",
             sides=tuple(side for side in sides if side is not None),
             tokens_per_step=_tokens_per_step(row) if row["spec"] == "mtp" else None,
             isl=int(row["isl"]),
@@ -192,8 +198,10 @@ def speculation_of(tokens_per_step: float) -> dict[str, Any]:
 
 def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
     """Return the setting as a scenario. Raises ScenarioError."""
-    version: dict[str, Any] = {"version": setting.version} if setting.version else {}
-    started = {"async_scheduling": True} if setting.engine == "vllm" else {}
+    engine: dict[str, Any] = {"version": setting.version} if setting.version else {}
+    engine |= CAMPAIGN.moe_backend(setting.engine, setting.model, setting.gpu)
+    if setting.engine == "vllm":
+        engine["async_scheduling"] = True  # their flag, before it was the default
     lengths = {
         name: [max(1, round(SHORTEST_FRAC * most)), most]
         for name, most in (("prompt_tokens", setting.isl), ("output_tokens", setting.osl))
@@ -203,7 +211,7 @@ def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
             "schema": "simserve/1",
             "model": setting.model,
             "gpu": setting.gpu,
-            "engine": {"name": setting.engine, **version, **started},
+            "engine": {"name": setting.engine, **engine},
             "weight_dtype": setting.weight_dtype,
             "kv_dtype": setting.kv_dtype,
             "cluster": {"pools": [_pool(setting, side) for side in setting.sides]},
@@ -226,7 +234,7 @@ def _pool(setting: Setting, side: Side) -> dict[str, Any]:
         "enable_prefix_caching": False,
         "max_model_len": setting.isl + setting.osl + SPARE_TOKENS,
     }
-    memory_frac = CAMPAIGNS["inferencemax"].memory_fracs.get(setting.engine)
+    memory_frac = of_server(CAMPAIGN.memory_fracs, setting.engine, setting.model)
     if memory_frac is not None:
         pool["gpu_memory_utilization"] = memory_frac
     if setting.engine == "vllm":

@@ -214,3 +214,24 @@ def test_the_public_runs_of_vllm_meet_the_bars() -> None:
     assert len(points) == 42
     assert errors(points, "tpot").mape_frac < 0.04
     assert errors(points, "ttft").mape_frac < 0.15
+
+
+def test_servers_of_gpt_oss_are_started_their_own_way_on_hopper() -> None:
+    gpt_oss = row(model="gpt-oss-120b", weight_dtype="mxfp4", engine_version="0.18.0", gpu="h200-sxm", isl=1024)
+    setup = scenario_of(gpt_oss, CAMPAIGNS["inferencemax"]).setups[0]
+    assert (setup.engine.moe_backend, setup.kv_dtype) == ("marlin", "bf16")
+    newer = replace(gpt_oss, gpu="b200-sxm")
+    assert scenario_of(newer, CAMPAIGNS["inferencemax"]).setups[0].engine.moe_backend is None
+    other = scenario_of(replace(gpt_oss, engine="trtllm", engine_version=""), CAMPAIGNS["inferencemax"])
+    (pool,) = other.cluster.pools
+    assert pool.scheduler is not None
+    assert (pool.scheduler["max_num_tokens"], pool.gpu_memory_utilization) == (20000, 0.85)
+
+
+def test_a_cold_start_delays_the_first_request_of_each_client() -> None:
+    cold = replace(AIC, cold_start_s={"vllm": 3.0})
+    (plain,), (delayed,) = replay([row()], AIC), replay([row()], cold)
+    assert delayed.ttft_s == pytest.approx(plain.ttft_s + 0.3)  # a tenth of all requests
+    assert delayed.tpot_s == plain.tpot_s
+    (other,) = replay([row()], replace(AIC, cold_start_s={"vllm": 3.0, "vllm llama-3.1-8b": 0.0}))
+    assert other.ttft_s == plain.ttft_s

@@ -1,0 +1,46 @@
+"""Kernels launched one by one: counted by hand, and the least time of a step with prompts."""
+
+from dataclasses import replace
+
+from simserve import catalog
+from simserve.cost.launches import n_launches
+from simserve.cost.ops import Shard
+from simserve.cost.step import StepCost
+from simserve.units import to_ps
+from tests.cost.specs import H100, IDEAL
+
+EAGER_S = 40e-6
+
+
+def test_a_dense_layer_has_two_norms_four_products_and_what_is_between_them() -> None:
+    llama = catalog.load_model("llama-3.1-8b")
+    # Norms; product to queries, keys and values, rotation, write, attention, output; gate and up, activation, down.
+    assert n_launches(Shard(llama)) == 32 * (2 + 5 + 3)
+    assert n_launches(Shard(llama, tensor=2)) == 32 * (2 + 5 + 3 + 2)  # and two all-reduces
+    assert n_launches(Shard(llama, weight_dtype="fp8")) == 32 * (2 + 5 + 3 + 4)  # each product after a quantization
+    assert n_launches(Shard(llama, weight_dtype="int4")) == n_launches(Shard(llama))  # products in 16 bits
+
+
+def test_layers_of_deepseek_launch_as_many_kernels_as_their_parts_have() -> None:
+    deepseek = catalog.load_model("deepseek-v3")
+    latent = 4 * 2 + 3 + 4 + 2 + 2  # four products after quantizations, attention, latent parts, norms, all-reduces
+    experts = 4 + 2 * 2 + 1  # gate, choice, sort, sum; two products and the activation
+    shared = 2 * 2 + 1 + 1
+    dense = 2 * 2 + 1
+    shard = Shard(deepseek, weight_dtype="fp8_block", tensor=8)
+    assert n_launches(shard) == 58 * (latent + experts + shared) + 3 * (latent + dense)
+    # Experts that groups share have a time of their own; the gate remains.
+    apart = replace(shard, tensor=1, data=8, expert=8)
+    assert n_launches(apart) == 58 * (latent - 2 + 1 + shared) + 3 * (latent - 2 + dense)
+
+
+def test_a_step_with_prompts_takes_at_least_the_time_of_its_launches() -> None:
+    engine = replace(IDEAL, eager_kernel_s=EAGER_S)
+    llama = catalog.load_model("llama-3.1-8b")
+    eager, graphs = StepCost(llama, H100, engine), StepCost(llama, H100, IDEAL)
+    least_ps = to_ps(320 * EAGER_S)
+    short, long = (16, 136, 16), (8192, 8192 * 8193 // 2, 8192)
+    assert graphs.mixed_ps(*short, 0, 0, 1) < least_ps
+    assert eager.mixed_ps(*short, 0, 0, 1) == eager.mixed_ps(*short, 4, 4000, 5) == least_ps
+    assert eager.mixed_ps(*long, 0, 0, 1) == graphs.mixed_ps(*long, 0, 0, 1) > least_ps
+    assert eager.mixed_ps(0, 0, 0, 4, 4000, 4) == graphs.mixed_ps(0, 0, 0, 4, 4000, 4)  # a graph holds decoding
