@@ -63,6 +63,15 @@ def test_the_interval_leans_to_the_side_of_the_long_tail() -> None:
     assert high - 1 == pytest.approx(3 * (1 - math.cbrt(1 - 2.093024 - 1 / 6)))
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_an_interval_in_other_units_is_the_same(scale: float) -> None:
+    values = np.random.default_rng(2).exponential(1.0, 200)
+    one, other = Batches.of(values), Batches.of(values * scale)
+    assert one is not None
+    assert other is not None
+    assert other.interval() == pytest.approx([end * scale for end in one.interval()])
+
+
 def test_too_few_values_have_no_interval() -> None:
     assert share_interval(np.ones(63, np.bool_), 1.0) is None
     assert share_interval(np.ones(64, np.bool_), 1.0) is not None

@@ -1,5 +1,7 @@
 """Student's t against scipy and against tables."""
 
+import math
+
 import pytest
 from scipy.special import stdtr, stdtrit
 
@@ -10,6 +12,7 @@ from simserve.metrics.student import cdf, quantile
 def test_it_is_scipys(n_free: int) -> None:
     for t in (-30.0, -2.0, -0.1, 0.0, 0.7, 3.0, 12.0):
         assert cdf(t, n_free) == pytest.approx(stdtr(n_free, t), rel=1e-9, abs=1e-12)
+    assert (cdf(math.inf, n_free), cdf(-math.inf, n_free)) == (1.0, 0.0)
     for share in (0.9, 0.95, 0.975, 0.9995):
         assert quantile(share, n_free) == pytest.approx(stdtrit(n_free, share), rel=1e-9)
 

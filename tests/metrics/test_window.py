@@ -36,13 +36,16 @@ def test_a_warm_up_of_requests_counts_by_rank_where_many_come_at_once() -> None:
 def test_when_all_come_at_once_rates_divide_by_the_time_to_the_last_answer() -> None:
     result = window([0.0, 0.0], finish_s=[3.0, 8.0])
     assert (result.duration_s, result.ends_with, result.n_requests) == (8.0, "last finish", 2)
+    later = window([1.0, 5.0, 5.0], finish_s=[2.0, 8.0, 12.0], warmup_s=5.0)
+    assert (later.duration_s, later.ends_with, later.span_s) == (7.0, "last finish", (5.0, 12.0))
+    assert np.isnan(window([5.0], finish_s=[5.0], warmup_s=5.0).duration_s)  # it has no length at all
 
 
 def test_when_all_come_at_once_and_nobody_finishes_rates_divide_by_the_run() -> None:
     assert window([0.0], finish_s=[np.nan], end_s=30.0).duration_s == 30.0
 
 
-@pytest.mark.parametrize("measure", [{"warmup_s": 50.0}, {"warmup_requests": 9}])
+@pytest.mark.parametrize("measure", [{"warmup_s": 50.0}, {"warmup_requests": 9}, {"warmup_requests": 2}])
 def test_a_warm_up_longer_than_the_run_leaves_nothing(measure: dict[str, Any]) -> None:
     result = window([1.0, 2.0], **measure)
     assert result.n_requests == 0
