@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.specs import GroupKind, LayerGroup
 from simserve.state.fair_share import TokenCounters
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
@@ -18,18 +18,19 @@ from tests.oracle_layers import OracleLayers
 SIZE = 4
 
 
-@st.composite
-def layouts(draw: st.DrawFn) -> LayerBlocks:
+def layout(rng: Random) -> LayerBlocks:
     """Draw up to two groups with a window or chunk, and perhaps states, beside a full group; perhaps with a draft."""
-    most_chunk = draw(st.none() | st.integers(1, 9))
-    draft = model(draw, draw(st.sampled_from([2, 4, 8])), most_chunk) if draw(st.booleans()) else None
-    return replace(model(draw, SIZE, most_chunk), n_states=draw(st.integers(0, 2)), draft=draft)
+    most_chunk = rng.choice([None, rng.randint(1, 9)])
+    draft = model(rng, rng.choice([2, 4, 8]), most_chunk) if rng.random() < 0.5 else None
+    return replace(model(rng, SIZE, most_chunk), n_states=rng.randint(0, 2), draft=draft)
 
 
-def model(draw: st.DrawFn, size: int, most_chunk: int | None) -> LayerBlocks:
-    group = st.builds(LayerGroup, st.sampled_from(["windowed", "chunked"]), st.just(1), st.integers(1, 13))
-    windows = tuple(draw(st.lists(st.tuples(group, st.integers(1, 2)), max_size=2)))
-    n_growing = draw(st.integers(1, 2)) + sum(n_parts for _, n_parts in windows)
+def model(rng: Random, size: int, most_chunk: int | None) -> LayerBlocks:
+    kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
+    windows = tuple(
+        (LayerGroup(rng.choice(kinds), 1, rng.randint(1, 13)), rng.randint(1, 2)) for _ in range(rng.randint(0, 2))
+    )
+    n_growing = rng.randint(1, 2) + sum(n_parts for _, n_parts in windows)
     return LayerBlocks(size, n_growing, windows, 0, most_chunk)
 
 
@@ -66,53 +67,56 @@ def held(layers: LayerBlocks, n_tokens: int) -> int:
     return total
 
 
-@settings(max_examples=40)
-@given(layouts(), st.integers(0, 40), st.integers(1, 12))
-def test_blocks_of_groups_are_those_of_their_tokens(layers: LayerBlocks, n_tokens: int, n_next: int) -> None:
-    assert layers.held(n_tokens) == held(layers, n_tokens)
-    begun = filled(layers, n_tokens + n_next) - filled(layers, n_tokens) + (0 if n_tokens else layers.n_states)
-    assert layers.begun(n_tokens, n_next) == begun
-    pool = KvPool(1000, SIZE, layers)
-    assert pool.blocks_for(n_tokens) == held(layers, n_tokens)
-    assert pool.blocks_in_step(n_tokens, n_next) == held(layers, n_tokens) + begun
-    assert pool.most_blocks(n_tokens) == layers.most(n_tokens) == OracleLayers(SIZE, layers).most(n_tokens)
+SEEDS = range(300)
 
 
-@settings(max_examples=40)
-@given(layouts(), st.integers(1, 40), st.integers(1, 9))
-def test_no_cut_of_a_prompt_takes_more_than_the_most(layers: LayerBlocks, n_tokens: int, chunk: int) -> None:
-    chunk = min(chunk, layers.most_chunk or n_tokens)
-    peaks = [held(layers, at) + layers.begun(at, min(chunk, n_tokens - at)) for at in range(0, n_tokens, chunk)]
-    assert max(peaks) <= layers.most(n_tokens) <= filled(layers, n_tokens) + layers.n_states
+def test_blocks_of_groups_are_those_of_their_tokens() -> None:
+    for rng in map(Random, SEEDS):
+        layers, n_tokens, n_next = layout(rng), rng.choice([0, rng.randint(0, 40)]), rng.randint(1, 12)
+        assert layers.held(n_tokens) == held(layers, n_tokens)
+        begun = filled(layers, n_tokens + n_next) - filled(layers, n_tokens) + (0 if n_tokens else layers.n_states)
+        assert layers.begun(n_tokens, n_next) == begun
+        assert layers.kinds == OracleLayers(1, layers).kinds
+        pool = KvPool(1000, SIZE, layers)
+        assert pool.blocks_for(n_tokens) == held(layers, n_tokens)
+        assert pool.blocks_in_step(n_tokens, n_next) == held(layers, n_tokens) + begun
+        assert pool.most_blocks(n_tokens) == layers.most(n_tokens) == OracleLayers(SIZE, layers).most(n_tokens)
 
 
-@settings(max_examples=40)
-@given(layouts(), st.integers(0, 60))
-def test_the_longest_request_fits_and_one_more_block_does_not(layers: LayerBlocks, n_blocks: int) -> None:
-    longest, size = layers.longest(n_blocks), min(one.block_size for one in models(layers))
-    assert longest % size == 0
-    assert longest == 0 or layers.most(longest) <= n_blocks
-    assert longest >= 1 << 40 or layers.most(longest + size) > n_blocks
+def test_no_cut_of_a_prompt_takes_more_than_the_most() -> None:
+    for rng in map(Random, SEEDS):
+        layers, n_tokens = layout(rng), rng.randint(1, 40)
+        chunk = min(rng.randint(1, 9), layers.most_chunk or n_tokens)
+        peaks = [held(layers, at) + layers.begun(at, min(chunk, n_tokens - at)) for at in range(0, n_tokens, chunk)]
+        assert max(peaks) <= layers.most(n_tokens) <= filled(layers, n_tokens) + layers.n_states
 
 
-@settings(max_examples=40)
-@given(layouts(), st.integers(0, 60), st.integers(0, 20))
-def test_the_next_drop_is_that_of_a_look_at_each_token(layers: LayerBlocks, n_tokens: int, n_ids: int) -> None:
+def test_the_longest_request_fits_and_one_more_block_does_not() -> None:
+    for rng in map(Random, SEEDS):
+        layers, n_blocks = layout(rng), rng.randint(0, 60)
+        longest, size = layers.longest(n_blocks), min(one.block_size for one in models(layers))
+        assert longest % size == 0
+        assert longest == 0 or layers.most(longest) <= n_blocks
+        assert longest >= 1 << 40 or layers.most(longest + size) > n_blocks
+
+
+def test_the_next_drop_is_that_of_a_look_at_each_token() -> None:
     """A block leaves a window with the last of its tokens; it has an id if all of them have."""
-    id_tokens = min(one.block_size for one in models(layers))
+    for rng in map(Random, SEEDS):
+        layers, n_tokens, n_ids = layout(rng), rng.randint(0, 40), rng.randint(0, 12)
+        n_named = n_ids * min(one.block_size for one in models(layers))
+        now = gone(layers, n_tokens, n_named)
+        ahead = range(n_tokens + 1, max(n_tokens, n_named) + 30)
+        first = next((at for at in ahead if gone(layers, at, n_named) != now), None)
+        assert layers.next_drop(n_tokens, n_ids) == first
 
-    def gone(at: int) -> set[tuple[int, int, int]]:
-        return {
-            (place, which, block)
-            for place, one in enumerate(models(layers))
-            for which, (group, _) in enumerate(one.windows)
-            for block in range(min(kept(group, at), default=at) // one.block_size)
-            if (block + 1) * one.block_size <= n_ids * id_tokens
-        }
 
-    now = gone(n_tokens)
-    later = (at for at in range(n_tokens + 1, max(n_tokens, n_ids * id_tokens) + 30) if gone(at) != now)
-    assert layers.next_drop(n_tokens, n_ids) == next(later, None)
+def gone(layers: LayerBlocks, n_tokens: int, n_named: int) -> int:
+    """Return the blocks of the first n_named tokens that windows have left with n_tokens computed."""
+    windows = [(group, one.block_size) for one in models(layers) for group, _ in one.windows]
+    blocks_left = [min(kept(group, n_tokens), default=n_tokens) // size for group, size in windows]
+    most = [n_named // size for _, size in windows]
+    return sum(map(min, blocks_left, most))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -217,11 +221,11 @@ class Found:
         return 7
 
 
-@settings(max_examples=40)
-@given(st.none() | layouts(), st.integers(1, 30), st.integers(0, 6), st.integers(0, 7), st.integers(1, 30))
-def test_a_view_counts_blocks_as_lists_do(
-    layers: LayerBlocks | None, prompt: int, emitted: int, n_found: int, n_tokens: int
-) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_view_counts_blocks_as_lists_do(seed: int) -> None:
+    rng = Random(seed)
+    layers = layout(rng) if rng.random() < 0.8 else None
+    prompt, emitted, n_found, n_tokens = rng.randint(1, 30), rng.randint(0, 6), rng.randint(0, 7), rng.randint(1, 30)
     most, n_states = OracleLayers(SIZE, layers).most, layers.n_states if layers else 0
     sizes = [one.block_size for one in models(layers)] if layers else [SIZE]
     request = Request(0, 0, prompt, 9)

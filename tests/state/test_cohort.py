@@ -147,7 +147,7 @@ def layers_of(rng: Random, n_windows: int) -> LayerBlocks:
     kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
     windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 13)), rng.randint(1, 2)) for _ in range(n_windows)]
     n_growing = rng.randint(0 if windows else 1, 2) + sum(n_parts for _, n_parts in windows)
-    return LayerBlocks(SIZE, n_growing, tuple(windows), rng.randint(0, 2))
+    return LayerBlocks(SIZE, n_growing, tuple(windows), rng.choice([0, 0, 1, 2]))
 
 
 def ids_of(request: Request) -> int:
@@ -169,7 +169,7 @@ def grouped(rng: Random) -> Members:
 def speculative(rng: Random) -> Members:
     """Return an empty cohort with proposals."""
     layers, has_ids = layers_of(rng, rng.randint(0, 2)), rng.random() < 0.5
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:
         draft = replace(layers_of(rng, rng.randint(0, 1)), block_size=rng.choice([2, 4, 8]), n_states=0)
         layers = replace(layers, draft=draft)
     rates = tuple(rng.random() for _ in range(rng.randint(0, 3)))
