@@ -1,7 +1,7 @@
 """Prefix cache of one replica: sharing, eviction order, and counts that always add up."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -174,29 +174,43 @@ class Naive:
     """[block] one with an id, [None] one without; the next to evict first."""
 
     @property
+    def n_parts(self) -> int:
+        """Blocks that layers take for the same tokens."""
+        return len(self.layers.kinds)
+
+    @property
     def windows(self) -> list[LayerGroup]:
         """The group of each of the first parts of the blocks for the same tokens."""
-        return [group for group, n_parts in self.layers.windows for _ in range(n_parts)]
+        return [group for group, _ in self.layers.kinds if group is not None]
+
+    def n_ids(self, part: int) -> int:
+        """Return the ids in a block of a part."""
+        return self.layers.kinds[part][1] // SIZE
 
     def first(self, part: int, n_tokens: int) -> int:
         """Return the number of the first block that a part keeps."""
-        return self.windows[part].first_kept(n_tokens) // SIZE if part < len(self.windows) else 0
+        group, size = self.layers.kinds[part]
+        return 0 if group is None else int(group.first_kept(n_tokens)) // size
 
     def blocks(self, chain: Sequence[int], part: int, numbers: range) -> list[int]:
-        """Return blocks of a part."""
-        return [chain[number] * self.layers.n_growing + part for number in numbers]
+        """Return blocks of a part; one of several ids goes by the last."""
+        return [chain[(number + 1) * self.n_ids(part) - 1] * self.n_parts + part for number in numbers]
 
     def needed(self, chain: Sequence[int], n: int, n_tokens: int) -> list[list[int]]:
         """Return the blocks of the first n ids that a request with n_tokens computed keeps, by part."""
-        parts = range(self.layers.n_growing)
-        return [self.blocks(chain, part, range(self.first(part, n_tokens), n)) for part in parts]
+        return [
+            self.blocks(chain, part, range(self.first(part, n_tokens), n // self.n_ids(part)))
+            for part in range(self.n_parts)
+        ]
 
     def is_held(self, block: int) -> bool:
         return any(self.copies.get(block, []))
 
     def match(self, chain: Sequence[int], most: int, beyond: Collection[int] = ()) -> int:
-        """Return the most ids of which all that the next token needs is present, or beyond."""
+        """Return the most ids, in whole blocks, of which all that the next token needs is present, or beyond."""
         for n in range(min(most, len(chain)), 0, -1):
+            if any(n % self.n_ids(part) for part in range(self.n_parts)):
+                continue
             if all(
                 block in self.copies or block in beyond for part in self.needed(chain, n, n * SIZE) for block in part
             ):
@@ -238,7 +252,7 @@ class Naive:
     def counts(self) -> tuple[int, int, int, int]:
         """Return blocks with ids held, each counted once; idle blocks; blocks with ids present; those shared in
         windows, by each holder but the first."""
-        in_windows = [block for block in self.copies if block % self.layers.n_growing < len(self.windows)]
+        in_windows = [block for block in self.copies if block % self.n_parts < len(self.windows)]
         n_doubled = sum(len(users) - 1 for block in in_windows for users in self.copies[block] if users)
         return sum(map(self.is_held, self.copies)), len(self.idle), len(self.copies), n_doubled
 
@@ -270,16 +284,24 @@ class Elsewhere:
         return self.naive.match(chain, most, self.blocks)
 
 
+def layers_of(rng: Random, size: int, n_windows: int) -> LayerBlocks:
+    """Draw groups with a window or chunk, perhaps beside layers that keep all."""
+    kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
+    windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 9)), rng.randint(1, 2)) for _ in range(n_windows)]
+    n_whole = rng.randint(0 if windows else 1, 2)
+    return LayerBlocks(size, n_whole + sum(n_parts for _, n_parts in windows), tuple(windows))
+
+
 @pytest.mark.parametrize("is_grouped", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool) -> None:
     rng = Random(seed)
     layers = LayerBlocks(SIZE)
     if is_grouped:
-        kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
-        windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 9)), rng.randint(1, 2)) for _ in range(seed % 3)]
-        n_whole = rng.randint(0 if windows else 1, 2)
-        layers = LayerBlocks(SIZE, n_whole + sum(n_parts for _, n_parts in windows), tuple(windows))
+        sizes = rng.choice([(SIZE, SIZE), (SIZE, 2 * SIZE), (SIZE, 3 * SIZE), (2 * SIZE, SIZE)])
+        layers = layers_of(rng, SIZE, seed % 3)
+        if rng.random() < 0.5:
+            layers = replace(layers, block_size=sizes[0], draft=layers_of(rng, sizes[1], rng.randint(0, 1)))
     cache = GroupedPrefixCache(layers) if is_grouped else PrefixCache()
     texts = [[rng.randint(0, 1) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 6))]
     ids: dict[tuple[int, ...], int] = {}
@@ -329,9 +351,10 @@ def start(rng: Random, cache: PrefixCache, naive: Naive, chain: list[int]) -> Ho
     needed = [block for part in parts for block in part]
     missing = [block for block in needed if block not in naive.copies]
     n_idle = sum(block in naive.copies and not naive.is_held(block) for block in needed)
-    in_order = sorted(needed, key=lambda block: (chain.index(block // naive.layers.n_growing), block))
+    in_order = sorted(needed, key=lambda block: (chain.index(block // naive.n_parts), block))
     assert list(cache.keys(chain, n, n * SIZE)) == in_order
-    assert cache.n_ids(needed, chain, n) == len({block // naive.layers.n_growing for block in needed})
+    ends = [(chain.index(block // naive.n_parts), naive.n_ids(block % naive.n_parts)) for block in needed]
+    assert cache.n_ids(needed, chain, n) == len({end - i for end, n_ids in ends for i in range(n_ids)})
     assert sorted(cache.missing(chain, n)) == sorted(missing)
     assert cache.n_blocks(n, n * SIZE) == len(needed)
     assert cache.idle_blocks_here(chain, n, n * SIZE) == n_idle
@@ -355,15 +378,17 @@ def compute(rng: Random, cache: PrefixCache, naive: Naive, holder: Holder) -> No
     holder.n_tokens += rng.randint(1, 7)
     chain, n, after = holder.chain, holder.n_ids, holder.n_tokens
     cache.insert(chain, n_before, n, holder.copies, before)
-    for part in range(naive.layers.n_growing):
-        for block in naive.blocks(chain, part, range(max(n_before, naive.first(part, before)), n)):
+    for part in range(naive.n_parts):
+        n_ids = naive.n_ids(part)
+        for block in naive.blocks(chain, part, range(max(n_before // n_ids, naive.first(part, before)), n // n_ids)):
             naive.compute(holder, block)
     free_before = cache.idle_blocks
     freed = cache.drop(chain, n, (before, after), holder.copies)
     left, own_blocks = list[int](), 0
     for part in range(len(naive.windows)):
         gone = range(naive.first(part, before), naive.first(part, after))
-        left += reversed(naive.blocks(chain, part, range(gone.start, min(gone.stop, n))))
-        own_blocks += sum(number >= n for number in gone)
+        n_named = n // naive.n_ids(part)
+        left += reversed(naive.blocks(chain, part, range(gone.start, min(gone.stop, n_named))))
+        own_blocks += sum(number >= n_named for number in gone)
     naive.release(holder, left, own_blocks)
     assert freed == cache.idle_blocks - free_before
