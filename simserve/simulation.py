@@ -30,7 +30,6 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
-from simserve.engine.shards import ShardFailed, run_in_shards
 from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
 from simserve.forks import can_fork
@@ -41,6 +40,7 @@ from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.sharding import why_one_process
 from simserve.scenario.traffic import traffic_notes
+from simserve.shards import ShardFailed, run_in_shards
 from simserve.tables import large
 from simserve.tables.facts import (
     HostFacts,

@@ -13,14 +13,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simserve import Results, Scenario, simulate, simulation
-from simserve.engine import shards
+from simserve import Results, Scenario, shards, simulate, simulation
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.host_tier import host_facts
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.shards import run_in_shards
 from simserve.engine.tabulate import tabulate
 from simserve.errors import PolicyError
 from simserve.report.page import render
@@ -29,6 +27,7 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.scenario.sharding import why_one_process
 from simserve.schedulers.base import Scheduler, StepPlan
 from simserve.schedulers.chunked import Chunked
+from simserve.shards import run_in_shards
 from simserve.state.view import ReplicaView
 from simserve.study import processes
 from simserve.tables import large
