@@ -227,6 +227,7 @@ def _report(validation: "Validation") -> str:
         f"Assumptions about clients and servers ({campaign.source}):",
         f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "
         f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}",
+        *_cold_starts(campaign, validation.points),
         "",
         "In-sample: the shipped constants" if validation.left_out else "The shipped constants",
         *_tables(validation.points),
@@ -235,6 +236,14 @@ def _report(validation: "Validation") -> str:
         title = "Held-out: each (model, TP) group predicted from a fit to the others"
         parts += ["", title, *_tables(validation.left_out)]
     return "\n".join([*parts, "", *_worst(validation.left_out or validation.points)])
+
+
+def _cold_starts(campaign: "Campaign", points: "Sequence[ServingPoint]") -> list[str]:
+    """Say what cold starts add to mean TTFT."""
+    models = dict.fromkeys((point.row.engine, point.row.model) for point in points)
+    shares = [(f"{engine} {model}", campaign.cold_share_s(engine, model)) for engine, model in models]
+    texts = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares if share_s]
+    return [f"  cold starts add to mean TTFT: {', '.join(texts)}"] if texts else []
 
 
 def _tables(points: "Sequence[ServingPoint]") -> list[str]:

@@ -18,6 +18,18 @@ def validate(folder: Path, text: str, *more: object) -> Outcome:
     return invoke("validate", folder / "runs.csv", "--requests-per-client", 2, *more)
 
 
+def test_what_a_campaign_assumes_of_cold_starts_is_told(tmp_path: Path) -> None:
+    cold = "trtllm,,h200_sxm,openai/gpt-oss-120b,mxfp4,8,1024,8,2,117.1,4.4\n"
+    warm = cold.replace("trtllm", "vllm")
+    outcome = validate(tmp_path, HEAD + cold + warm, "--campaign", "inferencemax")
+    assert outcome.exit_code == 0, outcome.err
+    assert "cold starts add to mean TTFT: 300 ms (trtllm gpt-oss-120b)\n" in outcome.out  # 0.6 s over two requests
+    told = json.loads(validate(tmp_path, HEAD + cold, "--campaign", "inferencemax", "--json").out)
+    assert told["campaign"]["cold_start_s"]["trtllm gpt-oss-120b"] == 0.6
+    assert told["points"][0]["predicted_ttft_s"] > 0.3
+    assert "cold starts" not in validate(tmp_path, HEAD + warm, "--campaign", "inferencemax").out
+
+
 def test_runs_are_told_as_measured_and_as_predicted(tmp_path: Path) -> None:
     outcome = validate(tmp_path, HEAD + RUN + TWICE, "--json")
     assert outcome.exit_code == 0, outcome.err

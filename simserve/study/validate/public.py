@@ -128,9 +128,10 @@ def _of_rows(file: str, rows: Sequence[ServingRow], requests_per_client: int | N
     for data_set, row in zip(sets, rows, strict=True):
         campaign = CAMPAIGNS["inferencemax" if lengths[data_set] <= OF_INFERENCEMAX else "aiconfigurator"]
         n_requests = requests_per_client or campaign.requests_per_client
-        make = partial(scenario_of, row, replace(campaign, requests_per_client=n_requests))
+        campaign = replace(campaign, requests_per_client=n_requests)
+        make, cold_s = partial(scenario_of, row, campaign), campaign.cold_share_s(row.engine, row.model)
         measured_s = {"tpot": row.tpot_s, "ttft": row.ttft_s}
-        yield _case(data_set, row.engine_version, f"{row.label} on {row.gpu}", measured_s, make)
+        yield _case(data_set, row.engine_version, f"{row.label} on {row.gpu}", measured_s, make, cold_s)
 
 
 def _of_setting(file: str, setting: Setting, requests_per_client: int | None) -> Case:
@@ -143,26 +144,36 @@ def _of_setting(file: str, setting: Setting, requests_per_client: int | None) ->
     return _case(data_set, setting.version, setting.label, measured_s, make)
 
 
-def _case(data_set: DataSet, version: str, label: str, measured_s: Means, make: Callable[[], Scenario]) -> Case:
+def _case(
+    data_set: DataSet,
+    version: str,
+    label: str,
+    measured_s: Means,
+    make: Callable[[], Scenario],
+    cold_s: float = 0.0,
+) -> Case:
     def run() -> list[PublicRun]:
         try:
             scenario = make()
         except (ScenarioError, CatalogError) as error:
             problems = getattr(error, "problems", (error,))
             return [PublicRun(data_set, version, label, measured_s, None, {}, "; ".join(map(str, problems)))]
-        return [PublicRun(data_set, version, label, measured_s, *_predicted(scenario))]
+        return [PublicRun(data_set, version, label, measured_s, *_predicted(scenario, cold_s))]
 
     return Case(data_set, label, run)
 
 
-def _predicted(scenario: Scenario) -> tuple[Means, Intervals]:
-    """Return mean latencies of a run with their prediction intervals."""
+def _predicted(scenario: Scenario, cold_s: float) -> tuple[Means, Intervals]:
+    """Return mean latencies of a run with their prediction intervals; a cold start adds cold_s to TTFT and E2E."""
     results = simulate(scenario)
     predict(scenario, results)
     requests, latencies = results.columns["requests"], results.summary["prediction"]["latencies"]
     intervals = {name: latencies[f"{name}_s"]["mean"] for name in METRICS if f"{name}_s" in latencies}
-    means = {name: float(np.nanmean(requests[f"{name}_s"])) for name in METRICS}
-    return means, {name: tuple(ends) for name, ends in intervals.items() if ends is not None}
+    added_s = {"tpot": 0.0, "ttft": cold_s, "e2e": cold_s}
+    means = {name: float(np.nanmean(requests[f"{name}_s"])) + added_s[name] for name in METRICS}
+    return means, {
+        name: (ends[0] + added_s[name], ends[1] + added_s[name]) for name, ends in intervals.items() if ends is not None
+    }
 
 
 def _of_log(log: ServerLog) -> Case:

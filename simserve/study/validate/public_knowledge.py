@@ -56,6 +56,8 @@ FITTED = "host constants of the engine were fitted to these runs (calibration/h1
 AHEAD = "two constants of engines that plan ahead were chosen over five groups of runs, of which these are {}"
 ONE_AHEAD = "one constant of engines that plan ahead was chosen over five groups of runs, of which these are one"
 
+COLD = "the cold start of these servers was taken from these runs, or from others of which some are among these"
+
 CALCULATOR = "best published calculator"
 SIBLINGS = "other runs of the same campaign, engine and card"
 OF_CALCULATORS = "comparison on runs of aiconfigurator's campaign that are not in the file"
@@ -93,6 +95,9 @@ KNOWLEDGE = (
         peers=(Peer(CALCULATOR, "45 runs of the model in fp8 on H100", OF_CALCULATORS, _percent(tpot=5.1, ttft=49)),),
     ),
     Knowledge("hopper_serving_2.csv", "vllm", model="gpt-oss-120b", in_sample="partly", why=ONE_AHEAD),
+    Knowledge("hopper_serving_2.csv", "vllm", model="minimax-m2.5", in_sample="partly", why=COLD),
+    Knowledge("hopper_serving_2.csv", "trtllm", model="gpt-oss-120b", in_sample="partly", why=COLD),
+    Knowledge("hopper_serving_2.csv", "trtllm", model="deepseek-v3", in_sample="partly", why=COLD),
     Knowledge(
         "hopper_serving_2.csv",
         "trtllm",

@@ -99,15 +99,19 @@ class Campaign:
     """Dtype of the cache by server; bf16 for others."""
     kv_as_weights: frozenset[str] = frozenset()
     """Engines that use an fp8 cache with fp8 weights."""
-    moe_backends: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Kernels of experts by server and GPU; others choose by themselves."""
+    moe_backends: Mapping[str, str] = field(default_factory=dict)
+    """Kernels of experts by "engine model gpu"; others choose by themselves."""
     cold_start_s: Mapping[str, float] = field(default_factory=dict)
     """Time by which a server that was not warmed up delays its first step, by server."""
 
     def moe_backend(self, engine: str, model: str, gpu: str) -> dict[str, str]:
         """Return the engine's setting of the kernels of experts; empty where it chooses by itself."""
-        backend = self.moe_backends.get((f"{engine} {model}", gpu))
+        backend = self.moe_backends.get(f"{engine} {model} {gpu}")
         return {} if backend is None else {"moe_backend": backend}
+
+    def cold_share_s(self, engine: str, model: str) -> float:
+        """Return what a cold start adds to mean TTFT: the first request of each client waits for the first step."""
+        return (of_server(self.cold_start_s, engine, model) or 0.0) / self.requests_per_client
 
 
 COLD_START_S = {
@@ -148,7 +152,7 @@ CAMPAIGNS = {
             "trtllm gpt-oss-120b": "bf16",
             "vllm minimax-m2.5": "bf16",
         },
-        moe_backends={("vllm gpt-oss-120b", gpu): "marlin" for gpu in ("h100-sxm", "h200-sxm")},
+        moe_backends={f"vllm gpt-oss-120b {gpu}": "marlin" for gpu in ("h100-sxm", "h200-sxm")},
         cold_start_s=COLD_START_S,
     ),
     "plain": Campaign(name="plain", source="10 requests per client, fixed lengths, the engine's defaults"),
@@ -331,12 +335,9 @@ def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
     results = simulate(scenario)
     requests = results.columns["requests"]
     pool = results.summary["pools"][0]
-    cold_s = (
-        of_server(campaign.cold_start_s, row.engine, row.model) or 0.0
-    )  # the first request of each client waits for the first step
     return ServingPoint(
         row=row,
-        ttft_s=float(np.nanmean(requests["ttft_s"])) + cold_s / campaign.requests_per_client,
+        ttft_s=float(np.nanmean(requests["ttft_s"])) + campaign.cold_share_s(row.engine, row.model),
         tpot_s=float(np.nanmean(requests["tpot_s"])),
         kv_tokens=int(pool["n_blocks"] // pool["blocks_per_tokens"]) * pool["block_size"],
     )

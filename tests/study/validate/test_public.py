@@ -121,6 +121,20 @@ def test_lengths_of_a_set_tell_its_client(tmp_path: Path) -> None:
     assert 0.8 * 8192 < tokens < 0.98 * 8192
 
 
+def test_cold_starts_are_part_of_ttft_and_its_interval(tmp_path: Path) -> None:
+    def predicted(model: str) -> PublicRun:
+        serving(tmp_path, f"trtllm,,h200_sxm,{model},mxfp4,8,1024,1024,1,100,5", name="runs.csv")
+        (case,) = read_public(tmp_path, requests_per_client=2)[0]
+        (result,) = case.predict()
+        return result
+
+    cold, warm = predicted("openai/gpt-oss-120b"), predicted("openai/gpt-oss-20b")
+    for result, least_s in ((cold, 0.3), (warm, 0.0)):
+        assert result.predicted_s is not None
+        assert least_s < result.predicted_s["ttft"] < least_s + 0.2
+        assert result.intervals_s["ttft"][0] < result.predicted_s["ttft"] < result.intervals_s["ttft"][1]
+
+
 def test_settings_of_many_clients_and_those_that_contradict_themselves_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "serving").mkdir()
     rows: list[dict[str, Any]] = [{}, {"concurrency": 1000}, {"n_gpus_decode": 8}, {"hardware": "l40s", "osl": 20}]
