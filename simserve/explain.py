@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.catalog.specs import LayerGroup
+from simserve.cost.calibration import launch_factor
 from simserve.cost.comm import LOW_LATENCY_TOKENS
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import MemoryLedger
@@ -113,6 +114,8 @@ class PoolAnswer:
     calibrated: bool
     calibration: str | None
     """Card and engine version that the kernels were timed on; None: a plain roofline."""
+    fitted_runs: str | None
+    """The serving runs that factors on kernels of another card were fitted to, and these factors; None: none."""
     memory_bytes: dict[str, float]
     """Memory of one GPU: its parts and the total."""
     n_blocks: int
@@ -179,6 +182,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         hides_host=setup.hides_host,
         calibrated=setup.calibrated,
         calibration=setup.calibration_name,
+        fitted_runs=_fitted_runs(setup),
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,
         kv_tokens=setup.ledger.lane_tokens,
@@ -191,6 +195,18 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),
     )
+
+
+def _fitted_runs(setup: PoolSetup) -> str | None:
+    calibration = setup.calibration
+    if calibration is None or calibration.runs is None:
+        return None
+    runs = calibration.runs
+    factors = {name: factor for name, factor in runs.fitted.items() if not name.startswith("launches")}
+    factors["launches"] = launch_factor(calibration.launches, setup.engine.version)
+    times = ", ".join(f"{name} x {factor:.3g}" for name, factor in factors.items())
+    on = f"{runs.n_rows} serving runs of {', '.join(runs.models)} on {calibration.gpu}"
+    return f"those of {runs.kernels_of.replace('/', ' under ', 1)}, fitted to {on}: {times}"
 
 
 def _exchange(cost: StepCost) -> ExchangeAnswer | None:

@@ -85,6 +85,17 @@ def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
     return not same
 
 
+def write_card(path: Path, data: Mapping[str, Any], today: str) -> bool:
+    """Write a calibration that was fitted to serving runs, keeping the date of the same one. Returns whether it
+    changed. Raises OutputError."""
+    before = _before(path)
+    date = None if before is None else before.get("made", {}).get("date")
+    same = date is not None and before == {**data, "made": {**data["made"], "date": date}}
+    make_folder(path.parent)
+    replace_text(path, json_text({**data, "made": {**data["made"], "date": date if same else today}}))
+    return not same
+
+
 def make_folder(path: Path) -> None:
     """Make a folder for results. Raises OutputError."""
     try:

@@ -37,8 +37,14 @@ def calibrate(
             "--host", metavar="ROWS", help="Fit the engine's host constants to serving runs and keep its kernels."
         ),
     ] = None,
+    serving_runs: Annotated[
+        Path | None,
+        typer.Option(
+            "--serving-runs", metavar="ROWS", help="Fit a card without timings to serving runs, by a few factors."
+        ),
+    ] = None,
     campaign: Annotated[
-        str, typer.Option("--campaign", help="Benchmark setup of the runs in --host.")
+        str, typer.Option("--campaign", help="Benchmark setup of the runs in --host or --serving-runs.")
     ] = "aiconfigurator",
     logs: Annotated[
         list[Path] | None,
@@ -67,7 +73,7 @@ def calibrate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time the kernels of a GPU, fit their costs, or fit an engine's host to serving runs or logs of your server."""
+    """Time the kernels of a GPU, fit their costs to timings or serving runs, or fit a host to runs or logs."""
     from simserve import catalog
     from simserve.calibrate.comm import host_bytes_per_s
     from simserve.calibrate.write import calibrate as fit_all
@@ -78,6 +84,7 @@ def calibrate(
         from simserve.cli.measure import time_card
 
         fitting = {"--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
+        fitting["--serving-runs"] = serving_runs
         files = {"--logs": logs, "--scenario": scenario, "--out": out, "--json": as_json}
         time_card(gpu, measure, models, minutes, [option for option, value in (fitting | files).items() if value])
         return
@@ -85,6 +92,7 @@ def calibrate(
         raise typer.BadParameter("is for --measure; leave it out", param_hint="--models")
     if logs or scenario is not None:
         others = {"GPU": gpu, "--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
+        others["--serving-runs"] = serving_runs
         _fit_logs(logs or [], scenario, [option for option, value in others.items() if value is not None], out, as_json)
         return
     if gpu is None:
@@ -93,6 +101,10 @@ def calibrate(
         raise typer.BadParameter("is for --logs; leave it out", param_hint="--json")
     card, out = catalog.load_gpu(gpu), out or FOLDER
     name = catalog.load_engine(engine or "vllm").name
+    if serving_runs is not None:
+        given = {"--from": table, "--host": host, "--engine-version": engine_version}
+        _fit_card(gpu, name, serving_runs, campaign, [each for each, value in given.items() if value is not None], out)
+        return
     if host is not None:
         _fit_host(gpu, name, host, campaign, out)
         return
@@ -151,6 +163,46 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
         for name, value in constants.items()
         if at_bound(name, value)
     )
+
+
+def _fit_card(gpu: str, engine: str, rows: Path, campaign: str, others: list[str], out: Path) -> None:
+    """Fit factors on the kernels of another card to serving runs, and write them as the card's calibration."""
+    from hashlib import sha256
+
+    from simserve import catalog
+    from simserve.calibrate.write import write_card
+    from simserve.cli import terminal
+    from simserve.cli.validate import campaign_named
+    from simserve.study.validate.card_factors import base_of, card_data, factors_for
+    from simserve.study.validate.card_fit import BOUNDS, fit_card
+    from simserve.study.validate.card_runs import read_runs
+
+    if others:
+        rule = f"does not go with {', '.join(others)}; leave them out"
+        raise typer.BadParameter(rule, param_hint="--serving-runs")
+    campaign_named(campaign)
+    base = base_of(gpu, engine, catalog.load_gpu(gpu).kernels_like)
+    runs, unused = read_runs(rows, gpu, engine, campaign)
+    fit = fit_card(runs, base, factors_for(runs), terminal.message)
+    source = {"file": rows.name, "sha256": sha256(rows.read_bytes()).hexdigest(), "n_rows": len(runs)}
+    path = out / gpu / f"{engine}.json"
+    changed = write_card(path, card_data(fit, runs, [source], unused), today=date.today().isoformat())
+    factors = [(name, f"{each.value:.3g}", f"{each.low:.3g}–{each.high:.3g}") for name, each in fit.fitted.items()]
+    errors = [
+        (name.removesuffix("_s").upper(), f"{each.scaled_frac:.1%}", f"{each.fitted_frac:.1%}", f"{each.spread:.2f}")
+        for name, each in fit.errors.items()
+    ]
+    tables = [
+        terminal.table([(f"kernels of {base} times", "fitted", "without one part"), *factors]),
+        terminal.table([("as scaled", "why"), *fit.as_scaled.items()]),
+        terminal.table([("left out", "scaled", "fitted", "spread of logs"), *errors]),
+    ]
+    sentence = f"Fitted to {len(runs)} runs; each of {len(fit.parts)} parts is left out in turn."
+    terminal.result("\n\n".join([sentence, *tables]))
+    terminal.message(f"{'wrote' if changed else 'unchanged:'} {path}")
+    terminal.warnings(f"rows left out: {n}, {reason}" for reason, n in unused.items())
+    at_bound = [name for name, each in fit.fitted.items() if each.value in BOUNDS]
+    terminal.warnings(f"{name} is at its bound: it stands for another cost" for name in at_bound)
 
 
 def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: Path | None, as_json: bool) -> None:

@@ -73,7 +73,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     if pool.exchange is not None:
         yield from _exchange_lines(pool.exchange)
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
-    yield f"\n  Cost of typical steps{together} ({'calibrated' if pool.calibrated else 'uncalibrated'})"
+    yield f"\n  Cost of typical steps{together} ({_state(pool)})"
     heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")
     rows = [heading, *(_step_row(step) for step in pool.steps)]
     if pool.tokens_per_step > 1:
@@ -89,13 +89,19 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield table(rows, indent="    ")
 
 
+def _state(pool: "PoolAnswer") -> str:
+    if not pool.calibrated:
+        return "uncalibrated"
+    return "calibrated" if pool.fitted_runs is None else "fitted to serving runs"
+
+
 def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
     """Yield which versions host times and kernels are of, and whether planning ahead hides the host's work."""
     host = "assumed" if pool.fitted_to is None else f"fitted to servers of {pool.engine} {pool.fitted_to}"
     changed = "" if pool.constants_of == pool.fitted_to else f", with known changes up to {pool.constants_of}"
     yield f"  Host times: {host}{changed}"
     timed = None if pool.calibration is None else f"timed on {pool.calibration.replace('/', ' under ', 1)}"
-    yield f"  Kernels: {timed or 'a plain roofline'}"
+    yield f"  Kernels: {pool.fitted_runs or timed or 'a plain roofline'}"
     if pool.hides_host:
         yield "  Steps: planned one ahead; the host's work hides behind kernels"
     else:

@@ -12,6 +12,7 @@ from simserve.cost.calibration import (
     DEFAULT_GPU,
     Calibration,
     calibration_path,
+    launch_factor,
     read_calibration,
 )
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
@@ -68,11 +69,12 @@ class Calibrated:
     """
 
     def __init__(self, gpu: GpuSpec, calibration: Calibration, engine: EngineSpec) -> None:
+        calibration = calibration.of_version(engine.version)
         compute, memory = _reached(gpu, calibration)
         peaks = {dtype: flop_per_s * engine.busy_compute_frac * compute for dtype, flop_per_s in gpu.flop_per_s.items()}
         self.gpu = replace(gpu, flop_per_s=peaks, hbm_bytes_per_s=gpu.hbm_bytes_per_s * memory)
         self.calibration = calibration
-        self.gap_s = engine.gap_s
+        self.gap_s = engine.gap_s * launch_factor(calibration.launches, engine.version)
         self._by_marlin = engine.moe_backend == "marlin"
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:

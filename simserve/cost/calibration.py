@@ -1,8 +1,9 @@
 """Calibration: the fitted forms of a GPU's kernels under one engine, in a readable file."""
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -53,6 +54,23 @@ class ResidualSpread:
 
 
 @dataclass(frozen=True)
+class ServingRuns:
+    """The serving runs that factors on the kernels of another card were fitted to, and the errors left out."""
+
+    n_rows: int
+    kernels_of: str
+    """The calibration with the timed kernels."""
+    fitted: Mapping[str, float]
+    """Factors by name: matrices, attention, collectives, launches."""
+    errors: Mapping[str, float]
+    """Mean absolute error of tpot_s and ttft_s over runs that were left out of the fit."""
+    spreads: Mapping[str, float]
+    """Root mean square of the log ratios of these runs."""
+    models: tuple[str, ...]
+    """Models of the runs."""
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Forms by operation and dtype (by number of GPUs for collectives); coefficients are shares and seconds."""
 
@@ -68,6 +86,15 @@ class Calibration:
     """SHA-256 of the file."""
     host_version: str | None = None
     """Version of the servers that these constants were fitted to; None: the catalog's first."""
+    runs: ServingRuns | None = None
+    """None: kernels were timed on the card."""
+    launches: Mapping[str, float] = field(default_factory=dict)
+    """Factors on the launches that were timed, by version of the engine."""
+
+    def of_version(self, version: str) -> "Calibration":
+        """Return the calibration with the launches of a version."""
+        factor = launch_factor(self.launches, version)
+        return self if factor == 1 else replace(self, forms={k: f.slowed(1.0, factor) for k, f in self.forms.items()})
 
     def form(self, op: str, dtype: str, *others: str) -> Form:
         """Return the form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
@@ -82,11 +109,24 @@ class Calibration:
         )
 
 
-def nearest(gpu: str, engine: str, donor: str | None) -> str:
+def launch_factor(by_version: Mapping[str, float], version: str) -> float:
+    """Return the factor of the newest listed version that is not newer, or of the oldest where all are; of the newest
+    for a version without a patch release. 1 without any."""
+    wanted = release(version)
+    older = [each for each in by_version if release(each) <= wanted or len(wanted) < 3]
+    return by_version[max(older, key=release) if older else min(by_version, key=release)] if by_version else 1.0
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version: 0.5.12.post1 is (0, 5, 12)."""
+    return tuple(int(each) for each in re.findall(r"\d+", version)[:3])
+
+
+def nearest(gpu: str, engine: str, donor: str | None, *, own: bool = True) -> str:
     """Name the shipped calibration that is closest to a GPU under an engine: its own, else that of the same kernels on
-    the GPU it resembles, else on the default one."""
+    the GPU it resembles, else on the default one. Without `own`, those that other GPUs were fitted to."""
     names = shipped_names()
-    donors = [each for each in (gpu, donor, DEFAULT_GPU) if each is not None]
+    donors = [each for each in (gpu if own else None, donor, DEFAULT_GPU) if each is not None]
     wanted = [f"{each}/{name}" for each in donors for name in (engine, DEFAULT_ENGINE)]
     return next((name for name in wanted if name in names), NO_CALIBRATION)
 
@@ -152,6 +192,8 @@ def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
             host={name: float(constant["value"]) for name, constant in data.get("host", {}).items()},
             sha256=hashlib.sha256(raw).hexdigest(),
             host_version=None if data.get("host_version") is None else str(data["host_version"]),
+            runs=None if data.get("runs") is None else _runs(data["runs"]),
+            launches={str(name): float(factor) for name, factor in data.get("launches", {}).items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CalibrationError(
@@ -174,6 +216,18 @@ def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
     if not all(isfinite(value) and value >= 0 for value in values.values()):
         raise ValueError(f"coefficients of {op} must be finite and not negative")
     return form(**values)
+
+
+def _runs(data: Mapping[str, Any]) -> ServingRuns:
+    errors = data["left_out"]["errors"]
+    return ServingRuns(
+        n_rows=int(data["n_rows"]),
+        kernels_of=str(data["kernels_of"]["name"]),
+        fitted={name: float(each["value"]) for name, each in data["fitted"].items()},
+        errors={name: float(each["fitted_frac"]) for name, each in errors.items()},
+        spreads={name: float(each["spread"]) for name, each in errors.items()},
+        models=tuple(map(str, data["models"])),
+    )
 
 
 def _spread(held_out: Mapping[str, float]) -> ResidualSpread:

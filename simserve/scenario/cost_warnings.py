@@ -1,5 +1,7 @@
 """Warnings about the origin and accuracy of a run's step costs."""
 
+from collections.abc import Mapping
+
 from simserve.catalog.load import is_listed
 from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.calibrated import ALIKE
@@ -23,11 +25,23 @@ def _of_costs(setup: PoolSetup) -> str | None:
             f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
         )
     if not setup.calibrated:
+        how = "timed" if calibration.runs is None else "fitted to serving runs"
         return (
             f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
-            f"kernels timed on {calibration.gpu} under {calibration.engine} {calibration.engine_version}"
+            f"kernels {how} on {calibration.gpu} under {calibration.engine} {calibration.engine_version}"
+        )
+    if (runs := calibration.runs) is not None:
+        errors = ", ".join(f"{error:.0%} in {name}" for name, error in _named(runs.errors))
+        others = "" if setup.model.name in runs.models else f", none of them of {setup.model.name}"
+        return (
+            f"step costs of {setup.gpu.name} under {engine.name} are fitted to {runs.n_rows} serving runs{others}; its "
+            f"kernels were not timed. Runs left out of the fit are off by {errors}"
         )
     return None
+
+
+def _named(errors: Mapping[str, float]) -> list[tuple[str, float]]:
+    return [(title, errors[key]) for key, title in (("tpot_s", "TPOT"), ("ttft_s", "TTFT")) if key in errors]
 
 
 def _of_borrowed(setup: PoolSetup) -> str | None:

@@ -231,7 +231,7 @@ def draws_for(scenario: Scenario) -> Sequence[Draw]:
     """Return the draws of a scenario's replays; none where it wants no replays."""
     requested = scenario.measure.replays
     n = REPLAYS if requested is None else requested
-    return draws_of(spread_of(scenario.setups), n, scenario.seed) if n > 1 else ()
+    return draws_of(spread_of(scenario.setups), n, scenario.seed, residual_of(scenario.setups)) if n > 1 else ()
 
 
 def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _spread(setup: PoolSetup) -> CostSpread:
     result = setup.calibration
     if result is None:
         return CostSpread(ROOFLINE_SD, ROOFLINE_SD, ROOFLINE_SD, 2 * HOST_SD, FRONT_END_SD, kv)
-    extra = VERSION_SD if setup.calibrated else SCALED_SD
+    extra = VERSION_SD if setup.calibrated and result.runs is None else SCALED_SD
     matrices = _sd(result, "gemm", setup.weight_dtype) / sqrt(SHAPES)
     if setup.model.experts is not None:  # one kernel takes most of a step
         matrices = max(matrices, _sd(result, "moe", setup.weight_dtype))
@@ -279,10 +279,23 @@ def _spread(setup: PoolSetup) -> CostSpread:
         compute=_both(matrices, extra),
         memory=_both(max(matrices, _sd(result, "decode_attention", setup.kv_dtype) / 2), extra),
         link=_both(_sd(result, "all_reduce", str(setup.tensor)), extra),
-        host=HOST_SD if setup.calibrated else 2 * HOST_SD,
+        host=HOST_SD if setup.calibrated and result.runs is None else 2 * HOST_SD,
         front_end=FRONT_END_SD,
         kv_blocks=kv,
     )
+
+
+def residual_of(setups: Sequence[PoolSetup]) -> Mapping[str, float]:
+    """Return the spread of log ratios on real servers: of the pool with the largest, where calibrations were fitted to
+    serving runs as large as on runs that were left out."""
+    runs = [setup.calibration.runs for setup in setups if setup.calibration is not None]
+    spreads = [each.spreads for each in runs if each is not None]
+
+    def widest(key: str) -> float:
+        wait = "ttft_s" if key in ("ttft_s", "queue_s") else "tpot_s"
+        return max([RESIDUAL_SD[key], *(spread.get(wait, 0.0) for spread in spreads)])
+
+    return {key: widest(key) for key in RESIDUAL_SD}
 
 
 def _sd(calibration: Calibration, op: str, dtype: str) -> float:
@@ -296,7 +309,9 @@ def _both(one: float, other: float) -> float:
     return sqrt(one * one + other * other)
 
 
-def draws_of(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict[str, float]]]:
+def draws_of(
+    spread: CostSpread, n: int, seed: int, residual: Mapping[str, float] = RESIDUAL_SD
+) -> list[tuple[Distortion, dict[str, float]]]:
     """Draw n sets of factors that cover each distribution evenly (a Latin hypercube), and of residual errors."""
     generator = np.random.default_rng([seed, n])
     quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
@@ -311,7 +326,7 @@ def draws_of(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, di
             Distortion(**{name: float(values[i]) for name, values in factors.items()}),
             {
                 key: exp(sd * float(first[i] if key in ("ttft_s", "queue_s") else token[i]))
-                for key, sd in RESIDUAL_SD.items()
+                for key, sd in residual.items()
             },
         )
         for i in range(n)

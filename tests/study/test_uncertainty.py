@@ -4,13 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simserve import Scenario, simulate
 from simserve.report.headline import prediction
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.study import processes, uncertainty
-from simserve.study.uncertainty import predict, prediction_interval, run_with_replays, spread_of
+from simserve.study.uncertainty import (
+    RESIDUAL_SD,
+    draws_of,
+    predict,
+    prediction_interval,
+    residual_of,
+    run_with_replays,
+    spread_of,
+)
 from simserve.workload.load import Load, offered_load
 
 
@@ -64,6 +73,21 @@ def test_a_card_that_nobody_timed_is_known_less_well() -> None:
     assert spread_of(counted).kv_blocks == 0 < timed.kv_blocks
     ideal = spread_of(scenario(engine="ideal").setups)
     assert (ideal.compute, ideal.host) == (0, 0)
+
+
+def test_costs_that_were_fitted_to_runs_are_known_as_well_as_runs_that_were_left_out() -> None:
+    fitted = scenario(gpu="mi300x", engine="sglang").setups
+    runs = fitted[0].calibration.runs  # type: ignore[union-attr]
+    assert runs is not None
+    residual, timed = residual_of(fitted), residual_of(scenario().setups)
+    assert dict(timed) == dict(RESIDUAL_SD)
+    assert residual["tpot_s"] == residual["itl_s"] == residual["e2e_s"] == runs.spreads["tpot_s"] > 0.1
+    assert residual["ttft_s"] == residual["queue_s"] == runs.spreads["ttft_s"] > 0.2
+    one, other = (spread_of(scenario(gpu=gpu, engine="sglang").setups) for gpu in ("mi300x", "h100-sxm"))
+    assert (one.compute, one.host) > (other.compute, other.host)
+    drawn = draws_of(one, 8, 0, residual)
+    logs = np.log([each["tpot_s"] for _, each in drawn])
+    assert logs.std() == pytest.approx(runs.spreads["tpot_s"], rel=0.15)
 
 
 def test_without_replays_there_is_no_prediction() -> None:

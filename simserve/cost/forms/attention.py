@@ -60,6 +60,8 @@ class PrefillAttention(Form):
         "writes": (1.0, 0.0, 30.0),
         "compute_bits": (16.0, 16.0, 16.0),
     }
+    TIMES: ClassVar[tuple[str, ...]] = ("row_flop", "writes")
+    SHARES: ClassVar[tuple[str, ...]] = ("compute_frac", "memory_frac")
 
     launch_s: float
     compute_frac: float
@@ -114,6 +116,9 @@ class DecodeAttention(Form):
         "query_times": (2.0, 1.0, 50.0),
         "unit_s": (1e-8, 0.0, 1e-6),
     }
+    LAUNCHES: ClassVar[tuple[str, ...]] = ("launch_s", "launch_width_s")
+    TIMES: ClassVar[tuple[str, ...]] = ("query_times", "unit_s")
+    SHARES: ClassVar[tuple[str, ...]] = ("memory_frac",)
 
     launch_s: float
     launch_width_s: float

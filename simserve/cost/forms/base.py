@@ -1,8 +1,8 @@
 """Form: coefficients with their bounds, and the mathematics that several forms share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,6 +13,22 @@ class Form:
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]]
     """(start, least, most) of every field, for the fit; a field with least == most is fixed."""
+    LAUNCHES: ClassVar[tuple[str, ...]] = ("launch_s",)
+    """Times of a kernel whatever its work."""
+    TIMES: ClassVar[tuple[str, ...]] = ()
+    """Other fields that the time of its work is proportional to."""
+    SHARES: ClassVar[tuple[str, ...]] = ()
+    """Fields that it is inversely proportional to."""
+
+    def slowed(self, work: float, launches: float = 1.0) -> Self:
+        """Return the form of kernels that take `work` times as long for work, `launches` times for launches.
+
+        No share of a peak rises above 1, or above its own.
+        """
+        longer = {name: getattr(self, name) * launches for name in self.LAUNCHES}
+        longer |= {name: getattr(self, name) * work for name in self.TIMES}
+        shares = {name: getattr(self, name) for name in self.SHARES}
+        return replace(self, **longer, **{name: min(x / work, max(x, 1.0)) for name, x in shares.items()})
 
 
 def smooth_max(one: Any, other: Any, sharpness: float) -> Any:

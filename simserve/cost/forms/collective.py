@@ -24,6 +24,9 @@ class Collective(Form):
         "switch_latency_s": (1e-5, 1e-8, 2e-3),
         "switch_wire_s": (1e-5, 1e-7, 2e-3),
     }
+    LAUNCHES: ClassVar[tuple[str, ...]] = ()
+    TIMES: ClassVar[tuple[str, ...]] = ("latency_s", "switch_latency_s", "switch_wire_s")
+    SHARES: ClassVar[tuple[str, ...]] = ("link_share",)
     PASSES: ClassVar[float] = 1.0
     """How often the bytes cross the links."""
 

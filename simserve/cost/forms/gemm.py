@@ -42,6 +42,8 @@ class Gemm(Form):
         "split_s": (4e-6, 0.0, 2e-5),
         "chooses": (1.0, 1.0, 1.0),
     }
+    TIMES: ClassVar[tuple[str, ...]] = ("input_bytes", "store_passes", "split_s")
+    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share")
 
     launch_s: float
     flop_share: float

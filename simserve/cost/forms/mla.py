@@ -47,6 +47,7 @@ class MlaPrefill(Form):
         "pad_keys": (64.0, 0.1, 512.0),
         "sharpness": (2.0, 1.0, 10.0),
     }
+    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share")
 
     launch_s: float
     flop_share: float
@@ -75,6 +76,8 @@ class MlaPrefillModule(MlaPrefill):
         "matmul_byte_share": (0.7, 0.05, 1.0),
         "moved_values": (2e4, 1.0, 1e6),
     }
+    TIMES: ClassVar[tuple[str, ...]] = ("moved_values",)
+    SHARES: ClassVar[tuple[str, ...]] = (*MlaPrefill.SHARES, "matmul_flop_share", "matmul_byte_share")
 
     matmul_flop_share: float
     matmul_byte_share: float
@@ -110,6 +113,7 @@ class MlaDecode(Form):
         "lone_requests": (0.3, 0.001, 8.0),
         "sharpness": (2.0, 1.0, 10.0),
     }
+    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share", "query_share")
 
     launch_s: float
     flop_share: float
@@ -139,6 +143,8 @@ class MlaDecodeModule(MlaDecode):
         "matmul_byte_share": (0.7, 0.05, 1.0),
         "moved_values": (2e4, 1.0, 1e6),
     }
+    TIMES: ClassVar[tuple[str, ...]] = ("moved_values",)
+    SHARES: ClassVar[tuple[str, ...]] = (*MlaDecode.SHARES, "matmul_flop_share", "matmul_byte_share")
 
     matmul_flop_share: float
     matmul_byte_share: float

@@ -57,6 +57,8 @@ class MoeLayer(Form):
         "remote_frac": (0.3, 0.001, 1.0),
         "sharpness": (2.0, 1.0, 4.0),
     }
+    TIMES: ClassVar[tuple[str, ...]] = ("held_s", "expert_s", "step_s")
+    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share", "traffic_share")
 
     launch_s: float
     held_s: float

@@ -104,7 +104,8 @@ def _costs(setup: PoolSetup) -> str:
     calibration = setup.calibration
     if calibration is None:
         return f"{server}: step costs are a roofline with assumed efficiencies"
-    timed = f"kernels of {calibration.gpu}, timed under {calibration.engine} {calibration.engine_version}"
+    how = "timed" if calibration.runs is None else "fitted to serving runs"
+    timed = f"kernels of {calibration.gpu}, {how} under {calibration.engine} {calibration.engine_version}"
     return f"{server}: step costs are {timed}"
 
 

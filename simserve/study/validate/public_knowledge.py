@@ -53,6 +53,7 @@ def _percent(**errors: float | Range) -> dict[str, Range]:
 
 
 FITTED = "host constants of the engine were fitted to these runs (calibration/h100-sxm)"
+OF_CARD = "factors of the card were fitted to these runs (docs/calibration.md has errors of those left out)"
 AHEAD = "two constants of engines that plan ahead were chosen over five groups of runs, of which these are {}"
 ONE_AHEAD = "one constant of engines that plan ahead was chosen over five groups of runs, of which these are one"
 
@@ -65,6 +66,8 @@ BLIS_RUNS = "per-request runs of vLLM 0.15.1 on H100, of which these are some"
 BLIS = "comparison published with BLIS (github.com/inference-sim/inference-sim)"
 
 KNOWLEDGE = (
+    Knowledge("inferencex.csv", "sglang", "mi300x", in_sample="yes", why=OF_CARD),
+    Knowledge("inferencex.csv", "sglang", "mi355x", in_sample="yes", why=OF_CARD),
     Knowledge(
         "h100_serving.csv",
         "vllm",

@@ -257,7 +257,12 @@ def catalog_model(name: str) -> str:
     return short
 
 
-def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None = None) -> Scenario:
+def scenario_of(
+    row: ServingRow,
+    campaign: Campaign,
+    constants: Mapping[str, float] | None = None,
+    calibration: Path | None = None,
+) -> Scenario:
     """Return the run as a scenario; `constants` replace the engine's."""
     shortest = campaign.shortest_frac
     lengths = {
@@ -273,6 +278,8 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
     memory_frac = of_server(campaign.memory_fracs, row.engine, row.model)
     if memory_frac is not None:
         pool["gpu_memory_utilization"] = memory_frac
+    if calibration is not None:
+        pool["calibration"] = str(calibration)
     if "num_gpu_blocks" in row.knobs:
         pool["num_gpu_blocks"] = row.knobs["num_gpu_blocks"]
     return Scenario.from_dict(
@@ -323,12 +330,18 @@ def replay(
     rows: Sequence[ServingRow], campaign: Campaign, constants: Mapping[str, float] | None = None
 ) -> list[ServingPoint]:
     """Predict each run, in order. Raises CalibrationError for one that cannot be run."""
-    return [_replay_one(row, campaign, constants) for row in rows]
+    return [replay_run(row, campaign, constants) for row in rows]
 
 
-def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None) -> ServingPoint:
+def replay_run(
+    row: ServingRow,
+    campaign: Campaign,
+    constants: Mapping[str, float] | None = None,
+    calibration: Path | None = None,
+) -> ServingPoint:
+    """Predict one run. Raises CalibrationError if it cannot be run."""
     try:
-        scenario = scenario_of(row, campaign, constants)
+        scenario = scenario_of(row, campaign, constants, calibration)
     except ScenarioError as error:
         reasons = "; ".join(str(problem) for problem in error.problems)
         raise CalibrationError(f"{row.label}: {reasons}; correct the row or remove it") from None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import catalog
+from simserve.cost.calibration import release
 from simserve.errors import CalibrationError, CatalogError, ScenarioError
 from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.scenario import Scenario
@@ -140,11 +141,12 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
         engine = next(e for e in ENGINES if e in row["framework"])
         model, fp4 = MODELS[row["model"]], row["precision"] == "fp4"
         gpu = next(n for n in (row["hardware"], f"{row['hardware']}-sxm") if n in catalog.names("gpus"))
-        keeps_16_bits = engine == "sglang" and gpu in ("h100-sxm", "h200-sxm")
+        version = _version(row["image"])
+        keeps_16_bits = engine == "sglang" and _keeps_16_bits(gpu, version)
         return Setting(
             gpu=gpu,
             engine=ENGINES[engine],
-            version=_version(row["image"]),
+            version=version,
             model=model,
             weight_dtype="mxfp4" if model == "gpt-oss-120b" else "nvfp4" if fp4 else row["precision"],
             kv_dtype="bf16" if keeps_16_bits else of_server(CAMPAIGN.kv_dtypes, ENGINES[engine], model) or "fp8",
@@ -163,6 +165,14 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
     except (KeyError, ValueError, TypeError, StopIteration) as error:
         text = f"{type(error).__name__}: {error}"
         raise CalibrationError(f"{path}:{line}: must be a setting of InferenceX ({text}); correct the row") from None
+
+
+def _keeps_16_bits(gpu: str, version: str) -> bool:
+    """Tell whether servers under SGLang keep latent vectors in 16 bits: on Hopper, and on cards of CDNA 3 before they
+    got --kv-cache-dtype with 0.5.7 (InferenceX, perf-changelog.yaml, pull requests 544 and 545)."""
+    if gpu in ("mi300x", "mi325x"):
+        return bool(version) and release(version) < (0, 5, 7)
+    return gpu in ("h100-sxm", "h200-sxm")
 
 
 def _side(row: Mapping[str, str], name: str, serves_all: bool) -> Side | None:
@@ -196,8 +206,8 @@ def speculation_of(tokens_per_step: float) -> dict[str, Any]:
     return {"kind": "mtp", "tokens": n, "acceptance": min(acceptance, 1.0)}
 
 
-def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
-    """Return the setting as a scenario. Raises ScenarioError."""
+def scenario_of_setting(setting: Setting, requests_per_client: int, calibration: Path | None = None) -> Scenario:
+    """Return the setting as a scenario, with a calibration of its own if given. Raises ScenarioError."""
     engine: dict[str, Any] = {"version": setting.version} if setting.version else {}
     engine |= CAMPAIGN.moe_backend(setting.engine, setting.model, setting.gpu)
     if setting.engine == "vllm":
@@ -214,7 +224,7 @@ def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
             "engine": {"name": setting.engine, **engine},
             "weight_dtype": setting.weight_dtype,
             "kv_dtype": setting.kv_dtype,
-            "cluster": {"pools": [_pool(setting, side) for side in setting.sides]},
+            "cluster": {"pools": [_pool(setting, side, calibration) for side in setting.sides]},
             "workload": {
                 "client": {"kind": "closed_loop", "concurrency": setting.concurrency},
                 "lengths": {"kind": "uniform", **lengths},
@@ -225,7 +235,7 @@ def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
     )
 
 
-def _pool(setting: Setting, side: Side) -> dict[str, Any]:
+def _pool(setting: Setting, side: Side, calibration: Path | None) -> dict[str, Any]:
     pool: dict[str, Any] = {
         "name": side.role,
         "role": side.role,
@@ -240,6 +250,8 @@ def _pool(setting: Setting, side: Side) -> dict[str, Any]:
     if setting.engine == "vllm":
         limits = {"max_num_batched_tokens": VLLM_BUDGET, "max_num_seqs": setting.concurrency}
         pool["scheduler"] = {"kind": "chunked", **limits}
+    if calibration is not None:
+        pool["calibration"] = str(calibration)
     if setting.tokens_per_step is not None:
         pool["speculation"] = speculation_of(setting.tokens_per_step)
     return pool
@@ -253,13 +265,14 @@ def replay_settings(
     for i, setting in enumerate(settings, 1):
         if progress is not None:
             progress(f"{i} of {len(settings)}: {setting.label}")
-        points.append(_replay(setting, requests_per_client))
+        points.append(replay_setting(setting, requests_per_client))
     return points
 
 
-def _replay(setting: Setting, requests_per_client: int) -> SettingPoint:
+def replay_setting(setting: Setting, requests_per_client: int, calibration: Path | None = None) -> SettingPoint:
+    """Predict one setting."""
     try:
-        scenario = scenario_of_setting(setting, requests_per_client)
+        scenario = scenario_of_setting(setting, requests_per_client, calibration)
     except (ScenarioError, CatalogError) as error:
         problems = getattr(error, "problems", None)
         return SettingPoint(setting, None, str(error) if not problems else "; ".join(map(str, problems)))

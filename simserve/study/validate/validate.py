@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.cost.calibration import Calibration, calibration_path, read_calibration
+from simserve.errors import CalibrationError
 from simserve.study.validate.host_fit import fit_host
 from simserve.study.validate.serving import Campaign, ServingPoint, ServingRow, replay
 
@@ -47,7 +48,11 @@ class Validation:
 def kernels_of(name: str) -> Calibration:
     """Load a calibration with its errors on held-out kernels, by `<gpu>/<engine>` or path. Raises
     CalibrationError."""
-    return read_calibration(calibration_path(name))
+    calibration = read_calibration(calibration_path(name))
+    if calibration.runs is not None:
+        rule = f"{name} is fitted to serving runs, without kernels held out"
+        raise CalibrationError(f"{rule}; validate a table of runs, or --kernels {calibration.runs.kernels_of}")
+    return calibration
 
 
 def validate(

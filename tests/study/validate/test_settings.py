@@ -83,6 +83,23 @@ def test_vllm_is_started_as_inferencex_starts_it(tmp_path: Path) -> None:
     assert (setup.scheduler.budget_tokens, setup.scheduler.max_running) == (8192, 4)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "version", "kv_dtype"),
+    [
+        ("mi300x", "0.5.5.post3-rocm700", "bf16"),
+        ("mi300x", "0.5.7", "fp8"),
+        ("mi325x", "0.5.12", "fp8"),
+        ("mi355x", "0.5.6", "fp8"),
+    ],
+)
+def test_cards_of_cdna_3_keep_16_bits_until_their_servers_were_started_otherwise(
+    gpu: str, version: str, kv_dtype: str, tmp_path: Path
+) -> None:
+    row = {"disagg": False, "hardware": gpu, "framework": "sglang", "image": f"lmsysorg/sglang:v{version}"}
+    (setting,), _ = read_settings(table(tmp_path, row))
+    assert setting.kv_dtype == kv_dtype
+
+
 def test_gpus_that_workers_do_not_give_are_left_out_and_counted(tmp_path: Path) -> None:
     settings, n_odd = read_settings(table(tmp_path, {}, {"n_gpus_decode": 8}))
     assert (len(settings), n_odd) == (1, 1)
