@@ -8,7 +8,17 @@ from simserve.metrics.goal import goal_from
 
 @pytest.mark.parametrize(
     ("text", "frac"),
-    [("0.99", 0.99), (".9", 0.9), ("p90", 0.9), ("P99", 0.99), ("p99.9", 0.999), ("99.9%", 0.999), ("99%", 0.99)],
+    [
+        ("0.99", 0.99),
+        (".9", 0.9),
+        ("p90", 0.9),
+        ("P99", 0.99),
+        ("p99.9", 0.999),
+        ("99.9%", 0.999),
+        ("99%", 0.99),
+        ("1%", 0.01),
+        ("0.9999", 0.9999),
+    ],
 )
 def test_a_goal_is_a_share_or_a_percentile(text: str, frac: float) -> None:
     assert goal_from(text) == frac

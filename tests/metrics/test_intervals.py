@@ -7,7 +7,7 @@ import pytest
 
 from simserve.metrics.batches import T_95, Batches, inefficiency
 from simserve.metrics.decision import wilson
-from simserve.metrics.intervals import mean_interval, percentile_interval, share_interval
+from simserve.metrics.intervals import mean_interval, percentile_interval, share_error, share_interval
 from simserve.tables.columns import Flags, Floats
 
 
@@ -70,6 +70,24 @@ def test_an_interval_in_other_units_is_the_same(scale: float) -> None:
     assert one is not None
     assert other is not None
     assert other.interval() == pytest.approx([end * scale for end in one.interval()])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_interval_of_a_median_lies_evenly_about_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.permutation(200 + seed).astype(float)
+    low, high = percentile_interval(values, np.sort(values), 50.0, 1.0 + seed) or (0.0, 0.0)
+    assert high is not None
+    assert low + high == len(values) - 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_misses_are_as_uncertain_as_hits(seed: int) -> None:
+    hits = np.random.default_rng(seed).random(400) < 0.005 * (1 + seed)
+    one, other = Batches.of(hits), Batches.of(~hits)
+    assert one is not None
+    assert other is not None
+    assert share_error(one, 5.0) == pytest.approx(share_error(other, 5.0))
 
 
 def test_too_few_values_have_no_interval() -> None:

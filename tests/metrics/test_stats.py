@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simserve.metrics.stats import distribution, interpolated, level_name, with_intervals
@@ -20,6 +20,13 @@ def test_levels_are_named_as_vllm_does() -> None:
     assert [level_name(level) for level in (50.0, 99.0, 99.9)] == ["p50", "p99", "p99.9"]
 
 
+def test_no_values_have_no_percentiles() -> None:
+    result = distribution(np.empty(0))
+    assert result.n == 0
+    assert np.isnan([result.mean, result.std, result.highest, *result.percentiles.values()]).all()
+
+
+@example([0.1, 0.7], 50.0)
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=2), st.floats(0, 100))
 def test_interpolation_is_that_of_numpy_to_the_last_bit(values: list[float], level: float) -> None:
     low, high = sorted(values)

@@ -157,6 +157,23 @@ def test_the_free_share_is_that_of_the_pool_that_is_held_up_most() -> None:
     assert result.free_frac == pytest.approx(0.6)  # pool 0: (0.2 + 0) / 2 held up; pool 1: 0.4
 
 
+def test_the_free_share_is_of_the_time_that_replicas_were_there() -> None:
+    requests = requests_of(np.linspace(10.0, 20.0, 101), np.linspace(10.0, 20.0, 101) + 0.05)
+    seen = requests | {"n_in_system": n_in_system(requests)}
+    steps = {
+        "replica": np.array([0, 1, 2], np.int32),
+        "start_s": np.array([8.0, 12.0, 11.0]),
+        "end_s": np.array([13.0, 15.0, 12.0]),
+        "blocked_by": Categorical(np.full(3, BLOCKED.index("seats"), np.int32), BLOCKED),
+    }
+    both = window(requests, 10.0)
+    assert steadiness(seen, steps, both, [0, 0, 1]).free_frac == pytest.approx(1 - (3 + 3) / 20)
+    lived_frac = np.array([1.0, 0.5, 0.0])  # the second pool was not there
+    assert steadiness(seen, steps, both, [0, 0, 1], lived_frac).free_frac == pytest.approx(1 - (3 + 3) / 15)
+    assert np.isnan(steadiness(seen, steps, window(requests, 20.0), [0, 0, 1]).free_frac)
+    assert np.isnan(steadiness(seen, steps, both, []).free_frac)
+
+
 def test_the_backlog_counts_who_was_there_before_the_window() -> None:
     requests = requests_of(np.array([0.0, 1.0, 19.0]), np.array([5.0, 15.0, 40.0]))
     # [10, 19]: the second is there until 15, the third never for any time
@@ -173,6 +190,7 @@ def test_the_backlog_counts_who_was_there_before_the_window() -> None:
         ((10, 20, 25), 100, True),
         ((10, 20, 24.9), 100, False),  # it levels off
         ((10, 10, 20), 100, False),
+        ((10, 11, 20), 100, True),
         ((20, 25, 30), 100, True),
         ((20.1, 25, 30.1), 100, False),  # by less than half
     ],
@@ -208,8 +226,10 @@ def test_the_state_follows_from_independent_requests_and_free_time(
         ("last arrival", 9.0, state),
         ("last finish", 9.0, "undetermined"),
         ("last arrival", np.nan, "undetermined"),
+        ("last arrival", 0.0, "undetermined"),
+        ("last arrival", 0.5, state),
     ):
         window = Window(0.0, 9.0, duration_s, ends_with, np.ones(n, np.bool_))
         result = steadiness(columns, {}, window, [0])
-        assert (result.state, result.free_frac) == (expected, free_frac)
+        assert (result.state, result.free_frac, len(result.backlog)) == (expected, free_frac, 3)
         assert result.n_effective == pytest.approx(n_effective)
