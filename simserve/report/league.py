@@ -75,8 +75,8 @@ def _engine(data_set: Mapping[str, Any]) -> str:
 
 
 def _best_peer(data_set: Mapping[str, Any]) -> str:
-    """Return the peer with the least error of TPOT, with its errors."""
-    best = min(data_set["published"], key=lambda peer: peer["errors_frac"]["tpot"], default=None)
+    """Return the peer with the least error of TPOT, at the upper end of a range, with its errors."""
+    best = min(data_set["published"], key=lambda peer: peer["errors_frac"]["tpot"][-1], default=None)
     return "" if best is None else f"{best['name']}: {' / '.join(_published(best, name) for name in METRICS)}"
 
 
