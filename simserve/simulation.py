@@ -10,7 +10,7 @@ Read on in `engine/cluster.py` (which replica gets a request), `engine/replica.p
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -96,12 +96,13 @@ def simulate(
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     priced = _Priced(setups, costs, link)
-    try:
+    served = None
+    with suppress(ShardFailed):
         served = _serve(scenario, priced, load, progress, n_shards(scenario, load, jobs))
-    except ShardFailed:  # a single process says which error comes first
-        large.collect()
-        served = _serve(scenario, priced, load, progress)
     large.collect()
+    if served is None:  # a single process says which error comes first
+        served = _serve(scenario, priced, load, progress)
+        large.collect()
     tables = served.tables
     is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with retries
     last_arrival_s = float(tables.requests["arrival_s"][is_offered].max(initial=0.0))
