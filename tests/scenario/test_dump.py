@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from simserve import catalog
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]
@@ -69,7 +70,7 @@ def test_the_yaml_says_where_each_default_came_from(load: Load) -> None:
 def test_the_resolved_scenario_names_the_version_of_each_engine(load: Load, small: str) -> None:
     scenario = load(small + "cluster: {pools: [{name: a}, {name: b, engine: trtllm}]}\n", "engine=sglang")
     pools = scenario.to_dict()["cluster"]["pools"]
-    assert scenario.to_dict()["engine"] == {"name": "sglang", "version": "0.5"}
+    assert scenario.to_dict()["engine"] == {"name": "sglang", "version": catalog.default_version("sglang")}
     assert ("engine" in pools[0], pools[1]["engine"]) == (False, {"name": "trtllm", "version": "1.3"})
     assert '        version: "1.3"  # default of engine trtllm\n' in scenario.to_yaml()
     named, left_out = load(small, 'engine.version="0.19"'), load(small)
