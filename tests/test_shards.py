@@ -18,6 +18,7 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.host_tier import host_facts
 from simserve.engine.offered import Offered
+from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.errors import PolicyError
@@ -320,16 +321,16 @@ def test_a_deadlock_of_one_shard_is_none_while_another_runs_on() -> None:
 
 @pytest.fixture
 def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Kill the process of the second shard as often as a file has bytes."""
-    file, original = tmp_path / "deaths", shards._ShardSender._send_due
+    """Kill the process of the second shard when it has served all, as often as a file has bytes."""
+    file, original = tmp_path / "deaths", shards._RankState.of
 
-    def send_or_die(self: Any, now_ps: int) -> None:
-        if self._n_sent > 80 and self._rows[0] == 1 and file.stat().st_size:
+    def answer_or_die(rank: Replica) -> Any:
+        if rank.id == 1 and file.stat().st_size:
             os.truncate(file, file.stat().st_size - 1)
             os.kill(os.getpid(), signal.SIGKILL)
-        original(self, now_ps)
+        return original(rank)
 
-    monkeypatch.setattr(shards._ShardSender, "_send_due", send_or_die)
+    monkeypatch.setattr(shards._RankState, "of", answer_or_die)
     return file
 
 
