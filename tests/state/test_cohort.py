@@ -349,3 +349,15 @@ class Walk:
             for n_steps in {1, max(1, min(each.left, 60))}:
                 if each.at(n_steps) > each.at():
                     assert cohort.step_with(each.request, each.at(n_steps)) == members.step + n_steps
+
+
+def test_the_next_finish_is_known_when_most_finishes_are_canceled() -> None:
+    """Once four of seven are canceled only the others are kept, and these in another order than they must be."""
+    cohort, requests = Cohort(SIZE), {n_left: Request(n_left, 0, 1, 10) for n_left in (1, 5, 2, 6, 7, 3, 4)}
+    for n_left, request in requests.items():
+        cohort.join(request, n_left)
+    for n_left in (6, 7, 3, 1):
+        cohort.drop(requests[n_left])
+    assert cohort.next_finish_step == 2
+    cohort.advance(4)
+    assert cohort.pop_finished() == [requests[2], requests[4]]
