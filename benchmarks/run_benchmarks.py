@@ -87,12 +87,13 @@ def _print_start_up(n_repeats: int) -> None:
 
 def _print_workload(workload: Workload, sizes: tuple[int, int], n_repeats: int, floor_per_s: dict[str, float]) -> None:
     small, large = (_median_run(workload, size, n_repeats) for size in sizes)
-    wall_s = max(large.wall_s - small.wall_s, 1e-9)
-    per_s = (sizes[1] - sizes[0]) / wall_s
-    tokens_per_s = (large.output_tokens - small.output_tokens) / wall_s
-    ratio = f"{floor_per_s[workload.name] / per_s:.2f}x" if workload.name in floor_per_s else "-"
+    wall_s, cells = large.wall_s - small.wall_s, ["noise", "-", "-"]
+    if wall_s > 0:  # the machine may slow down in between
+        per_s = (sizes[1] - sizes[0]) / wall_s
+        ratio = f"{floor_per_s[workload.name] / per_s:.2f}x" if workload.name in floor_per_s else "-"
+        cells = [f"{per_s:,.0f}", f"{(large.output_tokens - small.output_tokens) / wall_s:,.0f}", ratio]
     _print_row(f"({workload.name})", sizes[0], small)
-    _print_row("", sizes[1], large, f"{per_s:,.0f}", f"{tokens_per_s:,.0f}", ratio, workload.goal)
+    _print_row("", sizes[1], large, *cells, workload.goal)
     if workload.name == "b":
         ratio = f"{large.wall_s * floor_per_s['d'] / sizes[1]:.2f}x" if "d" in floor_per_s else "-"
         _print_row("(d)", sizes[1], large, "", "", ratio, "a million in 25 s and 1.5 GB, aim 12 s and 0.8 GB")
