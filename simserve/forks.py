@@ -1,7 +1,6 @@
 """Forks: copies of this process, which see all its data and answer through a pipe."""
 
 import os
-import signal
 import sys
 import threading
 import warnings
@@ -10,15 +9,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
+from simserve.interruptions import leave_interruptions_to_the_parent, uninterrupted
+
 
 def can_fork() -> bool:
     """Return whether a copy of this process is safe: Linux, and no other thread that could hold a lock."""
     return sys.platform == "linux" and threading.active_count() == 1
-
-
-def leave_interruptions_to_the_parent() -> None:
-    """Ignore Ctrl-C, which reaches every process of a terminal; the parent ends its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Copy:
         fork = get_context("fork")
         reader, writer = fork.Pipe(duplex=False)
         process = fork.Process(target=_run, args=(work, writer, os.getpid()), daemon=True)
-        with warnings.catch_warnings():
+        with uninterrupted(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads of numpy, which survives a fork
             process.start()
         writer.close()

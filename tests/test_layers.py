@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "simserve"
-ANYWHERE = {"allowed_modules", "errors", "forks", "input_files", "units", "__init__"}
+ANYWHERE = {"allowed_modules", "errors", "forks", "input_files", "interruptions", "units", "__init__"}
 
 # Imports allowed to each part beside itself and ANYWHERE. `workload.trace` allows that module alone.
 ALLOWED: dict[str, set[str]] = {
@@ -78,7 +78,8 @@ ALLOWED: dict[str, set[str]] = {
     "tables": set(),
     "allowed_modules": set(),
     "errors": set(),
-    "forks": set(),
+    "forks": {"interruptions"},
+    "interruptions": set(),
     "input_files": set(),
     "units": set(),
     "__init__": {"metrics", "scenario", "simulation"},

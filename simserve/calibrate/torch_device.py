@@ -1,7 +1,6 @@
 """The card at hand through PyTorch: kernels in CUDA graphs, timed by events, and a process on each GPU of a group."""
 
 import multiprocessing
-import signal
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -14,6 +13,7 @@ from simserve.calibrate.measure import NotTimed, TimedKernel
 from simserve.calibrate.shapes import Shape
 from simserve.calibrate.torch_kernels import Calls, kernel_of
 from simserve.errors import CalibrationError
+from simserve.interruptions import leave_interruptions_to_the_parent, uninterrupted
 
 REPLAY_S = 3e-3
 """Time of a replay: long enough that the start of a graph, some microseconds, is lost in it."""
@@ -140,7 +140,8 @@ class GpuGroup:
         place = (Path(self._folder.name) / "group").as_uri()
         for rank in range(n_gpus):
             ours, theirs = context.Pipe()
-            context.Process(target=_rank, args=(rank, n_gpus, place, cold_bytes, theirs), daemon=True).start()
+            with uninterrupted():
+                context.Process(target=_rank, args=(rank, n_gpus, place, cold_bytes, theirs), daemon=True).start()
             theirs.close()
             self._pipes.append(ours)
 
@@ -173,7 +174,7 @@ class GpuGroup:
 
 def _rank(rank: int, n_gpus: int, place: str, cold_bytes: float, pipe: Connection) -> None:
     """Answer the questions of `GpuGroup._ask` on one GPU until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process closes the pipe
+    leave_interruptions_to_the_parent()  # which closes the pipe
     warnings.simplefilter("ignore")  # those of libraries, which speak to programmers
     import torch
     from torch import distributed

@@ -16,7 +16,8 @@ from joblib import cpu_count
 from joblib.externals.loky import get_reusable_executor
 
 from simserve.errors import SimserveError
-from simserve.forks import Copy, can_fork, leave_interruptions_to_the_parent
+from simserve.forks import Copy, can_fork
+from simserve.interruptions import leave_interruptions_to_the_parent, uninterrupted
 
 Task = tuple[Any, ...]
 """Plain data: the arguments of one run."""
@@ -26,6 +27,9 @@ Work = Callable[[Task], Any]
 
 IDLE_S = 60
 """Workers that are idle for this long exit."""
+
+INTERRUPTIBLE_S = 0.1
+"""A Ctrl-C is served this often while tasks run; inside the executor it could leave a lock or a semaphore behind."""
 
 AHEAD = 2
 """Tasks submitted per process, so that none waits for the next."""
@@ -115,25 +119,29 @@ def _handed_out(places: Iterable[int], tasks: Sequence[Task], given: list[int]) 
 def _concurrent(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
     """Run tasks concurrently, one message each. Raises BrokenProcessPool where a process dies."""
     n, owner, left = n_jobs(), os.getpid(), iter(tasks)
-    executor = get_reusable_executor(
-        n,
-        timeout=IDLE_S,
-        initializer=leave_interruptions_to_the_parent,
-        env={name: os.environ.get(name, "1") for name in ONE_THREAD},
-    )
     running: set[Future[tuple[int, Any]]] = set()
+    with uninterrupted():
+        executor = get_reusable_executor(
+            n,
+            timeout=IDLE_S,
+            initializer=leave_interruptions_to_the_parent,
+            env={name: os.environ.get(name, "1") for name in ONE_THREAD},
+        )
     try:
         while True:
-            for place, task in islice(left, AHEAD * n - len(running)):
-                running.add(executor.submit(_placed, owner, work, place, task))
+            with uninterrupted():
+                for place, task in islice(left, AHEAD * n - len(running)):
+                    running.add(executor.submit(_placed, owner, work, place, task))
+                done = wait(running, INTERRUPTIBLE_S, FIRST_COMPLETED).done
             if not running:
                 return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            for future in done:
                 running.remove(future)
                 yield future.result()
     finally:
         if running:
-            _cancel(executor, running)
+            with uninterrupted():
+                _cancel(executor, running)
 
 
 def _cancel(executor: Any, running: Iterable["Future[Any]"]) -> None:

@@ -2,14 +2,12 @@
 
 import errno
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from simserve.errors import OutputError
+from simserve.interruptions import uninterrupted
 from simserve.tables.kinds import KINDS, RUN, Kind
 from simserve.tables.swap import partial_folder, recover, swap
 
@@ -109,19 +107,3 @@ def _make_parents(place: Path, made: list[Path]) -> None:
     for parent in reversed(missing):
         made.append(parent)
         parent.mkdir()
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delay a Ctrl-C until the block is over; signals reach only the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[tuple[Any, ...]] = []
-    before = signal.signal(signal.SIGINT, lambda *what: held.append(what))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if held and callable(before):
-            before(*held[0])

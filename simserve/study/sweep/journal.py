@@ -14,10 +14,10 @@ from typing import BinaryIO
 from simserve import __version__
 from simserve.errors import OutputError
 from simserve.input_files import parse_json
+from simserve.interruptions import uninterrupted
 from simserve.scenario import Scenario
 from simserve.study.sweep.run import Row
 from simserve.tables.files import plain
-from simserve.tables.folder import uninterrupted
 
 NAME = "sweep.jsonl"
 
