@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.catalog.specs import LayerGroup
+from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import launch_factor
 from simserve.cost.comm import LOW_LATENCY_TOKENS
 from simserve.cost.host_tier import HostTierSpec
@@ -116,6 +117,8 @@ class PoolAnswer:
     """Card and engine version that the kernels were timed on; None: a plain roofline."""
     fitted_runs: str | None
     """The serving runs that factors on kernels of another card were fitted to, and these factors; None: none."""
+    experts: str | None
+    """The kernels of experts, where these were timed with another dtype; else None."""
     memory_bytes: dict[str, float]
     """Memory of one GPU: its parts and the total."""
     n_blocks: int
@@ -183,6 +186,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         calibrated=setup.calibrated,
         calibration=setup.calibration_name,
         fitted_runs=_fitted_runs(setup),
+        experts=_experts(setup),
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,
         kv_tokens=setup.ledger.lane_tokens,
@@ -207,6 +211,14 @@ def _fitted_runs(setup: PoolSetup) -> str | None:
     times = ", ".join(f"{name} x {factor:.3g}" for name, factor in factors.items())
     on = f"{runs.n_rows} serving runs of {', '.join(runs.models)} on {calibration.gpu}"
     return f"those of {runs.kernels_of.replace('/', ' under ', 1)}, fitted to {on}: {times}"
+
+
+def _experts(setup: PoolSetup) -> str | None:
+    if setup.model.experts is None or setup.calibration is None:
+        return None
+    kernels, dtype = Calibrated(setup.gpu, setup.calibration, setup.engine), setup.weight_dtype
+    timed = kernels.experts_dtype(dtype)
+    return None if timed == dtype else f"{dtype} by {setup.engine.moe_backend}, timed as {timed}"
 
 
 def _exchange(cost: StepCost) -> ExchangeAnswer | None:

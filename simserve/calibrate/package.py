@@ -28,6 +28,7 @@ DTYPES = {
     "int8_wo": "int8",
     "int4_wo": "int4",
     "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
 }
 """The package's names of dtypes, where they differ from ours."""
 

@@ -17,10 +17,12 @@ BYTES_PER_VALUE: Mapping[str, float] = MappingProxyType(
         "int8": 1.0,
         "int4": 0.5,
         "mxfp4": 0.5,
+        "mxfp4_mxfp8": 0.5,
         "nvfp4": 0.5,
     }
 )
-"""Bytes per number by dtype, without the scales of quantized blocks (see STORED_BYTES)."""
+"""Bytes per number by dtype, without the scales of quantized blocks (see STORED_BYTES). mxfp4_mxfp8 is mxfp4 as kernels
+multiply it that quantize activations to mxfp8; no scenario names it."""
 
 SCALE_BYTES: Mapping[str, float] = MappingProxyType(
     {
@@ -38,7 +40,7 @@ STORED_BYTES: Mapping[str, float] = MappingProxyType(
 """Bytes per weight in memory, including its share of the scales."""
 
 COMPUTES_IN: Mapping[str, str] = MappingProxyType(
-    {"fp8": "fp8", "fp8_block": "fp8", "w8a8": "int8", "nvfp4": "fp4", "fp16": "fp16"}
+    {"fp8": "fp8", "fp8_block": "fp8", "mxfp4_mxfp8": "fp8", "w8a8": "int8", "nvfp4": "fp4", "fp16": "fp16"}
 )
 """The rate of a card that multiplies weights of a dtype; all others are unpacked to 16 bits (weight-only)."""
 

@@ -102,6 +102,8 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield f"  Host times: {host}{changed}"
     timed = None if pool.calibration is None else f"timed on {pool.calibration.replace('/', ' under ', 1)}"
     yield f"  Kernels: {pool.fitted_runs or timed or 'a plain roofline'}"
+    if pool.experts is not None:
+        yield f"  Experts: {pool.experts}"
     if pool.hides_host:
         yield "  Steps: planned one ahead; the host's work hides behind kernels"
     else:

@@ -47,6 +47,9 @@ ALIKE: Mapping[str, tuple[str, ...]] = {
 }
 """Timed dtypes that one without timings is assumed to resemble: its kernels reach the same shares of its own rate."""
 
+MOE_KERNELS: Mapping[str, str] = {"marlin": "int4", "flashinfer_trtllm_afp8": "mxfp4_mxfp8"}
+"""Dtypes that kernels of experts in mxfp4 were timed with, by `moe_backend`."""
+
 
 @dataclass(frozen=True)
 class LatentPrefill:
@@ -75,7 +78,7 @@ class Calibrated:
         self.gpu = replace(gpu, flop_per_s=peaks, hbm_bytes_per_s=gpu.hbm_bytes_per_s * memory)
         self.calibration = calibration
         self.gap_s = engine.gap_s * launch_factor(calibration.launches, engine.version)
-        self._by_marlin = engine.moe_backend == "marlin"
+        self._moe_backend = engine.moe_backend
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
         """Time the linear layer, including the quantization of its activations for fp8 weights."""
@@ -94,9 +97,9 @@ class Calibrated:
         return matrices_s(self, dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """Time one fused layer, from router logits to summed outputs. Marlin was timed with int4 weights."""
-        layer, dtype = shard.expert_layer, shard.weight_dtype
-        timed = ("int4", *_measured_as(dtype)) if self._by_marlin and dtype == "mxfp4" else _measured_as(dtype)
+        """Time one fused layer, from router logits to summed outputs."""
+        layer, dtype = shard.expert_layer, self.experts_dtype(shard.weight_dtype)
+        timed = _measured_as(dtype)
         spread = [f"{each}+ep" for each in timed[:1] if layer.expert > 1]
         form = cast(MoeLayer, _first_form(self.calibration, {"moe": (*spread, *timed)}))
         return form.seconds(
@@ -111,6 +114,12 @@ class Calibrated:
             expert=layer.expert,
             routing=shard.routing,
         )
+
+    def experts_dtype(self, dtype: str) -> str:
+        """Return the dtype that the kernels of experts in dtype were timed with: that of `moe_backend`, where it was
+        timed."""
+        timed = MOE_KERNELS.get(self._moe_backend or "", dtype) if dtype == "mxfp4" else dtype
+        return timed if _timed_form(self.calibration, {"moe": [timed]}) is not None else dtype
 
     def elementwise_s(self, n_bytes: Any, n_kernels: int) -> Any:
         """Stream the bytes at a copy's bandwidth, plus one gap per kernel; no table has these kernels."""
@@ -206,13 +215,21 @@ def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
     return [what for what, any_of in needs.items() if not any_of & ops]
 
 
-def _first_form(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> Form:
-    """Return the first of the operations and dtypes that was timed, here or in the default calibration."""
+def _timed_form(calibration: Calibration, wanted: Mapping[str, Iterable[str]]) -> Form | None:
+    """Return the first of the operations and dtypes that was timed, here or in the default calibration; else None."""
     for each in (calibration, read_calibration(calibration_path(f"{DEFAULT_GPU}/{DEFAULT_ENGINE}"))):
         for op, keys in wanted.items():
             for key in keys:
                 if (op, key) in each.forms:
                     return each.forms[op, key]
+    return None
+
+
+def _first_form(calibration: Calibration, wanted: Mapping[str, Iterable[str]]) -> Form:
+    """Return the first of the operations and dtypes that was timed, here or in the default calibration."""
+    form = _timed_form(calibration, wanted)
+    if form is not None:
+        return form
     raise CalibrationError(
         f"calibration {calibration.gpu}/{calibration.engine}: {' or '.join(wanted)} was not measured"
     )

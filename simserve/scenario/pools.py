@@ -65,7 +65,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
         ("weight_dtype",) if draft.scenario.cluster.pools[index].weight_dtype is None else (*at, "weight_dtype")
     )
     check_rate(draft, here, weight_dtype_of(draft.scenario, pool), gpu)
-    _check_moe_backend(draft, pool, at, model)
+    _check_moe_backend(draft, pool, at, machine)
     check_timed(draft, pool, at, machine)
     pool = resolve_host_tier(draft, pool, at, (machine, scheduler))
     pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))
@@ -74,14 +74,17 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     return pool
 
 
-def _check_moe_backend(draft: Draft, pool: Pool, at: Path, model: ModelSpec) -> None:
-    """Report Marlin for experts that it was not timed with."""
-    given = (pool.engine or draft.scenario.engine).moe_backend
-    if given != "marlin" or (model.experts is not None and weight_dtype_of(draft.scenario, pool) == "mxfp4"):
-        return
+def _check_moe_backend(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
+    """Report kernels for experts or a card that they were not made for."""
+    given, model = (pool.engine or draft.scenario.engine).moe_backend, machine.model
     where = (*(("engine",) if pool.engine is None else (*at, "engine")), "moe_backend")
-    if not draft.problems.touch(where):
+    if given is None or draft.problems.touch(where):
+        return
+    if model.experts is None or weight_dtype_of(draft.scenario, pool) != "mxfp4":
         draft.problem(where, "needs experts in mxfp4; those in int4 run by Marlin anyway", given, "leave it out")
+    elif given != "marlin" and "fp4" not in machine.gpu.flop_per_s:
+        rule = f"multiplies blocks with scales, as cards with a rate for fp4 do, and {machine.gpu.name} has none"
+        draft.problem(where, rule, given, "leave it out, or use marlin")
 
 
 def _resolve_caching(

@@ -38,7 +38,7 @@ class Engine(Section):
     exposed_step_s: HostTime | None = None
     eager_kernel_s: HostTime | None = None
     async_scheduling: bool | None = None
-    moe_backend: Literal["marlin"] | None = None
+    moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None
     reserve_bytes: NotNegative | None = None
 
     @property

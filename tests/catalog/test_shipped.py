@@ -91,6 +91,7 @@ def test_what_looks_like_a_number_is_one(kind: str) -> None:
                 "default",
                 "version",
                 "weight_dtype",
+                "moe_backend",
             ) or key.startswith(("sources.", "except", "async_excludes"))
             assert isinstance(value, str) == is_text, f"{name}: {key} is {value!r}"
             assert is_text or value >= 0

@@ -186,6 +186,15 @@ def test_explain_tells_what_a_request_holds_by_kind_of_layer(tmp_path: Path) -> 
     assert "held by kind of layer" not in invoke("explain", write_scenario(tmp_path)).out
 
 
+def test_explain_tells_which_kernels_stand_for_those_of_experts(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, model="gpt-oss-120b", weight_dtype="mxfp4", gpu="b200-sxm")
+    line = "  Experts: mxfp4 by flashinfer_trtllm_afp8, timed as mxfp4_mxfp8\n"
+    assert line in invoke("explain", path, "--set", "engine=trtllm").out
+    assert line in invoke("explain", path, "--set", "engine.moe_backend=flashinfer_trtllm_afp8").out
+    assert "  Experts: " not in invoke("explain", path).out
+    assert "  Experts: " not in invoke("explain", path, "--set", "engine=trtllm", "--set", "gpu=h200-sxm").out
+
+
 def test_explain_shows_the_block_that_a_state_fills(tmp_path: Path) -> None:
     outcome = invoke("explain", write_scenario(tmp_path, model="qwen3-next-80b-a3b", gpu="b200-sxm"))
     assert "block: 544 tokens, as a state fills one; prefixes hit at its multiples" in outcome.out

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import LayerGroup, ModelSpec
+from simserve.catalog.specs import EngineSpec, LayerGroup, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule
@@ -345,3 +345,29 @@ def test_marlin_runs_experts_in_mxfp4_by_the_kernels_timed_for_int4() -> None:
     assert marlin.experts_s(int4, 8192) == own.experts_s(int4, 8192)
     assert marlin.experts_s(mxfp4, 8192) == pytest.approx(marlin.experts_s(int4, 8192), rel=0.01)
     assert marlin.experts_s(mxfp4, 8192) > 1.5 * own.experts_s(mxfp4, 8192)
+
+
+def experts_on_b200(engine: EngineSpec, n_tokens: int) -> float:
+    kernels = Calibrated(catalog.load_gpu("b200-sxm"), read_calibration(calibration_path("b200-sxm/vllm")), engine)
+    return float(kernels.experts_s(Shard(catalog.load_model("gpt-oss-120b"), weight_dtype="mxfp4"), n_tokens))
+
+
+def test_blackwell_multiplies_mxfp4_by_activations_in_mxfp8() -> None:
+    """Kernels that compute in 16 bits are bound by padded rows, these by the weights that they read."""
+    own, mxfp8 = (catalog.load_engine("vllm", moe_backend=each) for each in (None, "flashinfer_trtllm_afp8"))
+    assert experts_on_b200(own, 64) > 1.4 * experts_on_b200(mxfp8, 64)
+    assert experts_on_b200(own, 8192) > 2 * experts_on_b200(mxfp8, 8192)
+    # The kernels that the package timed under SGLang and TensorRT-LLM, which the fit has not seen.
+    assert experts_on_b200(mxfp8, 128) == pytest.approx(293e-6, rel=0.1)
+    assert experts_on_b200(catalog.load_engine("trtllm"), 128) == pytest.approx(279e-6, rel=0.15)
+
+
+def test_cards_without_timings_for_mxfp8_multiply_in_16_bits() -> None:
+    calibration = read_calibration(calibration_path("h200-sxm/trtllm"))
+    shard, h200 = Shard(catalog.load_model("gpt-oss-120b"), weight_dtype="mxfp4"), catalog.load_gpu("h200-sxm")
+    default, none = (
+        Calibrated(h200, calibration, replace(catalog.load_engine("trtllm"), moe_backend=backend))
+        for backend in ("flashinfer_trtllm_afp8", None)
+    )
+    assert catalog.load_engine("trtllm").moe_backend == "flashinfer_trtllm_afp8"
+    assert default.experts_s(shard, 64) == none.experts_s(shard, 64)

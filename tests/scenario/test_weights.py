@@ -313,5 +313,9 @@ def test_marlin_is_for_experts_in_mxfp4(load: Load, messages_of: MessagesOf, sma
     assert rule in message
     (message,) = messages_of(marlin.replace("gpt-oss-20b", "llama-3.1-8b"))
     assert rule in message
+    hopper = marlin.replace("moe_backend: marlin", "moe_backend: flashinfer_trtllm_afp8") + "weight_dtype: mxfp4\n"
+    (message,) = messages_of(hopper)
+    assert "multiplies blocks with scales, as cards with a rate for fp4 do, and h100-sxm has none" in message
+    assert load(hopper, "gpu=b200-sxm").setups[0].engine.moe_backend == "flashinfer_trtllm_afp8"
     (message,) = messages_of(marlin.replace("marlin", "cutlass") + "weight_dtype: mxfp4\n")
     assert "moe_backend" in message and "'cutlass'" in message

@@ -96,7 +96,7 @@ class Campaign:
     memory_fracs: Mapping[str, float] = field(default_factory=dict)
     """gpu_memory_utilization by server; others keep their own."""
     kv_dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Dtype of the cache by server; bf16 for others."""
+    """Dtype of the cache by server, or by "engine model gpu"; bf16 for others."""
     kv_as_weights: frozenset[str] = frozenset()
     """Engines that use an fp8 cache with fp8 weights."""
     moe_backends: Mapping[str, str] = field(default_factory=dict)
@@ -108,6 +108,10 @@ class Campaign:
         """Return the engine's setting of the kernels of experts; empty where it chooses by itself."""
         backend = self.moe_backends.get(f"{engine} {model} {gpu}")
         return {} if backend is None else {"moe_backend": backend}
+
+    def cache_dtype(self, engine: str, model: str, gpu: str) -> str | None:
+        """Return the dtype of a server's cache; None where its script leaves it to the engine."""
+        return self.kv_dtypes.get(f"{engine} {model} {gpu}") or of_server(self.kv_dtypes, engine, model)
 
     def cold_share_s(self, engine: str, model: str) -> float:
         """Return what a cold start adds to mean TTFT: the first request of each client waits for the first step."""
@@ -134,8 +138,9 @@ CAMPAIGNS = {
     "inferencemax": Campaign(
         name="inferencemax",
         source="SemiAnalysis InferenceMAX (InferenceX), benchmarks/*.sh: 10 requests per client, lengths uniform in "
-        "0.8 to 1 of nominal; vLLM and TensorRT-LLM with an fp8 cache, but for gpt-oss and MiniMax; SGLang on Hopper "
-        "with the model's; vLLM with VLLM_MXFP4_USE_MARLIN=1 on Hopper",
+        "0.8 to 1 of nominal; vLLM and TensorRT-LLM with an fp8 cache, but for MiniMax and gpt-oss on Hopper; SGLang "
+        "on Hopper with the model's; vLLM with VLLM_MXFP4_USE_MARLIN=1 on Hopper, and on B200 with "
+        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 (gptoss_fp4_b200.sh)",
         shortest_frac=0.8,
         budgets={
             "vllm": Budget(8192),
@@ -150,9 +155,15 @@ CAMPAIGNS = {
             "trtllm": "fp8",
             "vllm gpt-oss-120b": "bf16",
             "trtllm gpt-oss-120b": "bf16",
+            "vllm gpt-oss-120b b200-sxm": "fp8",
+            "trtllm gpt-oss-120b b200-sxm": "fp8",
             "vllm minimax-m2.5": "bf16",
         },
-        moe_backends={f"vllm gpt-oss-120b {gpu}": "marlin" for gpu in ("h100-sxm", "h200-sxm")},
+        moe_backends={
+            "vllm gpt-oss-120b h100-sxm": "marlin",
+            "vllm gpt-oss-120b h200-sxm": "marlin",
+            "vllm gpt-oss-120b b200-sxm": "flashinfer_trtllm_afp8",
+        },
         cold_start_s=COLD_START_S,
     ),
     "plain": Campaign(name="plain", source="10 requests per client, fixed lengths, the engine's defaults"),
@@ -308,7 +319,7 @@ def of_server(settings: Mapping[str, T], engine: str, model: str) -> T | None:
 
 def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
     as_weights = row.engine in campaign.kv_as_weights and row.weight_dtype.startswith("fp8")
-    own = of_server(campaign.kv_dtypes, row.engine, row.model) or "bf16"
+    own = campaign.cache_dtype(row.engine, row.model, row.gpu) or "bf16"
     return row.kv_dtype or ("fp8" if as_weights else own)
 
 

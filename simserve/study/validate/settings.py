@@ -44,8 +44,12 @@ MOST_PROPOSED = 3
 """Most tokens that servers of these settings propose; clients that see more at once get several steps together."""
 
 VLLM_BUDGET = 8192
-"""Tokens of a step of InferenceX's vLLM servers, which are started with `--async-scheduling` and as many slots as
-clients (InferenceX, benchmarks/*.sh)."""
+"""Tokens of a step of InferenceX's vLLM servers, which are started with as many slots as clients (InferenceX,
+benchmarks/*.sh)."""
+
+PLANS_AHEAD = "0.14"
+"""First version of vLLM that plans steps ahead by default. InferenceX starts older ones with `--async-scheduling`, so
+their host is that of this one."""
 
 METRICS: Mapping[str, str] = {
     "ttft": "prefill: TTFT",
@@ -149,7 +153,7 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
             version=version,
             model=model,
             weight_dtype="mxfp4" if model == "gpt-oss-120b" else "nvfp4" if fp4 else row["precision"],
-            kv_dtype="bf16" if keeps_16_bits else of_server(CAMPAIGN.kv_dtypes, ENGINES[engine], model) or "fp8",
+            kv_dtype="bf16" if keeps_16_bits else CAMPAIGN.cache_dtype(ENGINES[engine], model, gpu) or "fp8",
             sides=tuple(side for side in sides if side is not None),
             tokens_per_step=_tokens_per_step(row) if row["spec"] == "mtp" else None,
             isl=int(row["isl"]),
@@ -210,8 +214,8 @@ def scenario_of_setting(setting: Setting, requests_per_client: int, calibration:
     """Return the setting as a scenario, with a calibration of its own if given. Raises ScenarioError."""
     engine: dict[str, Any] = {"version": setting.version} if setting.version else {}
     engine |= CAMPAIGN.moe_backend(setting.engine, setting.model, setting.gpu)
-    if setting.engine == "vllm":
-        engine["async_scheduling"] = True  # their flag, before it was the default
+    if setting.engine == "vllm" and setting.version:
+        engine["version"] = max(setting.version, PLANS_AHEAD, key=release)
     lengths = {
         name: [max(1, round(SHORTEST_FRAC * most)), most]
         for name, most in (("prompt_tokens", setting.isl), ("output_tokens", setting.osl))

@@ -216,12 +216,12 @@ def test_the_public_runs_of_vllm_meet_the_bars() -> None:
     assert errors(points, "ttft").mape_frac < 0.15
 
 
-def test_servers_of_gpt_oss_are_started_their_own_way_on_hopper() -> None:
+def test_servers_of_gpt_oss_are_started_their_own_way_by_card() -> None:
     gpt_oss = row(model="gpt-oss-120b", weight_dtype="mxfp4", engine_version="0.18.0", gpu="h200-sxm", isl=1024)
     setup = scenario_of(gpt_oss, CAMPAIGNS["inferencemax"]).setups[0]
     assert (setup.engine.moe_backend, setup.kv_dtype) == ("marlin", "bf16")
-    newer = replace(gpt_oss, gpu="b200-sxm")
-    assert scenario_of(newer, CAMPAIGNS["inferencemax"]).setups[0].engine.moe_backend is None
+    newer = scenario_of(replace(gpt_oss, gpu="b200-sxm"), CAMPAIGNS["inferencemax"]).setups[0]
+    assert (newer.engine.moe_backend, newer.kv_dtype) == ("flashinfer_trtllm_afp8", "fp8")
     other = scenario_of(replace(gpt_oss, engine="trtllm", engine_version=""), CAMPAIGNS["inferencemax"])
     (pool,) = other.cluster.pools
     assert pool.scheduler is not None

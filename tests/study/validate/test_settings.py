@@ -79,7 +79,7 @@ def test_vllm_is_started_as_inferencex_starts_it(tmp_path: Path) -> None:
     (setting,), _ = read_settings(table(tmp_path, changes))
     scenario = scenario_of_setting(setting, 10)
     (setup,) = scenario.setups
-    assert (setup.engine.version, setup.plans_ahead) == ("0.13.0", True)
+    assert (setup.engine.version, setup.plans_ahead) == ("0.14", True)
     assert (setup.scheduler.budget_tokens, setup.scheduler.max_running) == (8192, 4)
 
 
@@ -111,6 +111,15 @@ def test_the_version_of_dynamos_runtime_is_not_the_engines(tmp_path: Path) -> No
     image = "nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post2"
     (setting,), _ = read_settings(table(tmp_path, {"framework": "dynamo-trt", "image": image}))
     assert (setting.engine, setting.version) == ("trtllm", "")
+
+
+@pytest.mark.parametrize(("version", "host"), [("0.11.2", "0.14"), ("0.18.0", "0.18.0")])
+def test_servers_of_vllm_plan_ahead_whatever_their_version(tmp_path: Path, version: str, host: str) -> None:
+    row = {"framework": "vllm", "image": f"vllm/vllm-openai:v{version}", "model": "gptoss", "precision": "fp4"}
+    (setting,), _ = read_settings(table(tmp_path, row | {"disagg": False, "decode_workers": 0, "decode_tp": 8}))
+    engine = scenario_of_setting(setting, 10).setups[0].engine
+    assert (setting.version, engine.version, engine.async_scheduling) == (version, host, True)
+    assert (engine.moe_backend, setting.kv_dtype) == ("flashinfer_trtllm_afp8", "fp8")  # on a B200
 
 
 def test_tokens_that_clients_see_at_once_are_those_of_a_step(tmp_path: Path) -> None:
