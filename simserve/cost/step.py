@@ -87,6 +87,8 @@ class StepCost:
         self._windows = [group for group in model.groups if group.window is not None]
         self._n_whole = model.n_whole_layers
         self._prefill_s = (self._sparse_prefill() or self._kernels.prefill_attention(self.shard)).seconds
+        self._prompts_ps: dict[int, int] = {}
+        """Attention of one whole prompt by its tokens."""
         self._tokens_ps: list[int] = []
         self._sampled_ps: list[int] = []
         self._group_ps: list[int] = []
@@ -138,6 +140,14 @@ class StepCost:
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Return the attention of all prompt chunks of the step in layers without a window, as one kernel per layer."""
+        if n_context_tokens != n_tokens or 2 * n_pairs != n_tokens * (n_tokens + 1):
+            return self._chunks_ps(n_tokens, n_pairs, n_context_tokens)
+        prompt_ps = self._prompts_ps.get(n_tokens)  # fast: most steps with prompts compute one, as a whole
+        if prompt_ps is None:
+            prompt_ps = self._prompts_ps[n_tokens] = self._chunks_ps(n_tokens, n_pairs, n_context_tokens)
+        return prompt_ps
+
+    def _chunks_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         if not n_tokens or not self._n_whole:
             return 0
         return to_ps(self._n_whole * self._prefill_s(n_tokens, n_pairs, n_context_tokens))
@@ -190,14 +200,17 @@ class StepCost:
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests, without the keys in layers with a window: the sum of
         the parts, each rounded once; with chunks, at least the host's time to launch its kernels."""
-        total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
-        if n_tokens:
-            total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+        try:  # fast: the tables, in place
+            total_ps = self._tokens_ps[n_tokens + n] + self._sampled_ps[n_rows]
+        except IndexError:
+            total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
         if n:
             intercept_ps, slope_ps = self.decode_line(n)
             total_ps += intercept_ps + slope_ps * kv_tokens
-        if n_tokens and total_ps < self._launches_ps:
-            return self._launches_ps
+        if n_tokens:
+            total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+            if total_ps < self._launches_ps:
+                return self._launches_ps
         return total_ps
 
     def step_ps(self, shape: StepShape) -> int:

@@ -86,8 +86,9 @@ class BatchState:
         free_blocks = self.pool.free_blocks
         view.free_blocks = free_blocks if self._scheduler.reserves else free_blocks - self.cohort.blocks_of_next()
         view.just_preempted = just_preempted
-        if self.memory.keeps:
-            self.memory.forget_hits()
+        if not self.memory.has_ids:
+            return checked_plan(self._scheduler, view)
+        self.memory.forget_hits()
         if not self.memory.reading:
             return checked_plan(self._scheduler, view)
         shown, view.waiting = view.waiting, WithoutReading(view.waiting, self.memory.reading)
@@ -172,11 +173,6 @@ class BatchState:
             self.waiting.append(request)
         else:
             self.waiting.appendleft(request)
-
-    @property
-    def has_queue(self) -> bool:
-        """Requests wait here, in the queue or in host memory."""
-        return bool(self.waiting) or (self.swap is not None and bool(self.swap.swapped))  # fast: has_swapped, inlined
 
     @property
     def has_swapped(self) -> bool:

@@ -50,7 +50,8 @@ class Sender(Protocol):
 class _Entry:
     """A replica that receives requests from the router."""
 
-    scheduler: Scheduler
+    never_fits: Callable[[int], str | None] | None
+    """Says why the policy can never start a prompt; None: it starts all."""
     limit_tokens: int
     """Limit on prompt plus output tokens, wherever they are decoded."""
     longest_prompt_tokens: int
@@ -59,7 +60,9 @@ class _Entry:
     def of(cls, setup: ReplicaSetup, setups: Sequence[ReplicaSetup]) -> "_Entry":
         decodes = [each for each in setups if each.role == "decode"] if setup.role == "prefill" else [setup]
         limit_tokens = min(each.max_model_len for each in decodes)
-        return cls(setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
+        scheduler = setup.scheduler
+        never_fits = None if type(scheduler).never_fits is Scheduler.never_fits else scheduler.never_fits
+        return cls(never_fits, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
 
 class Cluster:
@@ -143,6 +146,8 @@ class Cluster:
             self._routing_view = wiring.intake(router, *by_role)
             self._wiring, self._views = wiring, wiring.views
             self._entries |= {wiring.local_decode[index]: entry for index, entry in local_decode.items()}
+        self._has_extras = bool(self._cached_sizes) or self._labels or self._keeps_sessions
+        """Requests have ids of blocks, labels or sessions."""
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
         self._on_send: Callable[[int, int], None] | None = None
@@ -366,19 +371,15 @@ class Cluster:
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
         request = Request(row, now_ps, prompt_tokens, most_tokens)
-        if self._cached_sizes:
-            request.chains = rows.chains(row, self._cached_sizes)
-        if self._labels:
-            rows.label(request)
-        if self._keeps_sessions:
-            request.session = rows.session(row)
+        if self._has_extras:
+            self._describe(request)
         destination = self._only or self._routing_view.pick(request)
         if destination is None:
             self._hold(row, self.send)
             return
         entry = self._entries[destination]
         room_tokens = entry.limit_tokens - prompt_tokens
-        reason = entry.scheduler.never_fits(prompt_tokens)
+        reason = None if entry.never_fits is None else entry.never_fits(prompt_tokens)
         if prompt_tokens > entry.longest_prompt_tokens:
             reason = "prompt leaves no room for a token within max_model_len"
         if reason is None:
@@ -398,6 +399,16 @@ class Cluster:
             self.recorder.spill()
             if self._on_send is not None:
                 self._on_send(self.sender.n_sent, now_ps)
+
+    def _describe(self, request: Request) -> None:
+        """Give a request the ids of blocks, labels and session that this run looks at."""
+        rows, row = self.rows, request.row
+        if self._cached_sizes:
+            request.chains = rows.chains(row, self._cached_sizes)
+        if self._labels:
+            rows.label(request)
+        if self._keeps_sessions:
+            request.session = rows.session(row)
 
     def _on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
         """Refuse a request that the admission policy turns away."""

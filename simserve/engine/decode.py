@@ -35,6 +35,7 @@ class Decode:
         "_n_slots",
         "_pool",
         "_reserves",
+        "_step_run",
         "cohort",
         "drafting_ps",
         "most_blocks",
@@ -60,6 +61,7 @@ class Decode:
         self._cost = cost
         self._reserves = reserves
         self._lines = cost.step_lines
+        self._step_run = StepRun()
 
     def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
         """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
@@ -73,11 +75,14 @@ class Decode:
         most_blocks = n * (most_tokens // cohort.block_size + 1 if layers is None else layers.filled(most_tokens + 1))
         if most_blocks > free_blocks and not self._reserves:
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
-        line = self._lines.get(n)
-        if line is None:
-            line = self._new_line(n)
-        base_ps, slope_ps = line
-        return StepRun(now_ps, base_ps + slope_ps * cohort.kv_tokens, slope_ps * n, n_steps, n, queue_len)
+        try:
+            base_ps, slope_ps = self._lines[n]
+        except KeyError:
+            base_ps, slope_ps = self._new_line(n)
+        step_run = self._step_run
+        step_run.begin(now_ps, base_ps + slope_ps * cohort.kv_tokens, slope_ps * n, n_steps)
+        step_run.n_decoding, step_run.queue_len = n, queue_len
+        return step_run
 
     def _new_line(self, n: int) -> tuple[int, int]:
         """Return the time of a step of n members without keys, and per key."""
@@ -151,7 +156,9 @@ class UnevenStepRun(StepRun):
         if ends_ps[-1] < start_ps:
             raise EndsTooLate
         self.ends_ps = ends_ps
-        super().__init__(start_ps, ends_ps[0] - start_ps, 0, 1, n_decoding, queue_len)
+        super().__init__()
+        self.n_decoding, self.queue_len = n_decoding, queue_len
+        self.begin(start_ps, ends_ps[0] - start_ps, 0, 1)
         self.cut(len(ends_ps))
 
     def cut(self, n_steps: i64) -> None:

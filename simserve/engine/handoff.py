@@ -82,8 +82,7 @@ class Handoff:
         """Return when a prompt's tokens from the first on, that are sent now from all stages, have arrived."""
         kv_tokens = self._kv_tokens(request, first, request.prompt_tokens)
         sender, receiver = sides
-        ports = (*self._ports_of(sender), *self._ports_of(receiver))
-        return self._link.arrival_ps(kv_tokens, ports, now_ps)
+        return self._link.arrival_ps(kv_tokens, self._ports_of(sender) + self._ports_of(receiver), now_ps)
 
     def _kv_tokens(self, request: Request, first: int, end: int) -> float:
         """Return what the tokens [first, end) of a prompt come to, in tokens of all layers."""
@@ -188,7 +187,7 @@ class Prefills(Role):
 class HandsOver(Prefills):
     """A prefill replica with computed prompts that decode replicas fetch."""
 
-    commits = True
+    follows_commits = True
 
     def __init__(self, replica: Replica, handoff: Handoff, recorder: Recorder) -> None:
         super().__init__(replica)
@@ -401,7 +400,7 @@ class PushHandoff(Handoff):
 class Pushes(Prefills):
     """A prefill replica where requests wait for blocks on the decode side before they queue here."""
 
-    commits = True
+    precedes_commits = True
 
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
         super().__init__(replica)

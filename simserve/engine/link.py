@@ -44,8 +44,11 @@ class Port:
 
     def through_ps(self, busy_ps: int, now_ps: int) -> int:
         """Enqueue a transfer; return when its last byte is through."""
-        self.free_at_ps = max(now_ps, self.free_at_ps) + busy_ps
-        return self.free_at_ps
+        free_at_ps = self.free_at_ps
+        if free_at_ps < now_ps:
+            free_at_ps = now_ps
+        self.free_at_ps = free_at_ps = free_at_ps + busy_ps
+        return free_at_ps
 
 
 class Link:
@@ -67,8 +70,12 @@ class Link:
 
         No port idles while a transfer waits for it.
         """
-        busy_ps = self.spec.busy_ps(kv_tokens)
-        return max([port.through_ps(busy_ps, now_ps) for port in dict.fromkeys(ports)]) + self.spec.latency_ps
+        busy_ps, last_ps = self.spec.busy_ps(kv_tokens), now_ps
+        for port in dict.fromkeys(ports):
+            through_ps = port.through_ps(busy_ps, now_ps)
+            if through_ps > last_ps:
+                last_ps = through_ps
+        return last_ps + self.spec.latency_ps
 
     def streamed_arrival_ps(
         self, kv_tokens: float, ports: tuple[Port, Port], step: tuple[int, int], n_stages: int = 1

@@ -18,6 +18,8 @@ class Memory:
     """Blocks keep their contents after they are freed, and requests find them."""
     keeps = False
     """Blocks keep their contents after they are freed, and preempted requests find their own."""
+    has_ids = False
+    """Blocks have ids: `computed` and `forget_hits` do something, and prefixes may be read."""
 
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
@@ -45,10 +47,14 @@ class Memory:
 
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request, used and reserved; return how many used ones become free."""
-        n_used = self.pool.blocks_for(kv_tokens)
-        n_reserved = request.reserved_blocks
-        self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
-        request.reserved_blocks = 0
+        pool, n_reserved = self.pool, request.reserved_blocks
+        # fast: blocks_for, inlined
+        n_used = -(-kv_tokens // pool.block_size) if pool.layers is None else pool.blocks_for(kv_tokens)
+        if n_reserved:
+            pool.release(n_used, n_reserved - n_used)
+            request.reserved_blocks = 0
+        else:
+            pool.release(n_used)
         return n_used
 
     def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
@@ -242,6 +248,7 @@ class CachingMemory(Memory):
 
     caches = True
     keeps = True
+    has_ids = True
 
     def __init__(
         self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None, *, reserves: bool = False

@@ -52,6 +52,7 @@ class Receives(Role):
         scheduler = replica.scheduler
         self.replica = replica
         self._scheduler = scheduler
+        self._orders = scheduler.orders
         self._recorder = recorder
         self._on_room = on_room
         self._senders: dict[Request, Replica] = {}
@@ -84,7 +85,7 @@ class Receives(Role):
 
     @property
     def _beside_queue(self) -> Collection[Request]:
-        return () if self._scheduler.orders else self._coming_in
+        return () if self._orders else self._coming_in
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Accept a request to prefill here, behind those that came before it."""
@@ -95,7 +96,7 @@ class Receives(Role):
 
     def receive(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Accept a request that another replica prefills."""
-        may_lead = self._scheduler.orders and cast(Ordered, self._coming_in).may_lead(request)
+        may_lead = self._orders and cast(Ordered, self._coming_in).may_lead(request)
         self._senders[request] = sender
         self._wait_here(request, now_ps)
         if self._blocked_by is None or may_lead:
@@ -135,7 +136,7 @@ class Receives(Role):
         held = self._senders | fetched
         for request in sorted(held, key=lambda each: (each.joined_ps, each.row)):
             held[request].give_back(request, now_ps)
-        coming = list(self._senders if self._scheduler.orders else self._coming_in)
+        coming = list(self._senders if self._orders else self._coming_in)
         lost = [*self._here, *fetched, *self.granted, *coming]
         for request in coming:
             self._coming_in.remove(request)
@@ -186,22 +187,23 @@ class Receives(Role):
     def let_decode(self) -> None:
         """Let the arrived requests decode."""
         replica = self.replica
-        if self._here:
-            for request in self._here:
-                replica.n_away -= 1
-                replica.batch.memory.receive(request)
-                replica.join(request)
-            self._here.clear()
+        for request in self._here:
+            replica.n_away -= 1
+            replica.batch.memory.receive(request)
+            replica.join(request)
+        self._here.clear()
         replica.batch.n_promised = replica.n_away
 
     def before_plan(self, now_ps: int) -> None:
         """Give slots and blocks to handed-over requests, unless others wait here."""
-        replica = self.replica
-        self._blocked_by = "blocks" if replica.batch.has_queue else None
+        replica, batch = self.replica, self.replica.batch
+        if self._here:
+            self.let_decode()
+        self._blocked_by = "blocks" if batch.waiting or batch.has_swapped else None
         if self._coming_in:
             self._allocate(now_ps)
-        replica.n_before_queue = 0 if self._scheduler.orders else len(self._coming_in)
-        replica.batch.n_promised = replica.n_away
+        replica.n_before_queue = 0 if self._orders else len(self._coming_in)
+        batch.n_promised = replica.n_away
 
     def after_plan(self, step_run: StepRun | None) -> Blocked | None:
         """Cut the step run at the next arrival in advance; return what keeps out handed-over requests."""
@@ -219,9 +221,9 @@ class Receives(Role):
         return self._blocked_by
 
     def _allocate(self, now_ps: int) -> None:
-        replica, coming_in, orders = self.replica, self._coming_in, self._scheduler.orders
+        replica, coming_in, orders = self.replica, self._coming_in, self._orders
         batch, pool, memory = replica.batch, replica.pool, replica.batch.memory
-        n_growing = replica.cohort.blocks_to_grow(1)
+        n_growing, n_slots = replica.cohort.blocks_to_grow(1), replica.cohort.n_slots
         free_slots = self._max_running - len(batch.running) - replica.n_away
         while coming_in:
             request = coming_in[0]
@@ -233,15 +235,16 @@ class Receives(Role):
                 batch.waiting.append(request)
                 coming_in.popleft()
                 continue
-            if batch.has_swapped if orders else batch.has_queue:
+            if batch.has_swapped or (batch.waiting and not orders):
                 self._blocked_by = "blocks"
                 return
             if free_slots <= 0:
                 self._blocked_by = "seats"
                 return
-            n_next = min(replica.cohort.n_slots, request.max_tokens)
+            n_next = n_slots if n_slots < request.max_tokens else request.max_tokens
             n_blocks = pool.blocks_in_step(request.prompt_tokens, n_next)
-            n_blocks -= memory.shared_blocks(request, request.prompt_tokens - 1, request.prompt_tokens)
+            if memory.has_ids:
+                n_blocks -= memory.shared_blocks(request, request.prompt_tokens - 1, request.prompt_tokens)
             if n_blocks > pool.free_blocks - n_growing:
                 self._blocked_by = "blocks"
                 return

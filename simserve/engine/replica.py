@@ -67,12 +67,15 @@ class Replica:
         "_clock",
         "_coming",
         "_commits_more",
+        "_follow_up",
+        "_has_ids",
         "_has_windows",
         "_is_stateful",
         "_is_uneven",
         "_keeps",
         "_layers",
         "_memory",
+        "_mixed_run",
         "_most_blocks",
         "_n_given_back",
         "_on_answer",
@@ -80,6 +83,7 @@ class Replica:
         "_orders",
         "_overlaps",
         "_plans_more",
+        "_prepare",
         "_reads_end",
         "_recorder",
         "_reserves",
@@ -150,7 +154,7 @@ class Replica:
             store.sharers.append(Sharer(index, self.tier, self._on_store_change))
         self.batch = setup.batch(index, recorder, self.tier)
         self._memory, self._swap = self.batch.memory, self.batch.swap
-        self._caches, self._keeps = self._memory.caches, self._memory.keeps
+        self._caches, self._keeps, self._has_ids = self._memory.caches, self._memory.keeps, self._memory.has_ids
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
         self._layers = self.pool.layers
         self._windows = [] if self._layers is None else [group for group, _, _ in self._layers.all_windows]
@@ -159,6 +163,7 @@ class Replica:
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
         self._start_decode = self.decode.start  # fast: found once
         self.step_run: StepRun | None = None
+        self._mixed_run = StepRun()
         self.scheduler = setup.scheduler
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
@@ -174,7 +179,13 @@ class Replica:
             or self.tier is not None
             or self._has_windows
         )
-        """Other parts take part in its plans, or in its commits."""
+        """Other parts take part after its plans, or in its commits."""
+        self._prepare: Callable[[int], None] | None = None if self.tier is None else self._before_plan
+        self._follow_up: Callable[[int], None] | None = None if self.tier is None else self._after_commit
+        """What comes before its plans, and after its commits.
+
+        fast: found once, and nothing is called where there is nothing.
+        """
         self.enqueue: Callable[[Request, int], None] = self.queue_up
         """Accepts a request from the router, at an instant."""
         self.cost = setup.cost
@@ -201,7 +212,10 @@ class Replica:
         self.role = role
         self.enqueue = role.enqueue
         self._plans_more = self._plans_more or role.plans
-        self._commits_more = self._commits_more or role.commits
+        self._commits_more = self._commits_more or role.precedes_commits
+        if self.tier is None:
+            self._prepare = role.before_plan if role.plans else None
+            self._follow_up = role.after_commit if role.follows_commits else None
 
     # -- called by the cluster -----------------------------------------------------------------------------------------
 
@@ -466,13 +480,15 @@ class Replica:
 
     def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Record a step run, with the counters at its start (nothing was committed since), and apply it."""
-        cohort, pool, n, has_more = self.cohort, self.pool, step_run.n_decoding, self._commits_more
+        cohort, pool, has_more = self.cohort, self.pool, self._commits_more
         n_accepted = self._before_commit(step_run, now_ps) if has_more else 0
-        n_steps, used_blocks, self.step_run = step_run.n_steps, pool.used_blocks, None
+        self.step_run = None
+        n, n_steps, used_blocks = step_run.n_decoding, step_run.n_steps, pool.used_blocks
         if self._n_given_back:
             used_blocks += self._n_given_back
             self._n_given_back = 0
-        self._step_run_rows += pack_step(
+        rows = self._step_run_rows
+        rows += pack_step(
             step_run.start_ps,
             step_run.first_ps,
             step_run.growth_ps,
@@ -506,8 +522,8 @@ class Replica:
             self._end_batch(now_ps)
         if self._coming:
             self._show_arrivals(n_steps)
-        if has_more:
-            self._after_commit(now_ps)
+        if self._follow_up is not None:
+            self._follow_up(now_ps)
 
     def _move_windows(self, n_blocks: int) -> None:
         """Free the blocks that windows keep no longer after decode steps, which began n_blocks."""
@@ -534,6 +550,7 @@ class Replica:
         return n_accepted
 
     def _after_commit(self, now_ps: int) -> None:
+        """Copy to host memory, then let the role follow."""
         if self.tier is not None:
             self.tier.copy(now_ps)
         if self.role is not None:
@@ -566,18 +583,19 @@ class Replica:
 
     def _commit_chunks(self, step_run: StepRun, now_ps: int) -> None:
         for request, n_tokens in step_run.chunks:
-            request.prefilled_tokens += n_tokens
-            left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
-            if self._keeps:
-                self._memory.computed(request, request.prefilled_tokens - n_tokens)
+            request.prefilled_tokens = n_done = request.prefilled_tokens + n_tokens
+            left_tokens = request.prompt_tokens + request.emitted_tokens - n_done
+            if self._has_ids:
+                self._memory.computed(request, n_done - n_tokens)
             if self._layers is not None:
                 self._drop_behind(request, n_tokens)
             if request.phase is DONE:  # its decode replica was lost during the step
                 self.n_away -= 1
                 self.batch.release(request, request.prefilled_tokens)
             elif left_tokens <= 0:
-                request.padding_tokens = -left_tokens
-                request.prefilled_tokens += left_tokens
+                if left_tokens:
+                    request.padding_tokens = -left_tokens
+                    request.prefilled_tokens = n_done + left_tokens
                 self._end_prefill(request, now_ps)
             elif not request.n_preemptions:
                 self._recorder.begin_prompt(request.row, now_ps - step_run.start_ps)
@@ -639,35 +657,36 @@ class Replica:
 
     def _answer(self, request: Request, now_ps: int) -> None:
         """Record that the client has its whole answer."""
-        self.count_out()
+        self.n_outstanding -= 1  # fast: count_out, inlined
+        if self.on_fewer is not None:
+            self.on_fewer(self.id, self.n_outstanding)
         recorder, row = self._recorder, request.row
         recorder.finish_ps[row] = now_ps
         recorder.status[row] = FINISHED
         if self._on_answer is not None:
-            self._on_answer(request.row, now_ps)
+            self._on_answer(row, now_ps)
 
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
     def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if requests wait, and begin the step run that follows."""
-        cohort, batch, has_more = self.cohort, self.batch, self._plans_more
-        if has_more:
-            self._before_plan(now_ps)
-        if (
-            cohort.n
-            and not (batch.waiting or batch.prefilling or self._coming)
-            and self.pool.free_blocks >= cohort.n * self._most_blocks
-        ):  # fast: the decoding requests simply go on
+        batch, has_more = self.batch, self._plans_more
+        if self._prepare is not None:
+            self._prepare(now_ps)
+        n = self.cohort.n
+        # fast: room is made only where a step could begin more blocks than are free
+        has_room = not n or self.pool.free_blocks >= n * self._most_blocks
+        if n and has_room and not (batch.waiting or batch.prefilling or self._coming):
+            # fast: the decoding requests simply go on
             self.blocked_by, self._blocked_code = None, 0
             self.step_run = step_run = self._start_decode(now_ps, None, self.n_before_queue)
             if self._waits_for_host:
-                step_run.hold_to(self.cost.host_ps(cohort.n))
+                step_run.hold_to(self.cost.host_ps(n))
             if has_more:
                 self._after_plan(now_ps)
             return
-        n_before = len(batch.running)
-        # fast: room is made only where a step could begin more blocks than are free
-        just_preempted = self.pool.free_blocks < cohort.n * self._most_blocks and batch.make_room(now_ps)
+        cohort, n_before = self.cohort, len(batch.running)
+        just_preempted = not has_room and batch.make_room(now_ps)
         has_preempted, plan = just_preempted, DECODE_ON
         while batch.waiting or batch.prefilling:
             plan = batch.plan(now_ps, just_preempted)
@@ -727,7 +746,7 @@ class Replica:
                 self.decide(now_ps)  # likewise for handed-over requests, which have room before the scheduler plans
 
     def _before_plan(self, now_ps: int) -> None:
-        """Let requests decode that have their keys and values again, then let others in."""
+        """Let requests decode that have their keys and values again, then let others in: with host memory."""
         role = self.role
         if self.tier is not None:
             self.tier.is_planning = True
@@ -807,7 +826,8 @@ class Replica:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
         batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
         n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
-        block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
+        pool, layers = self.pool, self._layers
+        block_size, free_blocks = pool.block_size, pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
             if request.finder is not None:
@@ -816,33 +836,37 @@ class Replica:
                 check_prefill(self.scheduler, batch.view, plan)
             if request.phase is WAITING:
                 batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
-                if self._layers is not None:
-                    n_blocks += self._layers.n_states
+                if layers is not None:
+                    n_blocks += layers.n_states
             elif not batch.prefilling:
                 check_prefill(self.scheduler, batch.view, plan)
             done = request.prefilled_tokens
-            if self._layers is not None:
-                n_blocks += self._layers.filled(done + n_chunk) - self._layers.filled(done)
+            end = done + n_chunk
+            if layers is None:
+                n_blocks += -(-end // block_size) - -(-done // block_size)
             else:
-                n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
+                n_blocks += layers.filled(end) - layers.filled(done)
             n_tokens += n_chunk
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
-            n_context += done + n_chunk
-            n_complete += n_chunk >= left_tokens
-        self.pool.take(n_blocks, reserves)
-        if free_blocks - self.pool.free_blocks > batch.view.free_blocks:
+            n_context += end
+            if n_chunk >= left_tokens:
+                n_complete += 1
+        pool.take(n_blocks, reserves)
+        if free_blocks - pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
-            raise broke(self.scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
-        cohort = self.cohort
-        n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
+            raise broke(self.scheduler, "plan", now_ps, rule, free_blocks - pool.free_blocks)
+        n = kv_tokens = 0
+        if plan.decode:
+            n, kv_tokens = self.cohort.n, self.cohort.kv_tokens
         first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         if self._has_windows:
             first_ps += self._windows_ps(plan, n_tokens, n)
         if self._waits_for_host:
             first_ps = max(first_ps, self.cost.host_ps(n + n_complete))
-        self.step_run = StepRun(
-            now_ps, first_ps, 0, 1, n, len(batch.waiting) + self.n_before_queue, plan.prefill, n_tokens, n_pairs
-        )
+        self.step_run = step_run = self._mixed_run
+        step_run.begin(now_ps, first_ps, 0, 1)
+        step_run.n_decoding, step_run.queue_len = n, len(batch.waiting) + self.n_before_queue
+        step_run.chunks, step_run.n_prefill_tokens, step_run.n_prefill_pairs = plan.prefill, n_tokens, n_pairs
 
     def _windows_ps(self, plan: StepPlan, n_tokens: int, n: int) -> int:
         """Return the attention of a step in layers with a window."""

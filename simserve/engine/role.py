@@ -18,8 +18,10 @@ class Role:
 
     plans: ClassVar[bool] = False
     """let_decode, before_plan and after_plan do something."""
-    commits: ClassVar[bool] = False
-    """before_commit or after_commit does something."""
+    precedes_commits: ClassVar[bool] = False
+    """before_commit does something."""
+    follows_commits: ClassVar[bool] = False
+    """after_commit does something."""
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Accept a request from the router."""
@@ -53,7 +55,8 @@ class Role:
         """Let requests decode that have all their keys and values: the first that happens at a step boundary."""
 
     def before_plan(self, now_ps: int) -> None:
-        """Called before the replica plans, after swapped requests have returned."""
+        """Called before the replica plans, after swapped requests have returned; lets requests decode unless it was
+        done."""
 
     def after_plan(self, step_run: StepRun | None) -> Blocked | None:
         """Cut the step run that begins, if any, where it must; return what keeps out requests of other replicas."""

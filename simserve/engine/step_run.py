@@ -47,41 +47,36 @@ class StepRun:
     n_steps: i64
     end_ps: i64
 
-    def __init__(
-        self,
-        start_ps: i64,
-        first_ps: i64,
-        growth_ps: i64,
-        n_steps: i64,
-        n_decoding: int,
-        queue_len: int,
-        chunks: Sequence[tuple[Request, int]] = (),
-        n_prefill_tokens: int = 0,
-        n_prefill_pairs: int = 0,
-    ) -> None:
+    def __init__(self) -> None:
+        self.n_decoding = 0
+        """Requests that produce a token in each step."""
+        self.queue_len = 0
+        """Requests waiting at its start."""
+        self.chunks: Sequence[tuple[Request, int]] = ()
+        self.n_prefill_tokens = self.n_prefill_pairs = 0
+        self.begin(0, 0, 0, 1)
+
+    def begin(self, start_ps: i64, first_ps: i64, growth_ps: i64, n_steps: i64) -> None:
+        """Become a run of n_steps steps, unless it is cut.
+
+        fast: a replica has one object for all its runs of a kind, as to make one takes longer than this.
+        """
         self.start_ps = start_ps
         self.first_ps = first_ps
         self.growth_ps = growth_ps
         self.n_steps = n_steps
-        """Steps to run, unless the run is cut."""
-        end_ps = start_ps + first_ps
-        if n_steps > 1:
+        self.wait_ps = 0
+        """Part of the first step that waits for copies from or to host memory."""
+        if n_steps == 1:
+            end_ps = start_ps + first_ps
+        else:
             if n_steps > MANY_STEPS or first_ps > LONG_PS:
                 check_duration(first_ps, growth_ps, n_steps)
-            end_ps += (n_steps - 1) * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+            end_ps = start_ps + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
         if end_ps < start_ps:
             raise EndsTooLate
         self.end_ps = end_ps
         """End of the last step."""
-        self.n_decoding = n_decoding
-        """Requests that produce a token in each step."""
-        self.queue_len = queue_len
-        """Requests waiting at its start."""
-        self.chunks = chunks
-        self.n_prefill_tokens = n_prefill_tokens
-        self.n_prefill_pairs = n_prefill_pairs
-        self.wait_ps = 0
-        """Part of the first step that waits for copies from or to host memory."""
 
     def cut(self, n_steps: i64) -> None:
         """Shorten the run to n_steps steps."""
@@ -115,7 +110,7 @@ class StepRun:
         elapsed: int = elapsed_ps
         first: int = first_ps
         half_ps = first - growth / 2
-        n_steps: i64 = int(2 * elapsed / (half_ps + sqrt(half_ps * half_ps + 2.0 * growth * elapsed))) or 1
+        n_steps: i64 = int(2 * elapsed / (half_ps + sqrt(half_ps * half_ps + 2.0 * growth * elapsed))) + 1
         # The estimate is off by a step or two at most; integers decide.
         done_ps = n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
         while done_ps < elapsed_ps:

@@ -81,7 +81,7 @@ class Alone:
     def _sleep(self, step_run: StepRun) -> None:
         """Sleep until the end of the step run, or of the step that the next arrival falls into."""
         events = self._clock.events
-        if self._replica.is_alone and self._replica.blocked_by is None and step_run.n_steps > 1 and events:
+        if step_run.n_steps > 1 and self._replica.is_alone and self._replica.blocked_by is None and events:
             # fast: the next event can only be an arrival for this replica, so cut in advance
             n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
             if n_steps < step_run.n_steps:

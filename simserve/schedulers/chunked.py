@@ -120,9 +120,11 @@ class Chunked(Scheduler):
             free_blocks -= n_blocks
             chunks.append((request, n_tokens))
             budget_tokens -= n_tokens
+        if blocked_by is None:
+            return StepPlan(chunks)
         if blocked_by == "blocks" and not request.is_new and len(view.running) > 1:
             return StepPlan(preempt=[self.victim(view)], blocked_by="blocks")  # it may be the prompt itself
-        if blocked_by and self.policy == "priority":
+        if self.policy == "priority":
             victim = self._to_preempt(request, blocked_by, view)
             if victim is not None:
                 return StepPlan(preempt=[victim])

@@ -168,11 +168,11 @@ class Cohort:
         """Return the blocks that the next n_steps begin."""
         block_size = self.block_size
         at = self.step % block_size
-        end = at + n_steps
+        end = at + n_steps % block_size
+        n_blocks = n_steps // block_size * self.n
         if end <= block_size:
-            return sum(self.crossings[at:end])
-        cycles, rest = divmod(end, block_size)
-        return sum(self.crossings[at:]) + (cycles - 1) * self.n + sum(self.crossings[:rest])
+            return n_blocks + sum(self.crossings[at:end])
+        return n_blocks + self.n - sum(self.crossings[end - block_size : at])
 
     def blocks_begun(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""

@@ -180,7 +180,8 @@ def test_steps_planned_ahead_let_newcomers_in_a_step_later() -> None:
 @given(st.integers(1, 50), st.integers(0, 9), st.integers(1, 40), st.integers(0, 200))
 def test_no_step_of_a_run_is_shorter_than_the_hosts_work(first_ps: int, growth_ps: int, n: int, least_ps: int) -> None:
     steps_ps = [first_ps + i * growth_ps for i in range(n)]
-    run = StepRun(7, first_ps, growth_ps, n, 1, 0)
+    run = StepRun()
+    run.begin(7, first_ps, growth_ps, n)
     run.hold_to(least_ps)
     n_held = sum(step_ps <= least_ps for step_ps in steps_ps) if first_ps < least_ps else n
     assert run.n_steps == n_held  # longer ones are another run
@@ -202,11 +203,13 @@ def test_times_of_a_step_run_never_wrap(start_ps: int, first_ps: int, growth_fra
     """Compiled, they are machine integers. No step grows by more than the first one takes, which reads all keys."""
     growth_ps = int(growth_frac * first_ps)
     end_ps = start_ps + n * first_ps + growth_ps * (n * (n - 1) // 2)
+    run = StepRun()
     try:
-        assert StepRun(start_ps, first_ps, growth_ps, n, 1, 0).end_ps == end_ps
+        run.begin(start_ps, first_ps, growth_ps, n)
+        assert run.end_ps == end_ps
     except EndsTooLate:
         assert end_ps > MAX_PS
-    run = StepRun(start_ps // 2, 1, 0, n, 1, 0)
+    run.begin(start_ps // 2, 1, 0, n)
     try:
         run.hold_to(first_ps)
         assert run.end_ps == start_ps // 2 + n * first_ps
