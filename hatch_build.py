@@ -19,7 +19,6 @@ COMPILED = (
     "state/acceptance.py",
     "state/cohort.py",
     "state/grouped_cohort.py",
-    "state/grouped_prefix_cache.py",
     "state/host_memory.py",
     "state/id_drops.py",
     "state/kv_pool.py",

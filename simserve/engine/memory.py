@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from simserve.engine.host_tier import HostTier, Read
 from simserve.engine.recorder import Recorder
-from simserve.state.grouped_prefix_cache import GroupedPrefixCache
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import Chain, PrefixCache
@@ -201,9 +200,11 @@ class CachingPool(KvPool):
 
     __slots__ = ("cache",)
 
-    def __init__(self, total_blocks: int, block_size: int, layers: LayerBlocks | None = None) -> None:
+    def __init__(
+        self, total_blocks: int, block_size: int, layers: LayerBlocks | None = None, *, by_part: bool = False
+    ) -> None:
         super().__init__(total_blocks, block_size, layers)
-        self.cache = PrefixCache() if layers is None else GroupedPrefixCache(layers)
+        self.cache = PrefixCache(layers, by_part=by_part)
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
         """Put tokens into blocks; the cache evicts what they held. Reserved blocks keep their contents until then."""
@@ -298,10 +299,9 @@ class CachingMemory(Memory):
             chain = self._chain(request)
             n_ids = self._n_found(request, request.prompt_tokens + request.emitted_tokens - 1)
             cache, n_tokens = self._cache, n_ids * self.pool.block_size
-            if self._tier is None:
-                n_blocks = cache.idle_blocks_among(chain, n_ids, n_tokens)
-            else:
-                n_blocks = cache.idle_blocks_here(chain, n_ids, n_tokens) + len(cache.missing(chain, n_ids))
+            n_blocks = cache.idle_blocks_among(chain, n_ids, n_tokens)
+            if self._tier is not None:
+                n_blocks += len(cache.missing(chain, n_ids))
             hit = self._hits[request] = (n_tokens, n_blocks)
         return hit
 
@@ -361,7 +361,7 @@ class CachingMemory(Memory):
         """Hold the hit; what comes from host and disk can be found on the GPU from the next lookup on."""
         cache, chain = self._cache, self._chain(request)
         missing = cache.missing(chain, n_ids)
-        self.pool.take_at_once(cache.pin_here(chain, n_ids, request.prefilled_tokens) + len(missing))
+        self.pool.take_at_once(cache.pin(chain, n_ids, request.prefilled_tokens) + len(missing))
         cache.insert_missing(chain, n_ids, missing, request.copies)
         self._admitted.append((request, n_ids, missing, tier.memory.on_disk(missing)))
 
@@ -514,7 +514,7 @@ class CachingMemory(Memory):
         if read is None:
             from_disk = tier.memory.on_disk(missing)
             read, n_doubled = Read(request, n_ids, dict.fromkeys(missing), from_disk), self._cache.n_doubled
-            self.pool.take(self._cache.pin_here(chain, n_ids, n_tokens) + len(missing), from_reserved=False)
+            self.pool.take(self._cache.pin(chain, n_ids, n_tokens) + len(missing), from_reserved=False)
             if self._reserves:
                 self.pool.reserve(self._cache.n_doubled - n_doubled)
             n_host, n_disk = self._fetched.get(request, (0, 0))

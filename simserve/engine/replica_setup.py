@@ -81,8 +81,8 @@ class ReplicaSetup:
         if not self._has_cache:
             plain = KvPool(self.n_blocks, self.block_size, self.layers)
             return KeepingMemory(plain, recorder) if self._keeps else Memory(plain)
-        pool = CachingPool(self.n_blocks, self.block_size, self.layers)
         offloads = self.host_tier is not None and self.host_tier.offloads
+        pool = CachingPool(self.n_blocks, self.block_size, self.layers, by_part=offloads and tier is not None)
         if not self.caches_prefixes:
             return KeepingGroupsMemory(pool, recorder)
         return CachingMemory(pool, recorder, tier if offloads else None, reserves=self.scheduler.reserves)

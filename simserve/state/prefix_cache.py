@@ -1,11 +1,19 @@
 """PrefixCache: reusable KV blocks of one replica, their holders and their eviction order."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol
+from heapq import heappop, heappush
+from itertools import groupby
+from typing import Final, Protocol
+
+from simserve.catalog.specs import LayerGroup
+from simserve.state.layer_blocks import LayerBlocks
 
 Chain = Sequence[int]
 """Chained block ids of a request, first block first: equal ids mean that all tokens up to there are equal."""
+
+PLACE_BITS: Final = 26
+MOST_PLACES: Final = (1 << PLACE_BITS) - 1
+"""Limit of the blocks of a chain."""
 
 
 class Beyond(Protocol):
@@ -21,9 +29,10 @@ class Beyond(Protocol):
 class BlockRun:
     """Consecutive blocks of a chain that the same requests hold; or idle ones without ids."""
 
-    __slots__ = ("high", "ids", "low", "n_holders", "number")
+    __slots__ = ("group", "high", "ids", "low", "n_holders", "n_parts", "number")
 
-    def __init__(self, low: int, high: int, ids: list[int], n_holders: int = 0) -> None:
+    def __init__(self, group: "BlockGroup", low: int, high: int, ids: list[int], n_holders: int) -> None:
+        self.group = group
         self.low = low
         """Place of its first block in its chain; its last one is before `high`."""
         self.high = high
@@ -31,8 +40,57 @@ class BlockRun:
         """Ids of its blocks; empty for blocks without ids."""
         self.n_holders = n_holders
         """Requests that hold all of it; 0: it is idle."""
+        self.n_parts = group.n_parts
+        """Blocks that it has of each id: fewer than the group once some are evicted."""
         self.number = 0
-        """Its key in the eviction order, if it is idle."""
+        """Its place in the eviction order, if it is idle."""
+
+
+class BlockGroup:
+    """Layers that keep the same tokens, and the runs of their blocks with an id."""
+
+    __slots__ = ("first_part", "index", "is_chunked", "n_ids", "n_parts", "runs", "tokens", "torn", "window")
+
+    def __init__(self, index: int, layers: LayerGroup | None, tokens: int, n_ids: int, n_parts: int, first_part: int):
+        self.index = index
+        self.window = 0 if layers is None or layers.window is None else layers.window
+        """Tokens of its window or chunk; 0: it keeps all."""
+        self.is_chunked = layers is not None and layers.kind == "chunked"
+        self.tokens = tokens
+        """Tokens of a block."""
+        self.n_ids = n_ids
+        """Ids of a block, which goes by the last of them."""
+        self.n_parts = n_parts
+        """Blocks that its layers take for the same tokens."""
+        self.first_part = first_part
+        """Blocks that the groups before it take for these."""
+        self.runs: dict[int, BlockRun] = {}
+        """The run of each id present in all parts."""
+        self.torn: dict[int, BlockRun] = {}
+        """The run of each id of which some parts are evicted: idle ones, which no request can find."""
+
+    def of(self, chain: Chain) -> Chain:
+        """Return the ids that its blocks go by."""
+        return chain if self.n_ids == 1 else chain[self.n_ids - 1 :: self.n_ids]
+
+    def first_kept(self, n_tokens: int) -> int:
+        """Return the number of the first block that a request with n_tokens computed keeps."""
+        window = self.window
+        if n_tokens < window or not window:
+            return 0
+        return (n_tokens // window * window if self.is_chunked else n_tokens - window + 1) // self.tokens
+
+    def n_leading(self, of: Chain, most: int) -> int:
+        """Return how many leading blocks, at most `most`, are present in layers without a window. O(log n)."""
+        runs = self.runs
+        low, high = 0, min(most, len(of))
+        while low < high:  # fast: ids present come first; the test against the naive cache checks it
+            middle = (low + high) // 2
+            if of[middle] in runs:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
 
 class PrefixCache:
@@ -52,277 +110,491 @@ class PrefixCache:
     The cache has no size of its own. Idle blocks are part of the pool's free blocks, so taking free blocks must evict
     until idle_blocks <= free_blocks. Without eviction nothing is forgotten.
 
-    fast: holders are counted by run of blocks, not by block; an id is written when it comes, when its run is cut in
-    two, and when it goes. A request holds whole runs: what it finds is cut off where it ends.
+    Where layers keep different tokens, each group has blocks of its own for the same tokens. In windows, a request
+    holds the ids that its next token attends: blocks that leave a window are idle, and are found until they are
+    evicted. A hit ends where layers without a window have all ids, and each window has what the next token attends;
+    where blocks of some layers hold several ids, at the end of one of these. Blocks that become idle together are
+    evicted in the order of the windows, then of the other layers, part by part, each from the last id to the first.
+    Sources: vLLM V1, kv_cache_coordinator.py (lcm_block_size) and single_type_kv_cache_manager.py.
 
-    Invariant: pinned_blocks = ids with holders; idle_blocks = sum of _idle; each id present is in one run, where its
-    chain has it, and in _idle if the run has no holders; an id has fewer copies than holders.
+    fast: holders are counted by run of blocks, not by block; an id is written when it comes, when its run is cut in
+    two, and when it goes. A request holds whole runs: what it finds is cut off where it begins and ends. The parts of a
+    group share a run until eviction begins with one of them.
+
+    Invariant: pinned_blocks = blocks with ids and holders; idle_blocks = sum of _idle; each id present is in one run of
+    a group, where its chain has it, and in _idle if the run has no holders; an id has fewer copies than holders.
     """
 
-    __slots__ = ("_copies", "_idle", "_n_runs", "_runs", "idle_blocks", "n_doubled", "pinned_blocks")
+    __slots__ = (
+        "_copies",
+        "_groups",
+        "_idle",
+        "_is_plain",
+        "_n_first",
+        "_n_parts",
+        "_n_rests",
+        "_order",
+        "_size",
+        "_step",
+        "_unnamed",
+        "idle_blocks",
+        "n_doubled",
+        "pinned_blocks",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, layers: LayerBlocks | None = None, *, by_part: bool = False) -> None:
+        """by_part: the parts of a group go by themselves, as other tiers hold them."""
         self.n_doubled = 0
         """Holders of blocks in windows that share one with an earlier holder."""
         self.pinned_blocks = 0
         """Blocks with an id that has holders, each counted once."""
         self.idle_blocks = 0
         """Blocks without holders, with or without an id."""
-        self._runs: dict[int, BlockRun] = {}
-        """The run of each id present."""
+        size = self._size = 1 if layers is None else layers.id_tokens
+        """Tokens of an id."""
+        self._step = 1 if layers is None else layers.common_tokens // size
+        """Hits are multiples of as many ids."""
+        kinds: list[tuple[LayerGroup | None, int]] = [(None, size)] if layers is None else layers.kinds
+        self._groups: list[BlockGroup] = []
+        """Groups with a window come first."""
+        self._n_parts = 0
+        for (group, tokens), alike in groupby(kinds):
+            n_alike = len(list(alike))
+            for n in [1] * n_alike if by_part else [n_alike]:
+                self._groups.append(BlockGroup(len(self._groups), group, tokens, tokens // size, n, self._n_parts))
+                self._n_parts += n
+        self._is_plain = self._n_parts == 1 and not self._groups[0].window
+        """All layers keep all tokens, in one block."""
         self._copies: dict[int, list[set[int]]] = {}
-        """For ids present more than once: the `copies` of the requests that have one, the oldest first."""
-        self._idle: OrderedDict[int, BlockRun] = OrderedDict()
-        """Idle runs by number, the next to evict first; the last block of a run goes first."""
-        self._n_runs = 0
+        """For keys present more than once: the `copies` of the requests that have one, the oldest first."""
+        self._idle: dict[int, BlockRun] = {}
+        """Idle runs by number; of a run, the last block goes first."""
+        self._order: list[int] = []
+        """A heap of these numbers, the next to evict first, and of some that are gone."""
+        self._n_rests = 0
+        """Last number given to blocks that became idle, without their place in the chain."""
+        self._n_first = 0
+        """Last number given to blocks to evict before all others; below 0."""
+        self._unnamed: BlockRun | None = None
+        """The last run of idle blocks without ids."""
 
     def __len__(self) -> int:
-        """Return the number of ids present."""
-        return len(self._runs)
+        """Return the number of blocks with an id."""
+        n_torn = sum(run.n_parts for group in self._groups for run in group.torn.values())
+        return sum(group.n_parts * len(group.runs) for group in self._groups) + n_torn
+
+    # -- lookups -----------------------------------------------------------------------------------------------------
 
     def match(self, chain: Chain, most: int) -> int:
-        """Return how many leading ids of a chain, at most `most`, are present. O(log n); changes nothing.
+        """Return the ids of the longest hit, at most `most`. Changes nothing. O(log n), and O(n) in windows.
 
         The last token of a prompt is always computed, as its output is needed, so for a prompt alone `most` is
         (prompt_tokens - 1) // block_size.
         """
-        runs = self._runs
-        low, high = 0, min(most, len(chain))
-        while low < high:  # fast: ids present come first; the test against the naive cache checks it
-            middle = (low + high) // 2
-            if chain[middle] in runs:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return self._groups[0].n_leading(chain, most) if self._is_plain else self._longest(chain, most, None)
+
+    def match_beyond(self, chain: Chain, most: int, beyond: Beyond) -> int:
+        """Return the ids of the longest hit, at most `most`, of what is here and beyond. O(n) with windows."""
+        if self._is_plain:
+            return beyond.hits(chain, self.match(chain, most), most)
+        return self._longest(chain, most, beyond)
+
+    def _longest(self, chain: Chain, most: int, beyond: Beyond | None) -> int:
+        step, whole = self._step, [group for group in self._groups if not group.window]
+        last = n = min(most, len(chain)) // step * step
+        for group in whole:
+            n = min(n, group.n_leading(group.of(chain), n // group.n_ids) * group.n_ids // step * step)
+        if beyond is not None:
+            while n < last and all(self._has(group, chain, n, n + step, beyond) for group in whole):
+                n += step
+        n_before = -1
+        while n != n_before:
+            n_before = n
+            for group in self._groups:
+                if group.window:
+                    n = self._longest_in(group, group.of(chain), n, beyond)
+        return n
+
+    def _has(self, group: BlockGroup, chain: Chain, start: int, end: int, beyond: Beyond) -> bool:
+        """Return whether all blocks between two ids are here or beyond."""
+        ids = group.of(chain)[start // group.n_ids : end // group.n_ids]
+        return all(block in group.runs or beyond.has(self._key(group, block)) for block in ids)
+
+    def _longest_in(self, group: BlockGroup, of: Chain, n: int, beyond: Beyond | None) -> int:
+        """Return the most ids, at most n, behind which a window has all that the next token attends."""
+        runs, n_ids = group.runs, group.n_ids
+        while n:
+            at, first = n // n_ids - 1, group.first_kept(n * self._size)
+            while at >= first:
+                run = runs.get(of[at])
+                if run is not None:
+                    at = run.low
+                elif beyond is None or not beyond.has(self._key(group, of[at])):
+                    break
+                at -= 1
+            if at < first:
+                break
+            n = at * n_ids // self._step * self._step  # all longer hits need this block, too
+        return n
 
     def idle_blocks_among(self, chain: Chain, n: int, n_tokens: int = 0) -> int:
-        """Return the idle blocks of the first n ids, all present: `pin` takes them from the free ones. O(log n).
+        """Return the idle blocks here of a hit of n ids that a request with n_tokens computed keeps: `pin` takes them
+        from the free ones. O(runs).
 
         n_tokens, here and below: those computed of the holder, which say what windows keep, where there are any.
         """
-        runs = self._runs
-        low, high = 0, n
-        while low < high:  # fast: a holder holds all earlier ids, so idle ones come last
-            middle = (low + high) // 2
-            if runs[chain[middle]].n_holders:
-                low = middle + 1
-            else:
-                high = middle
-        return n - low
+        n_idle = 0
+        for group in self._groups:
+            runs, of, first, at = group.runs, group.of(chain), group.first_kept(n_tokens), n // group.n_ids
+            while at > first:
+                run = runs.get(of[at - 1])
+                if run is None:
+                    at -= 1
+                    continue
+                low = max(run.low, first)
+                if not run.n_holders:
+                    n_idle += (at - low) * group.n_parts
+                elif not group.window:
+                    break  # fast: a holder holds all earlier ids, so idle ones come last
+                at = low
+        return n_idle
 
     def n_blocks(self, n: int, n_tokens: int) -> int:
         """Return the blocks in which a request with n_tokens computed holds its first n ids."""
-        return n
+        if self._is_plain:
+            return n
+        n_blocks = 0
+        for group in self._groups:
+            n_blocks += max(0, n // group.n_ids - group.first_kept(n_tokens)) * group.n_parts
+        return n_blocks
+
+    # -- holding and releasing -----------------------------------------------------------------------------------------
 
     def pin(self, chain: Chain, n: int, n_tokens: int = 0) -> int:
-        """Hold the first n ids, all present. Return their blocks that were idle, and now are not free."""
+        """Hold what is here of the first n ids, as a request with n_tokens computed does; the rest is read from beyond.
+        Return the blocks that were idle, and now are not free."""
         n_idle = 0
-        for run in self._cut(chain, 0, n):
-            if not run.n_holders:
-                del self._idle[run.number]
-                n_idle += run.high - run.low
-            run.n_holders += 1
+        for group in self._groups:
+            first = group.first_kept(n_tokens)
+            for run in self._cut(group.runs, group.of(chain), first, n // group.n_ids):
+                n_blocks = (run.high - run.low) * group.n_parts
+                if not run.n_holders:
+                    del self._idle[run.number]
+                    n_idle += n_blocks
+                elif group.window:
+                    self.n_doubled += n_blocks
+                run.n_holders += 1
         self.idle_blocks -= n_idle
         self.pinned_blocks += n_idle
         return n_idle
 
     def insert(self, chain: Chain, start: int, end: int, copies: set[int], n_tokens: int = 0) -> None:
-        """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them.
+        """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them; in windows only those
+        that it keeps with n_tokens computed.
 
-        Ids that others hold in other blocks are added to `copies`, which must be kept until the release; an id leaves
-        it when its other blocks are gone. If the other block is idle, the new one replaces it, and the idle one loses
-        its id and is evicted first; so neither used nor free blocks change.
+        What others hold in other blocks is added to `copies`, which must be kept until the release; it leaves it when
+        the other blocks are gone. If the other block is idle, the new one replaces it, and the idle one loses its id
+        and is evicted first; so neither used nor free blocks change.
         """
-        n_present = max(start, self.match(chain, end))
-        n_idle = 0
-        for run in self._cut(chain, start, n_present):
-            if run.n_holders:
-                for block in run.ids:
-                    copies.add(block)
-                    self._copies.setdefault(block, []).append(copies)
+        for group in self._groups:
+            n_ids, first = group.n_ids, group.first_kept(n_tokens)
+            self._hold_new(group, group.of(chain), (max(start // n_ids, first), end // n_ids), first, copies)
+
+    def _hold_new(self, group: BlockGroup, of: Chain, places: tuple[int, int], first: int, copies: set[int]) -> None:
+        """Hold blocks [at, end) that were computed or read, by the holder of those from `first` to there."""
+        runs, n_parts, n_idle = group.runs, group.n_parts, 0
+        at, end = places
+        while at < end:
+            high = end
+            if of[at] in runs:
+                if not group.window:
+                    high = group.n_leading(of, end)
+                else:
+                    high = next((i for i in range(at + 1, end) if of[i] not in runs), end)
+                for run in self._cut(runs, of, at, high):
+                    if run.n_holders:
+                        self._copy(run, copies)
+                    else:
+                        del self._idle[run.number]
+                        n_idle += (run.high - run.low) * n_parts
+                        self.pinned_blocks += (run.high - run.low) * n_parts
+                    run.n_holders += 1
             else:
-                del self._idle[run.number]
-                n_idle += run.high - run.low
-            run.n_holders += 1
+                new = list(of[at:end])
+                if group.window and not runs.keys().isdisjoint(new):
+                    high = next(i for i in range(at + 1, end) if of[i] in runs)
+                    del new[high - at :]
+                if group.torn:
+                    n_idle += self._drop_torn(group, of, at, high)
+                last = runs.get(of[at - 1]) if at > first else None
+                if last is not None and last.n_holders == 1 and last.high == at:  # it is the holder's own
+                    last.high = high
+                    last.ids += new
+                else:
+                    last = BlockRun(group, at, high, new, 1)
+                runs.update(dict.fromkeys(new, last))  # fast: a loop in C
+                self.pinned_blocks += len(new) * n_parts
+            at = high
         if n_idle:
-            self._rest(BlockRun(0, n_idle, []), first=True)
-        self.pinned_blocks += n_idle + end - n_present
-        if n_present == end:
-            return
-        new = list(chain[n_present:end])
-        last = self._runs[chain[n_present - 1]] if n_present else None
-        if last is not None and last.n_holders == 1 and last.high == n_present:  # it is the holder's own
-            last.high = end
-            last.ids += new
-        else:
-            last = BlockRun(n_present, end, new, 1)
-        self._runs.update(dict.fromkeys(new, last))  # fast: a loop in C
+            self._n_first -= 1
+            self._rest(BlockRun(group, 0, n_idle, [], 0), self._n_first)
+
+    def _copy(self, run: BlockRun, copies: set[int]) -> None:
+        """Note that a holder has copies of the blocks of a run."""
+        for block in run.ids:
+            key = self._key(run.group, block)
+            copies.add(key)
+            self._copies.setdefault(key, []).append(copies)
+
+    def _drop_torn(self, group: BlockGroup, of: Chain, start: int, end: int) -> int:
+        """Take the ids from what is left of blocks that are computed again; return how many blocks are left."""
+        n_left = 0
+        for run in self._cut(group.torn, of, start, end):
+            del self._idle[run.number]
+            n_left += (run.high - run.low) * run.n_parts
+            for block in run.ids:
+                del group.torn[block]
+        return n_left
 
     def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int], n_tokens: int = 0) -> int:
-        """Release the first n ids of a request, some in `copies`, and own_blocks without an id.
+        """Release the first n ids of a request with n_tokens computed, some in `copies`, and own_blocks without an id.
 
         Return the blocks that become free: its own, and those without other holders. All are now idle. The eviction
         order is that of engines: first blocks without an id and extra copies, then its ids from the last to the first.
         """
         free: list[BlockRun] = []
-        n_free = 0
-        for run in self._cut(chain, 0, n):
-            run.n_holders -= 1
-            if not run.n_holders:
-                free.append(run)
-                n_free += run.high - run.low
-            elif self._copies:
-                for block in run.ids:
-                    if block in self._copies:
-                        own_blocks += self._frees_a_copy(block, run.n_holders, copies)
-        if own_blocks:
-            self._rest_unnamed(own_blocks)
-        for run in reversed(free):
-            self._rest(run)
-        self.pinned_blocks -= n_free
-        self.idle_blocks += n_free + own_blocks
-        return n_free + own_blocks
-
-    def add_idle(self, n_blocks: int) -> None:
-        """Add idle blocks without ids, the last to evict."""
-        self.idle_blocks += n_blocks
-        self._rest_unnamed(n_blocks)
-
-    # -- with copies outside of the GPU: blocks go by `keys`, which here are their ids --------------------------------
-
-    def keys(self, chain: Chain, n: int, n_tokens: int) -> Chain:
-        """Return the blocks in which a request with n_tokens computed holds its first n ids, the first ids first."""
-        return chain[:n]
-
-    def n_ids(self, keys: Chain, chain: Chain, n: int) -> int:
-        """Return how many of the first n ids blocks are of."""
-        return len(keys)
-
-    def match_beyond(self, chain: Chain, most: int, beyond: Beyond) -> int:
-        """Return the ids of the longest hit, at most `most`, of what is here and beyond."""
-        return beyond.hits(chain, self.match(chain, most), most)
-
-    def missing(self, chain: Chain, n: int) -> Chain:
-        """Return the blocks of a hit of n ids that are not here."""
-        return chain[self.match(chain, n) : n]
-
-    def idle_blocks_here(self, chain: Chain, n: int, n_tokens: int) -> int:
-        """Return the idle blocks here of a hit of n ids."""
-        return self.idle_blocks_among(chain, self.match(chain, n), n_tokens)
-
-    def pin_here(self, chain: Chain, n: int, n_tokens: int) -> int:
-        """Hold what is here of a hit of n ids. Return the blocks that were idle, and now are not free."""
-        return self.pin(chain, self.match(chain, n), n_tokens)
-
-    def insert_missing(self, chain: Chain, n: int, missing: Chain, copies: set[int]) -> None:
-        """Insert what a hit of n ids was missing, and hold it."""
-        self.insert(chain, n - len(missing), n, copies)
+        for group in self._groups:
+            places = group.first_kept(n_tokens), n // group.n_ids
+            own_blocks += self._let_go(group, group.of(chain), places, copies, free)
+        return self._rest_all(free, own_blocks)
 
     def drop(self, chain: Chain, n: int, tokens: tuple[int, int], copies: set[int]) -> int:
         """Release what windows keep no longer of a request with n ids, as its tokens computed grow from the first
         number to the second. Return the blocks that become free."""
-        return 0
+        free: list[BlockRun] = []
+        own_blocks = 0
+        for group in self._groups:
+            if not group.window:
+                break
+            first, end, n_named = group.first_kept(tokens[0]), group.first_kept(tokens[1]), n // group.n_ids
+            own_blocks += max(0, end - max(first, n_named)) * group.n_parts
+            if first < end:
+                own_blocks += self._let_go(group, group.of(chain), (first, min(end, n_named)), copies, free)
+        return self._rest_all(free, own_blocks)
 
-    def evict(self, n_blocks: int) -> None:
-        """Evict n_blocks idle blocks, the longest idle first; needs n_blocks <= idle_blocks."""
-        runs = self._runs
-        self.idle_blocks -= n_blocks
-        while n_blocks > 0:
-            run = self._idle[next(iter(self._idle))]
-            low = max(run.low, run.high - n_blocks)
-            for block in run.ids[low - run.low :]:
-                del runs[block]
-            del run.ids[low - run.low :]
-            n_blocks -= run.high - low
-            run.high = low
-            if low == run.low:
-                del self._idle[run.number]
+    def _let_go(
+        self, group: BlockGroup, of: Chain, places: tuple[int, int], copies: set[int], free: list[BlockRun]
+    ) -> int:
+        """Release blocks with ids; append the runs that become idle, and return the copies that become free."""
+        n_freed = 0
+        for run in self._cut(group.runs, of, *places):
+            run.n_holders -= 1
+            if not run.n_holders:
+                free.append(run)
+                continue
+            n_before = n_freed
+            if self._copies:
+                for block in run.ids:
+                    key = self._key(group, block)
+                    if key in self._copies and self._frees_a_copy(key, run.n_holders, copies):
+                        n_freed += group.n_parts
+            if group.window:
+                self.n_doubled -= (run.high - run.low) * group.n_parts - (n_freed - n_before)
+        return n_freed
 
-    def check(self) -> None:
-        """Assert the invariant. O(ids)."""
-        runs = {id(run): run for run in self._runs.values()}.values()
-        named = {block: run for run in runs for block in run.ids}
-        assert named == self._runs, "an id is in none of its runs, or in two"
-        free = [run for run in runs if not run.n_holders]
-        assert all(self._idle.get(run.number) is run for run in free), "a run without holders is not idle"
-        idle = self._idle.values()
-        assert sum(map(bool, (run.ids for run in idle))) == len(free), "an idle run has holders"
-        assert all(run.low < run.high and len(run.ids) in (0, run.high - run.low) for run in (*runs, *idle)), "its ends"
-        n_idle = sum(run.high - run.low for run in idle)
-        assert self.idle_blocks == n_idle, (self.idle_blocks, n_idle)
-        assert self.pinned_blocks == len(named) - sum(len(run.ids) for run in free), self.pinned_blocks
-        copied = self._copies.items()
-        assert all(0 < len(owners) < self._runs[block].n_holders for block, owners in copied), self._copies
-
-    def _cut(self, chain: Chain, start: int, end: int) -> list[BlockRun]:
-        """Return the runs of the ids [start, end), all present, in order; a run begins at `start`. The last one is cut
-        in two if it goes on otherwise than the chain, or farther."""
-        runs = self._runs
-        parts: list[BlockRun] = []
-        while start < end:
-            run = runs[chain[start]]
-            high = min(run.high, end)
-            if runs[chain[high - 1]] is not run:
-                low = start + 1
-                while low < high:  # fast: its ids come first
-                    middle = (low + high) // 2
-                    if runs[chain[middle]] is run:
-                        low = middle + 1
-                    else:
-                        high = middle
-            if high < run.high:
-                run = self._split(run, high)
-            parts.append(run)
-            start = high
-        return parts
-
-    def _split(self, run: BlockRun, at: int) -> BlockRun:
-        """Cut a run in two; return the first part, which is about to be held if it is idle."""
-        n_first = at - run.low
-        first, rest = run.ids[:n_first], run.ids[n_first:]
-        if n_first < len(rest):  # fast: the smaller part is written anew
-            new = part = BlockRun(run.low, at, first, run.n_holders)
-            run.low, run.ids = at, rest
-        else:
-            new, part = BlockRun(at, run.high, rest, run.n_holders), run
-            run.high, run.ids = at, first
-            if not run.n_holders:  # the second part keeps the place in the eviction order
-                new.number = run.number
-                self._idle[new.number] = new
-        self._runs.update(dict.fromkeys(new.ids, new))
-        if not part.n_holders:
-            self._rest(part)
-        return part
-
-    def _rest(self, run: BlockRun, first: bool = False) -> None:
-        """Add a run of idle blocks, the last or the first to evict."""
-        self._n_runs += 1
-        run.number = self._n_runs
-        self._idle[self._n_runs] = run
-        if first:
-            self._idle.move_to_end(self._n_runs, last=False)
-
-    def _rest_unnamed(self, n_blocks: int) -> None:
-        """Add idle blocks without ids to the eviction order, in a run with those before them."""
-        last = next(reversed(self._idle), -1)
-        run = self._idle.get(last)
-        if run is not None and not run.ids:
-            run.high += n_blocks
-        else:
-            self._rest(BlockRun(0, n_blocks, []))
-
-    def _frees_a_copy(self, block: int, n_left: int, mine: set[int]) -> bool:
-        """Release an id present more than once, with n_left holders remaining; return whether its blocks become free:
-        its own copy, or those it was the last to share."""
-        owners = self._copies[block]
-        if block in mine:
-            mine.discard(block)
+    def _frees_a_copy(self, key: int, n_left: int, mine: set[int]) -> bool:
+        """Release a block present more than once, with n_left holders remaining; return whether it becomes free: its
+        own copy, or one that it was the last to share."""
+        owners = self._copies[key]
+        if key in mine:
+            mine.discard(key)
             owners[:] = [each for each in owners if each is not mine]
         elif n_left == len(owners):  # all remaining holders have copies; later requests share the oldest
-            owners.pop(0).discard(block)
+            owners.pop(0).discard(key)
         else:
             return False
         if not owners:
-            del self._copies[block]
+            del self._copies[key]
         return True
+
+    # -- with copies outside of the GPU: blocks go by `keys` -----------------------------------------------------------
+
+    def _key(self, group: BlockGroup, block: int) -> int:
+        return block * len(self._groups) + group.index
+
+    def keys(self, chain: Chain, n: int, n_tokens: int) -> Chain:
+        """Return the blocks in which a request with n_tokens computed holds its first n ids, the first ids first."""
+        if self._is_plain:
+            return chain[:n]
+        firsts = [(group, group.n_ids, group.first_kept(n_tokens)) for group in self._groups]
+        return [
+            self._key(group, chain[i])
+            for i in range(n)
+            for group, n_ids, first in firsts
+            if i // n_ids >= first and (i + 1) % n_ids == 0
+        ]
+
+    def n_ids(self, keys: Chain, chain: Chain, n: int) -> int:
+        """Return how many of the first n ids blocks are of."""
+        n_groups = len(self._groups)
+        if self._step == 1:
+            return len({key // n_groups for key in keys})
+        numbers = {block: number for number, block in enumerate(chain[:n])}
+        blocks = [(numbers[key // n_groups], self._groups[key % n_groups].n_ids) for key in keys]
+        return len({number - i for number, n_ids in blocks for i in range(n_ids)})
+
+    def missing(self, chain: Chain, n: int) -> Chain:
+        """Return the blocks of a hit of n ids that are not here."""
+        if self._is_plain:
+            return chain[self.match(chain, n) : n]
+        groups, n_groups = self._groups, len(self._groups)
+        keys = self.keys(chain, n, n * self._size)
+        return [key for key in keys if key // n_groups not in groups[key % n_groups].runs]
+
+    def insert_missing(self, chain: Chain, n: int, missing: Chain, copies: set[int]) -> None:
+        """Insert what a hit of n ids was missing, and hold it."""
+        if self._is_plain:
+            self.insert(chain, n - len(missing), n, copies)
+            return
+        keys = set(missing)
+        for group in self._groups:
+            of, first = group.of(chain), group.first_kept(n * self._size)
+            for at in range(first, n // group.n_ids):
+                if self._key(group, of[at]) in keys:
+                    self._hold_new(group, of, (at, at + 1), first, copies)
+
+    # -- eviction ----------------------------------------------------------------------------------------------------
+
+    def add_idle(self, n_blocks: int) -> None:
+        """Add idle blocks without ids, the last to evict."""
+        self._rest_all([], n_blocks)
+
+    def evict(self, n_blocks: int) -> None:
+        """Evict n_blocks idle blocks, the longest idle first; needs n_blocks <= idle_blocks."""
+        self.idle_blocks -= n_blocks
+        while n_blocks > 0:
+            run = self._idle.get(self._order[0])
+            if run is None:
+                heappop(self._order)
+                continue
+            n = min(n_blocks, run.high - run.low)
+            n_blocks -= n
+            run.high -= n
+            if run.ids:
+                self._evict_last(run, n)
+            if run.low == run.high:
+                del self._idle[run.number]
+
+    def _evict_last(self, run: BlockRun, n: int) -> None:
+        """Evict one part of the last n ids of a run; other parts are evicted after this one of all the run."""
+        group = run.group
+        gone = run.ids[-n:]
+        del run.ids[-n:]
+        runs = group.runs if run.n_parts == group.n_parts else group.torn
+        for block in gone:
+            del runs[block]
+        if run.n_parts > 1:
+            torn = BlockRun(group, run.high, run.high + n, gone, 0)
+            torn.n_parts = run.n_parts - 1
+            group.torn.update(dict.fromkeys(gone, torn))
+            self._rest(torn, (run.number >> PLACE_BITS) + 1)
+
+    def _rest_all(self, free: list[BlockRun], own_blocks: int) -> int:
+        """Add runs without holders, after blocks without ids, as the last to evict; return their blocks."""
+        n_free = 0
+        if own_blocks:
+            last = self._unnamed
+            if last is not None and last.number >> PLACE_BITS == self._n_rests and last.number in self._idle:
+                last.high += own_blocks
+            else:
+                self._n_rests += 1
+                self._unnamed = last = BlockRun(self._groups[0], 0, own_blocks, [], 0)
+                self._rest(last, self._n_rests)
+        if free:
+            for run in free:
+                n_free += (run.high - run.low) * run.n_parts
+                self._rest(run, self._n_rests + 1 + run.group.first_part)
+            self._n_rests += self._n_parts
+            self.pinned_blocks -= n_free
+        self.idle_blocks += n_free + own_blocks
+        return n_free + own_blocks
+
+    def _rest(self, run: BlockRun, number: int) -> None:
+        """Add a run to the eviction order: by number, and those of one number from the last block to the first."""
+        run.number = number = (number << PLACE_BITS) + MOST_PLACES - run.high
+        self._idle[number] = run
+        heappush(self._order, number)
+        if len(self._order) > 2 * len(self._idle) + 64:
+            self._order = sorted(self._idle)
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def _cut(self, runs: dict[int, BlockRun], of: Chain, start: int, end: int) -> list[BlockRun]:
+        """Return the runs of the blocks [start, end) as far as present, the last first, cut off where these begin and
+        end, and where they go on otherwise than the chain."""
+        parts: list[BlockRun] = []
+        at = end
+        while at > start:
+            run = runs.get(of[at - 1])
+            if run is None:
+                at -= 1
+                continue
+            if run.high > at:
+                run, _ = self._split(runs, run, at)
+            if run.low < start:
+                _, run = self._split(runs, run, start)
+            parts.append(run)
+            at = run.low
+        return parts
+
+    def _split(self, runs: dict[int, BlockRun], run: BlockRun, at: int) -> tuple[BlockRun, BlockRun]:
+        """Cut a run in two, which keep their places in the eviction order."""
+        n_first, number = at - run.low, run.number
+        first = rest = run
+        if 2 * n_first < len(run.ids):  # fast: the smaller part is written anew
+            first = new = BlockRun(run.group, run.low, at, run.ids[:n_first], run.n_holders)
+            run.low = at
+            del run.ids[:n_first]
+        else:
+            rest = new = BlockRun(run.group, at, run.high, run.ids[n_first:], run.n_holders)
+            run.high = at
+            del run.ids[n_first:]
+        new.n_parts = run.n_parts
+        runs.update(dict.fromkeys(new.ids, new))
+        if not run.n_holders:
+            rest.number = number
+            self._idle[number] = rest
+            self._rest(first, number >> PLACE_BITS)
+        return first, rest
+
+    def check(self) -> None:
+        """Assert the invariant. O(ids)."""
+        idle = self._idle.values()
+        n_pinned = n_doubled = n_free = 0
+        for group in self._groups:
+            for named in (group.runs, group.torn):
+                runs = {id(run): run for run in named.values()}.values()
+                in_runs = {block: run for run in runs for block in run.ids}
+                assert in_runs == named, "an id is in none of its runs, or in two"
+                free = [run for run in runs if not run.n_holders]
+                assert all(self._idle.get(run.number) is run for run in free), "a run without holders is not idle"
+                assert all(run.low < run.high == run.low + len(run.ids) for run in runs), "its ends"
+                n_free += len(free)
+            assert not group.runs.keys() & group.torn.keys(), "an id is in a run and torn"
+            assert all(run.n_parts == group.n_parts for run in group.runs.values()), "some parts are gone"
+            assert all(0 < run.n_parts < group.n_parts and not run.n_holders for run in group.torn.values()), "torn"
+            held = [(block, run.n_holders) for block, run in group.runs.items() if run.n_holders]
+            n_pinned += len(held) * group.n_parts
+            if group.window:
+                n_copies = [len(self._copies.get(self._key(group, block), ())) for block, _ in held]
+                n_doubled += sum(n - 1 - n_own for (_, n), n_own in zip(held, n_copies, strict=True)) * group.n_parts
+        assert sum(map(bool, (run.ids for run in idle))) == n_free, "an idle run has holders"
+        assert all(number == run.number and run.low < run.high for number, run in self._idle.items()), "its number"
+        assert self._idle.keys() <= set(self._order), "an idle run is out of order"
+        n_idle = sum((run.high - run.low) * (run.n_parts if run.ids else 1) for run in idle)
+        assert self.idle_blocks == n_idle, (self.idle_blocks, n_idle)
+        assert self.pinned_blocks == n_pinned, (self.pinned_blocks, n_pinned)
+        assert self.n_doubled == n_doubled, (self.n_doubled, n_doubled)
+        n_groups = len(self._groups)
+        for key, owners in self._copies.items():
+            assert 0 < len(owners) < self._groups[key % n_groups].runs[key // n_groups].n_holders, self._copies

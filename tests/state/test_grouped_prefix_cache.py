@@ -1,19 +1,19 @@
 """A prefix cache where layers keep different tokens, by hand; the oracle's random clusters do the rest."""
 
 from simserve.catalog.specs import LayerGroup
-from simserve.state.grouped_prefix_cache import GroupedPrefixCache
 from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.prefix_cache import PrefixCache
 
 CHAIN = list(range(10, 18))
 """Ids of eight blocks of two tokens."""
 
 
-def cache_of(*groups: LayerGroup, n_whole: int = 1) -> GroupedPrefixCache:
+def cache_of(*groups: LayerGroup, n_whole: int = 1) -> PrefixCache:
     """Return a cache with a block of each group for the same two tokens."""
-    return GroupedPrefixCache(LayerBlocks(2, n_whole + len(groups), tuple((group, 1) for group in groups)))
+    return PrefixCache(LayerBlocks(2, n_whole + len(groups), tuple((group, 1) for group in groups)))
 
 
-def serve(cache: GroupedPrefixCache, n: int) -> int:
+def serve(cache: PrefixCache, n: int) -> int:
     """Compute n blocks of the chain as one chunk, and leave; return the blocks that become free."""
     copies: set[int] = set()
     cache.insert(CHAIN, 0, n, copies)
@@ -39,7 +39,7 @@ def test_a_hit_needs_what_the_next_token_attends_in_each_window() -> None:
 def test_a_hit_ends_with_a_larger_block_of_a_draft() -> None:
     """The draft's blocks hold three ids, and its window of five tokens needs the last of them."""
     draft = LayerBlocks(6, 2, ((LayerGroup("windowed", 1, 5), 1),))
-    cache = GroupedPrefixCache(LayerBlocks(2, 1, draft=draft))
+    cache = PrefixCache(LayerBlocks(2, 1, draft=draft))
     assert serve(cache, 8) == 8 + 2 + 2
     assert [cache.match(CHAIN, most) for most in (2, 3, 5, 6, 8)] == [0, 3, 3, 6, 6]
     assert [cache.n_blocks(n, 2 * n) for n in (3, 6)] == [3 + 1 + 1, 6 + 2 + 1]

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from simserve.catalog.specs import GroupKind, LayerGroup
-from simserve.state.grouped_prefix_cache import GroupedPrefixCache
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
 
@@ -87,7 +86,7 @@ def test_what_is_held_is_never_given_up() -> None:
     served(cache, [3])
     cache.evict(1)
     assert (cache.match([1, 2], 2), cache.match([3], 1)) == (2, 0)
-    with pytest.raises(StopIteration):
+    with pytest.raises(IndexError):
         cache.evict(1)
 
 
@@ -292,17 +291,19 @@ def layers_of(rng: Random, size: int, n_windows: int) -> LayerBlocks:
     return LayerBlocks(size, n_whole + sum(n_parts for _, n_parts in windows), tuple(windows))
 
 
-@pytest.mark.parametrize("is_grouped", [False, True])
+@pytest.mark.parametrize(("is_grouped", "by_part"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("seed", range(60))
-def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool) -> None:
+def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part: bool) -> None:
+    """Tiers hold blocks by part."""
     rng = Random(seed)
+    has_tier = by_part or not is_grouped
     layers = LayerBlocks(SIZE)
     if is_grouped:
         sizes = rng.choice([(SIZE, SIZE), (SIZE, 2 * SIZE), (SIZE, 3 * SIZE), (2 * SIZE, SIZE)])
         layers = layers_of(rng, SIZE, seed % 3)
         if rng.random() < 0.5:
             layers = replace(layers, block_size=sizes[0], draft=layers_of(rng, sizes[1], rng.randint(0, 1)))
-    cache = GroupedPrefixCache(layers) if is_grouped else PrefixCache()
+    cache = PrefixCache(layers if is_grouped else None, by_part=by_part)
     texts = [[rng.randint(0, 1) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 6))]
     ids: dict[tuple[int, ...], int] = {}
     chains = [[ids.setdefault(tuple(text[: i + 1]), len(ids)) for i in range(len(text))] for text in texts]
@@ -310,7 +311,7 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool) -> None
     for _ in range(50):
         what = rng.choice(["start", "start", "compute", "compute", "end", "evict", "add"])
         if what == "start":
-            running.append(start(rng, cache, naive, rng.choice(chains)))
+            running.append(start(rng, cache, naive, rng.choice(chains), has_tier, is_grouped))
         elif what == "compute" and running:
             compute(rng, cache, naive, rng.choice(running))
         elif what == "end" and running:
@@ -334,13 +335,13 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool) -> None
             assert cache.match(chain, most) == naive.match(chain, most)
 
 
-def start(rng: Random, cache: PrefixCache, naive: Naive, chain: list[int]) -> Holder:
+def start(rng: Random, cache: PrefixCache, naive: Naive, chain: list[int], has_tier: bool, is_grouped: bool) -> Holder:
     """Start a request with what it finds, here or also elsewhere."""
     most = rng.randint(0, len(chain))
     here = cache.match(chain, most)
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 and has_tier:
         elsewhere = {block for block in range(200) if rng.random() < 0.5}
-        if not isinstance(cache, GroupedPrefixCache):
+        if not is_grouped:
             elsewhere = set(chain[here : rng.randint(here, len(chain))])
         n = cache.match_beyond(chain, most, Elsewhere(elsewhere, naive))
         assert n == naive.match(chain, most, elsewhere)
@@ -351,22 +352,20 @@ def start(rng: Random, cache: PrefixCache, naive: Naive, chain: list[int]) -> Ho
     needed = [block for part in parts for block in part]
     missing = [block for block in needed if block not in naive.copies]
     n_idle = sum(block in naive.copies and not naive.is_held(block) for block in needed)
-    in_order = sorted(needed, key=lambda block: (chain.index(block // naive.n_parts), block))
-    assert list(cache.keys(chain, n, n * SIZE)) == in_order
-    ends = [(chain.index(block // naive.n_parts), naive.n_ids(block % naive.n_parts)) for block in needed]
-    assert cache.n_ids(needed, chain, n) == len({end - i for end, n_ids in ends for i in range(n_ids)})
-    assert sorted(cache.missing(chain, n)) == sorted(missing)
+    if has_tier:
+        in_order = sorted(needed, key=lambda block: (chain.index(block // naive.n_parts), block))
+        assert list(cache.keys(chain, n, n * SIZE)) == in_order
+        ends = [(chain.index(block // naive.n_parts), naive.n_ids(block % naive.n_parts)) for block in needed]
+        assert cache.n_ids(needed, chain, n) == len({end - i for end, n_ids in ends for i in range(n_ids)})
+        assert sorted(cache.missing(chain, n)) == sorted(missing)
     assert cache.n_blocks(n, n * SIZE) == len(needed)
-    assert cache.idle_blocks_here(chain, n, n * SIZE) == n_idle
-    if missing:
-        assert cache.pin_here(chain, n, n * SIZE) == n_idle
-    else:
-        assert cache.idle_blocks_among(chain, n, n * SIZE) == n_idle
-        assert cache.pin(chain, n, n * SIZE) == n_idle
+    assert cache.idle_blocks_among(chain, n, n * SIZE) == n_idle
+    assert cache.pin(chain, n, n * SIZE) == n_idle
     for block in needed:
         if block not in missing:
             naive.share(holder, block)
-    cache.insert_missing(chain, n, cache.missing(chain, n), holder.copies)
+    if missing:
+        cache.insert_missing(chain, n, cache.missing(chain, n), holder.copies)
     for block in missing:
         naive.compute(holder, block)
     return holder
