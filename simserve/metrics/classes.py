@@ -10,6 +10,7 @@ from simserve.metrics.goodput import attainment, goodput
 from simserve.metrics.kv import preemptions
 from simserve.metrics.reasons import reasons
 from simserve.metrics.stats import Distribution, level_name
+from simserve.metrics.throughput import served, throughput
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
@@ -18,6 +19,8 @@ UNNAMED = "default"
 """Reported name of requests without a class, which have the targets of slo.default."""
 
 FATES = ("finished", "rejected", "timed_out", "failed", "unfinished")
+
+RATES = ("offered_per_s", "requests_per_s", "input_tokens_per_s", "output_tokens_per_s")
 
 Latencies = Callable[[Flags], Mapping[str, Distribution]]
 """The latencies of the counted requests of a mask."""
@@ -40,7 +43,7 @@ def by_class(
             "priorities": np.unique(requests["priority"][mine]).tolist() if mine.any() else [],
             "slo": dict(targets),
             **{key: _latency(each) for key, each in latencies(mine).items()},
-            "served_per_s": _served(requests, window, mine) / window.duration_s,
+            "served_per_s": int(np.count_nonzero(mine & served(requests, window))) / window.duration_s,
         }
     return groups
 
@@ -68,28 +71,16 @@ def by_tenant(
 
 def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags]) -> dict[str, Any]:
     """Return the outcome and rates of some requests. The window's length is that of all."""
-    finished = requests["status"].is_("finished") & window.has
-    attained = attainment(requests, window, met)
-    tokens = {key: int(requests[key][finished].sum()) for key in ("prompt_tokens", "output_tokens")}
+    attained, rates = attainment(requests, window, met), throughput(requests, window)
     return {
         "requests": {"arrived": window.n_requests}
         | {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
         | {"reasons": reasons(requests, window)},
-        "offered_per_s": window.n_requests / window.duration_s,
-        "requests_per_s": int(np.count_nonzero(finished)) / window.duration_s,
-        "input_tokens_per_s": tokens["prompt_tokens"] / window.duration_s,
-        "output_tokens_per_s": tokens["output_tokens"] / window.duration_s,
+        **{name: rates[name] for name in RATES},
         "slo_attainment": attained,
         "goodput": attained and goodput(attained["n_met"], window, facts),
         "preemptions": preemptions(requests, window),
     }
-
-
-def _served(requests: Columns, window: Window, mine: Flags) -> int:
-    """Count the requests that finished within the window, whenever they arrived, as batch traffic needs."""
-    finish_s = requests["finish_s"]
-    within = (finish_s >= window.start_s) & (finish_s <= window.start_s + window.duration_s)
-    return int(np.count_nonzero(mine & requests["status"].is_("finished") & within))
 
 
 def _latency(sample: Distribution) -> dict[str, Any]:

@@ -10,18 +10,23 @@ GOAL_FRAC = 0.99
 LEAST_FRAC, MOST_FRAC = 0.01, 0.9999
 """Range of goals; a higher one would need ten thousand requests for each allowed miss."""
 
-FEW_FOR_P99 = 1000
-"""Below so many requests a p99 rests on fewer than ten of them, and is a guess."""
+LEAST_BEYOND = 10
+"""Fewest requests beyond a percentile; with fewer it is a guess."""
 
-FEW_FOR_P999 = 10_000
-"""Below so many requests a p99.9 is a guess."""
+
+def fewest_for(level: float) -> int:
+    """Return the fewest requests for a percentile, level 0..100: 1,000 for p99."""
+    return round(LEAST_BEYOND / (1 - level / 100))
+
+
+FEW_FOR_P99, FEW_FOR_P999 = fewest_for(99.0), fewest_for(99.9)
 
 
 def goal_from(text: str) -> float:
     """Return the share of `0.99`, `p99` or `99.9%`. Raises SimserveError."""
     result = re.fullmatch(r"(p?)(\d*\.?\d+)\s*(%?)", text.strip().lower())
-    share = float(result[2]) / (100 if result[1] or result[3] else 1) if result else -1.0
+    share = float(result[2] + ("e-2" if result[1] or result[3] else "")) if result else -1.0
     if not LEAST_FRAC <= share <= MOST_FRAC:
         rule = f"must be a share from {LEAST_FRAC} to {MOST_FRAC}, or a percentile as in p90, p99 or p99.9"
         raise SimserveError(f"--goal: {rule}, got {text}; try p99")
-    return round(share, 12)
+    return share

@@ -10,10 +10,8 @@ import numpy as np
 
 from simserve.metrics.batches import Batches
 from simserve.metrics.decision import wilson
+from simserve.metrics.goal import fewest_for
 from simserve.tables.columns import Flags, Floats
-
-LEAST_BEYOND = 10
-"""Fewest values beyond a percentile: a p99 needs 1,000 values, a p99.9 needs 10,000."""
 
 ENOUGH = 50
 """Fewest effective independent requests for intervals of nominal coverage (docs/statistics.md)."""
@@ -78,7 +76,7 @@ def percentile_interval(values: Floats, ordered: Floats, level: float, inefficie
     error of the share below the percentile.
     """
     n, frac = len(values), level / 100
-    if n * (1 - frac) < LEAST_BEYOND * (1 - 1e-9):
+    if n < fewest_for(level):
         return None
     batches = Batches.of(values <= np.percentile(ordered, level))
     if batches is None:

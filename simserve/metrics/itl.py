@@ -16,13 +16,10 @@ from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
 
-BLOCK_ROWS = 1 << 16
-"""Rows of steps converted to gaps at a time, sized for the processor's cache."""
-
 
 @dataclass(frozen=True)
 class Gaps:
-    """All gaps between tokens of some requests, recomputed block by block on every iteration.
+    """All gaps between tokens of some requests, recomputed piece by piece on every iteration.
 
     A span of k decode steps has k gaps. The first is from join_s to the end of its first step; the others, between ends
     of consecutive steps, are the same for all members of a step and are counted once with a weight.
@@ -39,20 +36,18 @@ class Gaps:
     """Gaps inside answers that are returned whole."""
 
     def __iter__(self) -> Iterator[Progressions]:
-        for start in range(0, len(self.rows), BLOCK_ROWS):
-            yield from self._shared(slice(start, start + BLOCK_ROWS))
-            large.release()
-        for start in range(0, len(self.own_ps), BLOCK_ROWS):
-            yield singles(self.own_ps[start : start + BLOCK_ROWS])
-            large.release()
+        for piece in large.pieces(len(self.rows)):
+            yield from self._shared(piece)
+        for piece in large.pieces(len(self.own_ps)):
+            yield singles(self.own_ps[piece])
         if self.n_zero:
             yield singles(np.zeros(1, np.int64), np.array([self.n_zero]))
 
-    def _shared(self, block: slice) -> Iterator[Progressions]:
+    def _shared(self, piece: slice) -> Iterator[Progressions]:
         """Yield gaps between decode steps: at the start of each row, and inside it."""
-        rows, within = self.rows, self.within[block]
-        first, growth, n = rows.first_ps[block], rows.growth_ps[block], rows.n_steps[block] - 1
-        yield singles(first + rows.pause_ps[block], within - self.begin[block])
+        rows, within = self.rows, self.within[piece]
+        first, growth, n = rows.first_ps[piece], rows.growth_ps[piece], rows.n_steps[piece] - 1
+        yield singles(first + rows.pause_ps[piece], within - self.begin[piece])
         several = np.flatnonzero((n > 0) & (within > 0))
         first, growth, n = first[several], growth[several], n[several]
         lowest = np.minimum(first + growth, first + growth * n)  # the same numbers, ascending

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.tables import large
 from simserve.tables.columns import Floats, Ints
 
 FIRST_SHIFT = 46
@@ -20,12 +21,6 @@ FIRST_SHIFT = 46
 
 SHIFT_A_ROUND = 8
 """Each round divides a bin into 2**8."""
-
-WRITE_OUT_AT_MOST = 1 << 18
-"""Numbers that are sorted directly rather than counted again."""
-
-PAIRS_AT_ONCE = 1 << 20
-"""(progression, bin) pairs in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +158,7 @@ class _Bin:
         """Return order statistics of the bin's numbers."""
         if self.stop - self.low == 1:
             return dict.fromkeys(ranks, self.low)
-        if sum(int(part.n.sum()) for part in self.parts) <= WRITE_OUT_AT_MOST:
+        if sum(int(part.n.sum()) for part in self.parts) <= large.PIECE_ROWS:
             return _written_out(self.parts, ranks)
         return _search(self.parts, (self.low, self.stop - 1), ranks, shift)
 
@@ -185,7 +180,7 @@ def _count(part: Progressions, shift: int, lowest: int, counts: Floats) -> None:
     numbers = (part.n * part.weight)[is_inside]
     counts += np.bincount(low[is_inside] - lowest, numbers, minlength=len(counts))
     across = np.flatnonzero(~is_inside)
-    for rows in _pieces(across, (high - low)[across] + 1):
+    for rows in _pieces(across, (high - low)[across]):
         _count_across(part.where(rows), low[rows], high[rows], shift, lowest, counts)
 
 
@@ -202,8 +197,8 @@ def _count_across(part: Progressions, low: Ints, high: Ints, shift: int, lowest:
 
 
 def _pieces(rows: Ints, n_bins: Ints) -> Iterable[Ints]:
-    """Yield the rows in pieces of about PAIRS_AT_ONCE bins."""
-    piece = np.cumsum(n_bins) // PAIRS_AT_ONCE
+    """Yield the rows in pieces of about as many bins as there are rows in a piece."""
+    piece = np.cumsum(n_bins) // large.PIECE_ROWS
     return np.split(rows, np.flatnonzero(np.diff(piece)) + 1) if len(rows) else []
 
 

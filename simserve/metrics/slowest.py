@@ -23,7 +23,7 @@ TIMES = ("first_token_s", "finish_s", "output_tokens", "transfer_s")
 """Columns that tell which of the parts end before the first token."""
 
 ROUNDING_S = 1e-9
-"""Differences of times up to this are rounding."""
+"""Differences of times below this are rounding."""
 
 SlowestParts = Mapping[str, Floats]
 

@@ -1,12 +1,13 @@
 """Speculation: the benefit and the cost of proposing tokens."""
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
-from simserve.tables.facts import RunFacts, SpeculationFacts
+from simserve.tables.facts import RunFacts
 
 if TYPE_CHECKING:
     from simserve.metrics.summary_schema import SpeculationJson
@@ -20,11 +21,11 @@ def speculation(
     A request-step is a decode step of one request. drafting_frac is a share of the compute time of those pools in the
     whole run.
     """
-    how_by_pool = [pool.speculation for pool in facts.pools]
-    if not any(how_by_pool):
+    if not any(pool.speculation for pool in facts.pools):
         return None
-    speculates = np.array([how_by_pool[pool] is not None for pool in facts.replica_pool])
-    n_proposed = np.array([_n_proposed(how_by_pool[pool]) for pool in facts.replica_pool])
+    hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
+    n_proposed = np.array([math.nan if how is None else how.tokens for how in hows])
+    speculates = ~np.isnan(n_proposed)
     counted = requests["status"].is_("finished") & window.has & speculates[requests["replica"]]
     own = spans if counted.all() else {name: column[counted[spans["request_id"]]] for name, column in spans.items()}
     n_steps = own["last_step"] - own["first_step"] + 1
@@ -41,7 +42,3 @@ def speculation(
         "accepted_frac": (n_tokens - n_request_steps) / proposed if proposed else None,
         "drafting_frac": sum(facts.drafting_s) / busy_s if busy_s else None,
     }
-
-
-def _n_proposed(how: SpeculationFacts | None) -> int:
-    return 0 if how is None else how.tokens

@@ -6,8 +6,6 @@ from functools import cache
 
 def cdf(t: float, n_free: int) -> float:
     """Return the probability of a value up to t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    if not math.isfinite(t):
-        return float(t > 0)
     angle = math.atan2(t, math.sqrt(n_free))
     cosine_square = n_free / (n_free + t * t)
     term, total = 1.0, 0.0
@@ -23,12 +21,10 @@ def cdf(t: float, n_free: int) -> float:
 
 @cache
 def quantile(share: float, n_free: int) -> float:
-    """Return the value below which the share lies, by bisection; share above 0.5."""
+    """Return the least value up to which the share lies, by bisection; share above 0.5."""
     low, high = 0.0, 1.0
     while cdf(high, n_free) < share:
-        high *= 2
-    while True:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            return middle
+        high += high
+    while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if cdf(middle, n_free) < share else (low, middle)
+    return high

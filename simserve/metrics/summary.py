@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve import __version__
 from simserve.metrics.answer import run_answer
-from simserve.metrics.classes import class_cautions
+from simserve.metrics.classes import FATES, class_cautions
 from simserve.metrics.drawn_load import ArrivalRates, drawn_load, load_warning
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import attainment, good_tokens, goodput
@@ -25,8 +25,6 @@ from simserve.metrics.utilization import Shares
 from simserve.tables import large
 from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA
-
-FATES = ("finished", "rejected", "timed_out", "failed", "unfinished")
 
 
 def summary(

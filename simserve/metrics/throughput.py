@@ -3,7 +3,7 @@
 import numpy as np
 
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns
+from simserve.tables.columns import Columns, Flags
 
 
 def throughput(requests: Columns, window: Window) -> dict[str, float]:
@@ -12,18 +12,23 @@ def throughput(requests: Columns, window: Window) -> dict[str, float]:
     offered_per_s counts all arrivals; requests_per_s and the token rates count requests that arrived in the window and
     finished at any time; served_per_s counts requests that finished in the window, whenever they arrived.
     """
-    finished = requests["status"].is_("finished")
-    counted = finished & window.has
+    counted = requests["status"].is_("finished") & window.has
     n_input = int(requests["prompt_tokens"][counted].sum())
     n_output = int(requests["output_tokens"][counted].sum())
-    finish_s = requests["finish_s"]
-    end_s = window.start_s + window.duration_s
     amounts: dict[str, int] = {
         "offered_per_s": window.n_requests,
         "requests_per_s": int(np.count_nonzero(counted)),
-        "served_per_s": int(np.count_nonzero(finished & (finish_s >= window.start_s) & (finish_s <= end_s))),
+        "served_per_s": int(np.count_nonzero(served(requests, window))),
         "input_tokens_per_s": n_input,
         "output_tokens_per_s": n_output,
         "total_tokens_per_s": n_input + n_output,
     }
     return {name: amount / window.duration_s for name, amount in amounts.items()}
+
+
+def served(requests: Columns, window: Window) -> Flags:
+    """Return which requests finished within the window, whenever they arrived, `(n_requests,)`."""
+    start_s, end_s = window.span_s
+    finish_s = requests["finish_s"]
+    is_within: Flags = (finish_s >= start_s) & (finish_s <= end_s)
+    return is_within & requests["status"].is_("finished")

@@ -126,7 +126,7 @@ def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunF
 
 def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> tuple[Ints, Ints]:
     """Return the decode time of each request without prefill interference, and its waits for copies."""
-    spans, steps = tables.spans, tables.steps
+    spans, steps, n = tables.spans, tables.steps, len(tables.requests["arrival_s"])
 
     def copies_ps(piece: slice) -> Ints:
         return array_to_ps(steps["copy_s"][rows.place(piece)])
@@ -135,17 +135,15 @@ def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> tuple[
         lasts_ps = array_to_ps(rows.end_s[piece]) - array_to_ps(rows.start_s[piece])
         return lasts_ps - array_to_ps(steps["interference_s"][rows.place(piece)]) - copies_ps(piece)
 
-    sums = []
-    for amounts_ps in (alone_ps, copies_ps):
-        total_ps = large.zeros(len(tables.requests["arrival_s"]), np.int64)
-        upto_ps = large.cumulated(len(rows), amounts_ps)
-        for piece in large.pieces(len(rows.span_first)) if upto_ps[-1:].any() else ():
-            first, last = rows.span_first[piece].copy(), rows.span_last[piece]
-            # the span's first token came from a decode step
-            first[swapped_spans[(swapped_spans >= piece.start) & (swapped_spans < piece.stop)] - piece.start] -= 1
+    result = large.zeros(n, np.int64), large.zeros(n, np.int64)
+    sums = [large.cumulated(len(rows), amounts_ps) for amounts_ps in (alone_ps, copies_ps)]
+    for piece in large.pieces(len(rows.span_first)):
+        first, last = rows.span_first[piece].copy(), rows.span_last[piece]
+        # the span's first token came from a decode step
+        first[swapped_spans[(swapped_spans >= piece.start) & (swapped_spans < piece.stop)] - piece.start] -= 1
+        for total_ps, upto_ps in zip(result, sums, strict=True):
             np.add.at(total_ps, spans["request_id"][piece], _upto(upto_ps, last) - _upto(upto_ps, first - 1))
-        sums.append(total_ps)
-    return sums[0], sums[1]
+    return result
 
 
 def _upto(sums: Ints, row: Ints) -> Ints:

@@ -3,7 +3,7 @@
 import pytest
 
 from simserve.errors import SimserveError
-from simserve.metrics.goal import goal_from
+from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, fewest_for, goal_from
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from simserve.metrics.goal import goal_from
         ("99%", 0.99),
         ("1%", 0.01),
         ("0.9999", 0.9999),
+        ("p99.99", 0.9999),
     ],
 )
 def test_a_goal_is_a_share_or_a_percentile(text: str, frac: float) -> None:
@@ -30,3 +31,7 @@ def test_what_is_neither_is_refused_with_a_way_out(text: str) -> None:
         SimserveError, match=r"--goal: must be a share from 0.01 to 0.9999, or a percentile .*; try p99"
     ):
         goal_from(text)
+
+
+def test_ten_requests_lie_beyond_a_percentile_that_is_no_guess() -> None:
+    assert (fewest_for(50.0), fewest_for(95.0), FEW_FOR_P99, FEW_FOR_P999) == (20, 200, 1000, 10_000)

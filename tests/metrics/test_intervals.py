@@ -108,6 +108,36 @@ def test_when_all_meet_the_interval_still_says_how_little_is_known() -> None:
     assert not alone.correlated
 
 
+def test_batches_that_differ_tell_how_many_outcomes_are_independent() -> None:
+    """Eight batches of eight, all hits or half of them in turn: the error is sqrt(8 / 16 / 7 / 8) = 1 / sqrt(112)."""
+    outcomes = np.tile([True] * 8 + [True, False] * 4, 4)
+    result = share_interval(outcomes, inefficiency=100.0)
+    assert result is not None
+    assert (result.low_frac, result.high_frac) == pytest.approx(wilson(0.75, 0.75 * 0.25 * 112, 2.364624))
+    assert result.n_batches == 8
+
+
+def test_batches_that_are_alike_tell_of_independent_outcomes() -> None:
+    result = share_interval(np.tile([True, False], 32), inefficiency=64 / 50)
+    assert result is not None
+    assert (result.low_frac, result.high_frac) == pytest.approx(wilson(0.5, 64, 2.364624))
+    assert not result.correlated  # as many as 50 independent ones
+    result = share_interval(np.tile([True, False], 32), inefficiency=64 / 49)
+    assert result is not None and result.correlated
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_misses_in_few_batches_are_as_correlated_as_the_requests(swap: bool) -> None:
+    """Three of eight batches have a miss each; the batches alone would say sqrt(3 * 5 / 8 / 64 / 7 / 8)."""
+    outcomes = np.ones(64, np.bool_)
+    outcomes[[0, 16, 32]] = False
+    batches = Batches.of(outcomes ^ swap)
+    assert batches is not None
+    alone = math.sqrt(3 / 64 * 61 / 64 / 64)
+    assert share_error(batches, 4.0) == pytest.approx(2 * alone)
+    assert share_error(batches, 1e-6) == pytest.approx(math.sqrt(3 * 5 / 8 / 64 / 7 / 8))
+
+
 def test_misses_of_one_burst_do_not_count_as_so_many_mishaps() -> None:
     outcomes = np.ones(10_000, np.bool_)
     outcomes[5000:5050] = False
@@ -171,6 +201,31 @@ def test_the_ends_of_a_percentile_are_order_statistics() -> None:
     below = values <= np.percentile(values, 50.0)
     half = 2.093024 * math.sqrt(below.mean() * (1 - below.mean()) / 2000)
     assert result == (ordered[math.floor((0.5 - half) * 1999)], ordered[math.ceil((0.5 + half) * 1999)])
+
+
+@pytest.mark.parametrize(("half", "first", "last"), [(0.1 - 1 / 318, 127, 159), (0.1 + 1 / 318, 126, None)])
+def test_an_end_beyond_the_greatest_value_is_open(half: float, first: int, last: int | None) -> None:
+    """Of 160 values 16 lie above p90, in nine of twenty batches, so that the inefficiency decides: places (0.9 ± half)
+    159, half a place short of the last one and beyond it.
+    """
+    is_above = np.zeros((20, 8), np.bool_)
+    is_above[0:14:2, :2] = is_above[14:18:2, 0] = True
+    values = np.argsort(np.argsort(is_above.ravel(), kind="stable")).astype(np.float64)
+    inefficiency_ = (half / 2.093024) ** 2 * 160 / 0.09
+    assert percentile_interval(values, np.sort(values), 90.0, inefficiency_) == (first, last)
+
+
+@pytest.mark.parametrize(("half", "first"), [(0.9 - 1 / 318, 1000.0), (0.9 + 1 / 318, 0.0)])
+def test_an_end_is_zero_below_the_least_value(half: float, first: float) -> None:
+    values = np.arange(1000.0, 1160.0)
+    inefficiency_ = (half / 2.093024) ** 2 * 160 / 0.09
+    assert percentile_interval(values, values, 90.0, inefficiency_) == (first, None)
+
+
+def test_a_mean_of_what_is_not_negative_is_not_negative() -> None:
+    result = mean_interval(np.append(np.zeros(150), np.full(10, 100.0)))
+    assert result is not None and result[0] == 0.0
+    assert (mean_interval(np.full(64, 3.0)) or ())[0] == 3.0
 
 
 def held(ends: tuple[float, float | None] | None, truth: float) -> bool:

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.errors import InvariantError
-from simserve.metrics import itl, progressions
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.itl import largest_gaps, pooled_itl, span_ends
 from simserve.metrics.stats import PERCENTILES, Distribution
+from simserve.tables import large
 from simserve.tables.columns import Flags
 from simserve.tables.run_tables import RunTables
 from tests.effort import examples
@@ -150,9 +150,7 @@ def test_pooled_gaps_are_those_of_all_tokens_written_out(seed: int, narrow: bool
     gaps_s = [gap for life, counted in zip(lives, counts, strict=True) if counted for gap in life.gaps_s]
     with pytest.MonkeyPatch.context() as patch:
         if narrow:  # every branch of the search, on a few numbers
-            patch.setattr(progressions, "WRITE_OUT_AT_MOST", 0)
-            patch.setattr(progressions, "PAIRS_AT_ONCE", 3)
-            patch.setattr(itl, "BLOCK_ROWS", 7)
+            patch.setattr(large, "PIECE_ROWS", 3)
         result = pooled(run, counts)
     assert result.n == len(gaps_s)
     if gaps_s:

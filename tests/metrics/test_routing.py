@@ -29,6 +29,7 @@ def served(*rows: tuple[float, float, int], sessions: list[str] | None = None) -
         "finish_s": finish_s,
         "first_token_s": finish_s,
         "replica": replica.astype(np.int32),
+        "gave_up_s": np.full(len(rows), NAN),
         "prefill_replica": np.full(len(rows), -1, np.int32),
         "session_id": None if sessions is None else np.array(sessions),
     }
@@ -71,6 +72,8 @@ def test_the_spread_is_a_root_mean_square_over_the_window() -> None:
     assert result(earlier)["outstanding_std"] == pytest.approx(0.5**0.5)
     unfinished = served((5.0, NAN, 1), (5.0, 12.0, 1))
     assert result(unfinished)["outstanding_std"] == pytest.approx(0.5**0.5)
+    given_up = served((0.0, NAN, 0), (0.0, NAN, 0)) | {"gave_up_s": np.array([5.0, 5.0])}
+    assert result(given_up)["outstanding_std"] == pytest.approx(0.5**0.5)
 
 
 def test_the_spread_agrees_with_counting_at_many_instants() -> None:
@@ -86,13 +89,20 @@ def test_the_spread_agrees_with_counting_at_many_instants() -> None:
     assert result(requests, n_replicas=5)["outstanding_std"] == pytest.approx(expected, rel=1e-3)
 
 
+def test_a_window_counts_from_its_start_and_without_length_has_no_spread() -> None:
+    """Two against none for 2 of the 5 s from 5 s on."""
+    requests = served((0.0, 7.0, 0), (0.0, 7.0, 0))
+    assert result(requests, start_s=5.0)["outstanding_std"] == pytest.approx(0.4**0.5)
+    assert np.isnan(result(requests, start_s=10.0)["outstanding_std"])
+
+
 def test_the_busiest_replica_and_who_was_refused() -> None:
     requests = served((0.0, 1.0, 0), (1.0, 2.0, 1), (2.0, 3.0, 1), (3.0, NAN, -1))
     assert result(requests)["busiest_frac"] == pytest.approx(2 / 3)
 
 
 def test_prompts_are_where_they_are_computed_until_their_first_token() -> None:
-    requests = served((0.0, 10.0, 2), (0.0, 10.0, 2)) | {
+    requests = served((0.0, 10.0, 1), (0.0, 10.0, 3)) | {
         "prefill_replica": np.array([0, 0], np.int32),
         "first_token_s": np.array([5.0, 5.0]),
     }
@@ -108,6 +118,12 @@ def test_a_session_is_kept_where_its_request_before_went() -> None:
     assert result(requests)["session_kept_frac"] == 1.0
     assert result(requests, start_s=2.5)["session_kept_frac"] == 1.0
     assert result(served(*rows))["session_kept_frac"] is None
+    requests = served(*rows, sessions=["a", "b", "", "a", "c", "b"])  # a: 0, 0; b: 1, 1
+    assert result(requests)["session_kept_frac"] == 1.0
+    requests = served(*rows, sessions=["a", "a", "", "", "b", "b"])  # a: 0, 1; b: 1, 1
+    assert result(requests)["session_kept_frac"] == 0.5
+    refused = served(*rows[:1], (1.0, NAN, -1), *rows[2:3], sessions=["a", "a", "a"])
+    assert result(refused)["session_kept_frac"] == 1.0
 
 
 def test_a_spread_needs_replicas_that_stay() -> None:

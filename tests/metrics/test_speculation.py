@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from simserve.metrics.results import Results, load_results
+from simserve.metrics.speculation import speculation
+from simserve.metrics.window import Window
 from simserve.report.mechanisms import mechanisms
 from simserve.report.summary_reader import SummaryReader
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
-from simserve.tables.facts import facts_from_dict, facts_to_dict
+from simserve.tables.columns import Categorical
+from simserve.tables.facts import RunFacts, SpeculationFacts, facts_from_dict, facts_to_dict
+from tests.metrics.stories import STATUS, Life, Teller, pool_facts, run_facts, tables
 
 DRAFT = {"kind": "draft_model", "model": "llama-3.2-1b", "tokens": 3, "acceptance": [0.9, 0.8, 0.7]}
 
@@ -30,6 +34,54 @@ def run(speculation: dict[str, object] | None = None, rate_per_s: float = 4, n_r
         "measure": {"replays": 0},
     }
     return simulate(Scenario.from_dict(data))
+
+
+def facts_of(*tokens: int | None) -> RunFacts:
+    """Facts of pools of one replica each that propose so many tokens; None: that do not speculate."""
+    hows = [None if n is None else SpeculationFacts("ngram", n, (0.5,) * n, None, None) for n in tokens]
+    pools = tuple(pool_facts(str(i), speculation=how) for i, how in enumerate(hows))
+    story = tables([Life(0, 1)], [Teller([Life(0, 1)])])
+    return run_facts(story, pools=pools, drafting_s=tuple(0.0 if n is None else 1.5 for n in tokens))
+
+
+def test_what_a_request_step_proposes_and_gives_by_hand() -> None:
+    """Of requests 0 to 4 the first is preempted once; 2 is on a replica that does not speculate, 3 came before the
+    window and 4 does not finish.
+    """
+    status = [STATUS.index("finished")] * 4 + [STATUS.index("unfinished")]
+    requests = {
+        "status": Categorical(np.array(status, np.int32), STATUS),
+        "replica": np.array([0, 2, 1, 0, 0]),
+        "output_tokens": np.array([9, 5, 100, 100, 100]),
+    }
+    spans = {
+        "request_id": np.array([0, 0, 1, 2, 3, 4]),
+        "replica": np.array([0, 0, 2, 1, 0, 0]),
+        "first_step": np.array([0, 6, 3, 0, 0, 0]),
+        "last_step": np.array([1, 6, 4, 50, 50, 50]),  # 2 + 1 and 2 steps
+    }
+    steps = {
+        "replica": np.array([0, 1, 2]),
+        "start_s": np.array([1.0, 2.0, 3.0]),
+        "end_s": np.array([5.0, 99.0, 9.0]),
+    }
+    window = Window(0.0, 9.0, 9.0, "last arrival", np.array([True, True, True, False, True]))
+    result = speculation(requests, spans, steps, window, facts_of(3, None, 1))
+    assert result == {
+        "request_steps": 5,
+        "tokens_per_step": (7 + 4) / 5,  # the first token of each span comes from its prefill
+        "proposed_tokens": 3 * 3 + 2 * 1,
+        "accepted_tokens": 6,
+        "accepted_frac": 6 / 11,
+        "drafting_frac": 3.0 / (4 + 6),
+    }
+    everyone = Window(0.0, 9.0, 9.0, "last arrival", np.zeros(5, np.bool_))
+    nothing = {name: column[:0] for name, column in steps.items()}
+    empty = speculation(requests, spans, nothing, everyone, facts_of(3, None, 1))
+    assert empty is not None
+    assert (empty["request_steps"], empty["proposed_tokens"]) == (0, 0)
+    assert empty["tokens_per_step"] is empty["accepted_frac"] is empty["drafting_frac"] is None
+    assert speculation(requests, spans, steps, window, facts_of(None)) is None
 
 
 @pytest.fixture(scope="module")

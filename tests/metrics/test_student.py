@@ -20,3 +20,11 @@ def test_it_is_scipys(n_free: int) -> None:
 def test_quantiles_are_those_of_the_tables() -> None:
     assert quantile(0.95, 7) == pytest.approx(1.895, abs=5e-4)
     assert quantile(0.975, 8) == pytest.approx(2.306, abs=5e-4)
+
+
+@pytest.mark.parametrize("n_free", [1, 2, 7, 8, 31])
+def test_a_quantile_is_the_least_value_with_its_share(n_free: int) -> None:
+    for t in (0.1, 0.7, 1.5, 2.0, 12.0):
+        share = cdf(t, n_free)
+        assert quantile(share, n_free) <= t
+        assert cdf(quantile(share, n_free), n_free) >= share
