@@ -40,7 +40,7 @@ def by_class(
         own_met = {goal: flags for goal, flags in met.items() if goal in targets}
         groups[name] = {
             **_group(requests, facts, replace(window, has=window.has & mine), own_met),
-            "priorities": np.unique(requests["priority"][mine]).tolist() if mine.any() else [],
+            "priorities": np.unique(requests["priority"][mine]).tolist(),
             "slo": dict(targets),
             **{key: _latency(each) for key, each in latencies(mine).items()},
             "served_per_s": int(np.count_nonzero(mine & served(requests, window))) / window.duration_s,

@@ -122,7 +122,7 @@ def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> d
     end = large.cumulated(len(n_steps), lambda piece: n_steps[piece])
     begin = large.built(len(n_steps), lambda piece: end[piece] - n_steps[piece])
     n_spans = len(spans["replica"])
-    n_replicas = 1 + max((int(spans["replica"][piece].max(initial=-1)) for piece in large.pieces(n_spans)), default=-1)
+    n_replicas = 1 + max((int(spans["replica"][piece].max()) for piece in large.pieces(n_spans)), default=-1)
     first_rows = large.bounds(replica, n_replicas)[:-1]
     offset = np.zeros(len(first_rows), np.int64)
     known = first_rows < len(begin)

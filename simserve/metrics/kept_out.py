@@ -28,7 +28,7 @@ class _Pieces:
     start_ps: Ints
     lasts_ps: Ints
     reason: Ints
-    """Index into REASONS; -1 for none."""
+    """Index into REASONS, or its length for none."""
 
 
 def kept_out_ps(steps: Columns, start_ps: Ints, stalls: Columns, waits: Waits) -> list[Ints]:
@@ -40,18 +40,16 @@ def kept_out_ps(steps: Columns, start_ps: Ints, stalls: Columns, waits: Waits) -
     result = [large.zeros(len(waits.replica), np.int64) for _ in REASONS]
     chosen = large.flatnonzero(len(waits.replica), lambda piece: waits.until_ps[piece] > waits.from_ps[piece])
     replica = large.built(len(chosen), lambda piece: waits.replica[chosen[piece]])
-    if (np.diff(replica) < 0).any():
-        order = np.argsort(replica, kind="stable")
-        chosen, replica = chosen[order], replica[order]
+    order = np.argsort(replica, kind="stable")
+    chosen, replica = chosen[order], replica[order]
     n_replicas = int(replica[-1]) + 1 if len(replica) else 0
     edges = [large.bounds(of, n_replicas) for of in (replica, steps["replica"])]
     still = large.bounds(stalls["replica"], n_replicas)
     for each in range(n_replicas):
         mine, rows, idle = (slice(*of[each : each + 2].tolist()) for of in (*edges, still))
-        if mine.start < mine.stop:
-            pieces = _pieces(steps, start_ps, stalls, rows, idle)
-            for place, column in enumerate(result):
-                _add_kept_out(column, chosen[mine], pieces, place, waits)
+        pieces = _pieces(steps, start_ps, stalls, rows, idle)
+        for place, column in enumerate(result):
+            _add_kept_out(column, chosen[mine], pieces, place, waits)
     return result
 
 
@@ -74,10 +72,11 @@ def _within(rows: slice, piece: slice) -> slice:
 
 
 def _reasons(table: Columns, rows: slice) -> Ints:
-    """Return the index into REASONS of each row's cause; -1 for none."""
+    """Return the index into REASONS of each row's cause, or its length for none."""
     column = table["blocked_by"]
-    of_code = [REASONS.index(name) if name in REASONS else -1 for name in column.categories]
-    result: Ints = np.array([*of_code, -1], np.int64)[column.codes[rows]]  # code -1 takes the last
+    none = len(REASONS)
+    of_code = [REASONS.index(name) if name in REASONS else none for name in column.categories]
+    result: Ints = np.array([*of_code, none], np.int64)[column.codes[rows]]  # code -1 takes the last
     return result
 
 

@@ -29,18 +29,17 @@ class Phases:
     """Spans that continue a swapped one; their first token came from the step before; `(n_spans,)`."""
 
 
-def phases(pauses: Columns, spans: Columns, scheduled_ps: Ints, end_ps: Ints) -> Phases:
-    """Return the phases of requests that finished after a preemption. scheduled_ps, end_ps: `(n_requests,)`; negative
-    ends never came."""
+def phases(pauses: Columns, spans: Columns, has_finished: Flags, scheduled_ps: Ints, end_ps: Ints) -> Phases:
+    """Return the phases of requests that finished after a preemption. The last three are `(n_requests,)`; those of
+    unfinished requests are not read."""
     had_to_go = pauses["request_id"]
-    request = np.unique(had_to_go[end_ps[had_to_go] >= 0])
-    is_one = np.zeros(len(end_ps), np.bool_)
+    request = np.unique(had_to_go[has_finished[had_to_go]])
+    is_one = np.zeros(len(has_finished), np.bool_)
     is_one[request] = True
     own_spans, own_pauses = (_rows_of(is_one, each["request_id"]) for each in (spans, pauses))
     left, back = (array_to_ps(pauses[name][own_pauses]) for name in ("left_s", "back_s"))
     is_swapped = pauses["is_swapped"][own_pauses]
     n, n_spans, n_pauses = len(request), len(own_spans), len(own_pauses)
-    number = 2 * np.arange(n_pauses)
     kind = np.concatenate([
         np.full(n, SCHEDULED), np.full(n_spans, JOINED), np.full(n_pauses, LEFT),
         np.where(is_swapped, SWAPPED_BACK, BACK), np.full(n, ENDED),
@@ -51,10 +50,9 @@ def phases(pauses: Columns, spans: Columns, scheduled_ps: Ints, end_ps: Ints) ->
     at_ps = np.concatenate([
         scheduled_ps[request], array_to_ps(spans["join_s"][own_spans]), left, back, end_ps[request]
     ])  # fmt: skip
-    # at one instant a step ends first, then requests leave and may return, even several times
-    rank = np.concatenate([
-        np.full(n, -2), np.full(n_spans, -1), number, number + 1, np.full(n, 2 * n_pauses)
-    ])  # fmt: skip
+    # At one instant a step ends first, then requests leave and may return, even several times; the sort is stable.
+    number = np.arange(n_pauses)
+    rank = np.concatenate([np.zeros(n + n_spans, np.int64), number, number, np.full(n, n_pauses)])
     order = np.lexsort((rank, at_ps, owner))
     kind, owner, at_ps = kind[order], np.searchsorted(request, owner[order]), at_ps[order]
     goes_on = owner[1:] == owner[:-1]

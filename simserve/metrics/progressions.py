@@ -191,7 +191,7 @@ def _count_across(part: Progressions, low: Ints, high: Ints, shift: int, lowest:
     row = np.repeat(np.arange(len(low)), n_bins)
     key = np.arange(len(row)) + np.repeat(low - starts, n_bins)
     numbers_upto = _n_below(part.where(row), _edges(key + 1, shift))
-    numbers = np.diff(numbers_upto, prepend=0)
+    numbers = np.diff(numbers_upto, prepend=numbers_upto[:1])
     numbers[starts] = numbers_upto[starts]
     counts += np.bincount(key - lowest, numbers * part.weight[row], minlength=len(counts))
 

@@ -23,7 +23,7 @@ from simserve.tables.schema import MORE_TABLES, TABLES
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST = 10**18
+MOST = 1e18
 """Limit of times, rates and tokens that are read back, as of those in summary.json."""
 
 StepRows = Literal["stretch", "full", "none"]
@@ -175,7 +175,7 @@ def _facts(path: Path, metadata: dict[str, str], wall_s: Any) -> RunFacts:
 
 def _check_bounds(folder: Path, columns: Mapping[str, Columns], n_replicas: int) -> None:
     """Raise OutputError unless what is drawn as it is has no gaps, and the time series is of these replicas."""
-    limits = {("timeseries", "replica"): n_replicas - 1}
+    limits: dict[tuple[str, str], float] = {("timeseries", "replica"): n_replicas - 1}
     limits |= {("timeseries", field.name): MOST for field in TABLES["timeseries"] if field.kind == "float"}
     limits |= {("requests", name): MOST for name in ("arrival_s", "prompt_tokens", "output_tokens")}
     for (table, name), most in limits.items():

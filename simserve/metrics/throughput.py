@@ -30,5 +30,5 @@ def served(requests: Columns, window: Window) -> Flags:
     """Return which requests finished within the window, whenever they arrived, `(n_requests,)`."""
     start_s, end_s = window.span_s
     finish_s = requests["finish_s"]
-    is_within: Flags = (finish_s >= start_s) & (finish_s <= end_s)
-    return is_within & requests["status"].is_("finished")
+    result: Flags = requests["status"].is_("finished") & (finish_s >= start_s) & (finish_s <= end_s)
+    return result

@@ -31,8 +31,7 @@ def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> dict[
         return {name: requests.get(name, nothing) for name in SPLIT}
     n = len(requests["arrival_s"])
     lives = _lives(tables, extra, rows, facts)
-    end_ps = large.built(n, lambda piece: np.where(lives.has_finished[piece], lives.end_ps[piece], -1))
-    paused = phases(extra.pauses, tables.spans, lives.scheduled_ps, end_ps)
+    paused = phases(extra.pauses, tables.spans, lives.has_finished, lives.scheduled_ps, lives.end_ps)
     start_ps = large.built(len(tables.steps["start_s"]), lambda piece: array_to_ps(tables.steps["start_s"][piece]))
     alone_ps, copy_ps = _decoded(tables, rows, paused.swapped_spans)
     prefill_ps, own_ps, recompute_ps = _prefills(tables.steps, start_ps, extra.chunks_s, lives, paused)

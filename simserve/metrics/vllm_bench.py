@@ -1,6 +1,5 @@
 """vllm_bench: the result of `vllm bench serve` for the window's requests, with its keys, units and definitions."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +38,7 @@ def vllm_bench(
     n_input = int(requests["prompt_tokens"][completed].sum())
     n_output = int(requests["output_tokens"][completed].sum())
     duration_s = float(requests["finish_s"][completed].max() - requests["arrival_s"][window.has].min()) if n else 0.0
-    per_s = 1 / duration_s if duration_s > 0 else 0.0
+    per_s = 1 / duration_s if duration_s else 0.0
     met = all_met({goal: flags for goal, flags in met_goals.items() if goal in GOALS})
     return {
         "duration": duration_s,
@@ -60,10 +59,9 @@ def vllm_bench(
 
 
 def _latency_keys(name: str, sample: Distribution) -> dict[str, float]:
-    scale = 1e3 if sample.n else 0.0
     values = {"mean": sample.mean, "median": sample.percentiles[50.0], "std": sample.std}
     values |= {level_name(level): value for level, value in sample.percentiles.items()}
-    return {f"{what}_{name}_ms": value * scale if sample.n else 0.0 for what, value in values.items()}
+    return {f"{what}_{name}_ms": value * 1e3 if sample.n else 0.0 for what, value in values.items()}
 
 
 def most_in_one_second(start_s: Floats, end_s: Floats) -> int:
@@ -93,7 +91,7 @@ def max_output_tokens_per_s(
     if not completed.any():
         return 0.0
     origin_s = float(requests["arrival_s"][completed].min())
-    n_seconds = math.ceil(float(requests["finish_s"][completed].max()) - origin_s) + 1
+    n_seconds = int(float(requests["finish_s"][completed].max()) - origin_s) + 1
     whole = completed & answers_whole
     counts = _per_second(requests["finish_s"][whole], origin_s, n_seconds, requests["output_tokens"][whole])
     counted = of_spans(spans, completed & ~answers_whole)
@@ -106,7 +104,7 @@ def max_output_tokens_per_s(
 
 def _per_second(at_s: Floats, origin_s: float, n_seconds: int, n_tokens: Ints | None = None) -> Floats:
     second = (at_s - origin_s).astype(np.int64)
-    return np.bincount(second, n_tokens, minlength=n_seconds)[:n_seconds].astype(np.float64)
+    return np.bincount(second, n_tokens, minlength=n_seconds).astype(np.float64)
 
 
 def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seconds: int) -> Floats:
@@ -116,8 +114,6 @@ def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seco
     before_edge = np.zeros(n_seconds + 1, np.int64)
     bounds = large.bounds(rows.replica, int(rows.replica.max(initial=-1)) + 1)
     for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        if first == stop:
-            continue
         for piece in large.pieces(len(edges_s)):
             row = first - 1 + np.searchsorted(rows.start_s[first:stop], edges_s[piece], side="right")
             begun = row >= first
@@ -129,18 +125,10 @@ def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seco
 
 def _steps_before(rows: DecodeRows, row: Ints, edge_s: Floats) -> Ints:
     """Return how many steps of each row end before its edge; the row begins at or before it."""
-    elapsed = array_to_ps(edge_s - rows.start_s[row]).astype(np.float64)
-    first, growth = rows.first_ps[row].astype(np.float64), rows.growth_ps[row].astype(np.float64)
-    half = first - growth / 2
-    # n first + growth n (n - 1) / 2 = elapsed, solved for n without cancellation
-    root = np.sqrt(np.maximum(half * half + 2 * growth * elapsed, 0))
-    estimate = np.floor(2 * elapsed / np.maximum(half + root, 1)).astype(np.int64)
-    best = np.zeros(len(row), np.int64)
-    for step in (-1, 0, 1):  # the estimate is off by one at most; whole numbers decide
-        n = np.clip(estimate + step, 0, rows.n_steps[row])
-        best = np.where(_end_ps(rows, row, n) < elapsed, np.maximum(best, n), best)
-    return best
-
-
-def _end_ps(rows: DecodeRows, row: Ints, n: Ints) -> Ints:
-    return n * rows.first_ps[row] + rows.growth_ps[row] * (n * (n - 1) // 2)
+    elapsed_ps, first_ps, growth_ps = array_to_ps(edge_s - rows.start_s[row]), rows.first_ps[row], rows.growth_ps[row]
+    least, most = np.zeros(len(row), np.int64), rows.n_steps[row]
+    while (least < most).any():
+        n = (least + most + 1) // 2
+        fits = n * first_ps + growth_ps * (n * (n - 1) // 2) < elapsed_ps
+        least, most = np.where(fits, n, least), np.where(fits, most, n - 1)
+    return least

@@ -75,6 +75,7 @@ def test_a_trillion_numbers_are_never_written_out() -> None:
     parts = [Progressions(*(np.array([value], np.int64) for value in (7, 3, 10**12, 2)))]
     result = census(parts)
     assert result is not None
-    assert (result.n, result.mean) == (2 * 10**12, pytest.approx(7 + 3 * (10**12 - 1) / 2))
+    assert result.n == 2 * 10**12
+    assert result.mean == pytest.approx(7 + 3 * (10**12 - 1) / 2)
     ranks = [0, 1, 2, 10**12, 2 * 10**12 - 1]
     assert order_statistics(parts, result, ranks) == {rank: 7 + 3 * (rank // 2) for rank in ranks}

@@ -67,6 +67,22 @@ def test_users_are_counted_once_and_wait_from_their_first_attempt_on() -> None:
     assert result["e2e_s"]["mean"] == (2 + 9) / 2
 
 
+def test_users_count_by_their_first_attempt_at_the_ends_of_the_window_too() -> None:
+    """Two users' first attempts are at the ends of the window; a third's is at its start, left out by rank."""
+    requests = attempts(
+        (1.0, 1.0, 1, "rejected"),
+        (1.0, 1.0, 1, "finished"),
+        (5.0, 5.0, 1, "rejected"),
+        (1.0, 2.0, 2, "finished"),
+        (5.0, 6.0, 2, "finished"),
+    )
+    window = Window(1.0, 5.0, 4.0, "last arrival", np.array([True, False, True, True, False]))
+    result = retries(requests, window)
+    assert (result["requests"], result["attempts"], result["succeeded"], result["slo_met_frac"]) == (2, 4, 2, 1.0)
+    assert result["e2e_s"]["n"] == 2
+    assert retries(requests | {"slo_met": None}, window)["slo_met_frac"] is None
+
+
 def test_without_requests_there_are_no_shares() -> None:
     requests = attempts((0.0, 0.0, 1, "finished"))
     result = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", np.zeros(1, np.bool_)))
@@ -76,6 +92,8 @@ def test_without_requests_there_are_no_shares() -> None:
 def test_tokens_for_nobody_are_a_share_of_all_that_steps_computed() -> None:
     steps = {"prefill_tokens": np.array([60, 0]), "decode_requests": np.array([0, 4]), "n_steps": np.array([1, 10])}
     assert wasted({"wasted_tokens": np.array([0, 25])}, steps) == {"tokens": 25, "frac": 0.25}
+    nothing = {name: column[:0] for name, column in steps.items()}
+    assert wasted({"wasted_tokens": np.array([0])}, nothing) == {"tokens": 0, "frac": 0.0}
 
 
 @pytest.fixture(scope="module")

@@ -90,9 +90,9 @@ def test_the_spread_agrees_with_counting_at_many_instants() -> None:
 
 
 def test_a_window_counts_from_its_start_and_without_length_has_no_spread() -> None:
-    """Two against none for 2 of the 5 s from 5 s on."""
-    requests = served((0.0, 7.0, 0), (0.0, 7.0, 0))
-    assert result(requests, start_s=5.0)["outstanding_std"] == pytest.approx(0.4**0.5)
+    """Two against none for 0.1 of the 0.5 s from 9.5 s on."""
+    requests = served((0.0, 9.6, 0), (0.0, 9.6, 0))
+    assert result(requests, start_s=9.5)["outstanding_std"] == pytest.approx(0.2**0.5)
     assert np.isnan(result(requests, start_s=10.0)["outstanding_std"])
 
 

@@ -109,6 +109,12 @@ def test_whole_answers_have_all_of_it_before_their_first_token() -> None:
     assert sum(result["tpot_s"]["mean"].values()) == 0.0
 
 
+def test_a_nanosecond_counts_and_less_is_rounding() -> None:
+    parts = requests(1, decode_s=[1e-9], interference_s=[0.9e-9]) | {"output_tokens": np.array([2])}
+    tpot = split_of(parts | {"tpot_s": np.array([1.9e-9])})["slowest"]["tpot_s"]
+    assert (tpot["mean"]["decode_s"], tpot["mean"]["interference_s"]) == (1e-9, 0.0)
+
+
 def test_answers_of_one_token_have_no_gaps_to_be_slow_in() -> None:
     single = requests(1)
     single |= {"tpot_s": np.array([np.nan]), "output_tokens": np.array([1])}

@@ -5,9 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.metrics.reasons import reasons
 from simserve.metrics.results import Results
+from simserve.metrics.throughput import served
+from simserve.metrics.window import Window
+from simserve.tables.columns import Categorical
 from simserve.tables.facts import PoolFacts
-from tests.metrics.stories import Life, S, Teller, pool_facts, run_facts, tables
+from tests.metrics.stories import STATUS, Life, S, Teller, pool_facts, run_facts, tables
 
 
 def three_requests() -> tuple[list[Life], Teller]:
@@ -244,3 +248,20 @@ def test_what_arrived_in_the_warm_up_is_in_no_rate_but_is_served() -> None:
     assert result["output_tokens_per_s"] == pytest.approx(2 / 3)
     assert result["served_per_s"] == pytest.approx(1 / 3)
     assert result["ttft_s"]["n"] == 1
+
+
+def test_only_the_three_most_frequent_reasons_are_named() -> None:
+    codes = np.repeat(np.arange(6, dtype=np.int32), [9, 1, 3, 2, 4, 7])
+    status = Categorical(np.array([2] * 20 + [1] * 6, np.int32), STATUS)  # who finished has no reason
+    requests = {"status": status, "status_reason": Categorical(codes, ("", "a", "b", "c", "d", "e"))}
+    has = np.ones(26, np.bool_)
+    assert reasons(requests, Window(0.0, 1.0, 1.0, "last arrival", has)) == {"d": 4, "b": 3, "c": 2}
+    has[:15] = False  # four of d and one of e are left
+    assert reasons(requests, Window(0.0, 1.0, 1.0, "last arrival", has)) == {"d": 4, "e": 1}
+
+
+def test_what_finishes_at_the_ends_of_the_window_is_served_within_it() -> None:
+    finish_s = np.array([0.9, 1.0, 4.0, 4.1, 2.0])
+    status = Categorical(np.array([1, 1, 1, 1, 2], np.int32), STATUS)
+    window = Window(1.0, 3.5, 3.0, "last finish", np.zeros(5, np.bool_))
+    assert served({"status": status, "finish_s": finish_s}, window).tolist() == [False, True, True, False, False]

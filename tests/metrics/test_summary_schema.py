@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
 
 from simserve import load_results
@@ -15,7 +15,8 @@ from simserve.errors import OutputError
 from simserve.metrics import summary_schema
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
-from simserve.metrics.summary_schema import Summary
+from simserve.metrics.study_schemas import Index
+from simserve.metrics.summary_schema import Count, Size, Summary
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
 from tests.metrics.stories import random_story, run_facts
@@ -147,6 +148,14 @@ STUDIES = {
 }
 
 
+SIDE: dict[str, Any] = {"goodput_per_s": 9.0, "holds_every_load": None, "last_per_s": 9.0, "fails_first": None}
+MORE: dict[str, Any] = {
+    "verdict": "unclear", "goal_frac": 0.99, "more_frac": 0.2, "low_frac": None, "high_frac": None, "n_seeds": 1,
+    "a": SIDE, "b": SIDE,
+}  # fmt: skip
+"""One side carries 20% more, of one seed."""
+
+
 def written(answer: Any, command: str, folder: Path) -> Path:
     """Write the answer file of a study."""
     folder.mkdir()
@@ -195,6 +204,8 @@ def is_read(command: str, path: tuple[str | int, ...]) -> bool:
         ("sweep", {"best": {"per_usd": None, "goodput": None, "cheapest": {"point": 2}}}, "must have measures of poi"),
         ("sweep", {"points": STUDIES["sweep"].answer["points"][1:]}, "must have its points in the order of their numb"),
         ("compare", {"decision": {"verdict": None, "reason": 1}}, "decision.* must be"),
+        ("compare", {"decision": MORE | {"n_seeds": 2}}, "must have low_frac and high_frac where it has more_frac"),
+        ("compare", {"decision": MORE | {"n_seeds": 8, "low_frac": 0.1}}, "must have low_frac and high_frac where"),
         ("capacity", {"asked": "speed"}, "must have one of 'rate', 'concurrency', 'replicas', 'ratio' as 'asked', got"),
     ],
 )
@@ -203,6 +214,24 @@ def test_answers_that_contradict_themselves_are_refused(
 ) -> None:
     with pytest.raises(OutputError, match=rule):
         read_result_folders([written({**STUDIES[command].answer, **change}, command, tmp_path / "out")])
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [MORE, MORE | {"n_seeds": 2, "low_frac": 0.1, "high_frac": 0.3}, MORE | {"n_seeds": 2, "more_frac": None}],
+)
+def test_one_seed_has_no_interval_of_its_decision(decision: dict[str, Any], tmp_path: Path) -> None:
+    answer = {**STUDIES["compare"].answer, "decision": decision}
+    assert read_result_folders([written(answer, "compare", tmp_path / "out")])[0].answer["decision"] == decision
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [(Count, 0, 10**15), (Size, 1, 10**9), (Index, 0, 10**9)])
+def test_whole_numbers_have_bounds(kind: Any, least: int, most: int) -> None:
+    adapter = TypeAdapter(kind)
+    assert [adapter.validate_python(n) for n in (least, most)] == [least, most]
+    for n in (least - 1, most + 1):
+        with pytest.raises(ValidationError):
+            adapter.validate_python(n)
 
 
 if __name__ == "__main__":

@@ -111,6 +111,13 @@ def test_intervals_are_few_round_and_cover_the_run(end_s: float) -> None:
     assert width[1:5] == ".000"
 
 
+@pytest.mark.parametrize(
+    ("end_s", "width_s"), [(600, 1), (601, 2), (1200, 2), (1201, 5), (3000, 5), (3001, 10), (6000, 10), (6001, 20)]
+)
+def test_six_hundred_intervals_are_the_most(end_s: float, width_s: float) -> None:
+    assert interval_edges(end_s)[1] == width_s
+
+
 def test_a_run_in_which_nothing_happens_has_one_quiet_interval() -> None:
     lives: list[Life] = []
     run = tables(lives, [Teller(lives)])

@@ -125,7 +125,7 @@ def test_who_goes_on_after_a_first_token_where_its_prompt_was_computed_was_kept(
     given = facts()
     pools = tuple(replace(given.pools[0], role=role) for role in ("prefill", "decode"))
     given = replace(given, pools=pools, replica_pool=(0, 0, 1, 1, 1))
-    longer = handed(0.5, 0.1, 0.2) | {"output_tokens": np.full(4, 5)}
+    longer = handed(0.5, 0.1, 0.2) | {"output_tokens": np.full(4, 2)}
     unknown = longer | {"first_token_s": np.array([1.0, 1.0, 1.0, np.nan])}
     elsewhere = longer | {"replica": np.array([2, 2, 2, 3], np.int32)}
     result = [transfer(each, WHOLE, given, use()) or {} for each in (longer, unknown, elsewhere)]

@@ -33,6 +33,7 @@ def test_what_rises_all_along_never_settles() -> None:
 
 def test_a_short_run_says_nothing() -> None:
     assert settled_after(np.zeros(199)) is None
+    assert settled_after(np.zeros(200)) == 0
 
 
 def run(rate_per_s: float, n_requests: int = 3000, **workload: object) -> dict[str, object]:
