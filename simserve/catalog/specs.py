@@ -126,6 +126,8 @@ class Experts:
     n_groups: int = 1
     """Groups of experts; a token chooses among the experts of its best `top_groups` groups (DeepSeek-V3)."""
     top_groups: int = 1
+    routing: str = "uniform"
+    """How tokens choose experts, unless a pool says otherwise; see `forms.moe.load_of`."""
 
 
 @dataclass(frozen=True)

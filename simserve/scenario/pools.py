@@ -127,8 +127,9 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
         rule = f"must divide {product}, {n_gpus}: the GPUs of a replica share the experts"
         draft.problem(here, rule, parallel.expert, f"use 1 or {n_gpus}")
     if pool.expert_routing is None:
-        draft.origins[*at, "expert_routing"] = "default"
-        return pool.model_copy(update={"expert_routing": DEFAULT_ROUTING})
+        routing = model.experts.routing
+        draft.origins[*at, "expert_routing"] = "default" if routing == DEFAULT_ROUTING else f"model {model.name}"
+        return pool.model_copy(update={"expert_routing": routing})
     return pool
 
 

@@ -144,8 +144,10 @@ class Pool(Section):
     """Left out: the scenario's, or where models come in several dtypes, its own model's."""
     engine: Annotated[Engine, spelled_as_mapping("name")] | None = None
     calibration: Annotated[CalibrationFile, spelled_as_mapping("file")] | None = None
-    expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|power_law_\d+(\.\d+)?)$")] | None = None
-    """Expert routing; left out: uniform for an MoE model."""
+    expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|(lognormal|power_law)_\d+(\.\d+)?)$")] | None = (
+        None
+    )
+    """Expert routing; left out: the model's, `uniform` where none was measured."""
     enable_prefix_caching: bool | None = None
     """Reuse the KV blocks of shared prefixes; left out: the engine's default."""
     host_tier: HostTierSection | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simserve.scenario.servers import Engine, HostTierSection, Pool
 
 DEFAULT_ROUTING = "uniform"
-"""Expert routing by default: each token draws its experts at random, close to trained routers on mixed text."""
+"""Expert routing where none was measured: each token draws its experts at random."""
 
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
 """Kernels between nodes by the role of a pool (SGLang, --deepep-mode: normal for prefill, low_latency for decode)."""

@@ -92,6 +92,7 @@ def test_what_looks_like_a_number_is_one(kind: str) -> None:
                 "version",
                 "weight_dtype",
                 "moe_backend",
+                "routing",
             ) or key.startswith(("sources.", "except", "async_excludes"))
             assert isinstance(value, str) == is_text, f"{name}: {key} is {value!r}"
             assert is_text or value >= 0

@@ -113,6 +113,14 @@ def test_a_model_with_experts_routes_uniformly_unless_told_otherwise(load: Load,
     assert (skewed.expert_routing, skewed.expert) == ("power_law_1.2", 4)
 
 
+def test_a_model_routes_as_measured(load: Load, small: str) -> None:
+    text = with_model(small, "gpt-oss-120b", "weight_dtype: mxfp4\n")
+    scenario = load(text, FOUR)
+    assert (scenario.setups[0].expert_routing, scenario.origins[ROUTING]) == ("lognormal_1.1", "model gpt-oss-120b")
+    assert load(scenario.to_yaml()) == scenario
+    assert load(text, FOUR, f"{ROUTING}=uniform").setups[0].expert_routing == "uniform"
+
+
 def test_experts_that_cannot_be_shared_out_are_a_mistake(messages_of: MessagesOf, small: str) -> None:
     text = with_model(small, "qwen3-30b-a3b")
     assert messages_of(text, FOUR, f"{EXPERT}=3") == [
@@ -136,7 +144,7 @@ def test_a_dense_model_has_no_experts_to_share_out_or_route_to(messages_of: Mess
 
 def test_a_routing_that_nobody_knows_is_a_mistake(messages_of: MessagesOf, small: str) -> None:
     (message,) = messages_of(with_model(small, "qwen3-30b-a3b"), f"{ROUTING}=zipf")
-    assert "balanced|uniform|power_law" in message
+    assert "balanced|uniform|(lognormal|power_law)" in message
 
 
 def test_a_name_of_the_catalog_is_a_shape_in_any_dtype(load: Load, small: str) -> None:

@@ -116,7 +116,8 @@ def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) 
     """Return the load that `(n,)` tokens put on the experts of the busiest of n_gpus.
 
     routing: balanced (equal counts, few tokens on few experts), uniform (each token draws its experts
-    at random), or power_law_A (popularity follows a power law of exponent A, as `aiconfigurator` measures it).
+    at random), lognormal_S (likewise, by popularity, with logarithms of standard deviation S), or
+    power_law_A (counts follow a power law of exponent A, as `aiconfigurator` measures it).
     """
     tokens = np.asarray(tokens, dtype=np.float64)
     pairs = tokens * top_k
@@ -125,6 +126,11 @@ def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) 
     elif routing == "uniform":
         rows = pairs / n_gpus + _most(n_gpus) * np.sqrt(pairs / n_gpus)
         touched = _busiest(n_experts * (1 - (1 - top_k / n_experts) ** tokens), n_experts, n_gpus)
+    elif routing.startswith("lognormal_"):
+        popularity = _lognormal(float(routing.removeprefix("lognormal_")), top_k, n_experts)
+        spread = popularity.std() / popularity.mean()
+        rows = pairs / n_gpus + _most(n_gpus) * np.sqrt(pairs / n_gpus + (pairs * spread) ** 2 / (n_gpus * n_experts))
+        touched = _busiest((1 - (1 - popularity) ** tokens[..., None]).sum(axis=-1), n_experts, n_gpus)
     else:
         counts = _power_law(float(routing.removeprefix("power_law_")), tokens, top_k, n_experts)
         spread = counts.std(axis=1) / np.maximum(counts.mean(axis=1), 1e-9)
@@ -144,6 +150,20 @@ def _busiest(touched: Any, n_experts: int, n_gpus: int) -> Any:
     """Return the experts touched on the GPU with the most rows, out of all touched ones."""
     mean = touched / n_gpus
     return mean + TOUCHED_WITH_ROWS * _most(n_gpus) * np.sqrt(mean * (1 - touched / n_experts))
+
+
+def _lognormal(spread: float, top_k: int, n_experts: int) -> NDArray[np.float64]:
+    """Return how likely a token draws each expert, `(n_experts,)`: quantiles of the law, which sum to top_k; none
+    exceeds 1, as no expert has a token twice."""
+    law = NormalDist(sigma=spread)
+    share = np.exp([law.inv_cdf((i + 0.5) / n_experts) for i in range(n_experts)]) if spread else np.ones(n_experts)
+    certain = 0
+    while True:  # the most popular ones are certain, and the others share the rest
+        rest = share[: n_experts - certain]
+        popularity = (top_k - certain) * rest / rest.sum()
+        if certain == top_k or popularity[-1] <= 1:
+            return np.concatenate([popularity, np.ones(certain)])
+        certain += 1
 
 
 def _power_law(exponent: float, tokens: NDArray[np.float64], top_k: int, n_experts: int) -> NDArray[np.float64]:

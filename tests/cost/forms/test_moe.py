@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.cost.forms.moe import MoeLayer, load_of
+from simserve.cost.forms.moe import MoeLayer, _lognormal, load_of
 from tests.cost.specs import H100
 
 IDEAL = MoeLayer(
@@ -44,6 +44,25 @@ def test_popular_experts_take_the_rows_and_leave_others_untouched() -> None:
     assert load.touched[0] < 82
 
 
+def test_experts_drawn_by_popularity_are_those_that_draws_touch() -> None:
+    """A million draws of tokens, each of which takes an expert or not by its popularity, touch as many."""
+    popularity, rng = _lognormal(1.1, 4, 128), np.random.default_rng(1)
+    drawn = [(rng.random((64, 128)) < popularity).any(axis=0).sum() for _ in range(1000)]
+    assert load_of("lognormal_1.1", 64, 4, 128, 1).touched == pytest.approx(np.mean(drawn), rel=0.01)
+    assert popularity.sum() == pytest.approx(4)
+    assert 256 * popularity[-1] == pytest.approx(84.5, rel=0.03)  # as published for gpt-oss-120b: see its YAML
+
+
+def test_popularity_without_spread_is_uniform_and_with_much_of_it_some_experts_are_certain() -> None:
+    for n_gpus in (1, 8):
+        even, uniform = (load_of(routing, TOKENS, 8, 128, n_gpus) for routing in ("lognormal_0", "uniform"))
+        assert even.touched == pytest.approx(uniform.touched)
+        assert even.rows == pytest.approx(uniform.rows)
+    popularity = _lognormal(3.0, 8, 16)
+    assert popularity.max() == 1 and popularity.sum() == pytest.approx(8)
+    assert (np.diff(popularity) >= 0).all()
+
+
 def test_a_lone_token_is_where_its_experts_are() -> None:
     load = load_of("power_law_1.01", np.array([1.0]), 8, 128, 1)
     assert (load.rows.tolist(), load.touched.tolist()) == ([8], [8])
@@ -59,7 +78,7 @@ def test_pairs_that_rounding_leaves_without_a_place_go_where_nobody_went() -> No
     assert load_of("power_law_1.01", np.array([2.0]), 8, 128, 1).touched == pytest.approx([16])
 
 
-@pytest.mark.parametrize("routing", ["balanced", "uniform", "power_law_1.01", "power_law_1.2"])
+@pytest.mark.parametrize("routing", ["balanced", "uniform", "lognormal_1.1", "power_law_1.01", "power_law_1.2"])
 @pytest.mark.parametrize("n_gpus", [1, 2, 8])
 def test_no_gpu_has_more_than_there_is(routing: str, n_gpus: int) -> None:
     load = load_of(routing, TOKENS, 8, 128, n_gpus)
@@ -73,7 +92,8 @@ def test_the_busiest_gpu_has_more_than_its_share_unless_routing_is_balanced() ->
     rows = {routing: load_of(routing, 256, 8, 128, 8).rows for routing in ("balanced", "uniform")}
     assert rows["balanced"] == 256
     assert 256 < rows["uniform"] < 300
-    assert load_of("power_law_1.2", np.array([256]), 8, 128, 8).rows[0] > rows["uniform"]
+    for skewed in ("lognormal_1.1", "power_law_1.2"):
+        assert load_of(skewed, np.array([256]), 8, 128, 8).rows[0] > rows["uniform"]
 
 
 def test_few_tokens_read_the_experts_they_touch() -> None:
@@ -93,7 +113,7 @@ def test_four_gpus_share_the_work(layout: dict[str, int]) -> None:
     assert IDEAL.seconds(H100, "bf16", 64, **QWEN3, routing="balanced", **layout) == pytest.approx(alone / 4)
 
 
-@pytest.mark.parametrize("routing", ["balanced", "uniform"])
+@pytest.mark.parametrize("routing", ["balanced", "uniform", "lognormal_1.1"])
 @pytest.mark.parametrize("expert", [1, 2, 8])
 @pytest.mark.parametrize("form", [IDEAL, REAL])
 def test_more_tokens_never_take_less(form: MoeLayer, routing: str, expert: int) -> None:
