@@ -71,7 +71,8 @@ class Clock(Environment):
                 self._now = at_ps
                 if alarm.due_ps == at_ps:
                     alarm.due_ps = None
-                    alarm.action(at_ps)
+                    action = alarm.action  # fast: CPython looks for a method of this name first
+                    action(at_ps)
         except StopSimulation:
             return
 

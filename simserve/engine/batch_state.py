@@ -63,6 +63,7 @@ class BatchState:
         """Where preempted decoding requests go; None: they recompute."""
         self._index = index
         self._scheduler = scheduler
+        self._reserves, self._has_ids = scheduler.reserves, memory.has_ids  # fast: attributes of classes, found once
         self._recorder = recorder
         self.view = ReplicaView(
             self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size, max_model_len
@@ -84,9 +85,9 @@ class BatchState:
         view.n_decoding = self.cohort.n
         view.n_running = len(self.running) + self.n_promised
         free_blocks = self.pool.free_blocks
-        view.free_blocks = free_blocks if self._scheduler.reserves else free_blocks - self.cohort.blocks_of_next()
+        view.free_blocks = free_blocks if self._reserves else free_blocks - self.cohort.blocks_of_next()
         view.just_preempted = just_preempted
-        if not self.memory.has_ids:
+        if not self._has_ids:
             return checked_plan(self._scheduler, view)
         self.memory.forget_hits()
         if not self.memory.reading:
@@ -253,7 +254,8 @@ class BatchState:
         """Free the slot and blocks of a request."""
         del self.running[request]
         request.phase = DONE
-        self.release(request, kv_tokens)
+        release = self.release
+        release(request, kv_tokens)
 
     def _release_kept_too(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request, those for proposed tokens too; return how many used ones become free."""

@@ -64,7 +64,7 @@ def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> No
         if n_tokens > request.prefill_left_tokens and not pads:
             rule = f"must not prefill more than the {request.prefill_left_tokens} tokens left of {request}"
             raise broke(scheduler, "plan", view.now_ps, rule, n_tokens)
-    if len(plan.prefill) > 1 and len({id(request) for request, _ in plan.prefill}) < len(plan.prefill):
+    if len(plan.prefill) > 1 and len(dict(plan.prefill)) < len(plan.prefill):
         raise broke(scheduler, "plan", view.now_ps, "must name a request once", plan.prefill)
     if scheduler.reserves and len(plan.reserve_tokens) != len(plan.prefill):
         rule = "reserve_tokens must have an entry for each request of prefill"

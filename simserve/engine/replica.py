@@ -91,6 +91,7 @@ class Replica:
         "_runs_to_completion",
         "_start_decode",
         "_step_run_rows",
+        "_streams",
         "_swap",
         "_waits_for_host",
         "_windows",
@@ -168,7 +169,7 @@ class Replica:
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._is_stateful = setup.scheduler.is_stateful
-        self._orders = setup.scheduler.orders
+        self._orders, self._streams = setup.scheduler.orders, setup.scheduler.stream
         self._overlaps = self.tier is not None and self.tier.overlaps
         self._reads_end = Alarm(clock, self._on_read, READ_PHASE)
         self._plans_more = self._orders or self.tier is not None or self._has_windows
@@ -522,8 +523,9 @@ class Replica:
             self._end_batch(now_ps)
         if self._coming:
             self._show_arrivals(n_steps)
-        if self._follow_up is not None:
-            self._follow_up(now_ps)
+        follow_up = self._follow_up
+        if follow_up is not None:
+            follow_up(now_ps)
 
     def _move_windows(self, n_blocks: int) -> None:
         """Free the blocks that windows keep no longer after decode steps, which began n_blocks."""
@@ -641,7 +643,7 @@ class Replica:
         self._recorder.span(self.id, request, self.cohort.step)
         if self._runs_to_completion:
             self.cohort.lingering.append(request)
-        if self.scheduler.stream:
+        if self._streams:
             self._answer(request, now_ps)
         if self.role is not None:
             self.role.ended(request, now_ps)
@@ -657,29 +659,33 @@ class Replica:
 
     def _answer(self, request: Request, now_ps: int) -> None:
         """Record that the client has its whole answer."""
-        self.n_outstanding -= 1  # fast: count_out, inlined
-        if self.on_fewer is not None:
-            self.on_fewer(self.id, self.n_outstanding)
+        self.n_outstanding = n_outstanding = self.n_outstanding - 1  # fast: count_out, inlined
+        on_fewer = self.on_fewer
+        if on_fewer is not None:
+            on_fewer(self.id, n_outstanding)
         recorder, row = self._recorder, request.row
         recorder.finish_ps[row] = now_ps
         recorder.status[row] = FINISHED
-        if self._on_answer is not None:
-            self._on_answer(row, now_ps)
+        on_answer = self._on_answer
+        if on_answer is not None:
+            on_answer(row, now_ps)
 
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
     def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if requests wait, and begin the step run that follows."""
         batch, has_more = self.batch, self._plans_more
-        if self._prepare is not None:
-            self._prepare(now_ps)
+        prepare = self._prepare
+        if prepare is not None:
+            prepare(now_ps)
         n = self.cohort.n
         # fast: room is made only where a step could begin more blocks than are free
         has_room = not n or self.pool.free_blocks >= n * self._most_blocks
         if n and has_room and not (batch.waiting or batch.prefilling or self._coming):
             # fast: the decoding requests simply go on
             self.blocked_by, self._blocked_code = None, 0
-            self.step_run = step_run = self._start_decode(now_ps, None, self.n_before_queue)
+            start = self._start_decode  # fast: CPython looks for a method of this name first
+            self.step_run = step_run = start(now_ps, None, self.n_before_queue)
             if self._waits_for_host:
                 step_run.hold_to(self.cost.host_ps(n))
             if has_more:

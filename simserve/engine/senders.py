@@ -48,9 +48,9 @@ class TraceSender:
 
     def _send_due(self, now_ps: int) -> None:
         """Send all requests of this instant, then wait for the next."""
-        row, n, next_ps = self.n_sent, self._n_rows, now_ps
+        row, n, next_ps, send = self.n_sent, self._n_rows, now_ps, self._send
         while next_ps == now_ps:
-            self._send(row, now_ps)
+            send(row, now_ps)
             row += 1
             if row == n:
                 break

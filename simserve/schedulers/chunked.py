@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
 from simserve.state.fair_share import ByService, TokenCounters
 from simserve.state.queues import ByPriority, Waiting, came_at
-from simserve.state.request import Request
+from simserve.state.request import WAITING, Request
 from simserve.state.view import ReplicaView
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
@@ -103,7 +103,7 @@ class Chunked(Scheduler):
                 n_tokens = most_tokens
             if n_tokens > budget_tokens:
                 n_tokens = budget_tokens
-            if request.is_new:
+            if request.phase is WAITING:  # fast: is_new, without a call
                 if free_slots <= 0:
                     blocked_by = "seats"
                     break
