@@ -37,9 +37,8 @@ def met_by_goal(
         limit_s = np.full(len(latency_s), slo.get(goal, np.inf))
         for name, targets in slo_classes.items():
             limit_s[_of_class(requests, name)] = targets.get(goal, np.inf)
-        has_none = np.isnan(latency_s) & (requests["output_tokens"] < 2)
-        is_free = np.isinf(limit_s)
-        met[goal] = finished & ((latency_s <= limit_s) | is_free | (has_none & (goal in ("tpot_s", "itl_s"))))
+        has_none = np.isnan(latency_s) & (goal in ("tpot_s", "itl_s"))
+        met[goal] = finished & ((latency_s <= limit_s) | np.isinf(limit_s) | has_none)
     return met
 
 

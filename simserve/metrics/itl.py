@@ -92,7 +92,7 @@ def itl_intervals(requests: Columns, counts: Flags, pooled: Distribution) -> dic
 
 def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_whole: Flags, n_tokens: Ints) -> Floats:
     """Return the largest gap between tokens of each finished request, in seconds; NaN with fewer than two tokens."""
-    largest = large.full(len(n_tokens), -1, np.int64)
+    largest = large.zeros(len(n_tokens), np.int64)
     for piece in large.pieces(len(rows.span_first)):
         chosen = piece.start + np.flatnonzero(rows.has_steps[piece])
         if len(chosen):
@@ -110,16 +110,17 @@ def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_
 
 
 def _gaps_in_rows(rows: DecodeRows, chosen: Ints) -> Ints:
-    """Return the largest gap of some spans after their first decode step, `(n_chosen,)`; 0 without."""
+    """Return the largest gap of some spans after their first decode step, `(n_chosen,)`; without, no more than that."""
     first, last = rows.span_first[chosen], rows.span_last[chosen]
     lowest = int(first.min())
     near = slice(lowest, int(last.max()) + 1)
     # Row by row, the largest gap that a member has in it; a member that begins with the row has no gap at its start.
     first_ps, growth_ps = rows.first_ps[near], rows.growth_ps[near]
-    inner = np.where(rows.n_steps[near] > 1, np.maximum(first_ps + growth_ps, rows.last_ps(near)), 0)
+    inner: Ints = np.maximum(first_ps + growth_ps, rows.last_ps(near))
     whole = np.maximum(inner, first_ps + rows.pause_ps[near])
     first, last = first - lowest, last - lowest
-    return np.maximum(inner[first], _range_max(whole, first, last))
+    largest: Ints = np.maximum(inner[first], _range_max(whole, first, last))
+    return largest
 
 
 def of_spans(spans: Columns, of_requests: Any) -> Any:
@@ -167,11 +168,11 @@ def _range_max(values: Ints, first: Ints, last: Ints) -> Ints:
     fast: a sparse table, one level in memory at a time: a range of length in [2^k, 2^(k+1)) is two of length 2^k.
     """
     length = last - first
-    level_of = np.frexp(length.astype(np.float64))[1] - 1  # floor(log2), exact
+    level_of = np.frexp(length.astype(np.float64))[1] - 1  # floor(log2), exact; -1 of 0
     result = np.zeros(len(first), np.int64)
     table, width = values, 1
-    for level in range(int(level_of.max(initial=-1)) + 1):
-        here = np.flatnonzero((level_of == level) & (length > 0))
+    for level in range(int(level_of.max()) + 1):
+        here = np.flatnonzero(level_of == level)
         result[here] = np.maximum(table[first[here] + 1], table[last[here] + 1 - width])
         table = np.maximum(table[:-width], table[width:])
         width *= 2

@@ -23,8 +23,7 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
     status = requests["status"]
     is_finished = status.is_("finished")[rows]
     is_refused = (status.is_("rejected") | status.is_("timed_out") | status.is_("failed"))[rows]
-    if is_refused.any():
-        is_refused &= _is_last(requests["request_id"][rows])
+    is_refused &= _is_last(requests["request_id"][rows])
     n_finished = np.bincount(session[is_finished], minlength=len(names))
     began = window.has[rows][first]
     n_requests = requests["session_requests"][rows][first]
@@ -64,9 +63,9 @@ def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, 
     rank = np.empty(n, np.int64)
     rank[by_finish] = np.arange(n)
     # The latest finish of a session so far: a running maximum of whole numbers that increase from session to session.
-    latest_s = finish_s[by_finish[np.maximum.accumulate(session * n + rank) % n]] if n else finish_s
+    latest_s = finish_s[by_finish[np.maximum.accumulate(session * n + rank) % n]]
     is_first = np.append(True, np.diff(session) > 0)[:n]
-    is_last = np.append(np.diff(session) > 0, True)[-n:] if n else is_first
+    is_last = np.append(is_first[1:], True)[:n]
     idle_s = np.zeros(n)
     idle_s[1:] = np.where(is_first[1:], 0.0, np.maximum(arrival_s[1:] - latest_s[:-1], 0.0))
     e2e_s = latest_s[is_last] - arrival_s[is_first]

@@ -1,12 +1,16 @@
 """Story: a made-up run told step by step, the tables an engine would hand over for it, and every token's own time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 
 from simserve.metrics.window import Window
+from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
@@ -203,6 +207,14 @@ def run_facts(run: RunTables, n_replicas: int = 1, pools: tuple[PoolFacts, ...] 
         "wall_s": 0.25,
     }
     return RunFacts(**facts | changes)
+
+
+@contextmanager
+def in_pieces(n_rows: int = 3) -> Iterator[None]:
+    """Compute so many rows at a time, as in a run of millions of requests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large, "PIECE_ROWS", n_rows)
+        yield
 
 
 def window_of(start_s: float, end_s: float) -> Window:

@@ -13,7 +13,7 @@ from simserve.tables import large
 from simserve.tables.columns import Flags
 from simserve.tables.run_tables import RunTables
 from tests.effort import examples
-from tests.metrics.stories import Life, S, Teller, random_story, tables
+from tests.metrics.stories import Life, S, Teller, in_pieces, random_story, tables
 
 
 def pooled(run: RunTables, counts: Flags, n_whole_gaps: int = 0) -> Distribution:
@@ -148,9 +148,7 @@ def test_pooled_gaps_are_those_of_all_tokens_written_out(seed: int, narrow: bool
     lives, run = random_story(seed)
     counts = np.array([life.status == "finished" and i % 5 != 0 for i, life in enumerate(lives)])
     gaps_s = [gap for life, counted in zip(lives, counts, strict=True) if counted for gap in life.gaps_s]
-    with pytest.MonkeyPatch.context() as patch:
-        if narrow:  # every branch of the search, on a few numbers
-            patch.setattr(large, "PIECE_ROWS", 3)
+    with in_pieces(3 if narrow else large.PIECE_ROWS):  # every branch of the search, on a few numbers
         result = pooled(run, counts)
     assert result.n == len(gaps_s)
     if gaps_s:
@@ -162,6 +160,7 @@ def test_pooled_gaps_are_those_of_all_tokens_written_out(seed: int, narrow: bool
 
 @settings(max_examples=examples(60))
 @given(st.integers(0, 10**9))
+@in_pieces()
 def test_largest_gaps_and_ends_of_spans_are_those_of_all_tokens_written_out(seed: int) -> None:
     lives, run = random_story(seed)
     expected = [max(life.gaps_s) if life.status == "finished" and life.gaps_s else np.nan for life in lives]

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simserve.metrics.progressions import Progressions, census, order_statistics, singles
-from simserve.tables import large
+from tests.metrics.stories import in_pieces
 
 Rows = list[tuple[int, int, int, int]]
 ROWS = st.lists(
@@ -37,8 +37,7 @@ def test_order_statistics_are_those_of_the_sorted_numbers(rows: Rows, at_once: i
     parts = [family(rows)]
     result = census(parts)
     assert result is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large, "PIECE_ROWS", at_once)
+    with in_pieces(at_once):
         assert order_statistics(parts, result, range(len(numbers))) == dict(enumerate(numbers))
 
 

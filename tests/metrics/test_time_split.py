@@ -22,6 +22,7 @@ from simserve.workload.trace import Trace
 from tests.agreement import assert_times_are_split, request_table, run_both
 from tests.doubles import MS, LineCost, replica_setup, serve, trace
 from tests.effort import examples
+from tests.metrics.stories import in_pieces
 from tests.oracle import OracleRun
 from tests.oracle_replica import OracleReplica
 from tests.oracle_time import Account
@@ -84,6 +85,7 @@ def assert_split(
 
 @SLOWLY
 @given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
+@in_pieces()
 def test_of_replicas_pipelines_and_ranks(
     replicas: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
@@ -93,6 +95,7 @@ def test_of_replicas_pipelines_and_ranks(
 
 @SLOWLY
 @given(disaggregated(), links(), traces(), st.none() | st.integers(1, 5), st.booleans())
+@in_pieces()
 def test_of_prefill_and_decode_replicas(
     replicas: list[ReplicaSetup], link: LinkSpec, load: Trace, concurrency: int | None, is_pushed: bool
 ) -> None:
@@ -103,6 +106,7 @@ def test_of_prefill_and_decode_replicas(
 
 @SLOWLY
 @given(disaggregated(), layered(), traces())
+@in_pieces()
 def test_of_prompts_that_are_sent_as_they_are_computed(
     replicas: list[ReplicaSetup], link: LinkSpec, load: Trace
 ) -> None:
@@ -113,6 +117,7 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 
 @SLOWLY
 @given(caching().filter(lambda result: result[0].role == "both"), st.data())
+@in_pieces()
 def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
@@ -121,6 +126,7 @@ def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataO
 
 @SLOWLY
 @given(swapping(), traces())
+@in_pieces()
 def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None)
     assert_split(request_table(cluster)[0], truth)
@@ -128,6 +134,7 @@ def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace)
 
 @SLOWLY
 @given(offloading().filter(lambda result: result[0].role == "both"), st.data())
+@in_pieces()
 def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
@@ -136,6 +143,7 @@ def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup]
 
 @settings(SLOWLY, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(speculating(setups()), traces(), st.none() | st.integers(1, 5))
+@in_pieces()
 def test_where_tokens_are_proposed(replicas: list[ReplicaSetup], load: Trace, concurrency: int | None) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency)
     assert_split(request_table(cluster)[0], truth)

@@ -14,7 +14,7 @@ from simserve.metrics.utilization import utilization
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
 from tests.effort import examples
-from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables, window_of
+from tests.metrics.stories import Life, S, Teller, in_pieces, pool_facts, random_story, run_facts, tables, window_of
 
 
 def series(run: RunTables, facts: RunFacts, window_s: tuple[float, float] = (0.0, 1.0)) -> TimeSeries:
@@ -128,6 +128,7 @@ def test_a_run_in_which_nothing_happens_has_one_quiet_interval() -> None:
 
 @settings(max_examples=examples(40))
 @given(st.integers(0, 10**9))
+@in_pieces()
 def test_amounts_add_up_to_those_of_the_run(seed: int) -> None:
     lives, run = random_story(seed)
     facts = run_facts(run, n_replicas=2)
@@ -145,6 +146,7 @@ def test_amounts_add_up_to_those_of_the_run(seed: int) -> None:
 
 @settings(max_examples=examples(40))
 @given(st.integers(0, 10**9))
+@in_pieces()
 def test_running_is_the_time_between_the_start_of_prefill_and_the_last_token(seed: int) -> None:
     lives, run = random_story(seed)
     facts = run_facts(run, n_replicas=2)

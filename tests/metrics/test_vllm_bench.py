@@ -11,7 +11,7 @@ from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.results import Results
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, most_in_one_second
 from tests.effort import examples
-from tests.metrics.stories import Life, S, Teller, random_story, run_facts, tables
+from tests.metrics.stories import Life, S, Teller, in_pieces, random_story, run_facts, tables
 
 KEYS = {
     "duration",
@@ -103,6 +103,7 @@ def test_a_request_counts_in_every_second_that_it_touches() -> None:
 
 @settings(max_examples=examples(60))
 @given(st.integers(0, 10**9), st.booleans())
+@in_pieces()
 def test_the_busiest_second_is_that_of_every_token_put_into_its_second(seed: int, whole: bool) -> None:
     lives, run = random_story(seed)
     completed = run.requests["status"].is_("finished")

@@ -249,6 +249,8 @@ class Walk:
             assert cohort.leave(each.request) == each.at()
         else:
             assert (cohort.drop if each.ends else cohort.leave)(each.request) == each.at()
+        if each.ends:  # canceled finishes do not pile up
+            assert len(cohort._finishes) <= 2 * sum(other.ends for other in members.all)
         self.resumed[each.request] = self.resumed.get(each.request, 0) + each.n_done
         self.has_left(each)
         self.gone.append(each.request)
