@@ -14,6 +14,8 @@ from simserve.cost.shape import StepShape
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario.cost_warnings import wide_intervals
+from simserve.scenario.server_errors import server_errors
 from simserve.scenario.sharding import why_one_process
 from simserve.units import to_s
 
@@ -119,6 +121,11 @@ class PoolAnswer:
     """The serving runs that factors on kernels of another card were fitted to, and these factors; None: none."""
     experts: str | None
     """The kernels of experts, where these were timed with another dtype; else None."""
+    server_error_sd: dict[str, float]
+    """Spread of mean latencies between servers that prediction intervals allow for, where nothing was fitted to them:
+    standard deviations of logarithms."""
+    wide_intervals: str | None
+    """Why, in a sentence; None where that is nothing."""
     memory_bytes: dict[str, float]
     """Memory of one GPU: its parts and the total."""
     n_blocks: int
@@ -187,6 +194,8 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         calibration=setup.calibration_name,
         fitted_runs=_fitted_runs(setup),
         experts=_experts(setup),
+        server_error_sd=server_errors().of((setup,)),
+        wide_intervals=wide_intervals(setup),
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,
         kv_tokens=setup.ledger.lane_tokens,

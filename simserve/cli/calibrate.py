@@ -63,6 +63,15 @@ def calibrate(
         str, typer.Option("--models", metavar="MODEL,...", help="Models with layers that --measure times too.")
     ] = "",
     minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Longest time of --measure.")] = 60.0,
+    public: Annotated[
+        Path | None,
+        typer.Option(
+            "--public", metavar="FOLDER", help="Estimate errors of servers that were not fitted (docs/league.md)."
+        ),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--most", min=1, help="With --public: most runs of each data set, evenly spaced.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -88,6 +97,14 @@ def calibrate(
         files = {"--logs": logs, "--scenario": scenario, "--out": out, "--json": as_json}
         time_card(gpu, measure, models, minutes, [option for option, value in (fitting | files).items() if value])
         return
+    if public is not None:
+        apart = {"GPU": gpu, "--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
+        more = {"--serving-runs": serving_runs, "--logs": logs, "--scenario": scenario, "--models": models}
+        refused = [option for option, value in (*apart.items(), *more.items()) if value]
+        _fit_server_errors(public, most, refused, out or FOLDER, as_json)
+        return
+    if most is not None:
+        raise typer.BadParameter("is only for --public; leave it out", param_hint="--most")
     if models:
         raise typer.BadParameter("is for --measure; leave it out", param_hint="--models")
     if logs or scenario is not None:
@@ -132,6 +149,40 @@ def calibrate(
         for fit in fits
         if fit.residuals.mape_frac > FAR_OFF
     )
+
+
+def _fit_server_errors(folder: Path, most: int | None, others: list[str], out: Path, as_json: bool) -> None:
+    """Estimate the errors of servers that were not fitted, from public runs, and write them."""
+    if others:
+        raise typer.BadParameter(f"does not take {', '.join(others)}; leave them out", param_hint="--public")
+    from simserve.calibrate.write import make_folder
+    from simserve.cli import terminal
+    from simserve.scenario.server_errors import NAME, REASONS
+    from simserve.study.validate.public import predict_public, read_public, spread_out
+    from simserve.study.validate.server_error_fit import data_of
+    from simserve.tables.files import json_text, replace_text
+
+    cases, skipped = read_public(folder, left_out=True)
+    chosen = cases if most is None else spread_out(cases, most)
+    data, fits = data_of(folder, predict_public(chosen, terminal.message), most)
+    path = out / f"{NAME}.json"
+    make_folder(out)
+    replace_text(path, json_text(data))
+    if as_json:
+        terminal.result_json(data)
+    else:
+        head = ("", "runs", "groups", *REASONS, "held before", "held", "held, by group")
+        rows = [
+            (
+                *(name.removesuffix("_s").upper(), f"{fit.n_runs}", f"{fit.n_groups}"),
+                *(f"{fit.sd[fact]:.1%}" for fact in REASONS),
+                *(f"{each:.0%}" for each in (fit.held_before_frac, fit.held_frac, fit.held_of_groups_frac)),
+            )
+            for name, fit in fits.items()
+        ]
+        terminal.result(terminal.table([head, *rows]))
+    terminal.message(f"wrote {path}")
+    terminal.warnings(f"skipped: {each}" for each in skipped)
 
 
 def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> None:

@@ -41,11 +41,13 @@ def lead(facts: Mapping[str, Any]) -> str:
     """Return the answer in a sentence: the errors of runs that nothing was fitted to."""
     figures = facts["not_fitted"]
     if not figures["n_runs"]:
-        return f"{plural(len(facts['runs']), 'run')}; constants were fitted to all of these sets or chosen with them."
+        return f"{plural(len(facts['runs']), 'run')}; constants were fitted to all of these sets."
     errors = ", ".join(f"{title} {_error(figures, name)}" for name, title in METRICS.items())
     within = ", ".join(f"{title} {share(figures['within_frac'][name])}" for name, title in METRICS.items())
     n_runs = plural(figures["n_runs"], "run")
-    return f"Runs that no constant was fitted to ({n_runs}): errors {errors}. Intervals hold: {within}."
+    n_partly = sum(run["in_sample"] == "partly" for run in facts["runs"])
+    partly = f", {n_partly:,} of them partly in-sample" if n_partly else ""
+    return f"Runs outside the fits ({n_runs}{partly}): errors {errors}. Intervals hold: {within}."
 
 
 def set_rows(facts: Mapping[str, Any]) -> list[Sequence[str]]:

@@ -101,7 +101,8 @@ def _check(
     if given.sha256 is not None and given.sha256 != calibration.sha256:
         rule = f"{given.file} has changed since the scenario was resolved"
         draft.problem((*at, "sha256"), rule, given.sha256, "leave sha256 out to use it as it is now")
-    is_shipped_scaled = given.sha256 is not None and given.file == nearest(gpu.name, engine.name, gpu.kernels_like)
+    near = (nearest(gpu.name, engine.name, gpu.kernels_like, own=own) for own in (True, False))
+    is_shipped_scaled = given.sha256 is not None and given.file in near
     if calibration.gpu != gpu.name and not is_shipped_scaled:
         rule = f"must be of {gpu.name}"
         draft.problem((*at, "file"), rule, f"one of {calibration.gpu}", "leave it out to scale the nearest one")

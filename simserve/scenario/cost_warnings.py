@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from simserve.catalog.load import is_listed
 from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.calibrated import ALIKE
+from simserve.scenario.server_errors import server_errors
 from simserve.scenario.setup import PoolSetup
 
 
@@ -58,7 +59,7 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the requested features with costs that were neither timed nor validated against a server, with the pools
     that have them if others have not."""
     pools: dict[str, list[str]] = {}
-    for of in (_of_constants, _of_version, _of_dtype, _of_states, _of_ranks, _of_speculation):
+    for of in (_of_constants, _of_version, _of_dtype, _of_states, _of_ranks, _of_speculation, wide_intervals):
         for setup in setups:
             if (note := of(setup)) is not None:
                 pools.setdefault(note, []).append(setup.name)
@@ -111,6 +112,17 @@ def _of_speculation(setup: PoolSetup) -> str | None:
     if setup.speculation is None:
         return None
     return "the acceptance rate is an assumption of the scenario, and speculation was not validated against a server"
+
+
+def wide_intervals(setup: PoolSetup) -> str | None:
+    """Return how much prediction intervals allow for errors between servers, and why; None where that adds nothing."""
+    errors = server_errors()
+    reason = errors.reason((setup,))
+    if reason is None:
+        return None
+    of = errors.of((setup,))
+    sizes = f"{of['tpot_s']:.0%} in TPOT and {of['ttft_s']:.0%} in TTFT"
+    return f"prediction intervals allow for an error between servers of {sizes} (standard deviation): {reason}"
 
 
 def _of_ranks(setup: PoolSetup) -> str | None:

@@ -6,7 +6,7 @@ errors of kernels and servers, and every latency once more by the residual error
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from statistics import NormalDist
 from typing import Any
 
@@ -25,6 +25,7 @@ from simserve.metrics.student import quantile
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.distortion import Distortion
 from simserve.scenario.models import MeasureSection
+from simserve.scenario.server_errors import WITHIN_SD, server_errors
 from simserve.simulation import Progress, n_shards, simulate
 from simserve.study import capacity_probe
 from simserve.study.capacity_probe import UNKNOWN, Draw, NearCapacity
@@ -72,8 +73,17 @@ FRONT_END_SD = 0.5
 KV_SD = 0.04
 """Spread of a computed number of KV blocks."""
 
-RESIDUAL_SD: Mapping[str, float] = {"ttft_s": 0.13, "queue_s": 0.13, "tpot_s": 0.025, "itl_s": 0.025, "e2e_s": 0.03}
-"""Spread of the log ratio of predicted to measured, for servers left out of the fit (docs/validation.md)."""
+METRIC_OF: Mapping[str, str] = {
+    "ttft_s": "ttft_s",
+    "queue_s": "ttft_s",
+    "tpot_s": "tpot_s",
+    "itl_s": "tpot_s",
+    "e2e_s": "e2e_s",
+}
+"""The latency whose errors on servers stand for those of each."""
+
+RESIDUAL_SD: Mapping[str, float] = {key: WITHIN_SD[metric] for key, metric in METRIC_OF.items()}
+"""Spread of the log ratio of predicted to measured, for servers like the fitted ones."""
 
 LEAST_REACH, MOST_REACH = 0.2, 0.8
 """Bounds of the distance from capacity, as a logarithm, within which draws of costs are probed: at three standard
@@ -223,7 +233,8 @@ def near_capacity(
 ) -> NearCapacity | None:
     """Compare the load of a run with capacity, over draws of costs; None where its load adapts or is too short."""
     spread = spread_of(scenario.setups)
-    reach = min(max(3 * max(spread.compute, spread.memory, spread.host / 2), LEAST_REACH), MOST_REACH)
+    costs = max(spread.compute, spread.memory, spread.host / 2)
+    reach = min(max(3 * hypot(costs, residual_of(scenario.setups)["tpot_s"]), LEAST_REACH), MOST_REACH)
     return capacity_probe.near_capacity(scenario, load, summary, draws, reach)
 
 
@@ -286,16 +297,21 @@ def _spread(setup: PoolSetup) -> CostSpread:
 
 
 def residual_of(setups: Sequence[PoolSetup]) -> Mapping[str, float]:
-    """Return the spread of log ratios on real servers: of the pool with the largest, where calibrations were fitted to
-    serving runs as large as on runs that were left out."""
+    """Return the spread of log ratios on real servers, beyond what perturbed costs show.
+
+    It is that of servers like the fitted ones, beside that between servers where nothing was fitted to such servers; or
+    that of runs left out of a card's fit to serving runs, if it is wider in any pool.
+    """
     runs = [setup.calibration.runs for setup in setups if setup.calibration is not None]
     spreads = [each.spreads for each in runs if each is not None]
+    between = server_errors().of(setups)
 
-    def widest(key: str) -> float:
-        wait = "ttft_s" if key in ("ttft_s", "queue_s") else "tpot_s"
-        return max([RESIDUAL_SD[key], *(spread.get(wait, 0.0) for spread in spreads)])
+    def total(key: str) -> float:
+        wait = "ttft_s" if METRIC_OF[key] == "ttft_s" else "tpot_s"
+        unlike = hypot(RESIDUAL_SD[key], between[METRIC_OF[key]])
+        return max([unlike, *(spread.get(wait, 0.0) for spread in spreads)])
 
-    return {key: widest(key) for key in RESIDUAL_SD}
+    return {key: total(key) for key in RESIDUAL_SD}
 
 
 def _sd(calibration: Calibration, op: str, dtype: str) -> float:
@@ -314,7 +330,7 @@ def draws_of(
 ) -> list[tuple[Distortion, dict[str, float]]]:
     """Draw n sets of factors that cover each distribution evenly (a Latin hypercube), and of residual errors."""
     generator = np.random.default_rng([seed, n])
-    quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
+    quantiles = normal_scores(n)
 
     def logs(sd: float) -> NDArray[np.float64]:
         return sd * generator.permutation(quantiles)
@@ -331,6 +347,11 @@ def draws_of(
         )
         for i in range(n)
     ]
+
+
+def normal_scores(n: int) -> list[float]:
+    """Return the middles of n equally likely parts of the normal distribution."""
+    return [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
 
 
 def _figures(results: Results, residual: Mapping[str, float] = NO_RESIDUAL) -> RunFigures:

@@ -60,9 +60,9 @@ def test_rows_have_errors_coverage_and_the_nearest_peer() -> None:
     assert near[1:5] == ("near", "5.1%", "–", "–")
 
 
-def test_the_answer_is_about_runs_that_nothing_was_fitted_to() -> None:
+def test_the_answer_is_about_runs_outside_the_fits() -> None:
     assert lead(facts()) == (
-        "Runs that no constant was fitted to (2 runs): errors TPOT 3.4%, TTFT 12.0%, E2E –. "
+        "Runs outside the fits (2 runs, 1 of them partly in-sample): errors TPOT 3.4%, TTFT 12.0%, E2E –. "
         "Intervals hold: TPOT 50.0%, TTFT 100%, E2E –."
     )
     assert lead(facts(not_fitted=figured(0))).startswith("1 run; constants were fitted to all")

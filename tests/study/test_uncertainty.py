@@ -76,7 +76,8 @@ def test_a_card_that_nobody_timed_is_known_less_well() -> None:
 
 
 def test_costs_that_were_fitted_to_runs_are_known_as_well_as_runs_that_were_left_out() -> None:
-    fitted = scenario(gpu="mi300x", engine="sglang").setups
+    pools = {"pools": [{"parallel": {"tensor": 8}}]}
+    fitted = scenario(gpu="mi300x", engine="sglang", model="deepseek-v3", cluster=pools).setups
     runs = fitted[0].calibration.runs  # type: ignore[union-attr]
     assert runs is not None
     residual, timed = residual_of(fitted), residual_of(scenario().setups)
@@ -88,6 +89,35 @@ def test_costs_that_were_fitted_to_runs_are_known_as_well_as_runs_that_were_left
     drawn = draws_of(one, 8, 0, residual)
     logs = np.log([each["tpot_s"] for _, each in drawn])
     assert logs.std() == pytest.approx(runs.spreads["tpot_s"], rel=0.15)
+
+
+@pytest.mark.parametrize("latency", ["tpot_s", "ttft_s", "e2e_s"])
+def test_where_nothing_was_fitted_errors_between_servers_are_added(
+    latency: str,
+) -> None:
+    """Variances add up; draws of all else stay the same to the bit, and those of servers are as many times as wide."""
+    (plain, wide) = (scenario(), scenario(model="qwen3-30b-a3b"))
+    between = uncertainty.server_errors().of(wide.setups)[latency]
+    assert between > 0.05
+    assert residual_of(plain.setups)[latency] == RESIDUAL_SD[latency]
+    total = residual_of(wide.setups)[latency]
+    assert total == pytest.approx((RESIDUAL_SD[latency] ** 2 + between**2) ** 0.5)
+    spread = spread_of(wide.setups)
+    before, after = draws_of(spread, 8, 3), draws_of(spread, 8, 3, residual_of(wide.setups))
+    assert [distortion for distortion, _ in before] == [distortion for distortion, _ in after]
+    narrow, broad = (np.log([factors[latency] for _, factors in draws]) for draws in (before, after))
+    np.testing.assert_allclose(broad, narrow * total / RESIDUAL_SD[latency])
+
+
+def test_the_prediction_of_a_run_is_as_wide_as_servers_differ() -> None:
+    dense, experts = (predicted(model=name, measure={"replays": 8}) for name in ("llama-3.1-8b", "qwen3-30b-a3b"))
+    ends = [result["latencies"]["tpot_s"]["mean"] for result in (dense, experts)]
+    widths = [np.log(high / low) / 2 for low, high in ends]
+    assert widths[1] > 1.895 * 0.95 * uncertainty.server_errors().of(scenario(model="qwen3-30b-a3b").setups)["tpot_s"]
+    assert widths[0] < widths[1] / 2
+    assert not any("prediction intervals" in note for note in dense["summary"]["notes"])
+    (note,) = (note for note in experts["summary"]["notes"] if "prediction intervals" in note)
+    assert note.endswith("no run of qwen3-30b-a3b, with experts, was fitted")
 
 
 def test_without_replays_there_is_no_prediction() -> None:

@@ -19,7 +19,7 @@ def league_facts(runs: Sequence[PublicRun], n_of: Mapping[DataSet, int], skipped
         by_set.setdefault(run.data_set, []).append(run)
     return {
         "confidence": CONFIDENCE,
-        "not_fitted": _figures(run for run in runs if run.data_set.knowledge.in_sample == "no"),
+        "not_fitted": _figures(run for run in runs if run.data_set.knowledge.in_sample != "yes"),
         "sets": [_set(data_set, mine, n_of[data_set]) for data_set, mine in sorted(by_set.items())],
         "peers": _peers(by_set),
         "skipped": list(skipped),
@@ -63,14 +63,14 @@ def _figures(runs: Iterable[PublicRun]) -> dict[str, Any]:
         pairs = [(run, run.predicted_s[name]) for run in all_runs if run.predicted_s and name in run.measured_s]
         signed = np.array([predicted_s / run.measured_s[name] - 1 for run, predicted_s in pairs])
         errors[name] = asdict(errors_of(signed)) if pairs else None
-        inside = [_is_inside(run, name) for run, _ in pairs if name in run.intervals_s]
+        inside = [_is_inside(run, name) for run, _ in pairs if name in run.spread.intervals_s]
         within_frac[name] = float(np.mean(inside)) if inside else None
     n_refused = sum(run.predicted_s is None for run in all_runs)
     return {"n_runs": len(all_runs), "n_refused": n_refused, "errors": errors, "within_frac": within_frac}
 
 
 def _is_inside(run: PublicRun, name: str) -> bool:
-    low_s, high_s = run.intervals_s[name]
+    low_s, high_s = run.spread.intervals_s[name]
     return low_s <= run.measured_s[name] <= high_s
 
 
@@ -89,7 +89,7 @@ def _latencies(run: PublicRun) -> dict[str, Any]:
         name: {
             "measured_s": run.measured_s[name],
             "predicted_s": run.predicted_s and run.predicted_s[name],
-            "interval_s": run.intervals_s.get(name),
+            "interval_s": run.spread.intervals_s.get(name),
         }
         for name in METRICS
         if name in run.measured_s

@@ -1,20 +1,35 @@
 """Public data sets: the runs of a folder, each predicted with a 90% prediction interval of its means."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.errors import CalibrationError, CatalogError, ScenarioError
-from simserve.scenario import Scenario
+from simserve.scenario import PoolSetup, Scenario
 from simserve.simulation import simulate
-from simserve.study.uncertainty import predict
+from simserve.study.processes import forked
+from simserve.study.uncertainty import draws_for
 from simserve.study.validate.public_knowledge import LOGS, Knowledge, knowledge_of
-from simserve.study.validate.server_logs import LogStage, ServerLog, predict_log, read_server_logs
+from simserve.study.validate.server_logs import (
+    LogStage,
+    PredictedSpread,
+    ServerLog,
+    predict_log,
+    read_server_logs,
+    spread_over,
+)
 from simserve.study.validate.serving import CAMPAIGNS, ServingRow, read_rows, scenario_of
-from simserve.study.validate.settings import Setting, is_table_of_settings, read_settings, scenario_of_setting
+from simserve.study.validate.settings import (
+    NOT_WARMED_UP,
+    Setting,
+    is_table_of_settings,
+    read_settings,
+    scenario_of_setting,
+)
 
 METRICS = ("tpot", "ttft", "e2e")
 
@@ -30,8 +45,11 @@ MOST_IN_FLIGHT = 256
 OF_DISAGGREGATED = 3
 """Requests per client of disaggregated settings, by default: ten, as measured, take minutes."""
 
+LONG_ANSWER = 1024
+"""Tokens of answers beyond which replays of ranks that wait for each other take minutes."""
+
 Means = Mapping[str, float]
-Intervals = Mapping[str, tuple[float, float]]
+Make = Callable[[], Scenario]
 Progress = Callable[[str], None]
 
 
@@ -62,7 +80,9 @@ class PublicRun:
     measured_s: Means
     predicted_s: Means | None
     """None where the simulator refuses it."""
-    intervals_s: Intervals
+    spread: PredictedSpread = field(default_factory=lambda: PredictedSpread({}, {}))
+    setups: tuple[PoolSetup, ...] = ()
+    """Pools of its server."""
     reason: str = ""
     """Why it is refused."""
 
@@ -76,23 +96,31 @@ class Case:
     predict: Callable[[], Sequence[PublicRun]]
 
 
-def read_public(folder: Path, requests_per_client: int | None = None) -> tuple[list[Case], list[str]]:
+def read_public(
+    folder: Path, requests_per_client: int | None = None, *, left_out: bool = False
+) -> tuple[list[Case], list[str]]:
     """Return the runs of a folder, and what was skipped. Raises CalibrationError for a folder without runs, or with a
-    table that cannot be read."""
+    table that cannot be read.
+
+    left_out: predict runs of a card that was fitted to serving runs with the kernels as they were before that fit, and
+    skip what takes minutes.
+    """
     cases: list[Case] = []
     skipped = [f"{name} is not there" for name in FILES if not (folder / name).is_file()]
     for path in sorted((folder / "serving").glob("*.csv")):
         if is_table_of_settings(path):
             settings, n_odd = read_settings(path)
             small = [each for each in settings if each.concurrency <= MOST_IN_FLIGHT]
-            cases += [_of_setting(path.name, each, requests_per_client) for each in small]
+            quick = [each for each in small if not left_out or _is_quick(each)]
+            cases += [_of_setting(path.name, each, requests_per_client, left_out=left_out) for each in quick]
             n_by_reason = {
                 "workers, TP and EP do not give the GPUs": n_odd,
                 f"more than {MOST_IN_FLIGHT} requests in flight": len(settings) - len(small),
+                "long answers of ranks that wait for each other": len(small) - len(quick),
             }
             skipped += [f"{n} of serving/{path.name}: {reason}" for reason, n in n_by_reason.items() if n]
         else:
-            cases += _of_rows(path.name, read_rows(path), requests_per_client)
+            cases += _of_rows(path.name, read_rows(path), requests_per_client, left_out=left_out)
     logs, missing = read_server_logs(folder / LOGS)
     cases += [_of_log(log) for log in logs]
     if not cases:
@@ -120,7 +148,9 @@ def predict_public(cases: Sequence[Case], progress: Progress | None = None) -> l
     return runs
 
 
-def _of_rows(file: str, rows: Sequence[ServingRow], requests_per_client: int | None) -> Iterator[Case]:
+def _of_rows(
+    file: str, rows: Sequence[ServingRow], requests_per_client: int | None, *, left_out: bool
+) -> Iterator[Case]:
     sets = [DataSet(file, row.engine, row.gpu, f"{row.model} {row.weight_dtype}") for row in rows]
     lengths: dict[DataSet, set[int]] = {}
     for data_set, row in zip(sets, rows, strict=True):
@@ -131,49 +161,65 @@ def _of_rows(file: str, rows: Sequence[ServingRow], requests_per_client: int | N
         campaign = replace(campaign, requests_per_client=n_requests)
         make, cold_s = partial(scenario_of, row, campaign), campaign.cold_share_s(row.engine, row.model)
         measured_s = {"tpot": row.tpot_s, "ttft": row.ttft_s}
-        yield _case(data_set, row.engine_version, f"{row.label} on {row.gpu}", measured_s, make, cold_s)
+        label = f"{row.label} on {row.gpu}"
+        yield _case(data_set, row.engine_version, label, measured_s, make, cold_s, left_out=left_out)
 
 
-def _of_setting(file: str, setting: Setting, requests_per_client: int | None) -> Case:
+def _of_setting(file: str, setting: Setting, requests_per_client: int | None, *, left_out: bool) -> Case:
     roles = " disaggregated" if len(setting.sides) > 1 else ""
     data_set = DataSet(file, setting.engine, setting.gpu, f"{setting.model} {setting.weight_dtype}{roles}")
     measured_s = {name: setting.measured_s[name] for name in METRICS}
-    usual = OF_DISAGGREGATED if roles else CAMPAIGNS["inferencemax"].requests_per_client
-    n_requests = requests_per_client or usual
+    campaign = CAMPAIGNS["inferencemax"]
+    n_requests = requests_per_client or (OF_DISAGGREGATED if roles else campaign.requests_per_client)
     make = partial(scenario_of_setting, setting, n_requests)
-    return _case(data_set, setting.version, setting.label, measured_s, make)
+    is_cold = setting.model in NOT_WARMED_UP  # and spread over ten requests, however many are replayed
+    cold_s = campaign.cold_share_s(setting.engine, setting.model) if is_cold else 0.0
+    return _case(data_set, setting.version, setting.label, measured_s, make, cold_s, left_out=left_out)
+
+
+def _is_quick(setting: Setting) -> bool:
+    return setting.osl <= LONG_ANSWER or not any("data" in side.parallel for side in setting.sides)
 
 
 def _case(
-    data_set: DataSet,
-    version: str,
-    label: str,
-    measured_s: Means,
-    make: Callable[[], Scenario],
-    cold_s: float = 0.0,
+    data_set: DataSet, version: str, label: str, measured_s: Means, make: Make, cold_s: float, *, left_out: bool
 ) -> Case:
     def run() -> list[PublicRun]:
         try:
-            scenario = make()
+            scenario = _before_fit(make()) if left_out else make()
         except (ScenarioError, CatalogError) as error:
-            problems = getattr(error, "problems", (error,))
-            return [PublicRun(data_set, version, label, measured_s, None, {}, "; ".join(map(str, problems)))]
-        return [PublicRun(data_set, version, label, measured_s, *_predicted(scenario, cold_s))]
+            reason = "; ".join(map(str, getattr(error, "problems", (error,))))
+            return [PublicRun(data_set, version, label, measured_s, None, reason=reason)]
+        return [PublicRun(data_set, version, label, measured_s, *_predicted(scenario, cold_s), scenario.setups)]
 
     return Case(data_set, label, run)
 
 
-def _predicted(scenario: Scenario, cold_s: float) -> tuple[Means, Intervals]:
-    """Return mean latencies of a run with their prediction intervals; a cold start adds cold_s to TTFT and E2E."""
-    results = simulate(scenario)
-    predict(scenario, results)
-    requests, latencies = results.columns["requests"], results.summary["prediction"]["latencies"]
-    intervals = {name: latencies[f"{name}_s"]["mean"] for name in METRICS if f"{name}_s" in latencies}
+def _before_fit(scenario: Scenario) -> Scenario:
+    """Return the scenario with a card that was fitted to serving runs as it was before: scaled by the data sheet."""
+    data = scenario.to_dict()
+    for pool, setup in zip(data["cluster"]["pools"], scenario.setups, strict=True):
+        if setup.calibration is not None and setup.calibration.runs is not None:
+            name = setup.calibration.runs.kernels_of
+            pool["calibration"] = {"file": name, "sha256": read_calibration(calibration_path(name)).sha256}
+    return Scenario.from_dict(data)
+
+
+def _predicted(scenario: Scenario, cold_s: float) -> tuple[Means, PredictedSpread]:
+    """Return mean latencies of a run and how far they may be off; a cold start adds cold_s to TTFT and E2E."""
+    draws = draws_for(scenario)
     added_s = {"tpot": 0.0, "ttft": cold_s, "e2e": cold_s}
-    means = {name: float(np.nanmean(requests[f"{name}_s"])) + added_s[name] for name in METRICS}
-    return means, {
-        name: (ends[0] + added_s[name], ends[1] + added_s[name]) for name, ends in intervals.items() if ends is not None
-    }
+
+    def means(place: int) -> Means:
+        """Return the means with the costs and a load of a draw, or of the run itself at the last place."""
+        seed, distortion = (0, None) if place == len(draws) else (place + 1, draws[place][0])
+        again = scenario.model_copy(update={"seed": scenario.seed + seed})
+        requests = simulate(again, distortion=distortion).columns["requests"]
+        return {name: float(np.nanmean(requests[f"{name}_s"])) + added_s[name] for name in METRICS}
+
+    with forked(means, len(draws) + 1) as answers:
+        *others, predicted = (each for _, each in sorted(answers))
+    return predicted, spread_over(predicted, others, draws)
 
 
 def _of_log(log: ServerLog) -> Case:
@@ -187,5 +233,6 @@ def _of_log(log: ServerLog) -> Case:
 
 
 def _of_stage(data_set: DataSet, log: ServerLog, stage: LogStage) -> PublicRun:
-    version, label = log.scenario.setups[0].engine.version, f"{log.name}, {stage.label}"
-    return PublicRun(data_set, version, label, stage.measured_s, stage.predicted_s, stage.intervals_s)
+    setups, label = log.scenario.setups, f"{log.name}, {stage.label}"
+    version = setups[0].engine.version
+    return PublicRun(data_set, version, label, stage.measured_s, stage.predicted_s, stage.spread, setups)

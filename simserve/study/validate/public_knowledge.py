@@ -68,6 +68,8 @@ BLIS = "comparison published with BLIS (github.com/inference-sim/inference-sim)"
 KNOWLEDGE = (
     Knowledge("inferencex.csv", "sglang", "mi300x", in_sample="yes", why=OF_CARD),
     Knowledge("inferencex.csv", "sglang", "mi355x", in_sample="yes", why=OF_CARD),
+    Knowledge("inferencex.csv", "sglang", model="deepseek-v3", in_sample="partly", why=COLD),
+    Knowledge("inferencex.csv", "trtllm", model="deepseek-v3", in_sample="partly", why=COLD),
     Knowledge(
         "h100_serving.csv",
         "vllm",

@@ -1,6 +1,6 @@
 """Logs of servers with their settings in a `runs.json`, replayed stage by stage with prediction intervals."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from simserve.errors import CalibrationError, ScenarioError
 from simserve.input_files import read_json
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
+from simserve.study.capacity_probe import Draw
 from simserve.study.processes import forked
 from simserve.study.uncertainty import draws_for, prediction_interval
 from simserve.study.validate.log_errors import ReplayedLog, replay_log
@@ -44,13 +45,23 @@ class ServerLog:
 
 
 @dataclass(frozen=True)
+class PredictedSpread:
+    """How far mean latencies may be off, by METRICS."""
+
+    intervals_s: Mapping[str, tuple[float, float]]
+    """90% prediction intervals."""
+    costs_sd: Mapping[str, float]
+    """Standard deviations of their logarithms over draws of costs and loads, without errors of servers."""
+
+
+@dataclass(frozen=True)
 class LogStage:
     """Mean latencies of the requests of one stage, in seconds by METRICS."""
 
     label: str
     measured_s: Mapping[str, float]
     predicted_s: Mapping[str, float]
-    intervals_s: Mapping[str, tuple[float, float]]
+    spread: PredictedSpread
 
 
 def read_server_logs(folder: Path) -> tuple[list[ServerLog], list[str]]:
@@ -138,20 +149,33 @@ def predict_log(log: ServerLog) -> list[LogStage]:
     metrics = {name: column for name, column in METRICS.items() if column in replayed.metrics}
 
     def perturbed(place: int) -> list[dict[str, float]]:
-        distortion, residual = draws[place]
-        results = simulate(log.scenario, load=Load(read.trace, read.concurrency), distortion=distortion)
+        results = simulate(log.scenario, load=Load(read.trace, read.concurrency), distortion=draws[place][0])
         again = ReplayedLog(read, log.scenario, results)
-        return [{name: residual[of] * _mean(again, of, rows) for name, of in metrics.items()} for rows in places]
+        return [{name: _mean(again, of, rows) for name, of in metrics.items()} for rows in places]
 
     with forked(perturbed, len(draws)) as answers:
         others = [means for _, means in sorted(answers)]
     stages = []
     for place, rows in enumerate(places):
         predicted = {name: _mean(replayed, of, rows) for name, of in metrics.items()}
-        ends = {name: prediction_interval(predicted[name], [each[place][name] for each in others]) for name in metrics}
-        intervals = {name: (each[0], each[1]) for name, each in ends.items() if each is not None}
-        stages.append(LogStage(_label(read, rows), _measured(replayed, metrics, rows), predicted, intervals))
+        spread = spread_over(predicted, [each[place] for each in others], draws)
+        stages.append(LogStage(_label(read, rows), _measured(replayed, metrics, rows), predicted, spread))
     return stages
+
+
+def spread_over(
+    predicted_s: Mapping[str, float], others: Sequence[Mapping[str, float]], draws: Sequence[Draw]
+) -> PredictedSpread:
+    """Return how far means may be off, from those with the costs of each draw."""
+    intervals, costs_sd = {}, {}
+    for name, value in predicted_s.items():
+        values = [each[name] for each in others]
+        residual = [factors[METRICS[name]] for _, factors in draws]
+        ends = prediction_interval(value, [mean * off for mean, off in zip(values, residual, strict=True)])
+        if ends is not None:
+            intervals[name] = (ends[0], ends[1])
+            costs_sd[name] = float(np.log(values).std(ddof=1))
+    return PredictedSpread(intervals, costs_sd)
 
 
 def _rows(replayed: ReplayedLog, start_s: float, end_s: float) -> Flags:

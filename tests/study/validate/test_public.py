@@ -14,6 +14,7 @@ from simserve.scenario import Scenario
 from simserve.study.validate.league import league_facts
 from simserve.study.validate.public import Case, DataSet, PublicRun, predict_public, read_public, spread_out
 from simserve.study.validate.public_knowledge import KNOWLEDGE, LOGS, knowledge_of
+from simserve.study.validate.server_logs import PredictedSpread
 from tests.study.validate.test_settings import ROW
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,8 +86,8 @@ def run(measured_s: float, predicted_s: float | None, data_set: DataSet, ends: t
         "a run",
         {"tpot": measured_s},
         None if predicted_s is None else {"tpot": predicted_s, "ttft": 1.0, "e2e": 1.0},
-        {"tpot": ends},
-        "" if predicted_s else "too large",
+        PredictedSpread({"tpot": ends}, {"tpot": 0.05}),
+        reason="" if predicted_s else "too large",
     )
 
 
@@ -100,7 +101,7 @@ def test_a_simulated_log_has_no_error_in_any_stage_and_is_inside_its_intervals(t
     assert (first.label, second.label) == ("a-log, 60 requests from 0 s on", "a-log, 60 requests from 10 s on")
     for stage in (first, second):
         assert stage.predicted_s == pytest.approx(stage.measured_s, rel=1e-6)
-        for name, (low_s, high_s) in stage.intervals_s.items():
+        for name, (low_s, high_s) in stage.spread.intervals_s.items():
             assert low_s < stage.measured_s[name] < high_s
     assert first.measured_s["ttft"] != second.measured_s["ttft"]
 
@@ -132,7 +133,8 @@ def test_cold_starts_are_part_of_ttft_and_its_interval(tmp_path: Path) -> None:
     for result, least_s in ((cold, 0.3), (warm, 0.0)):
         assert result.predicted_s is not None
         assert least_s < result.predicted_s["ttft"] < least_s + 0.2
-        assert result.intervals_s["ttft"][0] < result.predicted_s["ttft"] < result.intervals_s["ttft"][1]
+        low_s, high_s = result.spread.intervals_s["ttft"]
+        assert low_s < result.predicted_s["ttft"] < high_s
 
 
 def test_settings_of_many_clients_and_those_that_contradict_themselves_are_skipped(tmp_path: Path) -> None:
