@@ -98,9 +98,9 @@ def calibrate(
         time_card(gpu, measure, models, minutes, [option for option, value in (fitting | files).items() if value])
         return
     if public is not None:
-        apart = {"GPU": gpu, "--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
+        basic = {"GPU": gpu, "--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
         more = {"--serving-runs": serving_runs, "--logs": logs, "--scenario": scenario, "--models": models}
-        refused = [option for option, value in (*apart.items(), *more.items()) if value]
+        refused = [option for option, value in (*basic.items(), *more.items()) if value]
         _fit_server_errors(public, most, refused, out or FOLDER, as_json)
         return
     if most is not None:

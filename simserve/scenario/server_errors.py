@@ -60,7 +60,7 @@ class ServerErrors:
 
     fitted: tuple[FittedServers, ...]
     sds: Mapping[str, Mapping[str, float]]
-    """By METRICS, then by fact: standard deviations of log ratios, whose squares add up."""
+    """Standard deviations of log ratios by METRICS, then by fact; their squares add up."""
 
     @property
     def ttft_engines(self) -> frozenset[str]:

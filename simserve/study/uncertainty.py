@@ -80,7 +80,7 @@ METRIC_OF: Mapping[str, str] = {
     "itl_s": "tpot_s",
     "e2e_s": "e2e_s",
 }
-"""The latency whose errors on servers stand for those of each."""
+"""The latency with the errors on servers that stand for those of each."""
 
 RESIDUAL_SD: Mapping[str, float] = {key: WITHIN_SD[metric] for key, metric in METRIC_OF.items()}
 """Spread of the log ratio of predicted to measured, for servers like the fitted ones."""

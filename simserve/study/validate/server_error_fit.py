@@ -2,8 +2,8 @@
 
 A group is the runs of an engine, model, card and split. The variance of its log ratios, measured over predicted, is
 that of perturbed costs, that of servers like the fitted ones, and one part for each fact that is true of it. The parts
-are those of highest likelihood, each group counting once. Each group is then held against intervals whose parts were
-estimated without it.
+are those of highest likelihood, each group counting once. Each group is then held against intervals with parts that
+were estimated without it.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class Observed:
     group: tuple[str, ...]
     facts: frozenset[str]
     log_ratio: float
-    """Of measured over predicted."""
+    """Logarithm of measured over predicted."""
     costs_sd: float
 
 
@@ -55,11 +55,11 @@ class SpreadFit:
     n_runs: int
     n_groups: int
     sd: Mapping[str, float]
-    """By fact."""
+    """Standard deviations by fact."""
     held_frac: float
     """Share of runs, each predicted without its group."""
     held_of_groups_frac: float
-    """The same, with each group counting once."""
+    """Share of runs with each group counting once."""
     held_before_frac: float
     """Share of runs in intervals without these parts."""
 

@@ -62,7 +62,7 @@ throughput per GPU is wrong by as much as E2E."""
 
 
 NOT_WARMED_UP = frozenset({"deepseek-v3"})
-"""Models whose servers began cold: means of TTFT exceed medians by a second over the requests per client. Those of
+"""Models of servers that began cold: means of TTFT exceed medians by a second over the requests per client. Those of
 gpt-oss do not."""
 
 
