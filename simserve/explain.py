@@ -269,14 +269,17 @@ def _host_tier(setup: PoolSetup) -> dict[str, Any]:
 
 
 def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
-    """Return the parts of one GPU's memory, in the order an engine takes them, and the unused rest."""
+    """Return the parts of one GPU's memory, in the order an engine takes them, the rest of its share, and what it keeps
+    free outside it."""
     taken = {
         "weights": ledger.weights_bytes,
         "activations": ledger.activations_bytes,
         "reserve": ledger.reserve_bytes,
         "kv": ledger.kv_bytes,
     }
-    return {**taken, "unused": ledger.total_bytes - sum(taken.values()), "total": ledger.total_bytes}
+    unused = max(0.0, ledger.usable_bytes - sum(taken.values()))
+    kept_free = ledger.total_bytes - sum(taken.values()) - unused
+    return {**taken, "unused": unused, "kept free": kept_free, "total": ledger.total_bytes}
 
 
 def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:

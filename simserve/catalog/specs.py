@@ -436,8 +436,9 @@ class EngineSpec:
     """The oldest version in the catalog: host constants are fitted to its servers, and later ones change some."""
     scheduler: Mapping[str, Any]
     """The engine's default policy, `{kind: ..., its arguments...}`."""
-    scheduler_by_gpu_bytes: Mapping[str, Any]
-    """`{at_least_bytes: ..., arguments: {...}, except: [gpu names]}`: different arguments for large GPUs."""
+    scheduler_by_gpu_bytes: Sequence[Mapping[str, Any]]
+    """Different arguments for larger GPUs, smallest first: `{at_least_bytes: ..., arguments: {...}, except: [gpu
+    names]}`."""
     compute_efficiency: float
     memory_efficiency: float
     launch_s: float
@@ -455,7 +456,6 @@ class EngineSpec:
     """Front end: time from the end of a step until the client has its token."""
     async_scheduling: bool
     """Whether a step is planned while the one before it runs."""
-    gpu_memory_utilization: float
     block_size: int
     reserve_bytes: float
     """Memory of libraries within the budget, per GPU."""
@@ -469,8 +469,12 @@ class EngineSpec:
     """Whether this peak has logits of all slots; false: of few prompts that fill a step."""
     keeps_workspace: bool = False
     """Whether the buffers of experts stay allocated while it samples."""
-    shares_free: bool = False
-    """Whether the KV cache gets its share of what weights and activations leave, not the rest of a share."""
+    gpu_memory_utilization: float | None = None
+    """Share of memory that it takes; None: what `kept_free_mib` leaves."""
+    share_of: Literal["total", "before_weights", "after_weights"] = "total"
+    """What it takes that share of: all memory; what is free before it loads weights; what is left for the KV cache."""
+    kept_free_mib: Mapping[str, Any] | None = None
+    """Memory that stays free where no share is given (`cost.kept_free`)."""
     prefix_caching: bool = False
     """Whether KV blocks of shared prefixes are reused."""
     decode_prefix_caching: bool = False

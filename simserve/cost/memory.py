@@ -142,7 +142,7 @@ def ledger(
         buffers = buffer_bytes if engine.profiles_activations else 0.0
         reserve = reserve_bytes(gpu, engine, tensor * data) + buffers
         held = weights + activations + reserve
-        usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
+        usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
         n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
         block_bytes = layout.stage_bytes(n_in_parts)
         left = usable - held
@@ -256,10 +256,11 @@ def reserve_bytes(gpu: GpuSpec, engine: EngineSpec, n_gpus: int) -> float:
     return engine.reserve_bytes + share * engine.group_reserve_bytes
 
 
-def _usable_bytes(gpu: GpuSpec, engine: EngineSpec, share: float, held_bytes: float) -> float:
-    """Return a share of the memory that CUDA sees, or the held bytes and a share of the rest."""
-    total = gpu.hbm_bytes - DRIVER_BYTES
-    return held_bytes + share * (total - held_bytes) if engine.shares_free else share * total
+def _usable_bytes(gpu: GpuSpec, engine: EngineSpec, share: float, taken: tuple[float, float]) -> float:
+    """Return a share of the memory that CUDA sees, or what is taken and a share of the rest: `taken` are the bytes
+    before weights are loaded, and before the KV cache."""
+    first = {"total": 0.0, "before_weights": taken[0], "after_weights": taken[1]}[engine.share_of]
+    return first + share * (gpu.hbm_bytes - DRIVER_BYTES - first)
 
 
 def _stored_expert_weights(shard: Shard) -> int:

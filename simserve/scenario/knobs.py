@@ -48,9 +48,9 @@ def resolve_scheduler(
 def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> dict[str, Any]:
     """Return the engine's default policy with its arguments for this GPU; large GPUs have their own."""
     own = dict(engine.scheduler)
-    rule = engine.scheduler_by_gpu_bytes
-    if gpu is not None and rule and gpu.hbm_bytes >= rule["at_least_bytes"] and gpu.name not in rule.get("except", ()):
-        own |= rule["arguments"]
+    for rule in engine.scheduler_by_gpu_bytes:
+        if gpu is not None and gpu.hbm_bytes >= rule["at_least_bytes"] and gpu.name not in rule.get("except", ()):
+            own |= rule["arguments"]
     return own
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.kept_free import kept_free_mib
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.cards import load_gpu
@@ -14,10 +15,11 @@ from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, check_rate, fit_memory
 from simserve.scenario.servers import ClusterSection, Engine, Pool
-from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine, with_links
+from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine, memory_share_of, server_of, with_links
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.schedulers.base import Scheduler
+from simserve.units import GIB, MIB
 
 
 def resolve_cluster(draft: Draft) -> ClusterSection:
@@ -51,7 +53,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     if engine is not None:
         scheduler, update["scheduler"] = resolve_scheduler(draft, pool, at, (engine, gpu))
         for key in ("gpu_memory_utilization", "block_size"):
-            if getattr(pool, key) is None:
+            if getattr(pool, key) is None and getattr(engine, key) is not None:
                 update[key] = getattr(engine, key)
                 draft.origins[*at, key] = f"engine {engine.name}"
         update["enable_prefix_caching"] = _resolve_caching(draft, pool, at, (engine, scheduler), model)
@@ -71,7 +73,19 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))
     pool = fit_memory(draft, pool, at, (machine, scheduler))
     check_draft_length(draft, pool, at)
-    return pool
+    return _by_own_rule(draft, pool, at, (machine, scheduler))
+
+
+def _by_own_rule(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]) -> Pool:
+    """Fill in the share of memory that the engine computes from what is to stay free."""
+    machine, scheduler = runs
+    here = (*at, "gpu_memory_utilization")
+    if pool.gpu_memory_utilization is not None or draft.problems.touch(here, (*at, "parallel"), (*at, "scheduler")):
+        return pool
+    kept_gib = kept_free_mib(machine.engine, machine.gpu, server_of(pool, machine, scheduler)) * MIB / GIB
+    draft.origins[here] = f"engine {machine.engine.name}, its own rule: {kept_gib:.1f} GiB stay free"
+    share = memory_share_of(pool, machine, scheduler)
+    return pool.model_copy(update={"gpu_memory_utilization": share})
 
 
 def _check_moe_backend(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:

@@ -10,6 +10,7 @@ from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.comm import ExchangeKernels, NodeLink
 from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.kept_free import ServerKnobs, memory_share
 from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost, exchange_of
@@ -268,7 +269,7 @@ def memory_of(
         weight_dtype=weight_dtype_of(scenario, pool),
         kv_dtype=scenario.kv_dtype,
         tensor=parallel.tensor,
-        gpu_memory_utilization=pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization,
+        gpu_memory_utilization=memory_share_of(pool, machine, scheduler, **what_if),
         block_size=pool.block_size or machine.engine.block_size,
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
         max_num_seqs=sampled_rows(scheduler, machine.engine),
@@ -282,6 +283,29 @@ def memory_of(
         max_model_len=pool.max_model_len,
         n_states=1 if speculation is None else 1 + speculation.n_proposed,
         keeps_states=bool(pool.enable_prefix_caching),
+    )
+
+
+def memory_share_of(pool: "Pool", machine: Machine, scheduler: Scheduler | None, **what_if: int) -> float:
+    """Return the share of memory that an engine takes: the given one, its constant, or that of its own rule."""
+    given = pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization
+    if given is not None:
+        return given
+    return memory_share(machine.engine, machine.gpu, server_of(pool, machine, scheduler, **what_if))
+
+
+def server_of(pool: "Pool", machine: Machine, scheduler: Scheduler | None, **what_if: int) -> ServerKnobs:
+    """Return what an engine's rule for free memory depends on."""
+    parallel = pool.parallel.model_copy(update=what_if)
+    n_ranks = n_sharing(machine.model, parallel.data)
+    is_alone = pool.role == "both" and n_ranks == parallel.pipeline == 1 and pool.host_tier is None
+    return ServerKnobs(
+        step_tokens=step_tokens(scheduler, machine.engine),
+        n_gpus=parallel.tensor * parallel.pipeline * n_ranks,
+        n_ranks=n_ranks,
+        drafts=None if pool.speculation is None else pool.speculation.kind,
+        has_latent=machine.model.mla is not None,
+        captures_prompts=is_alone,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from simserve import catalog
+from simserve.scenario.knobs import engine_arguments
 
 GPUS, MODELS, ENGINES = (catalog.names(kind) for kind in ("gpus", "models", "engines"))
 
@@ -64,7 +65,7 @@ def test_the_rtx_pro_6000_is_the_server_edition_in_all_its_numbers() -> None:
 def test_every_number_of_an_engine_has_a_source(name: str) -> None:
     engine = catalog.load_engine(name)
     facts = {field.name for field in fields(engine)} - {"name", "version", "constants_of", "fitted_to", "sources"}
-    assert engine.sources.keys() == {key for key in facts if getattr(engine, key) not in ({}, (), None)}
+    assert engine.sources.keys() == {key for key in facts if getattr(engine, key) not in ([], (), None)}
     assert all(engine.sources.values())
 
 
@@ -88,6 +89,7 @@ def test_what_looks_like_a_number_is_one(kind: str) -> None:
                 "source",
                 "kernels_like",
                 "link_topology",
+                "share_of",
                 "default",
                 "version",
                 "weight_dtype",
@@ -191,7 +193,7 @@ def test_the_ideal_engine_adds_nothing_to_the_data_sheet() -> None:
 
 
 def test_vllm_gives_big_cards_that_are_no_a100_a_larger_budget() -> None:
-    rule = catalog.load_engine("vllm").scheduler_by_gpu_bytes
+    (rule,) = catalog.load_engine("vllm").scheduler_by_gpu_bytes
     assert rule["at_least_bytes"] == 70 * 2**30
     assert rule["except"] == [name for name in GPUS if name.startswith("a100")]
     assert rule["arguments"] == {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
@@ -200,10 +202,12 @@ def test_vllm_gives_big_cards_that_are_no_a100_a_larger_budget() -> None:
     assert big == hopper | blackwell | {"gb200", "gb300", "rtx-pro-6000", "mi300x", "mi325x", "mi355x"}
 
 
-def test_sglang_gives_cards_of_60_gib_or_more_a_larger_chunk() -> None:
+def test_sglang_gives_larger_cards_larger_chunks() -> None:
     sglang = catalog.load_engine("sglang")
-    assert sglang.scheduler == {"kind": "sglang", "chunked_prefill_size": 4096}
-    rule = {"at_least_bytes": 60 * 2**30, "arguments": {"chunked_prefill_size": 8192}}
-    assert sglang.scheduler_by_gpu_bytes == rule
-    small = {name for name in GPUS if catalog.load_gpu(name).hbm_bytes < 60 * 2**30}
-    assert small == {"a100-sxm-40gb", "a10", "l4", "l40s", "rtx-4090", "tpu-v6e"}
+    of_card = {name: engine_arguments(sglang, catalog.load_gpu(name))["chunked_prefill_size"] for name in GPUS}
+    small, medium = {"a10", "l4", "rtx-4090", "tpu-v6e"}, {"a100-sxm-40gb", "l40s"}
+    huge = {"b200-sxm", "b300-sxm", "gb200", "gb300", "mi300x", "mi325x", "mi355x"}
+    assert {name for name, n_tokens in of_card.items() if n_tokens == 2048} == small
+    assert {name for name, n_tokens in of_card.items() if n_tokens == 4096} == medium
+    assert {name for name, n_tokens in of_card.items() if n_tokens == 16384} == huge
+    assert {of_card[name] for name in set(GPUS) - small - medium - huge} == {8192}

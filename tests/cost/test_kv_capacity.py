@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from simserve import catalog
+from simserve.cost.kept_free import ServerKnobs, memory_share
 from simserve.cost.memory import MemoryLedger, ledger
 from simserve.units import GIB
 
@@ -91,6 +92,7 @@ LOGS = [
         {**FP8_235B, "tensor": 4, "gpu_memory_utilization": 0.93, "block_size": 1},
         engine="sglang",
         version="0.5",
+        tolerance=0.005,
     ),
     Log(
         "notes on Qwen3-32B over two cards, 40.47 of 95.0 GiB of each: vLLM after 0.29 by its line numbers, TP 2",
@@ -114,6 +116,33 @@ LOGS = [
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.gpu}-{log.kv_tokens}")
 def test_the_kv_cache_holds_as_many_tokens_as_the_server_said(log: Log) -> None:
     assert log.ours().kv_tokens == pytest.approx(log.kv_tokens, rel=log.tolerance)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "knobs", "share"),
+    [
+        ("h100-sxm", "0.5.8", ServerKnobs(8192, 1), 0.835),  # start-up logs of CI
+        ("h200-sxm", "0.5.8", ServerKnobs(8192, 1), 0.907),  # start-up logs of CI
+        ("h200-sxm", "0.5.8", ServerKnobs(8192, 8, has_latent=True), 0.897),  # notes on DeepSeek-V3.2, TP 8
+        # by hand: MiB of kept memory over those of the card
+        ("h100-sxm", "0.5.1", ServerKnobs(8192, 2), 1 - (9728 + 2 * 512) / 81559),
+        ("h100-sxm", "0.5.1", ServerKnobs(8192, 8, n_ranks=8), 1 - (9728 + 8 * 512 + 4096) / 81559),
+        ("h100-sxm", "0.5.8", ServerKnobs(2048, 1), 1 - 10240 / 81559),  # the least
+        ("h200-sxm", "0.5.8", ServerKnobs(8192, 2, drafts="eagle"), 1 - (13568 + 2048) / 143771),
+        ("h200-sxm", "0.5.8", ServerKnobs(8192, 8, 8), 1 - (14848 + 512 * 8 * 4.5) / 143771),
+        ("h200-sxm", "0.5.8", ServerKnobs(8192, 2, 2), 1 - (13568 + 256 * 2 * 3) / 143771),
+        ("h200-sxm", "0.5.12", ServerKnobs(8192, 1), 1 - (13440 + 57 * 8) / 143771),
+        ("h200-sxm", "0.5.12", ServerKnobs(8192, 1, has_latent=True), 1 - (13440 + 1536) / 143771),
+        ("h200-sxm", "0.5.12", ServerKnobs(8192, 1, captures_prompts=False), 1 - 13440 / 143771),
+        ("mi300x", "0.5.12", ServerKnobs(16384, 1), 1 - (512 + 24576 + 1024 + 128) / 196592),
+        ("l4", "0.5.12", ServerKnobs(2048, 1, captures_prompts=False), 1 - (512 + 3072 + 48 + 128) / 23034),
+    ],
+)
+def test_sglang_keeps_as_much_memory_free_as_its_rule_says(
+    gpu: str, version: str, knobs: ServerKnobs, share: float
+) -> None:
+    engine = catalog.load_engine("sglang", version=version)
+    assert memory_share(engine, catalog.load_gpu(gpu), knobs) == round(share, 3)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_small_cards_and_exceptions_keep_the_engines_first_knobs(load: Load) -> 
     big = load().setups[0].gpu
     small = _like(big, name="small", hbm_bytes=50e9)
     assert engine_arguments(engine, small)["max_num_batched_tokens"] == 2048
-    excepted = _like(big, name=engine.scheduler_by_gpu_bytes["except"][0], hbm_bytes=big.hbm_bytes)
+    excepted = _like(big, name=engine.scheduler_by_gpu_bytes[0]["except"][0], hbm_bytes=big.hbm_bytes)
     assert engine_arguments(engine, excepted)["max_num_seqs"] == 256
 
 

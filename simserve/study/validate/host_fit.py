@@ -26,6 +26,9 @@ DOOR = {
 }
 """(start, least, most) of the front end's times, fitted to TTFT."""
 
+HOST = (*STEP, *DOOR, "async_scheduling", "exposed_step_s", "async_excludes", "pads_to_graphs", "eager_kernel_s")
+"""What an engine's version says of its host."""
+
 ROUNDS = 2
 """Alternations of both fits, which hardly affect each other."""
 
@@ -56,7 +59,7 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[
     if no run is left, and for runs of other versions than those that the catalog's host constants are of.
     """
     base = catalog.load_engine(rows[0].engine).fitted_to
-    others = {row.engine_version or "runs without a version" for row in rows if version_of(row) != base}
+    others = {row.engine_version or "runs without a version" for row in rows if _has_other_host(row, base)}
     if others:
         rule = f"host constants are fitted to runs of {rows[0].engine} {base}, got {', '.join(sorted(others))}"
         raise CalibrationError(f"{rule}; leave these runs out")
@@ -80,9 +83,10 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[
     )
 
 
-def version_of(row: ServingRow) -> str:
-    """Return the version of the catalog that a run's constants are of."""
-    return catalog.load_engine(row.engine, version=row.engine_version or None).constants_of
+def _has_other_host(row: ServingRow, base: str) -> bool:
+    """Tell whether the host is known to work in another way in a run's version than in the catalog's first."""
+    first, own = (catalog.load_engine(row.engine, version=version) for version in (base, row.engine_version or None))
+    return any(getattr(own, name) != getattr(first, name) for name in HOST)
 
 
 def at_bound(name: str, value: float) -> bool:

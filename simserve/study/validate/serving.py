@@ -131,8 +131,10 @@ CAMPAIGNS = {
     "aiconfigurator": Campaign(
         name="aiconfigurator",
         source="NVIDIA aiconfigurator: genai-perf with 10 requests per client and fixed lengths after a warm-up "
-        "(eval/benchmarks/genai_perf_runner.py); max_num_tokens = batch + isl + 1500 (generator/rule_plugin/benchmark)",
+        "(eval/benchmarks/genai_perf_runner.py); max_num_tokens = batch + isl + 1500 (generator/rule_plugin/"
+        "benchmark). Runs of Qwen3-32B that wait for KV tell SGLang's mem_fraction_static: 0.8",
         budgets={"vllm": Budget(spare=1500), "trtllm": Budget(spare=1500)},
+        memory_fracs={"sglang qwen3-32b": 0.8},
         kv_as_weights=frozenset({"trtllm"}),
     ),
     "inferencemax": Campaign(

@@ -20,7 +20,7 @@ from simserve.workload.load import Load, offered_load
 from simserve.workload.readers.base import items
 from simserve.workload.trace import Prefixes, Trace
 
-LOGS = Path(__file__).resolve().parents[3] / "shared" / "data" / "logs"
+LOGS = Path(__file__).resolve().parents[4] / "shared" / "data" / "logs"
 
 SERVER = "schema: simserve/1\nname: server\nmodel: llama-3.1-8b\ngpu: h100-sxm\nengine: vllm\n"
 LOAD = """

@@ -17,11 +17,12 @@ from simserve.study.validate.serving import (
     replay,
     scenario_of,
 )
+from simserve.study.validate.settings import is_table_of_settings, read_settings, scenario_of_setting
 from simserve.study.validate.validate import by, errors, validate, worst
 
 AIC = CAMPAIGNS["aiconfigurator"]
 HEAD = "engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft_ms_mean,tpot_ms_mean\n"
-ROWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "serving" / "h100_serving.csv"
+ROWS = Path(__file__).resolve().parents[4] / "shared" / "data" / "serving" / "h100_serving.csv"
 
 
 def row(**changes: Any) -> ServingRow:
@@ -235,3 +236,19 @@ def test_a_cold_start_delays_the_first_request_of_each_client() -> None:
     assert delayed.tpot_s == plain.tpot_s
     (other,) = replay([row()], replace(AIC, cold_start_s={"vllm": 3.0, "vllm llama-3.1-8b": 0.0}))
     assert other.ttft_s == plain.ttft_s
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason=f"needs {ROWS.name}, which is not shipped")
+@pytest.mark.parametrize("name", ["h100_serving.csv", "hopper_serving_2.csv", "inferencex.csv"])
+def test_what_sglang_served_is_not_refused(name: str) -> None:
+    path = ROWS.with_name(name)
+    if is_table_of_settings(path):
+        settings = [each for each in read_settings(path)[0] if each.engine == "sglang"]
+        scenarios = [scenario_of_setting(each, 3) for each in settings]
+    else:
+        rows = [each for each in read_rows(path) if each.engine == "sglang"]
+        scenarios = [
+            scenario_of(each, CAMPAIGNS[campaign]) for each in rows for campaign in ("aiconfigurator", "plain")
+        ]
+    assert scenarios  # none raised ScenarioError
+    assert all(pool.ledger.missing_bytes == 0 for scenario in scenarios for pool in scenario.setups)
