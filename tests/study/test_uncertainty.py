@@ -10,6 +10,7 @@ import pytest
 from simserve import Scenario, simulate
 from simserve.report.headline import prediction
 from simserve.scenario.distortion import Distortion, distorted
+from simserve.scenario.server_errors import server_errors
 from simserve.study import processes, uncertainty
 from simserve.study.uncertainty import (
     RESIDUAL_SD,
@@ -97,7 +98,7 @@ def test_where_nothing_was_fitted_errors_between_servers_are_added(
 ) -> None:
     """Variances add up; draws of all else stay the same to the bit, and those of servers are as many times as wide."""
     (plain, wide) = (scenario(), scenario(model="qwen3-30b-a3b"))
-    between = uncertainty.server_errors().of(wide.setups)[latency]
+    between = server_errors().of(wide.setups)[latency]
     assert between > 0.05
     assert residual_of(plain.setups)[latency] == RESIDUAL_SD[latency]
     total = residual_of(wide.setups)[latency]
@@ -113,7 +114,7 @@ def test_the_prediction_of_a_run_is_as_wide_as_servers_differ() -> None:
     dense, experts = (predicted(model=name, measure={"replays": 8}) for name in ("llama-3.1-8b", "qwen3-30b-a3b"))
     ends = [result["latencies"]["tpot_s"]["mean"] for result in (dense, experts)]
     widths = [np.log(high / low) / 2 for low, high in ends]
-    assert widths[1] > 1.895 * 0.95 * uncertainty.server_errors().of(scenario(model="qwen3-30b-a3b").setups)["tpot_s"]
+    assert widths[1] > 1.895 * 0.95 * server_errors().of(scenario(model="qwen3-30b-a3b").setups)["tpot_s"]
     assert widths[0] < widths[1]
     assert not any("prediction intervals" in note for note in dense["summary"]["notes"])
     (note,) = (note for note in experts["summary"]["notes"] if "prediction intervals" in note)
