@@ -100,7 +100,8 @@ def test_explain_follows_set_and_seed(tmp_path: Path) -> None:
             "  Steps: not planned ahead; the GPU waits for host times\n",
         ),
         ("engine={name: vllm, version: '0.12'}", "  Host times: fitted to servers of vllm 0.12\n"),
-        ("engine=trtllm", "  Steps: planned one ahead; the GPU waits for host times\n"),
+        ("engine=trtllm", "  Steps: planned one ahead; the host's work hides behind kernels\n"),
+        ("engine={name: trtllm, version: '1.0'}", "  Steps: planned one ahead; the GPU waits for host times\n"),
         (
             "cluster.pools.0.calibration=none",
             "  Host times: assumed, with known changes up to 0.19\n  Kernels: a plain roofline\n",
