@@ -279,7 +279,7 @@ def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
     }
     unused = max(0.0, ledger.usable_bytes - sum(taken.values()))
     kept_free = ledger.total_bytes - sum(taken.values()) - unused
-    return {**taken, "unused": unused, "kept free": kept_free, "total": ledger.total_bytes}
+    return {**taken, "unused": unused, "kept_free": kept_free, "total": ledger.total_bytes}
 
 
 def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:

@@ -55,7 +55,8 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     if version:
         yield from _origin_lines(pool)
     yield "\n  Memory of each GPU"
-    yield table([(name, f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()], indent="    ")
+    parts = [(name.replace("_", " "), f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()]
+    yield table(parts, indent="    ")
     origin = "given by the scenario" if pool.kv_verified else "estimated; set num_gpu_blocks if you know it"
     of = "per replica" if pool.ranks_per_replica == 1 else f"for each of the {pool.ranks_per_replica} schedulers"
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"

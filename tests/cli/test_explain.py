@@ -15,7 +15,7 @@ from tests.cli.scenarios import write_scenario
 def test_the_parts_of_a_gpus_memory_add_up_to_the_whole(tmp_path: Path) -> None:
     (pool,) = explain(load_scenario(write_scenario(tmp_path))).pools
     parts = {name: n_bytes for name, n_bytes in pool.memory_bytes.items() if name != "total"}
-    assert set(parts) == {"weights", "activations", "reserve", "kv", "unused", "kept free"}
+    assert set(parts) == {"weights", "activations", "reserve", "kv", "unused", "kept_free"}
     assert sum(parts.values()) == pytest.approx(pool.memory_bytes["total"])
     assert all(n_bytes >= 0 for n_bytes in parts.values())
 
