@@ -57,6 +57,8 @@ OF_CARD = "factors of the card were fitted to these runs (docs/calibration.md ha
 AHEAD = "two constants of engines that plan ahead were chosen over five groups of runs, of which these are {}"
 ONE_AHEAD = "one constant of engines that plan ahead was chosen over five groups of runs, of which these are one"
 
+HIDDEN = "that TensorRT-LLM hides the host's work from 1.2 on was concluded from runs of which some are among these"
+ROUTED = "of two readings of published routing, one was chosen in the light of these runs among others"
 COLD = "the cold start of these servers was taken from these runs, or from others of which some are among these"
 
 CALCULATOR = "best published calculator"
@@ -70,6 +72,8 @@ KNOWLEDGE = (
     Knowledge("inferencex.csv", "sglang", "mi355x", in_sample="yes", why=OF_CARD),
     Knowledge("inferencex.csv", "sglang", model="deepseek-v3", in_sample="partly", why=COLD),
     Knowledge("inferencex.csv", "trtllm", model="deepseek-v3", in_sample="partly", why=COLD),
+    Knowledge("inferencex.csv", "trtllm", model="gpt-oss-120b", in_sample="partly", why=HIDDEN),
+    Knowledge("inferencex.csv", "vllm", model="gpt-oss-120b", in_sample="partly", why=ROUTED),
     Knowledge(
         "h100_serving.csv",
         "vllm",
@@ -103,6 +107,7 @@ KNOWLEDGE = (
     Knowledge("hopper_serving_2.csv", "vllm", model="minimax-m2.5", in_sample="partly", why=COLD),
     Knowledge("hopper_serving_2.csv", "trtllm", model="gpt-oss-120b", in_sample="partly", why=COLD),
     Knowledge("hopper_serving_2.csv", "trtllm", model="deepseek-v3", in_sample="partly", why=COLD),
+    Knowledge("hopper_serving_2.csv", "trtllm", model="llama-3.1-70b", in_sample="partly", why=HIDDEN),
     Knowledge(
         "hopper_serving_2.csv",
         "trtllm",
