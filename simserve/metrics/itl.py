@@ -16,6 +16,9 @@ from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
 
+SUMMED_ROWS = 1 << 16
+"""Rows that are summed at a time: the last bits of a mean go by this number, so it is not that of the pieces."""
+
 
 @dataclass(frozen=True)
 class Gaps:
@@ -36,9 +39,9 @@ class Gaps:
     """Gaps inside answers that are returned whole."""
 
     def __iter__(self) -> Iterator[Progressions]:
-        for piece in large.pieces(len(self.rows)):
+        for piece in large.pieces(len(self.rows), SUMMED_ROWS):
             yield from self._shared(piece)
-        for piece in large.pieces(len(self.own_ps)):
+        for piece in large.pieces(len(self.own_ps), SUMMED_ROWS):
             yield singles(self.own_ps[piece])
         if self.n_zero:
             yield singles(np.zeros(1, np.int64), np.array([self.n_zero]))

@@ -93,11 +93,13 @@ def full(n: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
     return result
 
 
-def pieces(n: int) -> Iterator[slice]:
-    """Yield the slices of n rows that are computed at a time; between them all pages are released."""
-    for start in range(0, n, PIECE_ROWS):
-        yield slice(start, min(start + PIECE_ROWS, n))
-        if n > PIECE_ROWS:
+def pieces(n: int, n_rows: int | None = None) -> Iterator[slice]:
+    """Yield the slices of n rows that are computed at a time, by default PIECE_ROWS; between them all pages are
+    released."""
+    step = n_rows or PIECE_ROWS
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
+        if n > step:
             release()
 
 

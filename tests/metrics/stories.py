@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.metrics import itl
 from simserve.metrics.window import Window
 from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns
@@ -214,6 +215,7 @@ def in_pieces(n_rows: int = 3) -> Iterator[None]:
     """Compute so many rows at a time, as in a run of millions of requests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large, "PIECE_ROWS", n_rows)
+        patch.setattr(itl, "SUMMED_ROWS", n_rows)
         yield
 
 
