@@ -1,10 +1,12 @@
 """Tokens that come together: what is counted by tokens, what by steps, and what proposing them took."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from simserve.metrics.drafted import DraftedWork, drafted
 from simserve.metrics.results import Results, load_results
 from simserve.metrics.speculation import speculation
 from simserve.metrics.window import Window
@@ -13,7 +15,7 @@ from simserve.report.summary_reader import SummaryReader
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.tables.columns import Categorical
-from simserve.tables.facts import RunFacts, SpeculationFacts, facts_from_dict, facts_to_dict
+from simserve.tables.facts import RunFacts, SpeculationFacts, WorkFacts, facts_from_dict, facts_to_dict
 from tests.metrics.stories import STATUS, Life, Teller, pool_facts, run_facts, tables
 
 DRAFT = {"kind": "draft_model", "model": "llama-3.2-1b", "tokens": 3, "acceptance": [0.9, 0.8, 0.7]}
@@ -147,6 +149,26 @@ def test_flop_count_all_that_is_verified_and_drafted() -> None:
     prefilled = int(plain.requests["prompt_tokens"].sum())
     least = (3 * n_decoded + prefilled) * small.draft.flop_per_token + 3 * n_decoded * small.draft.flop_per_sampled
     assert least < flop(draft) - flop(ngram) < 1.1 * least
+
+
+@pytest.mark.parametrize(
+    ("work", "flop", "n_bytes"),
+    [
+        (WorkFacts(1, 0, 0, 0, 0, 1, 1), 40 + 15, 0),  # tokens: of prompts, and three a request
+        (WorkFacts(0, 1, 0, 0, 0, 1, 1), 1_000 + 100 + 105 + 110, 0),  # pairs: each pass one key a request more
+        (WorkFacts(0, 0, 1, 0, 0, 1, 1), 15, 0),  # sampled tokens
+        (WorkFacts(0, 0, 0, 1, 0, 1, 1), 0, 3 * 7),  # weights, in each pass of a step
+        (WorkFacts(0, 0, 0, 0, 1, 1, 1), 0, 100 + 105 + 110 + 40 + 15),  # KV: read by keys, written by tokens
+    ],
+)
+def test_work_of_three_passes_by_hand(work: WorkFacts, flop: float, n_bytes: float) -> None:
+    """Five requests decode, with 100 keys together, in seven steps, and a prompt of 40 tokens has 1,000 pairs."""
+    facts = facts_of(3, None)
+    how = SpeculationFacts("draft_model", 3, (0.5,) * 3, "small", work)
+    facts = replace(facts, pools=(replace(facts.pools[0], speculation=how), facts.pools[1]))
+    amounts = (np.full((2, 1), each) for each in (40.0, 1_000.0, 5.0, 100.0, 7.0))
+    done = drafted(facts, DraftedWork(*amounts))
+    assert (done.flop.tolist(), done.bytes.tolist()) == ([[flop], [0]], [[n_bytes], [0]])
 
 
 def test_drafts_are_a_part_of_the_time(result: Results) -> None:

@@ -13,10 +13,11 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.metrics.kept_out import Waits, kept_out_ps
 from simserve.metrics.time_split import PARTS
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
-from simserve.tables.columns import Columns
+from simserve.tables.columns import Categorical, Columns
 from simserve.units import array_to_ps
 from simserve.workload.trace import Trace
 from tests.agreement import assert_times_are_split, request_table, run_both
@@ -43,6 +44,35 @@ SHORT = {
     "two_nodes": "workload.n_requests=600",
 }
 """Scenarios, and what makes them short."""
+
+
+BLOCKED_BY = ("budget", "seats")
+
+
+def blocked(replica: list[int], cause: list[int], **times_s: list[float]) -> Columns:
+    """Rows of replicas with the index of what blocked the head of the queue; -1: nothing."""
+    codes = Categorical(np.array(cause, np.int32), BLOCKED_BY)
+    return {"replica": np.array(replica), "blocked_by": codes} | {
+        name: np.array(column) for name, column in times_s.items()
+    }
+
+
+def test_what_blocked_the_queue_by_hand() -> None:
+    """Replica 0 computes rows of 10 s, blocked by the budget, by nothing, by seats; then it stalls until 50 s and has a
+    row that seats block. Replica 1 is blocked by the budget in its only row.
+    """
+    steps = blocked([0, 0, 0, 0, 1], [0, -1, 1, 1, 0], end_s=[10.0, 20.0, 30.0, 60.0, 10.0])
+    start_ps = array_to_ps(np.array([0.0, 10, 20, 50, 0]))
+    stalls = blocked([0], [0], at_s=[30.0])
+    waits_s = [(0, 0, 12), (0, 4, 8), (0, 12, 18), (0, 8, 25), (0, 25, 35), (0, 45, 70), (1, 5, 30), (0, 5, 5)]
+    replica, begin, end = (np.array(column) for column in zip(*waits_s, strict=True))
+    waits = Waits(replica, array_to_ps(begin * 1.0), array_to_ps(end * 1.0))
+    for in_piece in (2, 1000):
+        with in_pieces(in_piece):
+            seats, blocks, budget = (each // 10**12 for each in kept_out_ps(steps, start_ps, stalls, waits))
+        assert budget.tolist() == [10, 4, 0, 2, 5, 5, 5, 0]
+        assert seats.tolist() == [0, 0, 0, 5, 5, 10, 0, 0]
+        assert not blocks.any()
 
 
 def changes_unasked(replica: OracleReplica) -> bool:
