@@ -5,6 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from simserve.scenario.server_errors import METRICS, REASONS, ServerErrors
+from simserve.study import uncertainty
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.cli.test_check import SLO, WORKLOAD
@@ -26,6 +30,25 @@ def test_it_says_which_side_carries_more_load_and_prints_every_measure(tmp_path:
     assert re.match(r"slower carries \S+% less load \(95% CI \S+%\): \S+ req/s against \S+ at 99% SLO", outcome.out)
     assert "\n\nMeasures (3 pairs of runs, the same seed in each pair): slower is worse at" in outcome.out
     assert "p99 TPOT" in outcome.out
+
+
+def test_an_error_that_both_sides_share_does_not_widen_their_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between servers that nobody fitted, a prediction may be far off, but for both sides alike."""
+    a, b = two(tmp_path, model="qwen3-30b-a3b", measure={"replays": 8})
+
+    def answers() -> tuple[object, object]:
+        run = json.loads(invoke("run", a, "--no-report", "--out", tmp_path / "out", "--json").out)
+        compared = json.loads(invoke("compare", a, b, "--replications", 3, "--jobs", 1, "--json").out)
+        return run["prediction"], compared
+
+    prediction, compared = answers()
+    sds = {name: dict.fromkeys(REASONS, 0.5) for name in METRICS}
+    monkeypatch.setattr(uncertainty, "server_errors", lambda: ServerErrors((), sds))
+    wider_prediction, compared_again = answers()
+    assert wider_prediction != prediction
+    assert compared_again == compared
 
 
 def test_without_an_slo_it_compares_measures_and_says_so(tmp_path: Path) -> None:
