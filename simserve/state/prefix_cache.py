@@ -331,7 +331,7 @@ class PrefixCache:
         at, end = places
         if end - at == 1 and at > first and not group.torn and of[at] not in runs:  # fast: as in most steps of decode
             last = runs.get(of[at - 1])
-            if last is not None and last.n_holders == 1:
+            if last is not None and last.n_holders == 1 and last.high == at:
                 last.high = end
                 last.ids.append(of[at])
                 runs[of[at]] = last
@@ -360,7 +360,7 @@ class PrefixCache:
                 if group.torn:
                     n_idle += self._drop_torn(group, of, at, high)
                 last = runs.get(of[at - 1]) if at > first else None
-                if last is not None and last.n_holders == 1:  # it is the holder's own, so it ends here
+                if last is not None and last.n_holders == 1 and last.high == at:  # it is the holder's own
                     last.high = high
                     last.ids += new
                 else:
