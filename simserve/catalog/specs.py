@@ -39,6 +39,9 @@ STORED_BYTES: Mapping[str, float] = MappingProxyType(
 )
 """Bytes per weight in memory, including its share of the scales."""
 
+UNIFORM_ROUTING = "uniform"
+"""Expert routing where none was measured: each token draws its experts at random."""
+
 COMPUTES_IN: Mapping[str, str] = MappingProxyType(
     {"fp8": "fp8", "fp8_block": "fp8", "mxfp4_mxfp8": "fp8", "w8a8": "int8", "nvfp4": "fp4", "fp16": "fp16"}
 )
@@ -126,7 +129,7 @@ class Experts:
     n_groups: int = 1
     """Groups of experts; a token chooses among the experts of its best `top_groups` groups (DeepSeek-V3)."""
     top_groups: int = 1
-    routing: str = "uniform"
+    routing: str = UNIFORM_ROUTING
     """How tokens choose experts, unless a pool says otherwise; see `forms.moe.load_of`."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE, Experts, Matrices, ModelSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, UNIFORM_ROUTING, Experts, Matrices, ModelSpec
 
 ACTIVATION_BYTES = 2
 """Activations take 16 bits, whatever the weights are stored in."""
@@ -61,7 +61,7 @@ class Shard:
     expert: int = 1
     data: int = 1
     """Groups that share the experts; each has its own requests."""
-    routing: str = "uniform"
+    routing: str = UNIFORM_ROUTING
     """Expert routing; see `forms.moe.load_of`."""
 
     @property

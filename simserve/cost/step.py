@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, UNIFORM_ROUTING, EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.comm import Exchange, ExchangeKernels, NodeLink, between_nodes_s, send_s
 from simserve.cost.kernels import MANY_KEYS, Kernels, SparsePrefill, matrices_s
 from simserve.cost.launches import n_launches
@@ -61,7 +61,7 @@ class StepCost:
         pipeline: int = 1,
         data: int = 1,
         expert: int = 1,
-        routing: str = "uniform",
+        routing: str = UNIFORM_ROUTING,
         node_link: NodeLink | None = None,
         exchange: ExchangeKernels = "by_batch",
         hides_host: bool = False,

@@ -38,16 +38,19 @@ MARKS = {"yes": ("$c1", "circle"), "partly": ("$c2", "diamond"), "no": ("$c3", "
 
 
 def lead(facts: Mapping[str, Any]) -> str:
-    """Return the answer in a sentence: the errors of runs that nothing was fitted to."""
-    figures = facts["not_fitted"]
-    if not figures["n_runs"]:
-        return f"{plural(len(facts['runs']), 'run')}; constants were fitted to all of these sets."
+    """Return the answer: the errors of runs that nothing was fitted to, and of those that few constants were."""
+    answers = [
+        _answer(f"{what} ({plural(figures['n_runs'], 'run')})", figures)
+        for what, figures in (("Not in-sample", facts["not_fitted"]), ("Partly in-sample", facts["partly_fitted"]))
+        if figures["n_runs"]
+    ]
+    return " ".join(answers) or f"{plural(len(facts['runs']), 'run')}; constants were fitted to all of these sets."
+
+
+def _answer(what: str, figures: Mapping[str, Any]) -> str:
     errors = ", ".join(f"{title} {_error(figures, name)}" for name, title in METRICS.items())
     within = ", ".join(f"{title} {share(figures['within_frac'][name])}" for name, title in METRICS.items())
-    n_runs = plural(figures["n_runs"], "run")
-    n_partly = sum(run["in_sample"] == "partly" for run in facts["runs"])
-    partly = f", {n_partly:,} of them partly in-sample" if n_partly else ""
-    return f"Runs outside the fits ({n_runs}{partly}): errors {errors}. Intervals hold: {within}."
+    return f"{what}: errors {errors}. Intervals hold: {within}."
 
 
 def set_rows(facts: Mapping[str, Any]) -> list[Sequence[str]]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from simserve import catalog, plugins
-from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.specs import UNIFORM_ROUTING, EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.kept_free import kept_free_mib
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
@@ -15,7 +15,7 @@ from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, check_rate, fit_memory
 from simserve.scenario.servers import ClusterSection, Engine, Pool
-from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine, memory_share_of, server_of, with_links
+from simserve.scenario.setup import Machine, load_engine, memory_share_of, server_of, with_links
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.schedulers.base import Scheduler
@@ -142,7 +142,7 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
         draft.problem(here, rule, parallel.expert, f"use 1 or {n_gpus}")
     if pool.expert_routing is None:
         routing = model.experts.routing
-        draft.origins[*at, "expert_routing"] = "default" if routing == DEFAULT_ROUTING else f"model {model.name}"
+        draft.origins[*at, "expert_routing"] = "default" if routing == UNIFORM_ROUTING else f"model {model.name}"
         return pool.model_copy(update={"expert_routing": routing})
     return pool
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve import catalog, plugins
-from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.specs import UNIFORM_ROUTING, EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.comm import ExchangeKernels, NodeLink
@@ -21,9 +21,6 @@ from simserve.schedulers.base import Scheduler
 if TYPE_CHECKING:
     from simserve.scenario.models import Experiment
     from simserve.scenario.servers import Engine, HostTierSection, Pool
-
-DEFAULT_ROUTING = "uniform"
-"""Expert routing where none was measured: each token draws its experts at random."""
 
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
 """Kernels between nodes by the role of a pool (SGLang, --deepep-mode: normal for prefill, low_latency for decode)."""
@@ -177,7 +174,7 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
         data=pool.parallel.data,
         expert=pool.parallel.expert,
         node_link=node_link_of(pool, machine.gpu),
-        expert_routing=pool.expert_routing or DEFAULT_ROUTING,
+        expert_routing=pool.expert_routing or UNIFORM_ROUTING,
         scheduler=scheduler,
         max_model_len=max_model_len,
         caches_prefixes=bool(pool.enable_prefix_caching),

@@ -317,6 +317,7 @@ def test_errors_between_servers_are_written_to_the_same_bytes(tmp_path: Path) ->
     [
         (("h100-sxm", "--public"), "does not take GPU; leave them out"),
         (("--logs", "log.csv", "--public"), "does not take --logs; leave them out"),
+        (("h100-sxm", "--most", 3, "--measure", "out.csv", "--public"), "--public, --most"),
     ],
 )
 def test_errors_between_servers_go_with_no_other_fit(options: tuple[str, ...], text: str, tmp_path: Path) -> None:

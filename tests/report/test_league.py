@@ -39,7 +39,8 @@ def facts(name: str = "vllm", **changes: Any) -> dict[str, Any]:
     one = {"measured_s": 0.1, "predicted_s": 0.2, "interval_s": [0.05, 0.3]}
     return {
         "confidence": 0.9,
-        "not_fitted": figured(),
+        "not_fitted": figured(n_runs=3),
+        "partly_fitted": figured(),
         "sets": [{**data_set, **known, **figured(2, 1)}],
         "peers": [{"runs": "a.csv vllm", "in_sample": "partly", **figured(), "published": published}],
         "skipped": ["b.csv is not there"],
@@ -61,11 +62,11 @@ def test_rows_have_errors_coverage_and_the_nearest_peer() -> None:
 
 
 def test_the_answer_is_about_runs_outside_the_fits() -> None:
-    assert lead(facts()) == (
-        "Runs outside the fits (2 runs, 1 of them partly in-sample): errors TPOT 3.4%, TTFT 12.0%, E2E –. "
-        "Intervals hold: TPOT 50.0%, TTFT 100%, E2E –."
-    )
-    assert lead(facts(not_fitted=figured(0))).startswith("1 run; constants were fitted to all")
+    figures = "errors TPOT 3.4%, TTFT 12.0%, E2E –. Intervals hold: TPOT 50.0%, TTFT 100%, E2E –."
+    assert lead(facts()) == f"Not in-sample (3 runs): {figures} Partly in-sample (2 runs): {figures}"
+    assert lead(facts(not_fitted=figured(0))) == f"Partly in-sample (2 runs): {figures}"
+    none = facts(not_fitted=figured(0), partly_fitted=figured(0))
+    assert lead(none).startswith("1 run; constants were fitted to all")
 
 
 def test_the_page_draws_runs_and_names_sources() -> None:

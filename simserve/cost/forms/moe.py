@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, UNIFORM_ROUTING, GpuSpec
 from simserve.cost.forms.base import Form, smooth_max
 from simserve.cost.ops import ACTIVATION_BYTES
 
@@ -89,7 +89,7 @@ class MoeLayer(Form):
         n_experts: int,
         tensor: int = 1,
         expert: int = 1,
-        routing: str = "uniform",
+        routing: str = UNIFORM_ROUTING,
     ) -> Any:
         """Return the seconds for `(n,)` tokens of all GPUs together, on the busiest GPU; 0 without tokens.
 
@@ -123,7 +123,7 @@ def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) 
     pairs = tokens * top_k
     if routing == "balanced":
         rows, touched = pairs / n_gpus, np.maximum(np.minimum(n_experts, pairs) / n_gpus, np.minimum(1, pairs / n_gpus))
-    elif routing == "uniform":
+    elif routing == UNIFORM_ROUTING:
         rows = pairs / n_gpus + _most(n_gpus) * np.sqrt(pairs / n_gpus)
         touched = _busiest(n_experts * (1 - (1 - top_k / n_experts) ** tokens), n_experts, n_gpus)
     elif routing.startswith("lognormal_"):

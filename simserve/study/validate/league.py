@@ -19,7 +19,8 @@ def league_facts(runs: Sequence[PublicRun], n_of: Mapping[DataSet, int], skipped
         by_set.setdefault(run.data_set, []).append(run)
     return {
         "confidence": CONFIDENCE,
-        "not_fitted": _figures(run for run in runs if run.data_set.knowledge.in_sample != "yes"),
+        "not_fitted": _figures(run for run in runs if run.data_set.knowledge.in_sample == "no"),
+        "partly_fitted": _figures(run for run in runs if run.data_set.knowledge.in_sample == "partly"),
         "sets": [_set(data_set, mine, n_of[data_set]) for data_set, mine in sorted(by_set.items())],
         "peers": _peers(by_set),
         "skipped": list(skipped),

@@ -180,6 +180,7 @@ def test_errors_and_coverage_are_of_what_was_predicted() -> None:
     assert (one["errors"]["e2e"], one["within_frac"]["e2e"]) == (None, None)
     assert (two["n_runs"], two["n_refused"], two["in_sample"]) == (2, 1, "no")
     assert facts["not_fitted"]["errors"]["tpot"]["mape_frac"] == pytest.approx(0.1)
+    assert facts["partly_fitted"]["n_runs"] == 0
     (peers,) = facts["peers"]
     assert peers["runs"] == "h100_serving.csv vllm"
     assert peers["published"][0]["errors_frac"]["tpot"] == (0.109, 0.109)
