@@ -93,8 +93,8 @@ def calibrate(
         from simserve.cli.measure import time_card
 
         fitting = {"--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
-        fitting |= {"--serving-runs": serving_runs, "--public": public, "--most": most}
-        files = {"--logs": logs, "--scenario": scenario, "--out": out, "--json": as_json}
+        fitting |= {"--serving-runs": serving_runs, "--public": public}
+        files = {"--most": most, "--logs": logs, "--scenario": scenario, "--out": out, "--json": as_json}
         time_card(gpu, measure, models, minutes, [option for option, value in (fitting | files).items() if value])
         return
     if public is not None:

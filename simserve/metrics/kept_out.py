@@ -38,7 +38,7 @@ def kept_out_ps(steps: Columns, start_ps: Ints, stalls: Columns, waits: Waits) -
     row.
     """
     result = [large.zeros(len(waits.replica), np.int64) for _ in REASONS]
-    chosen = large.flatnonzero(len(waits.replica), lambda piece: waits.until_ps[piece] > waits.from_ps[piece])
+    chosen = large.flatnonzero(len(waits.replica), lambda piece: waits.until_ps[piece] != waits.from_ps[piece])
     replica = large.built(len(chosen), lambda piece: waits.replica[chosen[piece]])
     order = np.argsort(replica, kind="stable")
     chosen, replica = chosen[order], replica[order]

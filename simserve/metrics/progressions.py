@@ -131,7 +131,7 @@ def _search(numbers: Iterable[Progressions], ends: tuple[int, int], ranks: list[
             each.take(part)
     result: dict[int, int] = {}
     for place, each in zip(np.unique(places).tolist(), held, strict=True):
-        before = int(upto[place - 1]) if place else 0
+        before = int(upto[place] - counts[place])
         inner = [rank - before for rank, at in zip(ranks, places, strict=True) if at == place]
         values = each.search(inner, max(shift - SHIFT_A_ROUND, 0))
         result |= {rank + before: value for rank, value in values.items()}

@@ -259,7 +259,7 @@ class SpeculativeCohort(Cohort):
     def blocks_dropped(self, n_steps: int) -> int:
         """Return the blocks that windows free at the ends of the next n_steps."""
         at = self.step - self._origin
-        return int(self._freed[at : at + n_steps].sum()) if self._windows and n_steps > 0 else 0
+        return int(self._freed[at : max(at, at + n_steps)].sum()) if self._windows else 0
 
     def blocks_of_next(self) -> int:
         """Return the blocks that the next step begins."""

@@ -47,6 +47,21 @@ def test_gaps_are_those_between_token_and_token_and_the_first_begins_at_the_join
     assert largest(run, lives) == [5.0, 2.0]
 
 
+def test_steps_that_become_shorter_have_their_largest_gap_in_the_second() -> None:
+    lives = [Life(0, 4)]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(1 * S, joins=(0,))
+    teller.row(4 * S, -1 * S, 3)
+    run = tables(lives, [teller])
+    assert lives[0].gaps_s == [4.0, 3.0, 2.0]
+    rows = decode_rows(run.steps, run.spans)
+    run.spans["join_s"] += 2.0  # it came two seconds into the first step
+    has_finished = run.requests["status"].is_("finished")
+    nobody = np.zeros(1, np.bool_)
+    assert largest_gaps(rows, run.spans, has_finished, nobody, run.requests["output_tokens"]).tolist() == [3.0]
+
+
 def test_a_preemption_makes_one_long_gap() -> None:
     lives = [Life(0, 4)]
     teller = Teller(lives)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -298,6 +300,19 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     for name in ("steps.parquet", "summary.json"):
         (tmp_path / "out" / name).write_bytes(b"\xffnot what it was")
         with pytest.raises(OutputError, match=f"{name}: cannot be read"):
+            load_results(tmp_path / "out")
+
+
+def test_a_replica_that_the_run_did_not_have_is_refused(tmp_path: Path) -> None:
+    Results.from_run(*story(), "").write(tmp_path / "out")
+    path = tmp_path / "out" / "timeseries.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("replica")
+    last = pc.equal(table["replica"], 1)
+    for other, rule in ((2, "must be from 0 to 1, got 2"), (-1, "must be from 0 to 1, got -1")):
+        replica = pc.if_else(last, pa.scalar(other, table["replica"].type), table["replica"])
+        pq.write_table(table.set_column(at, table.schema.field(at), replica), path)
+        with pytest.raises(OutputError, match=rf"timeseries.parquet: replica: {rule}"):
             load_results(tmp_path / "out")
 
 

@@ -170,6 +170,7 @@ def test_the_free_share_is_of_the_time_that_replicas_were_there() -> None:
     assert steadiness(seen, steps, both, [0, 0, 1]).free_frac == pytest.approx(1 - (3 + 3) / 20)
     lived_frac = np.array([1.0, 0.5, 0.0])  # the second pool was not there
     assert steadiness(seen, steps, both, [0, 0, 1], lived_frac).free_frac == pytest.approx(1 - (3 + 3) / 15)
+    assert steadiness(seen, steps, both, [0, 0, 1], np.zeros(3)).free_frac == 1.0  # nor was the first
     assert np.isnan(steadiness(seen, steps, window(requests, 20.0), [0, 0, 1]).free_frac)
     assert np.isnan(steadiness(seen, steps, both, []).free_frac)
 

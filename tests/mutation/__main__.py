@@ -157,7 +157,8 @@ def _break(tree: ast.Module, node: ast.AST, kind: str) -> None:
     elif isinstance(node, ast.Constant):
         node.value = int(str(node.value)) + 1
     elif isinstance(node, ast.Return):
-        node.value = ast.Constant(None)
+        is_truth = isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool)  # None is false, too
+        node.value = ast.UnaryOp(ast.Not(), node.value) if is_truth and node.value else ast.Constant(None)
     else:
         new: ast.stmt = ast.Pass() if isinstance(node, ast.Expr) else SWAPS[type(node)]()
         for parent in ast.walk(tree):

@@ -338,6 +338,7 @@ class Walk:
         assert cohort.kv_tokens == members.keys()
         assert cohort.window_keys == members.window_keys()
         assert cohort.next_finish_step == members.next_finish()
+        assert cohort._n_canceled == sum(request.join_number != number for _, number, request in cohort._finishes)
         if isinstance(cohort, GroupedCohort):
             assert cohort.next_bend_step == members.next_bend()
             if members.next_bend() > members.step + 1:
@@ -363,3 +364,16 @@ def test_the_next_finish_is_known_when_most_finishes_are_canceled() -> None:
     assert cohort.next_finish_step == 2
     cohort.advance(4)
     assert cohort.pop_finished() == [requests[2], requests[4]]
+
+
+def test_canceled_finishes_are_left_out_only_once_they_are_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is preempted one by one sorts its finishes as often as it halves: 1,024, 512, … 2, 1."""
+    n_left: list[int] = []
+    monkeypatch.setattr("simserve.state.cohort.heapify", lambda entries: n_left.append(len(entries)))
+    cohort, requests = Cohort(SIZE), [Request(i, 0, 1, 10) for i in range(1024)]
+    for i, request in enumerate(requests):
+        cohort.join(request, 1 + i)
+    for request in reversed(requests):
+        cohort.drop(request)
+    assert n_left == [511, 255, 127, 63, 31, 15, 7, 3, 1, 0]
+    assert cohort.next_finish_step == NO_FINISH
