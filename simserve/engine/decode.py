@@ -221,8 +221,9 @@ class Speculative(Decode):
 
     def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
         """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
-        if self._courses.next_drop_step != NO_FINISH:
-            n_most = min(self._courses.next_drop_step - self._courses.step, n_most or NO_FINISH)
+        drops = self._courses.drops
+        if drops is not None:
+            n_most = min(drops.next_step - self._courses.step, n_most or NO_FINISH)
         even = super().start(now_ps, n_most, queue_len)
         n, n_steps = even.n_decoding, even.n_steps
         if self._has_windows:

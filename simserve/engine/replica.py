@@ -78,6 +78,9 @@ class Replica:
         "_mixed_run",
         "_most_blocks",
         "_n_given_back",
+        "_n_left",
+        "_n_moved",
+        "_n_taken",
         "_on_answer",
         "_on_empty",
         "_orders",
@@ -146,6 +149,12 @@ class Replica:
         """Requests with blocks here that have left for another replica, or are in transfer to this one."""
         self._n_given_back = 0
         """Blocks that these have freed during the step in flight."""
+        self._n_moved = 0
+        """Blocks that windows have left during the step run in flight, as far as this is applied by now."""
+        self._n_taken = 0
+        """Blocks that its steps began until then."""
+        self._n_left = 0
+        """Blocks used less since its start for both reasons; others may share what windows left."""
         self.n_before_queue = 0
         """Requests from other replicas that had no blocks here at the last plan."""
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
@@ -343,6 +352,7 @@ class Replica:
             batch.withdraw(request)
             self.n_away += 1
         else:
+            self._move_until(now_ps)
             n_used = self.pool.used_blocks
             batch.abandon(request)
             if step_run is not None:
@@ -394,7 +404,8 @@ class Replica:
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding:
             n_steps = step_run.steps_done(self._clock.now_ps)  # their blocks are taken but not committed yet
-            self._memory.reclaim(self.cohort.blocks_begun(n_steps))
+            self._move_until(self._clock.now_ps)
+            self._memory.reclaim(self.cohort.blocks_begun(n_steps) - self._n_taken)
         return self._memory.found_tokens(request)
 
     def blocks_for(self, n_tokens: int) -> int:
@@ -403,12 +414,13 @@ class Replica:
 
     def held_blocks(self) -> int:
         """Return the KV blocks used or reserved at this instant, including those of the step in flight."""
+        self._move_until(self._clock.now_ps)
         held = self.pool.total_blocks - self.pool.free_blocks
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding and not self._reserves:
-            held += self.cohort.blocks_begun(step_run.steps_begun(self._clock.now_ps))
+            held += self.cohort.blocks_begun(step_run.steps_begun(self._clock.now_ps)) - self._n_taken
             if self._has_windows:
-                held -= self.cohort.blocks_dropped(step_run.steps_done(self._clock.now_ps))
+                held -= self.cohort.blocks_dropped(step_run.steps_done(self._clock.now_ps)) - self._n_moved
         return held
 
     def stop(self, now_ps: int) -> None:
@@ -447,6 +459,7 @@ class Replica:
     def give_back(self, request: Request, now_ps: int) -> None:
         """Free the blocks of a request after its transfer. A step run ends early, as others may wait for them."""
         self.n_away -= 1
+        self._move_until(now_ps)
         n_blocks = self.batch.release(request, request.prefilled_tokens)
         if self.step_run is not None:
             self._n_given_back += n_blocks
@@ -456,6 +469,7 @@ class Replica:
 
     def let_go(self, request: Request) -> None:
         """Free the slot and blocks taken ahead for a request that ends before it decodes here."""
+        self._move_until(self._clock.now_ps)
         n_blocks = self._memory.let_go(request)
         if self.step_run is not None:
             self._n_given_back += n_blocks
@@ -484,10 +498,15 @@ class Replica:
         cohort, pool, has_more = self.cohort, self.pool, self._commits_more
         n_accepted = self._before_commit(step_run, now_ps) if has_more else 0
         self.step_run = None
-        n, n_steps, used_blocks = step_run.n_decoding, step_run.n_steps, pool.used_blocks
+        n, n_steps = step_run.n_decoding, step_run.n_steps
+        used_blocks, reserved_blocks = pool.used_blocks, pool.reserved_blocks
         if self._n_given_back:
             used_blocks += self._n_given_back
             self._n_given_back = 0
+        if self._n_left:
+            used_blocks += self._n_left
+            reserved_blocks -= self._n_left if self._reserves else 0
+            self._n_left = 0
         rows = self._step_run_rows
         rows += pack_step(
             step_run.start_ps,
@@ -499,17 +518,18 @@ class Replica:
             step_run.n_prefill_tokens,
             n,
             used_blocks,
-            pool.reserved_blocks,
+            reserved_blocks,
             step_run.queue_len,
             self._blocked_code,
             n_accepted,
         )
         if n:
-            n_blocks = cohort.advance(n_steps)
             if has_more and self._has_windows:
-                self._move_windows(n_blocks)
-            elif n_blocks:
-                pool.take(n_blocks, self._reserves)
+                self._move_windows(n_steps)
+            else:
+                n_blocks = cohort.advance(n_steps)
+                if n_blocks:
+                    pool.take(n_blocks, self._reserves)
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
@@ -527,14 +547,42 @@ class Replica:
         if follow_up is not None:
             follow_up(now_ps)
 
-    def _move_windows(self, n_blocks: int) -> None:
-        """Free the blocks that windows keep no longer after decode steps, which began n_blocks."""
+    def _move_windows(self, n_steps: int) -> None:
+        """Apply n_steps of decode, and free the blocks that windows keep no longer."""
         cohort, pool = self.cohort, self.pool
-        pool.drop(cohort.n_dropped, self._reserves)
-        if n_blocks:
-            pool.take(n_blocks, self._reserves)
-        for request, n_before in cohort.dropping:
-            self._memory.drop(request, (n_before, cohort.stored_tokens(request)), self._reserves)
+        self._move_ahead(n_steps - 1)
+        self._n_left = 0
+        n_blocks = cohort.advance(n_steps)
+        pool.drop(cohort.n_dropped - self._n_moved, self._reserves)
+        if n_blocks > self._n_taken:
+            pool.take(n_blocks - self._n_taken, self._reserves)
+        self._n_moved = self._n_taken = 0
+        if cohort.drops is not None:
+            for request, n_before, n_tokens in cohort.drops.due:
+                self._memory.drop(request, (n_before, n_tokens), self._reserves)
+
+    def _move_ahead(self, n_steps: int) -> None:
+        """Free what windows keep no longer in the first n_steps of the run in flight, up to the last block with an id:
+        such blocks become idle in turn, after those taken and freed before."""
+        cohort, pool, drops = self.cohort, self.pool, self.cohort.drops
+        while drops is not None and drops.next_step - cohort.step <= n_steps:
+            n_used, n = pool.used_blocks, drops.next_step - cohort.step
+            n_named, n_dropped, n_taken = drops.pop(), cohort.blocks_dropped(n), cohort.blocks_begun(n)
+            if n_taken > self._n_taken:
+                pool.take(n_taken - self._n_taken, self._reserves)
+                self._n_taken = n_taken
+            if n_dropped - n_named > self._n_moved:
+                pool.drop(n_dropped - n_named - self._n_moved, self._reserves)
+            for request, n_before, n_tokens in drops.due:
+                self._memory.drop(request, (n_before, n_tokens), self._reserves)
+            self._n_moved = n_dropped
+            self._n_left += n_used - pool.used_blocks
+
+    def _move_until(self, now_ps: int) -> None:
+        """Free what windows keep no longer, before the cache of a step run in flight is used."""
+        step_run = self.step_run
+        if self.cohort.drops is not None and step_run is not None and step_run.n_decoding:
+            self._move_ahead(min(step_run.steps_done(now_ps), step_run.n_steps - 1))
 
     def _before_commit(self, step_run: StepRun, now_ps: int) -> int:
         """Prepare a commit; return the accepted tokens of the last step."""
@@ -797,6 +845,10 @@ class Replica:
         if wait_ps:
             step_run.wait_ps = wait_ps
             step_run.last(step_run.first_ps + wait_ps)
+        drops = self.cohort.drops
+        if drops is not None and step_run.n_decoding:
+            # what leaves a window gets its ids then, and is copied from the end of that step on
+            step_run.cut(min(step_run.n_steps, drops.next_step - self.cohort.step))
         swap = self._swap
         if swap is None:
             return None
@@ -817,6 +869,7 @@ class Replica:
 
     def _on_read(self, now_ps: int) -> None:
         """Let requests find what has been read; they may start at the next step boundary."""
+        self._move_until(now_ps)
         n_blocks = self._memory.end_reads(now_ps)
         if self.step_run is not None:
             self._n_given_back += n_blocks

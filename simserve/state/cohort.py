@@ -1,10 +1,13 @@
 """Cohort: the decoding requests of a replica, kept as aggregates instead of a loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from simserve.state.request import DECODE, Request
+
+if TYPE_CHECKING:
+    from simserve.state.id_drops import IdDrops
 
 NO_FINISH: Final = 1 << 62
 """Later than any step."""
@@ -26,7 +29,9 @@ class Cohort:
     n_slots = 1
     """Tokens beyond those stored that a member has blocks for in a step."""
     n_dropped = 0
-    """Blocks that windows freed in the last advance, without those of `dropping`."""
+    """Blocks that windows freed in the last advance, without those of members due in its last step."""
+    drops: "IdDrops | None" = None
+    """Members that are due to leave blocks with an id, where a prefix cache has windows."""
 
     __slots__ = (
         "_finishes",
@@ -86,18 +91,13 @@ class Cohort:
         """Return the tokens that a member holds in the cache, padding included."""
         return request.kv_offset + self.step
 
-    def stored_before(self, request: Request) -> int:
-        """Return the tokens that a member held before the last step."""
-        return request.kv_offset + self.step - 1
+    def stored_at(self, request: Request, step: int) -> int:
+        """Return the tokens that a member holds at a value of `step` up to its finish."""
+        return request.kv_offset + step
 
     def step_with(self, request: Request, n_tokens: int) -> int:
         """Return the value of `step` at which a member first holds n_tokens, more than now."""
         return n_tokens - request.kv_offset
-
-    @property
-    def dropping(self) -> Sequence[tuple[Request, int]]:
-        """Members of which windows freed blocks with an id in the last step, and the tokens that they held before."""
-        return ()
 
     def count_first(self, request: Request) -> None:
         """Count the tokens of a member's first step, which is about to end, as produced before it joined."""

@@ -1,6 +1,5 @@
 """GroupedCohort: decoding requests of a model with layers that keep different tokens, one token per step."""
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from simserve.state.cohort import NO_FINISH, Cohort
@@ -13,8 +12,7 @@ class GroupedCohort(Cohort):
     """Requests that each produce one token per step, with blocks and keys by group of layers.
 
     Between two bends, the keys of every group grow by a constant per step, and windows free the same blocks in every
-    block_size steps. A member bends as it fills a window, and whenever it enters another chunk; with a prefix cache
-    also when a window leaves one of its blocks with an id.
+    block_size steps. A member bends as it fills a window, and whenever it enters another chunk.
 
     Invariant: `_window_keys` has, for each window, the sum of the keys that each member attends in the next step;
     `_n_rising` of them attend one more in every step; `_frees` are the blocks that full windows free in step i modulo
@@ -23,11 +21,11 @@ class GroupedCohort(Cohort):
 
     __slots__ = (
         "_bends",
-        "_drops",
         "_frees",
         "_joined",
         "_n_rising",
         "_window_keys",
+        "drops",
         "layers",
         "n_dropped",
         "next_bend_step",
@@ -36,7 +34,7 @@ class GroupedCohort(Cohort):
     def __init__(self, layers: LayerBlocks, n_ids: NIds | None = None) -> None:
         super().__init__(layers.block_size)
         self.layers = layers
-        self._drops = None if n_ids is None else IdDrops(self, layers, n_ids)
+        self.drops = None if n_ids is None else IdDrops(self, layers, n_ids)
         self._window_keys = [0] * len(layers.windows)
         self._n_rising = [0] * len(layers.windows)
         self._frees = [0] * layers.block_size
@@ -47,7 +45,7 @@ class GroupedCohort(Cohort):
         self.next_bend_step = NO_FINISH
         """Value of `step` at which the next member bends."""
         self.n_dropped = 0
-        """Blocks that windows freed in the last advance, without those of `dropping`."""
+        """Blocks that windows freed in the last advance, without those of members due in its last step."""
 
     @property
     def window_keys(self) -> list[int]:
@@ -72,8 +70,8 @@ class GroupedCohort(Cohort):
                 heappush(self._bends, (self.step + size - n_tokens % size, number, i, request))
             elif n_tokens + 1 < size:
                 heappush(self._bends, (self.step + size - 1 - n_tokens, number, i, request))
-        if self._drops is not None:
-            self._drops.join(request)
+        if self.drops is not None:
+            self.drops.join(request)
         self._find_bend()
 
     def leave(self, request: Request) -> int:
@@ -82,8 +80,8 @@ class GroupedCohort(Cohort):
         del self._joined[request]
         for i in range(len(self.layers.windows)):
             self._count(i, n_tokens, -1)
-        if self._drops is not None:
-            self._drops.leave(request)
+        if self.drops is not None:
+            self.drops.leave(request)
         self._find_bend()
         return n_tokens
 
@@ -106,13 +104,6 @@ class GroupedCohort(Cohort):
         while bends and joined.get(bends[0][3]) != bends[0][1]:
             heappop(bends)
         self.next_bend_step = bends[0][0] if bends else NO_FINISH
-        if self._drops is not None:
-            self.next_bend_step = min(self.next_bend_step, self._drops.next_step)
-
-    @property
-    def dropping(self) -> Sequence[tuple[Request, int]]:
-        """Members of which windows freed blocks with an id in the last step, and the tokens that they held before."""
-        return () if self._drops is None else self._drops.due
 
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps, at most to the next bend; return the blocks they begin."""
@@ -135,9 +126,8 @@ class GroupedCohort(Cohort):
                 self._n_rising[i] -= 1
                 self._frees[self._free_residue(i, size - 1)] += n_parts
             self._find_bend()
-        if self._drops is not None:
-            self.n_dropped -= self._drops.advance()
-            self._find_bend()
+        if self.drops is not None:
+            self.n_dropped -= self.drops.advance()
         return n_blocks
 
     def blocks_begun(self, n_steps: int) -> int:
@@ -160,8 +150,10 @@ class GroupedCohort(Cohort):
         return self.layers.n_growing * self.crossings[self.step % self.block_size]
 
     def steps_within(self, free_blocks: int) -> int:
-        """Return the most steps, at most to the next bend, with at most free_blocks blocks more. Needs a member."""
-        most, layers = self.next_bend_step - self.step, self.layers
+        """Return the most steps, at most to the next bend or to one after which windows leave a block with an id, which
+        others may share, with at most free_blocks blocks more. Needs a member."""
+        next_drop_step = NO_FINISH if self.drops is None else self.drops.next_step
+        most, layers = min(self.next_bend_step, next_drop_step) - self.step, self.layers
         held, held_in = 0, []
         for i in range(self.block_size):
             residue = (self.step + i) % self.block_size

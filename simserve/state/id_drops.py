@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.prefix_cache import NEVER, block_groups
 from simserve.state.request import Request
 
 NIds = Callable[[Request], int]
@@ -14,22 +15,22 @@ NIds = Callable[[Request], int]
 class IdDrops:
     """Members of a cohort in the order in which windows next leave a block of each that has an id.
 
-    The prefix cache needs their order, so a run ends with such a step. Blocks without an id are only counted.
+    The prefix cache needs their order. Blocks without an id are only counted.
     """
 
-    __slots__ = ("_ahead", "_cohort", "_joined", "_layers", "_n_ids", "_n_joins", "due", "next_step")
+    __slots__ = ("_ahead", "_cohort", "_joined", "_n_ids", "_n_joins", "_windows", "due", "next_step")
 
     def __init__(self, cohort: Cohort, layers: LayerBlocks, n_ids: NIds) -> None:
         self._cohort = cohort
-        self._layers = layers
+        self._windows = [group for group in block_groups(layers) if group.window]
         self._n_ids = n_ids
         self._ahead: list[tuple[int, int, Request]] = []
         """Heap of (step, number of the join, member), with some members that have left."""
         self._joined: dict[Request, int] = {}
         self._n_joins = 0
-        self.due: list[tuple[Request, int]] = []
-        """Members of which blocks with an id left windows in the last step, in the order of joining, and the tokens
-        that they had stored before it."""
+        self.due: list[tuple[Request, int, int]] = []
+        """Members of which blocks with an id left windows in the last such step, in the order of joining, and the
+        tokens that they had stored before and after it."""
         self.next_step = NO_FINISH
         """Value of `step` after the next such step."""
 
@@ -39,7 +40,7 @@ class IdDrops:
             return
         self._n_joins += 1
         self._joined[request] = self._n_joins
-        self._add(request, self._n_joins)
+        self._add(request, self._n_joins, self._cohort.stored_tokens(request))
         self._find_next()
 
     def leave(self, request: Request) -> None:
@@ -48,23 +49,30 @@ class IdDrops:
             self._find_next()
 
     def advance(self) -> int:
-        """Note the members that are due after a run of steps; return their blocks that left windows in its last step,
-        with or without an id."""
+        """Note the members that are due in the cohort's last step; return what `pop` does."""
+        self.due = []
+        return self.pop() if self.next_step <= self._cohort.step else 0
+
+    def pop(self) -> int:
+        """Note the members that are due next; return their blocks that leave windows then, with or without an id."""
+        cohort, step = self._cohort, self.next_step
         self.due = []
         n_dropped = 0
-        while self.next_step <= self._cohort.step:
+        while self.next_step == step:
             _, number, request = heappop(self._ahead)
-            n_before, n_tokens = self._cohort.stored_before(request), self._cohort.stored_tokens(request)
-            self.due.append((request, n_before))
-            n_dropped += self._layers.dropped(n_tokens) - self._layers.dropped(n_before)
-            self._add(request, number)
+            n_before, n_tokens = cohort.stored_at(request, step - 1), cohort.stored_at(request, step)
+            self.due.append((request, n_before, n_tokens))
+            for window in self._windows:
+                n_dropped += (window.first_kept(n_tokens) - window.first_kept(n_before)) * window.n_parts
+            self._add(request, number, n_tokens)
             self._find_next()
         return n_dropped
 
-    def _add(self, request: Request, number: int) -> None:
-        n_tokens = self._cohort.stored_tokens(request)
-        target = self._layers.next_drop(n_tokens, self._n_ids(request))
-        if target is not None:
+    def _add(self, request: Request, number: int, n_tokens: int) -> None:
+        n_ids, target = self._n_ids(request), NEVER
+        for window in self._windows:
+            target = min(target, window.next_drop(n_tokens, n_ids))
+        if target < NEVER:
             heappush(self._ahead, (self._cohort.step_with(request, target), number, request))
 
     def _find_next(self) -> None:

@@ -88,17 +88,6 @@ class LayerBlocks:
         n_blocks = sum(n_parts * (group.first_kept(n_tokens) // self.block_size) for group, n_parts in self.windows)
         return n_blocks if self.draft is None else n_blocks + self.draft.dropped(n_tokens)
 
-    def next_drop(self, n_tokens: int, n_ids: int) -> int | None:
-        """Return the least number of tokens, above n_tokens, with which a window has left one more block of the first
-        n_ids ids; None: it has left them all."""
-        targets = []
-        for group, n_parts, size in self.all_windows:
-            window, first = group.window or 0, int(group.first_kept(n_tokens)) // size
-            end = (first + 1) * size
-            if n_parts and end <= n_ids * self.id_tokens:
-                targets.append(-(-end // window) * window if group.kind == "chunked" else end + window - 1)
-        return min(targets, default=None)
-
     def begun(self, n_tokens: int, n_next: int) -> int:
         """Return the blocks that a step of n_next tokens takes after n_tokens computed."""
         n_blocks: int = self.filled(n_tokens + n_next) - self.filled(n_tokens)

@@ -14,6 +14,8 @@ Chain = Sequence[int]
 PLACE_BITS: Final = 26
 MOST_PLACES: Final = (1 << PLACE_BITS) - 1
 """Limit of the blocks of a chain."""
+NEVER: Final = 1 << 62
+"""More tokens than any request has."""
 
 
 class Beyond(Protocol):
@@ -29,7 +31,7 @@ class Beyond(Protocol):
 class BlockRun:
     """Consecutive blocks of a chain that the same requests hold; or idle ones without ids."""
 
-    __slots__ = ("group", "high", "ids", "low", "n_holders", "n_parts", "number")
+    __slots__ = ("group", "high", "ids", "low", "n_gone", "n_holders", "n_parts", "number", "tail")
 
     def __init__(self, group: "BlockGroup", low: int, high: int, ids: list[int], n_holders: int) -> None:
         self.group = group
@@ -42,6 +44,10 @@ class BlockRun:
         """Requests that hold all of it; 0: it is idle."""
         self.n_parts = group.n_parts
         """Blocks that it has of each id: fewer than the group once some are evicted."""
+        self.n_gone = 0
+        """Number of its last ids of which it has one block less."""
+        self.tail: BlockRun | None = None
+        """The last of its ids of which parts are evicted."""
         self.number = 0
         """Its place in the eviction order, if it is idle."""
 
@@ -80,6 +86,15 @@ class BlockGroup:
             return 0
         return (n_tokens // window * window if self.is_chunked else n_tokens - window + 1) // self.tokens
 
+    def next_drop(self, n_tokens: int, n_ids: int) -> int:
+        """Return the least number of tokens, above n_tokens, with which a window has left one more block of the first
+        n_ids ids; NEVER: it has left them all."""
+        window, n_left = self.window, self.first_kept(n_tokens) + 1
+        end = n_left * self.tokens
+        if n_left * self.n_ids > n_ids:
+            return NEVER
+        return -(-end // window) * window if self.is_chunked else end + window - 1
+
     def n_leading(self, of: Chain, most: int) -> int:
         """Return how many leading blocks, at most `most`, are present in layers without a window. O(log n)."""
         runs = self.runs
@@ -91,6 +106,21 @@ class BlockGroup:
             else:
                 high = middle
         return low
+
+
+def block_groups(layers: LayerBlocks | None, *, by_part: bool = False) -> list[BlockGroup]:
+    """Return the groups of layers, those with a window first, or a group for each of their parts; None: all layers keep
+    all tokens."""
+    kinds: list[tuple[LayerGroup | None, int]] = [(None, 1)] if layers is None else layers.kinds
+    size = 1 if layers is None else layers.id_tokens
+    groups: list[BlockGroup] = []
+    n_before = 0
+    for (group, tokens), alike in groupby(kinds):
+        n_alike = len(list(alike))
+        for n_parts in [1] * n_alike if by_part else [n_alike]:
+            groups.append(BlockGroup(len(groups), group, tokens, tokens // size, n_parts, n_before))
+            n_before += n_parts
+    return groups
 
 
 class PrefixCache:
@@ -154,15 +184,9 @@ class PrefixCache:
         """Tokens of an id."""
         self._step = 1 if layers is None else layers.common_tokens // size
         """Hits are multiples of as many ids."""
-        kinds: list[tuple[LayerGroup | None, int]] = [(None, size)] if layers is None else layers.kinds
-        self._groups: list[BlockGroup] = []
+        self._groups = block_groups(layers, by_part=by_part)
         """Groups with a window come first."""
-        self._n_parts = 0
-        for (group, tokens), alike in groupby(kinds):
-            n_alike = len(list(alike))
-            for n in [1] * n_alike if by_part else [n_alike]:
-                self._groups.append(BlockGroup(len(self._groups), group, tokens, tokens // size, n, self._n_parts))
-                self._n_parts += n
+        self._n_parts = sum(group.n_parts for group in self._groups)
         self._is_plain = self._n_parts == 1 and not self._groups[0].window
         """All layers keep all tokens, in one block."""
         self._copies: dict[int, list[set[int]]] = {}
@@ -181,7 +205,8 @@ class PrefixCache:
     def __len__(self) -> int:
         """Return the number of blocks with an id."""
         n_torn = sum(run.n_parts for group in self._groups for run in group.torn.values())
-        return sum(group.n_parts * len(group.runs) for group in self._groups) + n_torn
+        n_gone = sum(run.n_gone for run in self._idle.values())
+        return sum(group.n_parts * len(group.runs) for group in self._groups) + n_torn - n_gone
 
     # -- lookups -----------------------------------------------------------------------------------------------------
 
@@ -304,6 +329,14 @@ class PrefixCache:
         """Hold blocks [at, end) that were computed or read, by the holder of those from `first` to there."""
         runs, n_parts, n_idle = group.runs, group.n_parts, 0
         at, end = places
+        if end - at == 1 and at > first and not group.torn and of[at] not in runs:  # fast: as in most steps of decode
+            last = runs.get(of[at - 1])
+            if last is not None and last.n_holders == 1:
+                last.high = end
+                last.ids.append(of[at])
+                runs[of[at]] = last
+                self.pinned_blocks += n_parts
+                return
         while at < end:
             high = end
             if of[at] in runs:
@@ -327,7 +360,7 @@ class PrefixCache:
                 if group.torn:
                     n_idle += self._drop_torn(group, of, at, high)
                 last = runs.get(of[at - 1]) if at > first else None
-                if last is not None and last.n_holders == 1 and last.high == at:  # it is the holder's own
+                if last is not None and last.n_holders == 1:  # it is the holder's own, so it ends here
                     last.high = high
                     last.ids += new
                 else:
@@ -351,7 +384,7 @@ class PrefixCache:
         n_left = 0
         for run in self._cut(group.torn, of, start, end):
             del self._idle[run.number]
-            n_left += (run.high - run.low) * run.n_parts
+            n_left += (run.high - run.low) * run.n_parts - run.n_gone
             for block in run.ids:
                 del group.torn[block]
         return n_left
@@ -377,9 +410,19 @@ class PrefixCache:
             if not group.window:
                 break
             first, end, n_named = group.first_kept(tokens[0]), group.first_kept(tokens[1]), n // group.n_ids
-            own_blocks += max(0, end - max(first, n_named)) * group.n_parts
-            if first < end:
-                own_blocks += self._let_go(group, group.of(chain), (first, min(end, n_named)), copies, free)
+            if end > n_named:
+                own_blocks += (end - max(first, n_named)) * group.n_parts
+                end = n_named
+            if first >= end:
+                continue
+            of = group.of(chain)
+            run = group.runs[of[first]]
+            if run.n_holders == 1 and run.low == first and end == first + 1 < run.high:  # fast: as in most decode steps
+                run.low = end
+                new = group.runs[of[first]] = BlockRun(group, first, end, [run.ids.pop(0)], 0)
+                free.append(new)
+            else:
+                own_blocks += self._let_go(group, of, (first, end), copies, free)
         return self._rest_all(free, own_blocks)
 
     def _let_go(
@@ -477,27 +520,43 @@ class PrefixCache:
             if run is None:
                 heappop(self._order)
                 continue
-            n = min(n_blocks, run.high - run.low)
+            n = min(n_blocks, run.high - run.low - run.n_gone)
             n_blocks -= n
-            run.high -= n
-            if run.ids:
-                self._evict_last(run, n)
+            group = run.group
+            if not run.ids:
+                run.high -= n
+            elif run.n_parts == 1:
+                named = group.runs if group.n_parts == 1 else group.torn
+                for block in run.ids[-n:]:
+                    del named[block]
+                del run.ids[-n:]
+                run.high -= n
+            elif run.n_parts == group.n_parts:
+                self._tear(run, n)
+            else:
+                run.n_gone += n
+                if run.low + run.n_gone == run.high:
+                    run.n_gone, run.n_parts = 0, run.n_parts - 1
+                    del self._idle[run.number]
+                    self._rest(run, (run.number >> PLACE_BITS) + 1)
             if run.low == run.high:
                 del self._idle[run.number]
 
-    def _evict_last(self, run: BlockRun, n: int) -> None:
-        """Evict one part of the last n ids of a run; other parts are evicted after this one of all the run."""
-        group = run.group
-        gone = run.ids[-n:]
+    def _tear(self, run: BlockRun, n: int) -> None:
+        """Evict the first part of the last n ids of a run; the others are evicted after this one of all its ids."""
+        group, tail, ids = run.group, run.tail, run.ids[-n:]
         del run.ids[-n:]
-        runs = group.runs if run.n_parts == group.n_parts else group.torn
-        for block in gone:
-            del runs[block]
-        if run.n_parts > 1:
-            torn = BlockRun(group, run.high, run.high + n, gone, 0)
-            torn.n_parts = run.n_parts - 1
-            group.torn.update(dict.fromkeys(gone, torn))
-            self._rest(torn, (run.number >> PLACE_BITS) + 1)
+        for block in ids:
+            del group.runs[block]
+        if tail is not None and tail.low == run.high and not tail.n_gone and self._idle.get(tail.number) is tail:
+            tail.low -= n
+            tail.ids[:0] = ids
+        else:
+            run.tail = tail = BlockRun(group, run.high - n, run.high, ids, 0)
+            tail.n_parts = group.n_parts - 1
+            self._rest(tail, (run.number >> PLACE_BITS) + 1)
+        group.torn.update(dict.fromkeys(ids, tail))
+        run.high -= n
 
     def _rest_all(self, free: list[BlockRun], own_blocks: int) -> int:
         """Add runs without holders, after blocks without ids, as the last to evict; return their blocks."""
@@ -511,7 +570,7 @@ class PrefixCache:
                 self._unnamed = last = BlockRun(self._groups[0], 0, own_blocks, [], 0)
                 self._rest(last, self._n_rests)
         if free:
-            for run in free:
+            for run in free:  # those of one group go from the last to the first by their places
                 n_free += (run.high - run.low) * run.n_parts
                 self._rest(run, self._n_rests + 1 + run.group.first_part)
             self._n_rests += self._n_parts
@@ -565,6 +624,13 @@ class PrefixCache:
             rest.number = number
             self._idle[number] = rest
             self._rest(first, number >> PLACE_BITS)
+            if run.n_gone:
+                n_gone, n_rest = run.n_gone, rest.high - rest.low
+                first.n_gone, rest.n_gone = max(0, n_gone - n_rest), min(n_gone, n_rest)
+                if rest.n_gone == n_rest:
+                    rest.n_gone, rest.n_parts = 0, rest.n_parts - 1
+                    del self._idle[number]
+                    self._rest(rest, (number >> PLACE_BITS) + 1)
         return first, rest
 
     def check(self) -> None:
@@ -591,7 +657,8 @@ class PrefixCache:
         assert sum(map(bool, (run.ids for run in idle))) == n_free, "an idle run has holders"
         assert all(number == run.number and run.low < run.high for number, run in self._idle.items()), "its number"
         assert self._idle.keys() <= set(self._order), "an idle run is out of order"
-        n_idle = sum((run.high - run.low) * (run.n_parts if run.ids else 1) for run in idle)
+        assert all(run.n_gone < run.high - run.low for run in idle), "a part is gone"
+        n_idle = sum((run.high - run.low) * (run.n_parts if run.ids else 1) - run.n_gone for run in idle)
         assert self.idle_blocks == n_idle, (self.idle_blocks, n_idle)
         assert self.pinned_blocks == n_pinned, (self.pinned_blocks, n_pinned)
         assert self.n_doubled == n_doubled, (self.n_doubled, n_doubled)

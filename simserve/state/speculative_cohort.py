@@ -1,6 +1,6 @@
 """SpeculativeCohort: decoding requests that produce one token per step plus their accepted proposals."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappush
 
@@ -56,7 +56,6 @@ class SpeculativeCohort(Cohort):
     __slots__ = (
         "_acceptance",
         "_courses",
-        "_drops",
         "_ending_keys",
         "_ends_at",
         "_freed",
@@ -68,6 +67,7 @@ class SpeculativeCohort(Cohort):
         "_resume_at",
         "_window_keys",
         "_windows",
+        "drops",
         "layers",
         "n_dropped",
         "n_slots",
@@ -86,9 +86,9 @@ class SpeculativeCohort(Cohort):
         super().__init__(block_size)
         self.layers = layers or LayerBlocks(block_size)
         self._windows = [group for group, _, _ in self.layers.all_windows]
-        self._drops = None if n_ids is None else IdDrops(self, self.layers, n_ids)
+        self.drops = None if n_ids is None else IdDrops(self, self.layers, n_ids)
         self.n_dropped = 0
-        """Blocks that windows freed in the last advance, without those of `dropping`."""
+        """Blocks that windows freed in the last advance, without those of members due in its last step."""
         self._acceptance = acceptance
         self.n_slots = n_slots
         self.n_tokens = acceptance.n_proposed + 1
@@ -132,18 +132,18 @@ class SpeculativeCohort(Cohort):
         self._n_joins += 1
         if finish_step < self.next_finish_step:
             self.next_finish_step = finish_step
-        if self._drops is not None:
-            self._drops.join(request)
+        if self.drops is not None:
+            self.drops.join(request)
 
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens that a member holds in the cache."""
         course = self._courses[request]
         return course.stored_tokens + course.tokens_after(self.step - course.join_step)
 
-    def stored_before(self, request: Request) -> int:
-        """Return the tokens that a member held before the last step."""
+    def stored_at(self, request: Request, step: int) -> int:
+        """Return the tokens that a member holds at a value of `step` up to its finish."""
         course = self._courses[request]
-        return course.stored_tokens + course.tokens_after(self.step - 1 - course.join_step)
+        return course.stored_tokens + course.tokens_after(step - course.join_step)
 
     def step_with(self, request: Request, n_tokens: int) -> int:
         """Return the value of `step` at which a member first holds n_tokens, more than now."""
@@ -152,16 +152,6 @@ class SpeculativeCohort(Cohort):
         if n_more > course.n_tokens:
             return NO_FINISH
         return course.join_step + int(course.tokens_before[: course.n_steps].searchsorted(n_more))
-
-    @property
-    def dropping(self) -> Sequence[tuple[Request, int]]:
-        """Members of which windows freed blocks with an id in the last step, and the tokens that they held before."""
-        return () if self._drops is None else self._drops.due
-
-    @property
-    def next_drop_step(self) -> int:
-        """Value of `step` after which a window next leaves a block with an id."""
-        return NO_FINISH if self._drops is None else self._drops.next_step
 
     def count_first(self, request: Request) -> None:
         """Count the tokens of a member's first step, which is about to end, as produced before it joined."""
@@ -172,8 +162,8 @@ class SpeculativeCohort(Cohort):
 
     def leave(self, request: Request) -> int:
         """Remove a member; return the tokens it holds in the cache."""
-        if self._drops is not None:
-            self._drops.leave(request)
+        if self.drops is not None:
+            self.drops.leave(request)
         course = self._courses.pop(request)
         n_steps = self.step - course.join_step
         n_tokens = course.tokens_after(n_steps)
@@ -206,8 +196,8 @@ class SpeculativeCohort(Cohort):
         self.n_dropped = self.blocks_dropped(n_steps)
         self._held_blocks += n_blocks - self.n_dropped
         self.step += n_steps
-        if self._drops is not None:
-            self.n_dropped -= self._drops.advance()
+        if self.drops is not None:
+            self.n_dropped -= self.drops.advance()
         self.kv_tokens = int(self._keys[self.step - self._origin]) + self._ending_keys.get(self.step, 0)
         return n_blocks
 

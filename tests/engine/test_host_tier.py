@@ -322,6 +322,19 @@ def test_what_one_replica_writes_the_other_finds_from_when_the_copy_is_over() ->
         assert column(cluster, "host_cached_tokens") == column(cluster, "cached_tokens") == [0, n_found]
 
 
+def test_what_leaves_a_window_in_decode_is_written_from_the_end_of_that_step_on() -> None:
+    # Layers keep 5 tokens. The first has stored 12 at 90 ms, and its window leaves the second block; the third, which
+    # gets its id then, is there at 91. It goes on to 160.
+    layers = LayerBlocks(4, 1, ((LayerGroup("windowed", 1, 5), 1),))
+    setups = sharing(replace(offloading(), layers=layers, cost=replace(STEPS_OF_10_MS, windows=(0,))))
+    for sent_ms, n_found in ((90, 8), (91, 12)):
+        load = prefixed([0.0, sent_ms / 1000], [4, 18], [[1, 2, 3, 4]] * 2)
+        load = replace(load, output_tokens=np.array([16, 1], np.int64))
+        cluster = serve(setups, load)
+        assert column(cluster, "cached_tokens") == [0, n_found]
+        assert instants(cluster, "finish_ps")[0] == 160
+
+
 def test_a_store_survives_its_replicas_and_their_copies_in_flight_do_not() -> None:
     for failed_ms, n_found in ((11, 0), (12, 8)):
         load = prefixed([0.0, 0.013], [10, 10], [[1, 2], [1, 2]])

@@ -123,8 +123,8 @@ class Members:
         return min((self.step + n + 1 for n in steps), default=NO_FINISH) if self.has_ids else NO_FINISH
 
     def next_bend(self) -> int:
-        """Return the step in which the next member fills a window, or goes on to another chunk, or loses an id."""
-        ahead = [self.next_drop()]
+        """Return the step in which the next member fills a window, or goes on to another chunk."""
+        ahead = [NO_FINISH]
         for each in self.all:
             for group, _ in self.layers.windows:
                 size = group.window or 0
@@ -267,11 +267,9 @@ class Walk:
         rng, members, cohort = self.rng, self.members, self.cohort
         if not members.all:
             return
-        most = members.next_finish() - members.step
+        most = min(members.next_finish(), members.next_drop()) - members.step
         if isinstance(cohort, GroupedCohort):
             most = min(most, members.next_bend() - members.step)
-        else:
-            most = min(most, members.next_drop() - members.step)
         most = min(most, 60)
         self.look_ahead(most)
         n_steps = rng.randint(1, most)
@@ -282,15 +280,19 @@ class Walk:
                     cohort.count_first(each.request)
                     assert each.request.emitted_tokens == each.emitted + each.at(1) - each.at()
         n_begun = members.growth(n_steps) + sum(members.freed(n) for n in range(n_steps - 1))
-        due = [(each.request, each.at(n_steps - 1)) for each in members.all if self.is_due(each, n_steps - 1)]
+        due = [
+            (each.request, each.at(n_steps - 1), each.at(n_steps))
+            for each in members.all
+            if self.is_due(each, n_steps - 1)
+        ]
         n_due = sum(self.dropped(each, n_steps) for each in members.all if self.is_due(each, n_steps - 1))
         assert cohort.advance(n_steps) == n_begun
-        assert list(cohort.dropping) == due
+        assert (cohort.drops.due if cohort.drops is not None else []) == due
         assert cohort.n_dropped == sum(members.freed(n) for n in range(n_steps)) - n_due
         members.step += n_steps
         for each in members.all:
             each.n_done += n_steps
-            assert cohort.stored_before(each.request) == each.at(-1)
+            assert cohort.stored_at(each.request, cohort.step - 1) == each.at(-1)
         assert cohort.kv_tokens == members.keys()
         finished = [each for each in members.all if each.ends and not each.left]
         assert cohort.pop_finished() == [each.request for each in finished]
@@ -345,7 +347,7 @@ class Walk:
                 then = [now + n for now, n in zip(cohort.window_keys, cohort.growth, strict=True)]
                 assert then == members.window_keys(1)
         elif isinstance(cohort, SpeculativeCohort):
-            assert cohort.next_drop_step == members.next_drop()
+            assert (NO_FINISH if cohort.drops is None else cohort.drops.next_step) == members.next_drop()
             assert cohort._held_blocks == sum(map(members.held_now, members.all))
         for each in members.all:
             assert cohort.stored_tokens(each.request) == each.at()

@@ -286,8 +286,8 @@ class Elsewhere:
 def layers_of(rng: Random, size: int, n_windows: int) -> LayerBlocks:
     """Draw groups with a window or chunk, perhaps beside layers that keep all."""
     kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
-    windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 9)), rng.randint(1, 2)) for _ in range(n_windows)]
-    n_whole = rng.randint(0 if windows else 1, 2)
+    windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 9)), rng.choice([1, 2, 4])) for _ in range(n_windows)]
+    n_whole = rng.choice([0, 1, 2, 4] if windows else [1, 2, 4])
     return LayerBlocks(size, n_whole + sum(n_parts for _, n_parts in windows), tuple(windows))
 
 
@@ -302,7 +302,7 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part
         sizes = rng.choice([(SIZE, SIZE), (SIZE, 2 * SIZE), (SIZE, 3 * SIZE), (2 * SIZE, SIZE)])
         layers = layers_of(rng, SIZE, seed % 3)
         if rng.random() < 0.5:
-            layers = replace(layers, block_size=sizes[0], draft=layers_of(rng, sizes[1], rng.randint(0, 1)))
+            layers = replace(layers, block_size=sizes[0], draft=layers_of(rng, sizes[1], rng.randint(0, 2)))
     cache = PrefixCache(layers if is_grouped else None, by_part=by_part)
     texts = [[rng.randint(0, 1) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 6))]
     ids: dict[tuple[int, ...], int] = {}
@@ -322,7 +322,7 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part
             naive.release(gone, [block for part in needed for block in reversed(part)], own_blocks)
             assert freed == cache.idle_blocks - free_before
         elif what == "evict":
-            n_blocks = rng.randint(0, min(5, cache.idle_blocks))
+            n_blocks = rng.randint(0, min(rng.choice([5, 20]), cache.idle_blocks))
             cache.evict(n_blocks)
             naive.evict(n_blocks)
         elif what == "add":
