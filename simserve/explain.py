@@ -14,7 +14,7 @@ from simserve.cost.shape import StepShape
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.cost_warnings import wide_intervals
+from simserve.scenario.cost_warnings import of_nodes, wide_intervals
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.sharding import why_one_process
 from simserve.units import to_s
@@ -76,7 +76,8 @@ class ExchangeAnswer:
     experts_per_gpu: int
     """Copies included."""
     kernels: str
-    """normal: one copy to each node, forwarded there; low_latency: one to each expert; by_batch: by the tokens."""
+    """normal: one copy to each node, forwarded there; low_latency: one to each expert; by_batch: by the tokens;
+    gather: an all-gather to all GPUs, and a reduce-scatter."""
     far_nodes: float
     """Other nodes with one of a token's experts, which a normal exchange sends it to."""
     gpus: float
@@ -121,6 +122,8 @@ class PoolAnswer:
     """The serving runs that factors on kernels of another card were fitted to, and these factors; None: none."""
     experts: str | None
     """The kernels of experts, where these were timed with another dtype; else None."""
+    all_reduces: str | None
+    """Where the times of all-reduces between nodes are from; None without any."""
     server_error_sd: dict[str, float]
     """Spread of mean latencies between servers that prediction intervals allow for, where nothing was fitted to them:
     standard deviations of logarithms."""
@@ -194,6 +197,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         calibration=setup.calibration_name,
         fitted_runs=_fitted_runs(setup),
         experts=_experts(setup),
+        all_reduces=of_nodes(setup),
         server_error_sd=server_errors().of((setup,)),
         wide_intervals=wide_intervals(setup),
         memory_bytes=_memory_bytes(setup.ledger),

@@ -105,6 +105,8 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield f"  Kernels: {pool.fitted_runs or timed or 'a plain roofline'}"
     if pool.experts is not None:
         yield f"  Experts: {pool.experts}"
+    if pool.all_reduces is not None:
+        yield f"  {pool.all_reduces[0].upper()}{pool.all_reduces[1:]}"
     if pool.hides_host:
         yield "  Steps: planned one ahead; the host's work hides behind kernels"
     else:
@@ -120,7 +122,12 @@ def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:
         f", {word} {exchange.low_latency_tokens} tokens a GPU" if by_batch else "" for word in ("above", "up to")
     )
     link = f"{exchange.bytes_per_s / 1e9:,.4g} GB/s a GPU, {exchange.latency_s * 1e6:,.3g} us"
-    yield f"\n  Experts over {exchange.n_nodes} nodes ({link}), {exchange.experts_per_gpu} on each GPU; a token goes"
+    over = f"\n  Experts over {exchange.n_nodes} nodes ({link}), {exchange.experts_per_gpu} on each GPU;"
+    if exchange.kernels == "gather":
+        yield f"{over} every GPU gets all tokens"
+        yield "    (all-gather and reduce-scatter, each GPU with as many tokens as that with most)"
+        return
+    yield f"{over} a token goes"
     if exchange.kernels != "low_latency":
         nodes = f"to {exchange.far_nodes:.2f} other nodes, and there on to its experts' {exchange.gpus:.2f} GPUs"
         yield f"    {nodes} (normal kernels{above})"

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb, prod
+from math import comb, log2, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -33,13 +33,43 @@ LOW_LATENCY_TOKENS = 256
 NORMAL_BUFFER_BYTES = 2.0**30
 """Buffer for normal exchanges (vLLM, VLLM_DEEPEP_BUFFER_SIZE_MB)."""
 
+FLAGGED_S = 29e-6
+"""A small all-reduce over nodes besides its messages between them: the launch, and the way through the GPUs of a node.
+With two of these it is 39 µs, the median of nine published nccl-tests of two nodes (docs/validation.md)."""
+
+FLAGGED_HOP_S = 5e-6
+"""A message of it to another node, with a flag beside every word (NCCL, graph/tuning.cc, LL: 5 µs over a network)."""
+
+FLAGGED_BYTES_PER_S = 12e9
+"""Bytes that it reduces per second (the same tests; NCCL, graph/tuning.cc: 11 or 20 GB/s, by the processor)."""
+
+CHUNKED_S = 36e-6
+"""A large all-reduce over nodes besides its bytes and messages (the same tests)."""
+
+CHUNKED_HOP_S = 28e-6
+"""A chunk of it to another node (NCCL, graph/tuning.cc, Simple: 28 µs over a network)."""
+
+RING_S = 35e-6
+"""A small all-gather or reduce-scatter over two nodes of eight GPUs, by a ring of all GPUs (median of six published
+nccl-tests, docs/validation.md)."""
+
+RING_BYTES_PER_S = 40e9
+"""Bytes that it gathers per second (the same tests)."""
+
+CHUNKED_RING_S = 84e-6
+"""A large one besides its bytes (the same tests)."""
+
+RING_HOPS = 15
+"""Hops of these rings."""
+
 BYTES_16 = 2
 
 FP8_TOKEN_BYTES = 1 + 4 / 128
 """Bytes of a value that is sent in fp8, with a 32-bit scale for 128 of them (DeepEP)."""
 
-ExchangeKernels = Literal["normal", "low_latency", "by_batch"]
-"""Kernels of an exchange; by_batch: low-latency ones for up to LOW_LATENCY_TOKENS a GPU, else normal ones."""
+ExchangeKernels = Literal["normal", "low_latency", "by_batch", "gather"]
+"""Kernels of an exchange; by_batch: low-latency ones for up to LOW_LATENCY_TOKENS a GPU, else normal ones; gather:
+collectives of NCCL in place of DeepEP's kernels."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +87,8 @@ class Exchange:
 
     Normal kernels send a token once to every node with one of its experts, where a GPU forwards it to those of its
     node. Low-latency kernels send it once to every expert, straight to its GPU. Source: DeepEP, docs/legacy.md.
+    Without these, an all-gather brings the tokens of all GPUs to all, as many of each as of the GPU with most, and a
+    reduce-scatter returns the sums. Source: SGLang, layers/dp_attention.py, DpPaddingMode.
     """
 
     gpu: GpuSpec
@@ -97,15 +129,20 @@ class Exchange:
     def buffer_bytes(self) -> float:
         """Bytes of a GPU's buffers: low-latency kernels hold a place for each token of every GPU and expert, to send
         and to receive, twice (DeepEP, config.hpp, LowLatencyLayout)."""
+        if self.kernels == "gather":
+            return 0.0
         low_latency = 2 * 2 * self.experts.n_experts * LOW_LATENCY_TOKENS * self.hidden_size * BYTES_16
         return (self.kernels != "normal") * low_latency + (self.kernels != "low_latency") * NORMAL_BUFFER_BYTES
 
     def seconds(self, n_tokens: Any) -> Any:
         """Return the seconds of dispatch and combine for a GPU's n_tokens, a scalar or `(n,)`; 0 for none."""
+        if self.kernels == "gather":
+            n_bytes = n_tokens * (self.n_gpus * self.hidden_size * BYTES_16)
+            return (n_tokens > 0) * 2 * gather_over_nodes_s(self.gpu, self.link, self.n_nodes, n_bytes)
         return self.pass_s(n_tokens, self._token_bytes) + self.pass_s(n_tokens, self.hidden_size * BYTES_16)
 
     def pass_s(self, n_tokens: Any, token_bytes: float) -> Any:
-        """Return the seconds of one direction, for the bytes of a token."""
+        """Return the seconds of one direction by DeepEP's kernels, for the bytes of a token."""
         if self.kernels == "normal":
             return self._normal_s(n_tokens, token_bytes)
         if self.kernels == "low_latency":
@@ -173,6 +210,33 @@ def pass_s(gpu: GpuSpec, n_gpus: int, n_bytes: Any) -> Any:
     if n_gpus == 1:
         return 0.0 * n_bytes
     return gpu.n_crossings * (gpu.link_latency_s + (n_gpus - 1) / n_gpus * n_bytes / gpu.group_bytes_per_s(n_gpus))
+
+
+def all_reduce_over_nodes_s(gpu: GpuSpec, link: NodeLink, n_nodes: int, n_bytes: Any) -> Any:
+    """Return the seconds to sum n_bytes (a scalar or an array) over all GPUs of n_nodes, as NCCL does: up and down a
+    tree of nodes, small messages with flags beside their words, large ones in chunks, whichever is faster.
+
+    The constants hold for network adapters with RDMA; a link with a higher latency than theirs adds the rest.
+    """
+    n_near, n_hops = gpu.gpus_per_node, 2 * log2(n_nodes)
+    near_s = all_reduce_s(gpu, n_near, n_bytes) - all_reduce_s(gpu, n_near, 0)
+    bytes_s = near_s + 2 * (n_nodes - 1) / n_nodes * (n_bytes / n_near) / link.bytes_per_s
+    late_s = n_hops * max(0.0, link.latency_s - NIC_LATENCY_S)
+    flagged_s = FLAGGED_S + n_hops * FLAGGED_HOP_S + np.maximum(n_bytes / FLAGGED_BYTES_PER_S, 2 * bytes_s)
+    chunked_s = CHUNKED_S + n_hops * CHUNKED_HOP_S + bytes_s
+    return late_s + np.minimum(flagged_s, chunked_s)
+
+
+def gather_over_nodes_s(gpu: GpuSpec, link: NodeLink, n_nodes: int, n_bytes: Any) -> Any:
+    """Return the seconds to gather n_bytes (a scalar or an array, of all GPUs together) on every GPU of n_nodes, or to
+    sum and scatter them, as NCCL does: around a ring of all GPUs, small messages with flags, large ones in chunks."""
+    n_near = gpu.gpus_per_node
+    near_s = pass_s(gpu, n_near, n_bytes) - pass_s(gpu, n_near, 0)
+    bytes_s = near_s + (n_nodes - 1) / n_nodes * (n_bytes / n_near) / link.bytes_per_s
+    late_s = (n_nodes - 1) * max(0.0, link.latency_s - NIC_LATENCY_S)
+    longer = (n_nodes * n_near - 1) / RING_HOPS
+    flagged_s = RING_S * longer + np.maximum(n_bytes / RING_BYTES_PER_S, 2 * bytes_s)
+    return late_s + np.minimum(flagged_s, CHUNKED_RING_S * longer + bytes_s)
 
 
 def between_nodes_s(link: NodeLink, n_nodes: int, n_bytes: Any) -> Any:

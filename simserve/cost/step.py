@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, UNIFORM_ROUTING, EngineSpec, GpuSpec, ModelSpec
-from simserve.cost.comm import Exchange, ExchangeKernels, NodeLink, between_nodes_s, send_s
+from simserve.cost.comm import (
+    Exchange,
+    ExchangeKernels,
+    NodeLink,
+    all_reduce_over_nodes_s,
+    between_nodes_s,
+    send_s,
+)
 from simserve.cost.kernels import MANY_KEYS, Kernels, SparsePrefill, matrices_s
 from simserve.cost.launches import n_launches
 from simserve.cost.model import step_ps
@@ -347,10 +354,10 @@ class StepCost:
         return gate_s + np.where(is_beside, np.minimum(read_s, shared_s), shared_s)
 
     def _all_reduce_s(self, n_bytes: Any) -> Any:
-        """Return an all-reduce of a tensor-parallel group: in each node, then of each GPU's part with those of the
-        other nodes."""
-        near_s = self._kernels.all_reduce_s(self.shard.tensor // self._n_nodes, n_bytes)
-        return near_s + 2 * between_nodes_s(self.node_link, self._n_nodes, self._node_part(n_bytes))
+        """Return an all-reduce of a tensor-parallel group, by the engine's kernels in one node."""
+        if self._n_nodes == 1:
+            return self._kernels.all_reduce_s(self.shard.tensor, n_bytes)
+        return all_reduce_over_nodes_s(self.gpu, self.node_link, self._n_nodes, n_bytes)
 
     def _all_gather_s(self, n_bytes: Any) -> Any:
         """Return an all-gather of a tensor-parallel group: between nodes, then in each node."""

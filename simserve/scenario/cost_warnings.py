@@ -59,7 +59,7 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the requested features with costs that were neither timed nor validated against a server, with the pools
     that have them if others have not."""
     pools: dict[str, list[str]] = {}
-    for of in (_of_constants, _of_version, _of_dtype, _of_states, _of_ranks, _of_speculation, wide_intervals):
+    for of in (_of_constants, _of_version, _of_dtype, _of_states, _of_ranks, of_nodes, _of_speculation, wide_intervals):
         for setup in setups:
             if (note := of(setup)) is not None:
                 pools.setdefault(note, []).append(setup.name)
@@ -108,6 +108,17 @@ def _of_states(setup: PoolSetup) -> str | None:
     )
 
 
+def of_nodes(setup: PoolSetup) -> str | None:
+    """Return where the times of all-reduces between nodes are from; None without any."""
+    n_nodes = setup.tensor // setup.gpu.gpus_per_node
+    if n_nodes < 2:
+        return None
+    return (
+        f"all-reduces over {n_nodes} nodes take what published nccl-tests of H100, H200, H20, B200 and A100 took (the "
+        "median; single clusters differ from it by up to a half)"
+    )
+
+
 def _of_speculation(setup: PoolSetup) -> str | None:
     if setup.speculation is None:
         return None
@@ -134,4 +145,6 @@ def _of_ranks(setup: PoolSetup) -> str | None:
     text = f"{what} cost what their kernels and links do, not validated against a server"
     if setup.step_cost().exchange is None:
         return text
+    if setup.gathers:
+        return f"{text}; all-gathers and reduce-scatters over nodes take what published nccl-tests took"
     return f"{text}; exchanges between nodes follow DeepEP's published figures, and nothing overlaps with them"

@@ -71,6 +71,8 @@ class Parallel(Section):
     """How GPUs of a node on PCIe reach each other: switch (peer access) or host; left out: as the card."""
     node_link: NodeLinkSection | None = None
     """What a replica of several nodes sends between them; left out: the card's nic_bytes_per_s."""
+    exchange: Literal["deepep", "gather"] | None = None
+    """What moves tokens to experts on other nodes: DeepEP's kernels, or collectives of NCCL; left out: deepep."""
 
 
 class CalibrationFile(Section):

@@ -46,6 +46,8 @@ class PoolSetup:
     data: int
     expert: int
     node_link: NodeLink
+    gathers: bool
+    """Whether NCCL's collectives move tokens to experts on other nodes, in place of DeepEP's kernels."""
     expert_routing: str
     scheduler: Scheduler
     max_model_len: int
@@ -128,7 +130,7 @@ class PoolSetup:
             expert=self.expert,
             routing=self.expert_routing,
             node_link=self.node_link,
-            exchange=EXCHANGES[self.role],
+            exchange="gather" if self.gathers else EXCHANGES[self.role],
             hides_host=self.hides_host,
         )
 
@@ -174,6 +176,7 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
         data=pool.parallel.data,
         expert=pool.parallel.expert,
         node_link=node_link_of(pool, machine.gpu),
+        gathers=pool.parallel.exchange == "gather",
         expert_routing=pool.expert_routing or UNIFORM_ROUTING,
         scheduler=scheduler,
         max_model_len=max_model_len,
@@ -257,7 +260,8 @@ def memory_of(
     expert = parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data
     dtypes = weight_dtype_of(scenario, pool), scenario.kv_dtype
     shard = Shard(machine.model, *dtypes, parallel.tensor, expert, data)
-    exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), EXCHANGES[pool.role])
+    kernels = "gather" if parallel.exchange == "gather" else EXCHANGES[pool.role]
+    exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), kernels)
     speculation = speculation_of(scenario, pool)
     return ledger(
         machine.model,

@@ -61,9 +61,20 @@ def test_explain_splits_an_exchange_between_nodes(tmp_path: Path) -> None:
     assert "to 1.00 other nodes, and there on to its experts' 6.60 GPUs (normal kernels, above 256 tok" in outcome.out
     assert "to 4.00 experts on other nodes and 3.50 in its own (low-latency kernels, up to 256 tok" in outcome.out
     assert re.search(r"sampling +exchange\n", outcome.out)
+    gather = invoke("explain", write_scenario(tmp_path), *sets, "--set", "cluster.pools.0.parallel.exchange=gather")
+    assert "Experts over 2 nodes (25 GB/s a GPU, 5 us), 8 on each GPU; every GPU gets all tokens" in gather.out
     (pool,) = json.loads(invoke("explain", write_scenario(tmp_path), *sets, "--json").out)["pools"]
     assert pool["exchange"]["n_nodes"] == 2
     assert all(0 < step["exchange_s"] < step["tokens_s"] for step in pool["steps"])
+
+
+def test_explain_says_where_all_reduces_between_nodes_are_from(tmp_path: Path) -> None:
+    wide = ("--set", "cluster.pools.0.parallel.tensor=16", "--set", "model=llama-3.1-70b")
+    assert (
+        "  All-reduces over 2 nodes take what published nccl-tests of"
+        in invoke("explain", write_scenario(tmp_path), *wide).out
+    )
+    assert "All-reduces" not in invoke("explain", write_scenario(tmp_path)).out
 
 
 def test_typical_steps_of_ranks_that_speculate_include_the_experts_of_all(tmp_path: Path) -> None:

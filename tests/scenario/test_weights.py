@@ -216,6 +216,19 @@ def test_a_replica_of_several_nodes_has_its_own_link_or_the_cards(load: Load, sm
     assert distorted(own, Distortion(link=2)).node_link == NodeLink(12.5e9, 2e-6)
 
 
+def test_ranks_without_deepep_gather_tokens_and_hold_no_buffers_for_it(
+    load: Load, messages_of: MessagesOf, small: str
+) -> None:
+    text, key = with_model(small, "qwen3-30b-a3b"), "cluster.pools.0.parallel.exchange"
+    more = (FOUR, f"{DATA}=4", f"{EXPERT}=16")
+    deepep, gather = (load(text, *more, f"{key}={how}").setups[0] for how in ("deepep", "gather"))
+    of_both = [each.step_cost().exchange for each in (deepep, gather)]
+    assert [each and each.kernels for each in of_both] == ["by_batch", "gather"]
+    assert deepep.ledger.reserve_bytes - gather.ledger.reserve_bytes > 2**30
+    (message,) = messages_of(small, f"{key}=pplx")
+    assert "must be one of deepep or gather" in message
+
+
 TOPOLOGY = "cluster.pools.0.parallel.link_topology"
 
 

@@ -43,6 +43,10 @@ MTP_TOKENS_PER_STEP = 1.85
 MOST_PROPOSED = 3
 """Most tokens that servers of these settings propose; clients that see more at once get several steps together."""
 
+PROPOSED = {("sglang", "h100-sxm"): 2}
+"""Tokens that an engine proposes on a card, where its recipe is known (srt-slurm pull request 121,
+--speculative-num-steps)."""
+
 VLLM_BUDGET = 8192
 """Tokens of a step of InferenceX's vLLM servers, which are started with as many slots as clients (InferenceX,
 benchmarks/*.sh)."""
@@ -50,6 +54,10 @@ benchmarks/*.sh)."""
 PLANS_AHEAD = "0.14"
 """First version of vLLM that plans steps ahead by default. InferenceX starts older ones with `--async-scheduling`, so
 their host is that of this one."""
+
+GATHERS = frozenset({("sglang", "h100-sxm"), ("trtllm", "h100-sxm")})
+"""Engines and cards where collectives of NCCL take tokens between nodes: SGLang's recipes leave out --moe-a2a-backend
+(srt-slurm pull request 121), and TensorRT-LLM takes DeepEP only with TRTLLM_CAN_USE_DEEP_EP=1."""
 
 METRICS: Mapping[str, str] = {
     "ttft": "prefill: TTFT",
@@ -207,9 +215,9 @@ def _tokens_per_step(row: Mapping[str, str]) -> float:
     return seen if 1 < seen < 1 + MOST_PROPOSED else MTP_TOKENS_PER_STEP
 
 
-def speculation_of(tokens_per_step: float) -> dict[str, Any]:
+def speculation_of(tokens_per_step: float, n_proposed: int | None = None) -> dict[str, Any]:
     """Return multi-token prediction with that mean, each proposed token accepted as often as the one before it."""
-    n = 1 if tokens_per_step < 2 else MOST_PROPOSED
+    n = n_proposed or (1 if tokens_per_step < 2 else MOST_PROPOSED)
     roots = np.roots([1.0] * n + [1 - tokens_per_step])
     acceptance = next(float(root.real) for root in roots if abs(root.imag) < 1e-9 and root.real > 0)
     return {"kind": "mtp", "tokens": n, "acceptance": min(acceptance, 1.0)}
@@ -245,11 +253,12 @@ def scenario_of_setting(setting: Setting, requests_per_client: int, calibration:
 
 
 def _pool(setting: Setting, side: Side, calibration: Path | None) -> dict[str, Any]:
+    exchange = {"exchange": "gather"} if (setting.engine, setting.gpu) in GATHERS else {}
     pool: dict[str, Any] = {
         "name": side.role,
         "role": side.role,
         "replicas": side.workers,
-        "parallel": dict(side.parallel),
+        "parallel": {**side.parallel, **exchange},
         "enable_prefix_caching": False,
         "max_model_len": setting.isl + setting.osl + SPARE_TOKENS,
     }
@@ -262,7 +271,7 @@ def _pool(setting: Setting, side: Side, calibration: Path | None) -> dict[str, A
     if calibration is not None:
         pool["calibration"] = str(calibration)
     if setting.tokens_per_step is not None:
-        pool["speculation"] = speculation_of(setting.tokens_per_step)
+        pool["speculation"] = speculation_of(setting.tokens_per_step, PROPOSED.get((setting.engine, setting.gpu)))
     return pool
 
 

@@ -134,6 +134,16 @@ def test_tokens_that_clients_see_at_once_are_those_of_a_step(tmp_path: Path) -> 
     assert speculation_of(1.85) == {"kind": "mtp", "tokens": 1, "acceptance": pytest.approx(0.85)}
 
 
+def test_ranks_on_h100_are_started_as_their_recipes_say(tmp_path: Path) -> None:
+    sixteen = {f"{role}_{what}": 16 for role in ("prefill", "decode") for what in ("tp", "ep")}
+    h100 = sixteen | {"hardware": "h100", "n_gpus_prefill": 16, "n_gpus_decode": 32, "spec": "mtp", "mean_itl_s": 0.022}
+    (setting, other), _ = read_settings(table(tmp_path, h100, h100 | {"hardware": "h200"}))
+    recipe, unknown = (scenario_of_setting(each, 1).cluster.pools[1] for each in (setting, other))
+    assert recipe.speculation is not None and recipe.speculation.tokens == 2
+    assert unknown.speculation is not None and unknown.speculation.tokens == 3
+    assert [each.parallel.exchange for each in (recipe, unknown)] == ["gather", None]
+
+
 def test_errors_are_of_the_settings_that_run_and_refusals_say_why(tmp_path: Path) -> None:
     small = {"hardware": "l40s"}  # 8 x 48 GB do not hold the model
     settings, _ = read_settings(table(tmp_path, {}, small))
