@@ -92,11 +92,9 @@ def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, 
             stays = ~refused[piece]
             leave_s = np.fmin(requests["finish_s"][piece], requests["gave_up_s"][piece])[stays]
             arrival_s = requests["arrival_s"][piece][stays]
-            # Requests present when the window opens count from its start; those that left before are excluded.
-            arrival_s = np.where(leave_s < window.start_s, math.nan, np.maximum(arrival_s, window.start_s))
-            leave_s = np.where((leave_s > window.end_s), math.nan, leave_s)
-            arrival_s[arrival_s > window.end_s] = math.nan
-            yield arrival_s, leave_s, np.zeros(len(leave_s), np.int64)
+            # Who was there before the window opens, or stays when it closes, counts from its start or to its end.
+            in_window = (np.clip(at_s, window.start_s, window.end_s) for at_s in (arrival_s, leave_s))
+            yield *in_window, np.zeros(len(leave_s), np.int64)
 
     edges_s = np.linspace(window.start_s, window.end_s, 4)
     early, middle, late = presence(parts(), 1, edges_s)[0].tolist()

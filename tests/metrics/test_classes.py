@@ -72,6 +72,8 @@ def test_the_summary_tells_each_class_in_the_terms_of_the_whole() -> None:
     assert summary["slo_attainment"]["n_met"] == n_met == table.slo_met.sum()
     goodput = sum(result["goodput"]["per_s"] for result in classes.values())
     assert summary["goodput"]["per_s"] == pytest.approx(goodput)
+    served_per_s = sum(result["served_per_s"] for result in classes.values())
+    assert summary["served_per_s"] == pytest.approx(served_per_s)
 
 
 def test_tenants_are_told_apart_and_come_to_the_whole() -> None:
