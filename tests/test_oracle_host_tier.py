@@ -22,6 +22,7 @@ from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
 from tests.effort import examples
+from tests.invariants import check_memory
 from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
 from tests.test_oracle_routers import routers
 from tests.worlds import (
@@ -138,7 +139,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
             continue
         assert true.host is not None
         memory, counts = replica.tier.memory, replica.tier.counts
-        memory.check()
+        check_memory(memory)
         assert (memory.n_host_ids, memory.n_disk_ids) == (len(true.host.host), len(true.host.disk))
         assert counts.read == true.host.n_read
         assert memory.swapped_blocks == 0

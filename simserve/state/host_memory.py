@@ -103,13 +103,6 @@ class HostMemory:
             n_written += block not in read
         return n_written, self._shrink()
 
-    def check(self) -> None:
-        """Assert the invariant."""
-        held_blocks = self.swapped_blocks + len(self._host)
-        assert 0 <= held_blocks <= self.total_blocks, (held_blocks, self.total_blocks)
-        assert not self._host.keys() & self._disk.keys(), "an id is on host and disk"
-        assert len(self._disk) <= self._most_on_disk, (len(self._disk), self._most_on_disk)
-
     @property
     def _most_on_host(self) -> int:
         return self.total_blocks - self.swapped_blocks
@@ -209,15 +202,6 @@ class SharedMemory(HostMemory):
             else:
                 self._host[block] = n_readers - 1
             self._n_in_copy -= n_readers in (WRITING, 1)
-
-    def check(self) -> None:
-        """Assert the invariant."""
-        in_copy = [block for block, n_readers in self._host.items() if n_readers]
-        assert self._n_in_copy == len(in_copy), (self._n_in_copy, in_copy)
-        assert len(self._host) <= self.total_blocks, (len(self._host), self.total_blocks)
-        both = self._host.keys() & self._disk.keys()
-        assert all(self._host[block] == WRITING for block in both), "an id is on host and disk"
-        assert len(self._disk) <= self._most_on_disk, (len(self._disk), self._most_on_disk)
 
     def _shrink(self) -> int:
         """Evict what no longer fits and is not in use; return how many ids moved to disk."""

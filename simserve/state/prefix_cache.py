@@ -632,36 +632,3 @@ class PrefixCache:
                     del self._idle[number]
                     self._rest(rest, (number >> PLACE_BITS) + 1)
         return first, rest
-
-    def check(self) -> None:
-        """Assert the invariant. O(ids)."""
-        idle = self._idle.values()
-        n_pinned = n_doubled = n_free = 0
-        for group in self._groups:
-            for named in (group.runs, group.torn):
-                runs = {id(run): run for run in named.values()}.values()
-                in_runs = {block: run for run in runs for block in run.ids}
-                assert in_runs == named, "an id is in none of its runs, or in two"
-                free = [run for run in runs if not run.n_holders]
-                assert all(self._idle.get(run.number) is run for run in free), "a run without holders is not idle"
-                assert all(run.low < run.high == run.low + len(run.ids) for run in runs), "its ends"
-                n_free += len(free)
-            assert not group.runs.keys() & group.torn.keys(), "an id is in a run and torn"
-            assert all(run.n_parts == group.n_parts for run in group.runs.values()), "some parts are gone"
-            assert all(0 < run.n_parts < group.n_parts and not run.n_holders for run in group.torn.values()), "torn"
-            held = [(block, run.n_holders) for block, run in group.runs.items() if run.n_holders]
-            n_pinned += len(held) * group.n_parts
-            if group.window:
-                n_copies = [len(self._copies.get(self._key(group, block), ())) for block, _ in held]
-                n_doubled += sum(n - 1 - n_own for (_, n), n_own in zip(held, n_copies, strict=True)) * group.n_parts
-        assert sum(map(bool, (run.ids for run in idle))) == n_free, "an idle run has holders"
-        assert all(number == run.number and run.low < run.high for number, run in self._idle.items()), "its number"
-        assert self._idle.keys() <= set(self._order), "an idle run is out of order"
-        assert all(run.n_gone < run.high - run.low for run in idle), "a part is gone"
-        n_idle = sum((run.high - run.low) * (run.n_parts if run.ids else 1) - run.n_gone for run in idle)
-        assert self.idle_blocks == n_idle, (self.idle_blocks, n_idle)
-        assert self.pinned_blocks == n_pinned, (self.pinned_blocks, n_pinned)
-        assert self.n_doubled == n_doubled, (self.n_doubled, n_doubled)
-        n_groups = len(self._groups)
-        for key, owners in self._copies.items():
-            assert 0 < len(owners) < self._groups[key % n_groups].runs[key // n_groups].n_holders, self._copies

@@ -23,6 +23,7 @@ from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, run_both, token_times
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+from tests.invariants import check_cache, check_memory
 from tests.oracle_fleet import Change
 
 STEPS_OF_10_MS = LineCost(step=10 * MS)
@@ -40,7 +41,7 @@ def swapping(n_blocks: int = 100, block_s: float = 1e-3, cost: LineCost = STEPS_
 def counts(cluster: Cluster) -> HostCounts:
     replica = cluster.replicas[0]
     assert replica.tier is not None
-    replica.tier.memory.check()
+    check_memory(replica.tier.memory)
     return replica.tier.counts
 
 
@@ -292,7 +293,7 @@ def test_where_a_policy_reserves_a_read_pays_for_windows_that_it_shares(leaves: 
         assert (pool.used_blocks, pool.reserved_blocks) == (11, 11)
     tier.copy(0)
     memory.end_reads(memory.reading[second].end_ps)
-    pool.cache.check()
+    check_cache(pool.cache)
     assert (pool.used_blocks, pool.reserved_blocks) == ((7 + 2, 11) if leaves else (8, 12))
     memory.release(first, first.prefilled_tokens)
     assert pool.free_blocks == 40

@@ -19,6 +19,7 @@ from simserve.state.view import ReplicaView
 from simserve.workload.readers import read_trace
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+from tests.invariants import check_cache
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
 MOONCAKE = TRACES / "mooncake_conversation.jsonl"
@@ -51,7 +52,7 @@ def blocks(cluster: Cluster) -> tuple[int, int]:
     """Return (free, idle) of the first replica at the end of the run."""
     batch = cluster.replicas[0].batch
     assert isinstance(batch.pool, CachingPool)
-    batch.pool.cache.check()
+    check_cache(batch.pool.cache)
     return batch.pool.free_blocks, batch.pool.cache.idle_blocks
 
 

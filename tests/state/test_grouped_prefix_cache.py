@@ -3,6 +3,7 @@
 from simserve.catalog.specs import LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
+from tests.invariants import check_cache
 
 CHAIN = list(range(10, 18))
 """Ids of eight blocks of two tokens."""
@@ -19,7 +20,7 @@ def serve(cache: PrefixCache, n: int) -> int:
     cache.insert(CHAIN, 0, n, copies)
     n_free = cache.drop(CHAIN, n, (0, 2 * n), copies)
     n_free += cache.release(CHAIN, n, 0, copies, 2 * n)
-    cache.check()
+    check_cache(cache)
     return n_free
 
 
@@ -47,7 +48,7 @@ def test_a_hit_ends_with_a_larger_block_of_a_draft() -> None:
     assert cache.n_ids([12 * 3, 11 * 3 + 1, 13 * 3 + 1], CHAIN, 6) == 4
     assert cache.pin(CHAIN, 6, 12) == 9
     assert cache.release(CHAIN, 6, 0, set(), 12) == 9
-    cache.check()
+    check_cache(cache)
 
 
 def test_a_chunk_needs_its_own_tokens_only() -> None:
@@ -65,7 +66,7 @@ def test_windows_alone_have_hits() -> None:
     assert cache.pin(CHAIN, 6, 12) == 2
     assert (cache.pinned_blocks, cache.idle_blocks) == (2, 4)
     assert cache.release(CHAIN, 6, 0, set(), 12) == 2
-    cache.check()
+    check_cache(cache)
 
 
 def test_a_shared_block_of_a_window_is_free_when_its_last_holder_has_left_it() -> None:
@@ -75,8 +76,8 @@ def test_a_shared_block_of_a_window_is_free_when_its_last_holder_has_left_it() -
     cache.insert(CHAIN, 0, 3, mine)
     assert (cache.pin(CHAIN, 3, 6), cache.n_doubled) == (0, 2)  # of another request, from token 2 on
     assert cache.drop(CHAIN, 3, (0, 8), mine) == 1  # blocks 0 and 1, of which it shares the latter
-    cache.check()
+    check_cache(cache)
     assert (cache.n_doubled, cache.pinned_blocks) == (1, 2)
     assert cache.drop(CHAIN, 3, (6, 14), set()) == 1 + 2  # blocks 1 to 4: it shares block 2
-    cache.check()
+    check_cache(cache)
     assert (cache.n_doubled, cache.pinned_blocks, len(cache)) == (0, 1, 3)

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from simserve.state.host_memory import HostMemory, SharedMemory
+from tests.invariants import check_memory
 
 
 def test_the_prefix_used_longest_ago_goes_first_and_from_its_end() -> None:
@@ -34,7 +35,7 @@ def test_prefixes_make_way_for_requests_that_are_swapped_out_and_these_for_nobod
     memory.keep([7, 8], 2, [], [])
     assert (memory.swapped_blocks, memory.n_host_ids) == (3, 1)
     memory.swap_in(3)
-    memory.check()
+    check_memory(memory)
 
 
 @dataclass
@@ -140,7 +141,7 @@ def test_it_keeps_what_lists_keep(seed: int, shared: bool) -> None:
             ended, is_lost = copies.pop(rng.randrange(len(copies))), rng.random() < 0.3
             (memory.lose if is_lost else memory.complete)(ended)  # type: ignore[attr-defined]
             naive.end(ended, is_lost)
-        memory.check()
+        check_memory(memory)
         assert (memory.n_host_ids, memory.n_disk_ids) == (len(naive.host), len(naive.disk))
         assert (memory.swapped_blocks, memory.total_blocks) == (naive.swapped, total)
         assert (list(memory._host), list(memory._disk)) == (naive.host, naive.disk)

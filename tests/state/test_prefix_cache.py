@@ -9,6 +9,7 @@ import pytest
 from simserve.catalog.specs import GroupKind, LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
+from tests.invariants import check_cache
 
 
 def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int:
@@ -74,7 +75,7 @@ def test_a_fork_takes_its_part_of_what_another_left_and_the_rest_stays_idle() ->
     served(cache, [1, 2, 3, 4])
     served(cache, [1, 2, 5, 6])  # leaves 1, 2, 5 and 6 together; 3 and 4 are idle for longer
     assert cache.pin([1, 2, 3, 4], 4) == 4
-    cache.check()
+    check_cache(cache)
     assert (cache.pinned_blocks, cache.idle_blocks) == (4, 2)
     cache.evict(1)
     assert cache.match([1, 2, 5, 6], 4) == 3
@@ -144,7 +145,7 @@ def test_runs_that_become_idle_together_are_given_up_from_the_last() -> None:
     cache.release([1, 2, 3, 4], 4, 0, set())  # two runs: others shared the first
     for n_left in (3, 2, 1, 0):
         cache.evict(1)
-        cache.check()
+        check_cache(cache)
         assert cache.match([1, 2, 3, 4], 4) == n_left
 
 
@@ -328,7 +329,7 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part
         elif what == "add":
             cache.add_idle(n_blocks := rng.randint(1, 2))
             naive.idle += [[None]] * n_blocks
-        cache.check()
+        check_cache(cache)
         assert (cache.pinned_blocks, cache.idle_blocks, len(cache), cache.n_doubled) == naive.counts()
         for chain in chains:
             most = rng.randint(0, len(chain) + 1)
@@ -391,3 +392,35 @@ def compute(rng: Random, cache: PrefixCache, naive: Naive, holder: Holder) -> No
         own_blocks += sum(number >= n_named for number in gone)
     naive.release(holder, left, own_blocks)
     assert freed == cache.idle_blocks - free_before
+
+
+# -- how much it keeps -------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_grows_by_blocks_has_one_run() -> None:
+    cache, chain = PrefixCache(), list(range(102))
+    for n in range(0, 102, 3):
+        cache.insert(chain, n, n + 1, set())
+        cache.insert(chain, n + 1, n + 3, set())
+    assert len({id(run) for run in cache._groups[0].runs.values()}) == 1
+
+
+def test_a_run_of_others_does_not_grow_by_one_that_does_not_hold_it() -> None:
+    cache = PrefixCache(LayerBlocks(SIZE, 1, ((LayerGroup("windowed", 1, SIZE), 1),)))
+    cache.insert([1, 2], 0, 2, set())
+    missing = cache.missing([1, 3], 2)
+    assert missing == [3]  # the next token attends the second block alone
+    cache.insert_missing([1, 3], 2, missing, set())
+    check_cache(cache)
+    assert cache.release([1, 2], 2, 0, set()) == 2
+    assert (cache.pinned_blocks, cache.idle_blocks) == (1, 2)
+
+
+def test_places_of_what_is_held_again_do_not_pile_up() -> None:
+    cache, chains = PrefixCache(), [[i] for i in range(100)]
+    for chain in chains:
+        served(cache, chain)
+    for _ in range(5):
+        for chain in chains:
+            served(cache, chain)
+            assert len(cache._order) <= 2 * len(cache._idle) + 64

@@ -12,6 +12,7 @@ from simserve.state.prefix_cache import PrefixCache
 from simserve.workload.readers import read_trace
 from simserve.workload.sharing import hit_tokens, sharing
 from simserve.workload.trace import Trace
+from tests.invariants import check_cache
 from tests.workload.test_prefix_ids import prefixes
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
@@ -117,7 +118,7 @@ def test_an_unbounded_cache_hits_what_the_mooncake_trace_implies() -> None:
         cache.insert(chain, n, len(chain), set())
         cache.release(chain, len(chain), 0, set())
         served.append(512 * n)
-    cache.check()
+    check_cache(cache)
     assert served == hits
     assert len(cache) == len(seen)
     assert implied == pytest.approx(0.373, abs=0.001)
