@@ -92,7 +92,7 @@ def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, 
             stays = ~refused[piece]
             leave_s = np.fmin(requests["finish_s"][piece], requests["gave_up_s"][piece])[stays]
             arrival_s = requests["arrival_s"][piece][stays]
-            # Who was there before the window opens, or stays when it closes, counts from its start or to its end.
+            # A request that was there before the window opens, or stays when it closes, counts within it.
             in_window = (np.clip(at_s, window.start_s, window.end_s) for at_s in (arrival_s, leave_s))
             yield *in_window, np.zeros(len(leave_s), np.int64)
 
