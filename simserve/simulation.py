@@ -254,25 +254,26 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
     """Return the replicas of a pool; data-parallel ranks that share nothing are replicas of their own."""
     how = setup.speculation
     speculation = None if how is None else Speculation.drawn(how.rates, seed, how.n_slots)
-    return [
-        ReplicaSetup(
-            deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own
-            cost if how is None else how.running_cost(cost),
-            setup.ledger.lane_blocks,
-            setup.ledger.block_size,
-            setup.max_model_len,
-            setup.plans_ahead,
-            n_stages=setup.pipeline,
-            n_in_step=setup.n_sharing,
-            role=setup.role,
-            caches_prefixes=setup.caches_prefixes and has_prefixes,
-            keeps_contents=setup.caches_prefixes,
-            host_tier=setup.host_tier,
-            speculation=speculation,
-            layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,
-        )
-        for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
-    ]
+    replica = ReplicaSetup(
+        deepcopy(setup.scheduler),
+        cost if how is None else how.running_cost(cost),
+        setup.ledger.lane_blocks,
+        setup.ledger.block_size,
+        setup.max_model_len,
+        setup.plans_ahead,
+        n_stages=setup.pipeline,
+        n_in_step=setup.n_sharing,
+        role=setup.role,
+        caches_prefixes=setup.caches_prefixes and has_prefixes,
+        keeps_contents=setup.caches_prefixes,
+        host_tier=setup.host_tier,
+        speculation=speculation,
+        layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,
+    )
+    n_replicas = setup.n_replicas * setup.data // setup.n_sharing
+    if not setup.scheduler.is_stateful:
+        return [replica] * n_replicas  # fast: what all replicas look at stays in a processor's cache
+    return [replace(replica, scheduler=deepcopy(setup.scheduler)) for _ in range(n_replicas)]
 
 
 def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:

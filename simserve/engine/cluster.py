@@ -37,6 +37,8 @@ from simserve.units import to_s
 
 SENDS_A_REPORT = 256
 """Sends per call of `on_send` and of `spill`: often enough for both, too seldom to cost anything."""
+REPLICAS_A_LOOK = 64
+"""`spill` looks at the rows of each replica, so every so many replicas make it rarer once."""
 
 
 class Sender(Protocol):
@@ -88,7 +90,8 @@ class Cluster:
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
         roles = intake_roles(ranks, disaggregation)
-        entries = {index: _Entry.of(rank, setups) for index, rank in enumerate(ranks) if rank.role in roles}
+        entry_of = {id(rank): _Entry.of(rank, setups) for rank in {id(rank): rank for rank in ranks}.values()}
+        entries = {index: entry_of[id(rank)] for index, rank in enumerate(ranks) if rank.role in roles}
         local_decode: dict[int, _Entry] = {}
         if disaggregation is not None and disaggregation.keeps:
             prefill = [index for index, rank in enumerate(ranks) if rank.role == "prefill"]
@@ -343,8 +346,10 @@ class Cluster:
         return sender
 
     def _ranks(self, setup: ReplicaSetup) -> list[Replica]:
-        """Return the ranks of a replica, each with its own copy of the policy, which may keep state."""
-        setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
+        """Return the ranks of a replica, each with its own copy of a policy that keeps state."""
+        setups = [setup] * setup.n_ranks
+        if setup.scheduler.is_stateful:
+            setups[1:] = [replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in setups[1:]]
         shared = (self.clock, self.rows, self.recorder, self._on_answer)
         numbered = enumerate(setups, len(self.replicas))
         self.recorder.add_replicas(len(setups))
@@ -396,7 +401,8 @@ class Cluster:
             if self._closed_loop:
                 self._closed_loop.on_refusal(row, reason, now_ps)
         if not row % SENDS_A_REPORT:
-            self.recorder.spill()
+            if not row % (SENDS_A_REPORT * (1 + len(self.replicas) // REPLICAS_A_LOOK)):
+                self.recorder.spill()
             if self._on_send is not None:
                 self._on_send(self.sender.n_sent, now_ps)
 

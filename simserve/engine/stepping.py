@@ -11,10 +11,11 @@ from simserve.engine.step_run import StepRun
 class Alone:
     """A replica that steps on its own: plan, sleep until the step run ends or is cut, commit, plan again."""
 
-    n_stages = 1
-    """Pipeline stages that a step passes through."""
+    __slots__ = ("_clock", "_n_ahead", "_plan_time", "_replica", "_step_end", "first_lane", "group", "n_stages")
 
     def __init__(self, replica: Replica, clock: Clock) -> None:
+        self.n_stages = 1
+        """Pipeline stages that a step passes through."""
         self.first_lane = replica.id
         """Id of the replica that is the first lane on the same GPUs."""
         self.group: Group | None = None
@@ -117,6 +118,8 @@ class Rank(Alone):
 
     It has its own scheduler and KV blocks. Without requests it runs a dummy batch (as in vLLM), which takes no time.
     """
+
+    __slots__ = ("_lane",)
 
     def __init__(self, replica: Replica, clock: Clock, lane: "Lane", first_lane: int) -> None:
         super().__init__(replica, clock)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from typing import Protocol
 
@@ -131,55 +130,67 @@ FEW = 16
 class MemberViews(tuple[LoadView, ...]):
     """Views of the ready members, in the order of joining; finds the least busy without a look at all of them.
 
-    Invariant: once asked, each view has an entry in the heap with at most its number of requests. Members say when they
-    have fewer (`fewer`); that one has more is found out when its entry comes first.
+    Invariant: once asked, each view is counted with at most its number of requests. Members say when they have fewer
+    (`fewer`); that one has more is found out when it is the first of those with the fewest.
     """
 
     def __init__(self, _: Iterable[LoadView]) -> None:
         self.watch: Callable[[], None] = lambda: None
         """Called before the first answer: from then on `fewer` or `forget` follow each change to fewer requests."""
-        self._heap: list[int] = []
-        """Entries n * len(self) + place of views with n requests; empty until asked."""
-        self._lowest: list[int] = []
-        """n of the lowest entry of each view; its others do not count."""
+        self._counted: list[int] = []
+        """Number of requests with which each view is counted; empty until asked."""
+        self._with: list[int] = []
+        """Places of the views counted with n requests, as the bits of an integer, by n.
+
+        fast: one small object for all views, where entries of a heap would be many.
+        """
+        self._least = 0
+        """No view is counted with fewer requests."""
         self._places: dict[int, int] = {}
         """Places by member id."""
 
     def least_busy(self) -> int:
         """Return the place of the view with the fewest outstanding requests, the first on a tie. Needs a view."""
-        if not self._heap:
+        counted, n_requests = self._counted, self._least
+        if not counted:
             self.watch()
             self._places = {view.id: place for place, view in enumerate(self)}
-            self._fill()
-        heap, lowest, n = self._heap, self._lowest, len(self)
+            counted += [0] * len(self)
+            self._with, n_requests = [(1 << len(self)) - 1], 0
+        places_with = self._with
         while True:
-            n_requests, place = divmod(heap[0], n)
+            places = places_with[n_requests]
+            if not places:
+                n_requests += 1
+                continue
+            place = (places ^ (places - 1)).bit_length() - 1
             n_now = self[place].n_outstanding
-            if n_requests == n_now:
+            if n_now == n_requests:
+                self._least = n_requests
                 return place
-            if n_requests == lowest[place]:
-                lowest[place] = n_now
-                heapreplace(heap, n_now * n + place)
-            else:
-                heappop(heap)
+            places_with[n_requests] = places & (places - 1)
+            self._count(place, n_now)
 
     def fewer(self, member: int, n_requests: int) -> None:
         """Note that a member has fewer requests than before."""
         place = self._places[member]
-        if n_requests < self._lowest[place]:
-            self._lowest[place] = n_requests
-            heappush(self._heap, n_requests * len(self) + place)
-            if len(self._heap) > 4 * len(self):
-                self._fill()
+        n_counted = self._counted[place]
+        if n_requests < n_counted:
+            self._with[n_counted] ^= 1 << place
+            self._count(place, n_requests)
+            if n_requests < self._least:
+                self._least = n_requests
 
     def forget(self) -> None:
         """Look at all views again."""
-        self._heap = []
+        self._counted = []
 
-    def _fill(self) -> None:
-        self._lowest = [view.n_outstanding for view in self]
-        self._heap = [n_requests * len(self) + place for place, n_requests in enumerate(self._lowest)]
-        heapify(self._heap)
+    def _count(self, place: int, n_requests: int) -> None:
+        """Count a view with a number of requests."""
+        if n_requests >= len(self._with):
+            self._with += [0] * (n_requests + 1 - len(self._with))
+        self._with[n_requests] |= 1 << place
+        self._counted[place] = n_requests
 
 
 def least_busy(views: Sequence[LoadView]) -> int:
