@@ -496,6 +496,8 @@ class EngineSpec:
     kernels run; 0: CUDA graphs hold them. Steps that propose tokens have none."""
     moe_backend: str | None = None
     """Kernels of experts: marlin, in 16 bits from weights of four; None: those timed for a dtype."""
+    quantizes_before: Sequence[str] = ()
+    """Dtypes of weights with activations that the kernel before a product quantizes; others have a kernel for it."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -1,5 +1,7 @@
 """Kernels that the host launches one by one in a step with prompts, where no CUDA graph holds it."""
 
+from collections.abc import Sequence
+
 from simserve.catalog.specs import COMPUTES_IN
 from simserve.cost.ops import Shard
 
@@ -15,11 +17,11 @@ ADDED = 1
 """The sum of shared and routed experts."""
 
 
-def n_launches(shard: Shard) -> int:
+def n_launches(shard: Shard, quantizes_before: Sequence[str] = ()) -> int:
     """Return the kernels of all layers. Experts that groups share are not among them, as `group_ps` has their time."""
     model = shard.model
     around = NORMS + (REDUCES if shard.tensor > 1 else 0)
-    per_matrix = _per_matrix(shard.dense_dtype)
+    per_matrix = 1 if shard.dense_dtype in quantizes_before else _per_matrix(shard.dense_dtype)
     attention = len(shard.attention_matrices) * per_matrix + ATTENTION + (LATENT if model.mla else 0)
     total = model.n_layers * around + model.n_attention_layers * attention
     total += model.n_state_layers * (len(shard.linear_matrices) * per_matrix + ATTENTION)

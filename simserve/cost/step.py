@@ -88,7 +88,7 @@ class StepCost:
         if exposed_s is not None:
             self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
             self._step_s, self.request_s = exposed_s, 0.0
-        self._launches_ps = to_ps((engine.eager_kernel_s or 0.0) * n_launches(self.shard))
+        self._launches_ps = to_ps((engine.eager_kernel_s or 0.0) * n_launches(self.shard, engine.quantizes_before))
         """The host's time to launch the kernels of a step with prompts, which is no shorter."""
         self._kernels = kernels or Roofline(gpu, engine)
         self._windows = [group for group in model.groups if group.window is not None]

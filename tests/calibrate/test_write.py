@@ -9,9 +9,10 @@ import pytest
 
 from simserve.calibrate.fit import Fit, Residuals
 from simserve.calibrate.write import calibration_data, write_calibration, write_host
-from simserve.cost.calibration import read_calibration
+from simserve.cost.calibration import calibration_path, read_calibration, shipped_names
 from simserve.errors import CalibrationError, OutputError
-from tests.calibrate.timings import GEMM
+from tests.calibrate.timings import GEMM, needs_package
+from tests.cli.invoke import invoke
 
 MADE = {"from": [{"file": "mine.csv", "n_rows": 100}]}
 
@@ -49,6 +50,18 @@ def test_host_constants_survive_new_kernels(other: Any, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["host"] == {"step_host_s": {"value": 2e-3, "source": "fitted to three runs"}}
     assert read_calibration(path).host == {"step_host_s": 2e-3}
     assert json.loads(path.read_text())["kernels"] == other["kernels"]
+
+
+@needs_package
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in shipped_names() if not name.startswith("mi3")])
+def test_a_refit_of_the_kernels_gives_the_shipped_file_to_the_last_bit(name: str, tmp_path: Path) -> None:
+    gpu, engine = name.split("/")
+    shipped, copy = calibration_path(name), tmp_path / f"{name}.json"
+    copy.parent.mkdir()
+    copy.write_bytes(shipped.read_bytes())
+    assert "unchanged" in invoke("calibrate", gpu, "--engine", engine, "--out", tmp_path).err
+    assert copy.read_bytes() == shipped.read_bytes()
 
 
 def test_new_host_constants_replace_the_old_and_leave_the_kernels(tmp_path: Path) -> None:

@@ -80,6 +80,20 @@ def test_a_card_reaches_its_own_shares_of_peak_and_bandwidth_with_the_kernels_of
     assert Calibrated(same, timed, ideal).gpu.hbm_bytes_per_s == gpu.hbm_bytes_per_s
 
 
+def test_activations_that_arrive_quantized_cost_no_kernel_and_no_pass() -> None:
+    timed = read_calibration(calibration_path("h200-sxm/trtllm"))
+    gpu, plain, fp8 = catalog.load_gpu("h200-sxm"), timed.forms["gemm", "bf16"], timed.forms["gemm", "fp8"]
+    first, fused = (
+        Calibrated(gpu, timed, catalog.load_engine("trtllm", version=version)) for version in ("1.0", "1.1")
+    )
+    m, n, k = 64, 10240, 8192
+    passed_s = fp8.input_bytes * m * k / gpu.hbm_bytes_per_s  # type: ignore[attr-defined]
+    saved_s = fp8.launch_s - plain.launch_s + passed_s  # type: ignore[attr-defined]
+    assert first.matmul_s("fp8", m, n, k) - fused.matmul_s("fp8", m, n, k) == pytest.approx(saved_s)
+    for dtype in ("bf16", "fp8_block"):  # with a scale for each block, which depends on the activations
+        assert first.matmul_s(dtype, m, n, k) == fused.matmul_s(dtype, m, n, k)
+
+
 @pytest.mark.parametrize("weight_dtype", ["bf16", "fp8", "int4"])
 def test_no_step_of_a_scaled_card_is_faster_than_its_data_sheet(weight_dtype: str) -> None:
     gpu, model, ideal = catalog.load_gpu("rtx-4090"), catalog.load_model("llama-3.1-8b"), catalog.load_engine("ideal")

@@ -18,6 +18,7 @@ def test_a_dense_layer_has_two_norms_four_products_and_what_is_between_them() ->
     assert n_launches(Shard(llama)) == 32 * (2 + 5 + 3)
     assert n_launches(Shard(llama, tensor=2)) == 32 * (2 + 5 + 3 + 2)  # and two all-reduces
     assert n_launches(Shard(llama, weight_dtype="fp8")) == 32 * (2 + 5 + 3 + 4)  # each product after a quantization
+    assert n_launches(Shard(llama, weight_dtype="fp8"), ["fp8"]) == n_launches(Shard(llama))  # by the kernel before
     assert n_launches(Shard(llama, weight_dtype="int4")) == n_launches(Shard(llama))  # products in 16 bits
 
 

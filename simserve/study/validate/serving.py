@@ -70,9 +70,9 @@ class Budget:
     least: int = 0
     spare: int | None = None
 
-    def tokens(self, row: ServingRow) -> int:
+    def tokens(self, isl: int, concurrency: int) -> int:
         """Return the budget of a run."""
-        return self.least if self.spare is None else max(self.least, row.isl + row.concurrency + self.spare)
+        return self.least if self.spare is None else max(self.least, isl + concurrency + self.spare)
 
     def __str__(self) -> str:
         by_run = "" if self.spare is None else f"isl + concurrency + {self.spare}"
@@ -147,6 +147,7 @@ CAMPAIGNS = {
         budgets={
             "vllm": Budget(8192),
             "trtllm": Budget(8192, spare=64),
+            "trtllm deepseek-v3": Budget(spare=64),
             "trtllm gpt-oss-120b": Budget(20000),
             "sglang": Budget(32768),
         },
@@ -332,7 +333,9 @@ def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
     budget = of_server(campaign.budgets, row.engine, row.model)
     slots = row.concurrency if campaign.slots_by_concurrency else None
     given = {
-        policy.budget_argument: row.knobs.get("max_num_batched_tokens", budget and budget.tokens(row)),
+        policy.budget_argument: row.knobs.get(
+            "max_num_batched_tokens", budget and budget.tokens(row.isl, row.concurrency)
+        ),
         policy.slots_argument: row.knobs.get("max_num_seqs", slots),
     }
     kept = {name: value for name, value in given.items() if value is not None}

@@ -51,6 +51,10 @@ VLLM_BUDGET = 8192
 """Tokens of a step of InferenceX's vLLM servers, which are started with as many slots as clients (InferenceX,
 benchmarks/*.sh)."""
 
+DEFAULT_BUDGET = "1.3"
+"""First version of TensorRT-LLM with the default of 8,192 tokens a step or more in InferenceX's scripts; before, a step
+has the campaign's budget (InferenceX, benchmarks/*_trt*.sh)."""
+
 PLANS_AHEAD = "0.14"
 """First version of vLLM that plans steps ahead by default. InferenceX starts older ones with `--async-scheduling`, so
 their host is that of this one."""
@@ -268,6 +272,9 @@ def _pool(setting: Setting, side: Side, calibration: Path | None) -> dict[str, A
     if setting.engine == "vllm":
         limits = {"max_num_batched_tokens": VLLM_BUDGET, "max_num_seqs": setting.concurrency}
         pool["scheduler"] = {"kind": "chunked", **limits}
+    if setting.engine == "trtllm" and side.role == "both" and release(setting.version) < release(DEFAULT_BUDGET):
+        budget = CAMPAIGN.budgets.get(f"trtllm {setting.model}", CAMPAIGN.budgets["trtllm"])
+        pool["scheduler"] = {"kind": "trtllm", "max_num_tokens": budget.tokens(setting.isl, setting.concurrency)}
     if calibration is not None:
         pool["calibration"] = str(calibration)
     if setting.tokens_per_step is not None:

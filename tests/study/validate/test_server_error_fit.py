@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.errors import CalibrationError
 from simserve.scenario.server_errors import METRICS, REASONS, WITHIN_SD, server_errors
 from simserve.study.uncertainty import normal_scores
 from simserve.study.validate.public import DataSet, PublicRun, predict_public, read_public, spread_out
 from simserve.study.validate.server_error_fit import Observed, fit_spread, fitted_servers, is_held, observed, parts
+from tests.cli.invoke import invoke
 from tests.study.validate.test_public import DATA, row, serving
 
 SHIPPED = Path(__file__).resolve().parents[3] / "calibration" / "server_errors.json"
@@ -117,6 +119,22 @@ def test_the_shipped_file_says_how_often_it_held() -> None:
         fit = data["metrics"][metric]
         assert 0.8 <= fit["held_of_groups_frac"] <= 0.97
         assert fit["held_before_frac"] < fit["held_frac"]
+
+
+def test_the_shipped_file_is_of_todays_calibrations() -> None:
+    used = json.loads(SHIPPED.read_text(encoding="utf-8"))["made"]["calibrations"]
+    assert used == {name: read_calibration(calibration_path(name)).sha256 for name in used}, (
+        "a calibration has changed: run simserve calibrate --public again (CONTRIBUTING.md)"
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(DATA is None, reason="public runs are not here")
+def test_a_refit_gives_the_shipped_file_to_the_last_bit(tmp_path: Path) -> None:
+    made = json.loads(SHIPPED.read_text(encoding="utf-8"))["made"]
+    most = str(made["most_runs_of_a_set"])
+    assert invoke("calibrate", "--public", DATA, "--most", most, "--out", tmp_path).exit_code == 0
+    assert (tmp_path / SHIPPED.name).read_bytes() == SHIPPED.read_bytes()
 
 
 @pytest.mark.skipif(DATA is None, reason="public runs are not here")

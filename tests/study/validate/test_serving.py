@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from simserve.cost.calibration import calibration_path
 from simserve.errors import CalibrationError
 from simserve.study.validate.host_fit import DOOR, STEP, fit_host
 from simserve.study.validate.serving import (
@@ -19,6 +20,7 @@ from simserve.study.validate.serving import (
 )
 from simserve.study.validate.settings import is_table_of_settings, read_settings, scenario_of_setting
 from simserve.study.validate.validate import by, errors, validate, worst
+from tests.cli.invoke import invoke
 
 AIC = CAMPAIGNS["aiconfigurator"]
 HEAD = "engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft_ms_mean,tpot_ms_mean\n"
@@ -236,6 +238,17 @@ def test_a_cold_start_delays_the_first_request_of_each_client() -> None:
     assert delayed.tpot_s == plain.tpot_s
     (other,) = replay([row()], replace(AIC, cold_start_s={"vllm": 3.0, "vllm llama-3.1-8b": 0.0}))
     assert other.ttft_s == plain.ttft_s
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not ROWS.exists(), reason=f"needs {ROWS.name}, which is not shipped")
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_refit_of_the_host_gives_the_shipped_file_to_the_last_bit(engine: str, tmp_path: Path) -> None:
+    shipped, copy = calibration_path(f"h100-sxm/{engine}"), tmp_path / "h100-sxm" / f"{engine}.json"
+    copy.parent.mkdir()
+    copy.write_bytes(shipped.read_bytes())
+    assert invoke("calibrate", "h100-sxm", "--engine", engine, "--host", ROWS, "--out", tmp_path).exit_code == 0
+    assert copy.read_bytes() == shipped.read_bytes()
 
 
 @pytest.mark.skipif(not ROWS.exists(), reason=f"needs {ROWS.name}, which is not shipped")

@@ -84,6 +84,23 @@ def test_vllm_is_started_as_inferencex_starts_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "budget"),
+    [
+        ({"image": "nvidia/tensorrt-llm/release:1.2.0rc2", "model": "gptoss"}, 20000),
+        ({"image": "nvidia/tensorrt-llm/release:1.1.0rc2.post2"}, 100 + 4 + 64),
+        ({"image": "None"}, 100 + 4 + 64),
+        ({"image": "nvidia/tensorrt-llm/release:1.3.0rc14"}, 8192),
+        ({"image": "None", "disagg": True}, 8192),
+    ],
+)
+def test_tensorrt_llm_has_the_tokens_a_step_of_inferencexs_scripts(
+    changes: dict[str, Any], budget: int, tmp_path: Path
+) -> None:
+    (setting,), _ = read_settings(table(tmp_path, {"disagg": False, "framework": "trt", **changes}))
+    assert {setup.scheduler.budget_tokens for setup in scenario_of_setting(setting, 10).setups} == {budget}
+
+
+@pytest.mark.parametrize(
     ("gpu", "version", "kv_dtype"),
     [
         ("mi300x", "0.5.5.post3-rocm700", "bf16"),
