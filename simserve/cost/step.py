@@ -94,8 +94,8 @@ class StepCost:
         self._windows = [group for group in model.groups if group.window is not None]
         self._n_whole = model.n_whole_layers
         self._prefill_s = (self._sparse_prefill() or self._kernels.prefill_attention(self.shard)).seconds
-        self._prompts_ps: dict[int, int] = {}
-        """Attention of one whole prompt by its tokens."""
+        self._prompts_ps: dict[int, tuple[int, int]] = {}
+        """Tokens of one whole prompt and its attention, by its pairs."""
         self._tokens_ps: list[int] = []
         self._sampled_ps: list[int] = []
         self._group_ps: list[int] = []
@@ -147,12 +147,15 @@ class StepCost:
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Return the attention of all prompt chunks of the step in layers without a window, as one kernel per layer."""
-        if n_context_tokens != n_tokens or 2 * n_pairs != n_tokens * (n_tokens + 1):
+        if n_context_tokens != n_tokens:
             return self._chunks_ps(n_tokens, n_pairs, n_context_tokens)
-        prompt_ps = self._prompts_ps.get(n_tokens)  # fast: most steps with prompts compute one, as a whole
-        if prompt_ps is None:
-            prompt_ps = self._prompts_ps[n_tokens] = self._chunks_ps(n_tokens, n_pairs, n_context_tokens)
-        return prompt_ps
+        prompt = self._prompts_ps.get(n_pairs)  # fast: most steps with prompts compute one, as a whole
+        if prompt is not None and prompt[0] == n_tokens:
+            return prompt[1]
+        prompts_ps = self._chunks_ps(n_tokens, n_pairs, n_context_tokens)
+        if 2 * n_pairs == n_tokens * (n_tokens + 1):
+            self._prompts_ps[n_pairs] = n_tokens, prompts_ps
+        return prompts_ps
 
     def _chunks_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         if not n_tokens or not self._n_whole:
@@ -209,10 +212,12 @@ class StepCost:
         the parts, each rounded once; with chunks, at least the host's time to launch its kernels."""
         try:  # fast: the tables, in place
             total_ps = self._tokens_ps[n_tokens + n] + self._sampled_ps[n_rows]
+            line = self._lines[n]
         except IndexError:
             total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
+            line = self.decode_line(n)
         if n:
-            intercept_ps, slope_ps = self.decode_line(n)
+            intercept_ps, slope_ps = line
             total_ps += intercept_ps + slope_ps * kv_tokens
         if n_tokens:
             total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)

@@ -70,10 +70,12 @@ class Decode:
         n_steps = cohort.next_finish_step - cohort.step
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
-        # fast: a step fills at most n_slots of each member, so the exact count is seldom needed
-        most_tokens, layers = n_steps * self._n_slots, self._layers
-        most_blocks = n * (most_tokens // cohort.block_size + 1 if layers is None else layers.filled(most_tokens + 1))
-        if most_blocks > free_blocks and not self._reserves:
+        # fast: each step begins at most most_blocks for each member, so the exact count is seldom needed
+        if (
+            n * n_steps * self.most_blocks > free_blocks
+            and not self._reserves
+            and self._may_lack(n, n_steps, free_blocks)
+        ):
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
         try:
             base_ps, slope_ps = self._lines[n]
@@ -83,6 +85,13 @@ class Decode:
         step_run.begin(now_ps, base_ps + slope_ps * cohort.kv_tokens, slope_ps * n, n_steps)
         step_run.n_decoding, step_run.queue_len = n, queue_len
         return step_run
+
+    def _may_lack(self, n: int, n_steps: int, free_blocks: int) -> bool:
+        """Return whether n members may begin more blocks in n_steps: each fills at most n_slots tokens a step."""
+        most_tokens, layers = n_steps * self._n_slots, self._layers
+        if layers is None:
+            return n * (most_tokens // self.cohort.block_size + 1) > free_blocks
+        return bool(n * layers.filled(most_tokens + 1) > free_blocks)
 
     def _new_line(self, n: int) -> tuple[int, int]:
         """Return the time of a step of n members without keys, and per key."""

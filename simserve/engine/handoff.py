@@ -47,6 +47,8 @@ class Handoff:
         self._clock = clock
         self._recorder = recorder
         self._link = link
+        self._sends_all = link.spec.sizes.is_plain
+        """All layers keep all tokens, so no size needs to be computed."""
         self._pick = pick
         self._receivers: dict[int, Receives] = {}
         """Sides of decode replicas, by member id."""
@@ -78,11 +80,15 @@ class Handoff:
     def _ports_of(self, replica: Replica) -> tuple[Port, ...]:
         return self._ports[replica.stepping.first_lane]
 
-    def _arrival_ps(self, request: Request, first: int, sides: tuple[Replica, Replica], now_ps: int) -> int:
+    def _arrival_ps(self, request: Request, first: int, sender: Replica, receiver: Receives, now_ps: int) -> int:
         """Return when a prompt's tokens from the first on, that are sent now from all stages, have arrived."""
-        kv_tokens = self._kv_tokens(request, first, request.prompt_tokens)
-        sender, receiver = sides
-        return self._link.arrival_ps(kv_tokens, self._ports_of(sender) + self._ports_of(receiver), now_ps)
+        end = request.prompt_tokens
+        kv_tokens = end - first if self._sends_all else self._kv_tokens(request, first, end)
+        path = receiver.paths.get(sender.id)
+        if path is None:
+            ports = (*self._ports_of(sender), *self._ports_of(receiver.replica))
+            path = receiver.paths[sender.id] = tuple(dict.fromkeys(ports))
+        return self._link.arrival_ps(kv_tokens, path, now_ps)
 
     def _kv_tokens(self, request: Request, first: int, end: int) -> float:
         """Return what the tokens [first, end) of a prompt come to, in tokens of all layers."""
@@ -148,19 +154,19 @@ class Handoff:
         return len(self.held) < n_before
 
     def _send_all(self, requests: Sequence[tuple[Request, Replica]], now_ps: int) -> None:
+        pick, receivers, recorder = self._pick, self._receivers, self._recorder
         for request, sender in requests:
-            receiver = self._pick(request)
+            receiver = pick(request)
             if receiver is None:
                 self.held.append((request, sender))
                 continue
-            self._recorder.hand_over(request.row, receiver.id)
-            self._receivers[receiver.id].receive(request, sender, now_ps)
+            recorder.hand_over(request.row, sender.id, receiver.id)
+            receivers[receiver.id].receive(request, sender, now_ps)
 
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
         """Start the transfer: the receiver has blocks for it, and keys and values of the first found_tokens."""
         self._recorder.find_room(request.row, now_ps - request.joined_ps, found_tokens)
-        arrival_ps = self._arrival_ps(request, found_tokens, (sender, receiver.replica), now_ps)
-        receiver.expect(arrival_ps, request, sender)
+        receiver.expect(self._arrival_ps(request, found_tokens, sender, receiver, now_ps), request, sender)
 
 
 class Prefills(Role):
@@ -373,9 +379,8 @@ class PushHandoff(Handoff):
         """Push the rest of a computed prompt."""
         push = self._pushes.pop(request)
         if push.there_tokens < request.prompt_tokens:
-            sides = sender, push.receiver.replica
-            push.arrival_ps = self._arrival_ps(request, push.there_tokens, sides, now_ps)
-        self._recorder.hand_over(request.row, push.receiver.replica.id)
+            push.arrival_ps = self._arrival_ps(request, push.there_tokens, sender, push.receiver, now_ps)
+        self._recorder.hand_over(request.row, sender.id, push.receiver.replica.id)
         push.receiver.expect(push.arrival_ps, request, sender)
 
     def withdraw(self, request: Request, sender: Replica, now_ps: int) -> None:

@@ -57,6 +57,8 @@ class Link:
     def __init__(self, spec: LinkSpec) -> None:
         self.spec = spec
         self._shared = (Port(),)
+        self._busy_ps: dict[float, int] = {}
+        """Times of transfers by their tokens, as far as they were needed."""
 
     def ports(self, n_stages: int = 1) -> tuple[Port, ...]:
         """Return new ports, one for the GPUs of each pipeline stage, or the one that all replicas share.
@@ -68,11 +70,16 @@ class Link:
     def arrival_ps(self, kv_tokens: float, ports: Iterable[Port], now_ps: int) -> int:
         """Return when all KV has arrived: through the last of the ports, which work in parallel, plus the latency.
 
-        No port idles while a transfer waits for it.
+        ports: different ones. No port idles while a transfer waits for it.
         """
-        busy_ps, last_ps = self.spec.busy_ps(kv_tokens), now_ps
-        for port in dict.fromkeys(ports):
-            through_ps = port.through_ps(busy_ps, now_ps)
+        busy_ps, last_ps = self._busy_ps.get(kv_tokens), now_ps
+        if busy_ps is None:
+            busy_ps = self._busy_ps[kv_tokens] = self.spec.busy_ps(kv_tokens)
+        for port in ports:
+            free_at_ps = port.free_at_ps  # fast: through_ps, inlined
+            if free_at_ps < now_ps:
+                free_at_ps = now_ps
+            port.free_at_ps = through_ps = free_at_ps + busy_ps
             if through_ps > last_ps:
                 last_ps = through_ps
         return last_ps + self.spec.latency_ps

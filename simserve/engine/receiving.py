@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import cast
 
 from simserve.engine.alarm import TRANSFER_PHASE, Alarm, Clock
+from simserve.engine.link import Port
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.role import Role
@@ -49,25 +50,29 @@ class Receives(Role):
     plans = True
 
     def __init__(self, replica: Replica, clock: Clock, recorder: Recorder, on_room: OnRoom) -> None:
-        scheduler = replica.scheduler
+        scheduler, batch = replica.scheduler, replica.batch
         self.replica = replica
+        self._batch, self._cohort, self._pool, self._memory = batch, batch.cohort, batch.pool, batch.memory
+        self._swap, self._is_uneven = batch.swap, replica.decode.is_uneven
         self._scheduler = scheduler
         self._orders = scheduler.orders
         self._recorder = recorder
         self._on_room = on_room
+        self.paths: dict[int, tuple[Port, ...]] = {}
+        """Ports on the way from each prefill replica, by its id, as far as they were needed."""
         self._senders: dict[Request, Replica] = {}
         """Prefill replicas of requests without blocks here yet."""
-        self._coming_in: Waiting = replica.batch.waiting if scheduler.orders else deque()
+        self._coming_in: Waiting = batch.waiting if scheduler.orders else deque()
         """These, and requests among them with prompts that are computed here."""
         if scheduler.orders:
-            startable = BeforeHandedOver(replica.batch.waiting, self._senders)
-            replica.batch.startable = replica.batch.view.waiting = startable
+            startable = BeforeHandedOver(batch.waiting, self._senders)
+            batch.startable = batch.view.waiting = startable
         self.granted: dict[Request, None] = {}
         """Requests with blocks here, before their prefill replicas are notified."""
         self._in_transfer: list[tuple[int, int, Request, Replica]] = []
         """A heap of (instant of arrival, number of the transfer, request, prefill replica)."""
         self._n_transfers = 0
-        self._max_running = replica.batch.max_running
+        self._max_running = batch.max_running
         self._here: list[Request] = []
         self._blocked_by: Blocked | None = None
         self._arrival = Alarm(clock, self._on_arrival, TRANSFER_PHASE + replica.id)
@@ -105,13 +110,15 @@ class Receives(Role):
     def _wait_here(self, request: Request, now_ps: int) -> None:
         self.replica.n_outstanding += 1
         self._coming_in.append(request)
-        self.replica.note_queued(now_ps)
+        if self._is_uneven:
+            self.replica.note_queued(now_ps)
 
     def expect(self, at_ps: int, request: Request, sender: Replica) -> None:
         """Schedule the arrival of a request's keys and values."""
-        self._n_transfers += 1
-        heappush(self._in_transfer, (at_ps, self._n_transfers, request, sender))
-        if self._in_transfer[0][0] == at_ps:
+        in_transfer, number = self._in_transfer, self._n_transfers + 1
+        self._n_transfers = number
+        heappush(in_transfer, (at_ps, number, request, sender))
+        if in_transfer[0][1] == number:
             self._arrival.set(at_ps)
 
     def holds(self, request: Request) -> bool:
@@ -186,23 +193,23 @@ class Receives(Role):
 
     def let_decode(self) -> None:
         """Let the arrived requests decode."""
-        replica = self.replica
+        replica, has_ids = self.replica, self._memory.has_ids
         for request in self._here:
-            replica.n_away -= 1
-            replica.batch.memory.receive(request)
+            if has_ids:
+                self._memory.receive(request)
             replica.join(request)
+        replica.n_away = self._batch.n_promised = replica.n_away - len(self._here)
         self._here.clear()
-        replica.batch.n_promised = replica.n_away
 
     def before_plan(self, now_ps: int) -> None:
         """Give slots and blocks to handed-over requests, unless others wait here."""
-        replica, batch = self.replica, self.replica.batch
+        replica, batch, coming_in, swap = self.replica, self._batch, self._coming_in, self._swap
         if self._here:
             self.let_decode()
-        self._blocked_by = "blocks" if batch.waiting or batch.has_swapped else None
-        if self._coming_in:
+        self._blocked_by = "blocks" if batch.waiting or (swap is not None and swap.swapped) else None
+        if coming_in:
             self._allocate(now_ps)
-        replica.n_before_queue = 0 if self._orders else len(self._coming_in)
+        replica.n_before_queue = 0 if self._orders else len(coming_in)
         batch.n_promised = replica.n_away
 
     def after_plan(self, step_run: StepRun | None) -> Blocked | None:
@@ -221,9 +228,9 @@ class Receives(Role):
         return self._blocked_by
 
     def _allocate(self, now_ps: int) -> None:
-        replica, coming_in, orders = self.replica, self._coming_in, self._orders
-        batch, pool, memory = replica.batch, replica.pool, replica.batch.memory
-        n_growing, n_slots = replica.cohort.blocks_to_grow(1), replica.cohort.n_slots
+        replica, coming_in, orders, swap = self.replica, self._coming_in, self._orders, self._swap
+        batch, pool, memory = self._batch, self._pool, self._memory
+        n_growing, n_slots = self._cohort.blocks_of_next(), self._cohort.n_slots
         free_slots = self._max_running - len(batch.running) - replica.n_away
         while coming_in:
             request = coming_in[0]
@@ -235,7 +242,7 @@ class Receives(Role):
                 batch.waiting.append(request)
                 coming_in.popleft()
                 continue
-            if batch.has_swapped or (batch.waiting and not orders):
+            if (batch.waiting and not orders) or (swap is not None and swap.swapped):
                 self._blocked_by = "blocks"
                 return
             if free_slots <= 0:

@@ -158,17 +158,18 @@ class Recorder:
         """Record a request's tokens: one from its prefill and one per decode step since, before `step`."""
         self._spans[replica] += _PACK_SPAN(request.row, request.join_step, step - 1, request.joined_ps)
 
-    def hand_over(self, row: int, replica: int) -> None:
+    def hand_over(self, row: int, sender: int, receiver: int) -> None:
         """Record that another replica will decode a prefilled request."""
-        self._prefill_replica[row] = self.replica[row]
-        self.replica[row] = replica
+        self._prefill_replica[row], self.replica[row] = sender, receiver
 
     def find_room(self, row: int, waited_ps: int, found_tokens: int, notice_ps: int = 0) -> None:
         """Record how long a request waited for a slot and blocks on its decode replica, how much of its prompt was
         found there, and the time of the notice."""
         self._transfer_wait[row] = waited_ps
-        self._decode_cached[row] = found_tokens
-        self._notice[row] = notice_ps
+        if found_tokens:
+            self._decode_cached[row] = found_tokens
+        if notice_ps:
+            self._notice[row] = notice_ps
 
     def arrive(self, row: int, waited_ps: int) -> None:
         """Record how long after its prefill the keys and values of a request arrived."""

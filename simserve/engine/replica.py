@@ -461,9 +461,11 @@ class Replica:
         self.n_away -= 1
         self._move_until(now_ps)
         n_blocks = self.batch.release(request, request.prefilled_tokens)
-        if self.step_run is not None:
+        step_run = self.step_run
+        if step_run is not None:
             self._n_given_back += n_blocks
-            self.stepping.wake(now_ps)
+            if step_run.n_steps > 1:
+                self.stepping.wake(now_ps)
         elif self.batch.waiting or self.batch.prefilling or self._on_empty is not None:
             self.stepping.wake(now_ps)
 
@@ -739,7 +741,7 @@ class Replica:
             if has_more:
                 self._after_plan(now_ps)
             return
-        cohort, n_before = self.cohort, len(batch.running)
+        cohort, n_before = self.cohort, len(batch.running) if has_more else 0
         just_preempted = not has_room and batch.make_room(now_ps)
         has_preempted, plan = just_preempted, DECODE_ON
         while batch.waiting or batch.prefilling:
@@ -763,10 +765,7 @@ class Replica:
         self.blocked_by = blocked_by = plan.blocked_by
         self._blocked_code = BLOCKED_BY[blocked_by] if blocked_by else 0
         if plan.prefill:
-            # fast: a single chunk is checked as it begins, and by all rules if that fails
-            if len(plan.prefill) > 1 or batch.prefilling:
-                check_prefill(self.scheduler, batch.view, plan)
-            try:
+            try:  # fast: chunks are checked as they begin, and by all rules if that fails
                 self._start_mixed(plan, now_ps)
             except (TypeError, ValueError, AttributeError, IndexError):
                 check_prefill(self.scheduler, batch.view, plan)
@@ -884,32 +883,38 @@ class Replica:
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
         batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
-        n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
-        pool, layers = self.pool, self._layers
+        n_tokens = n_pairs = n_context = n_complete = n_blocks = n_begun = 0
+        pool, layers, chunks = self.pool, self._layers, plan.prefill
         block_size, free_blocks = pool.block_size, pool.free_blocks
-        for i, (request, n_chunk) in enumerate(plan.prefill):
+        if len(chunks) > 1 and (len(dict(chunks)) < len(chunks) or reserves):
+            check_prefill(self.scheduler, batch.view, plan)
+        for request, n_chunk in chunks:
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
             if request.finder is not None:
                 left_tokens = request.prefill_left_tokens
             if type(n_chunk) is not int or n_chunk < 1 or (n_chunk > left_tokens and not pads):
                 check_prefill(self.scheduler, batch.view, plan)
             if request.phase is WAITING:
-                batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
+                batch.admit(request, plan.reserve_tokens[n_begun] if reserves else 0, now_ps)
                 if layers is not None:
                     n_blocks += layers.n_states
-            elif not batch.prefilling:
+            elif request not in batch.prefilling:
                 check_prefill(self.scheduler, batch.view, plan)
             done = request.prefilled_tokens
             end = done + n_chunk
             if layers is None:
-                n_blocks += -(-end // block_size) - -(-done // block_size)
+                n_blocks -= -end // block_size
+                if done:
+                    n_blocks += -done // block_size
             else:
                 n_blocks += layers.filled(end) - layers.filled(done)
             n_tokens += n_chunk
-            n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
+            n_pairs += n_chunk * (done + end + 1) // 2
             n_context += end
             if n_chunk >= left_tokens:
                 n_complete += 1
+            if reserves:
+                n_begun += 1
         pool.take(n_blocks, reserves)
         if free_blocks - pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
@@ -925,7 +930,7 @@ class Replica:
         self.step_run = step_run = self._mixed_run
         step_run.begin(now_ps, first_ps, 0, 1)
         step_run.n_decoding, step_run.queue_len = n, len(batch.waiting) + self.n_before_queue
-        step_run.chunks, step_run.n_prefill_tokens, step_run.n_prefill_pairs = plan.prefill, n_tokens, n_pairs
+        step_run.chunks, step_run.n_prefill_tokens, step_run.n_prefill_pairs = chunks, n_tokens, n_pairs
 
     def _windows_ps(self, plan: StepPlan, n_tokens: int, n: int) -> int:
         """Return the attention of a step in layers with a window."""

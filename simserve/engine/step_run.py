@@ -13,6 +13,11 @@ MANY_STEPS: Final = 4096
 LONG_PS: Final = 10**12
 """Up to that many steps, the first of which lasts no longer, 64 bits hold the duration of a run."""
 
+NEAR: Final = 1e-6
+FAR: Final = 1.0 - NEAR
+EXACT_STEPS: Final = 1e8
+"""A number of steps below EXACT_STEPS in floating point, ten roundings of 2**-53 off, is less than NEAR off."""
+
 
 def check_duration(first_ps: int, growth_ps: int, n_steps: int) -> None:
     """Raise EndsTooLate for steps that together take longer than 64 bits hold."""
@@ -109,8 +114,13 @@ class StepRun:
         growth: int = growth_ps  # machine integers do not mix with floats
         elapsed: int = elapsed_ps
         first: int = first_ps
-        half_ps = first - growth / 2
-        n_steps: i64 = int(2 * elapsed / (half_ps + sqrt(half_ps * half_ps + 2.0 * growth * elapsed))) + 1
+        n_firsts, growth_frac = elapsed / first, growth / first
+        half = 1.0 - 0.5 * growth_frac
+        n_real = 2.0 * n_firsts / (half + sqrt(half * half + 2.0 * growth_frac * n_firsts))
+        n_whole = int(n_real)
+        if NEAR < n_real - n_whole < FAR and n_real < EXACT_STEPS and growth_frac <= 1.0:
+            return n_whole + 1  # fast: rounding errors move it by less than NEAR
+        n_steps: i64 = n_whole + 1
         # The estimate is off by a step or two at most; integers decide.
         done_ps = n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
         while done_ps < elapsed_ps:

@@ -96,10 +96,15 @@ class KvSizes:
     state_tokens: int = 0
     """Size of a request's states, in tokens of one layer."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whole prompts are sent: all layers keep all tokens."""
+        return not self.windows and not self.state_tokens
+
     def sent_tokens(self, first: Any, end: Any, prompt_tokens: Any) -> Any:
         """Return the tokens of all layers that are as large as what is sent of the tokens [first, end) of a prompt: not
         what windows keep no longer at its end, and with its last token the states. Numbers, or arrays of them."""
-        if not self.windows and not self.state_tokens:
+        if self.is_plain:
             return end - first
         sent = self.n_layers * (end - first) + self.state_tokens * (end == prompt_tokens)
         for n_layers, size, is_chunk in self.windows:
