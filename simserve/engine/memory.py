@@ -52,8 +52,10 @@ class Memory:
         if n_reserved:
             pool.release(n_used, n_reserved - n_used)
             request.reserved_blocks = 0
-        else:
-            pool.release(n_used)
+        else:  # fast: the pool's release, inlined
+            pool.used_blocks -= n_used
+            pool.free_blocks += n_used
+            pool.freed_blocks += n_used
         return n_used
 
     def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
@@ -92,7 +94,9 @@ class Memory:
 
     def take_ahead(self, request: Request) -> int:
         """Take blocks for a prompt that another replica computes; return its tokens found here."""
-        self.pool.take(self.pool.blocks_for(request.prompt_tokens), from_reserved=False)
+        pool, n_tokens = self.pool, request.prompt_tokens
+        # fast: blocks_for, inlined
+        pool.take(-(-n_tokens // pool.block_size) if pool.layers is None else pool.blocks_for(n_tokens), False)
         return 0
 
     def let_go(self, request: Request) -> int:

@@ -54,6 +54,7 @@ class Receives(Role):
         self.replica = replica
         self._batch, self._cohort, self._pool, self._memory = batch, batch.cohort, batch.pool, batch.memory
         self._swap, self._is_uneven = batch.swap, replica.decode.is_uneven
+        self._has_ids, self._n_slots = batch.memory.has_ids, batch.cohort.n_slots  # fast: found once
         self._scheduler = scheduler
         self._orders = scheduler.orders
         self._recorder = recorder
@@ -193,9 +194,9 @@ class Receives(Role):
 
     def let_decode(self) -> None:
         """Let the arrived requests decode."""
-        replica, has_ids = self.replica, self._memory.has_ids
+        replica = self.replica
         for request in self._here:
-            if has_ids:
+            if self._has_ids:
                 self._memory.receive(request)
             replica.join(request)
         replica.n_away = self._batch.n_promised = replica.n_away - len(self._here)
@@ -230,7 +231,7 @@ class Receives(Role):
     def _allocate(self, now_ps: int) -> None:
         replica, coming_in, orders, swap = self.replica, self._coming_in, self._orders, self._swap
         batch, pool, memory = self._batch, self._pool, self._memory
-        n_growing, n_slots = self._cohort.blocks_of_next(), self._cohort.n_slots
+        n_growing, n_slots = self._cohort.blocks_of_next(), self._n_slots
         free_slots = self._max_running - len(batch.running) - replica.n_away
         while coming_in:
             request = coming_in[0]
@@ -250,7 +251,7 @@ class Receives(Role):
                 return
             n_next = n_slots if n_slots < request.max_tokens else request.max_tokens
             n_blocks = pool.blocks_in_step(request.prompt_tokens, n_next)
-            if memory.has_ids:
+            if self._has_ids:
                 n_blocks -= memory.shared_blocks(request, request.prompt_tokens - 1, request.prompt_tokens)
             if n_blocks > pool.free_blocks - n_growing:
                 self._blocked_by = "blocks"

@@ -67,6 +67,7 @@ class Replica:
         "_clock",
         "_coming",
         "_commits_more",
+        "_cuts_more",
         "_follow_up",
         "_has_ids",
         "_has_windows",
@@ -190,6 +191,8 @@ class Replica:
             or self._has_windows
         )
         """Other parts take part after its plans, or in its commits."""
+        self._cuts_more = self._orders or self._has_windows
+        """Plans of other requests cut its step runs, or it drains."""
         self._prepare: Callable[[int], None] | None = None if self.tier is None else self._before_plan
         self._follow_up: Callable[[int], None] | None = None if self.tier is None else self._after_commit
         """What comes before its plans, and after its commits.
@@ -286,7 +289,7 @@ class Replica:
     def drain(self, on_empty: Callable[[int], None], now_ps: int) -> None:
         """Call on_empty with the instant at which it has nothing left to do; it may be called again."""
         self._on_empty = on_empty
-        self._plans_more = True
+        self._plans_more = self._cuts_more = True
         self.stepping.wake(now_ps)
 
     @property
@@ -819,6 +822,8 @@ class Replica:
             why = self._wait_for_copies(self.tier, step_run, now_ps) or why
         if why is not None and self.blocked_by is None:
             self._blocked_code = BLOCKED_BY[why]
+        if not self._cuts_more:
+            return
         if self._has_windows and step_run is not None and step_run.n_steps > 1 and "blocks" in (self.blocked_by, why):
             step_run.cut(1)  # windows may free the blocks that others wait for
         if self._orders and self._coming and step_run is not None:

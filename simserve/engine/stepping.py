@@ -22,7 +22,7 @@ class Alone:
         """Ranks that step together."""
         self._replica = replica
         self._clock = clock
-        self._n_ahead = replica.n_ahead
+        self._n_ahead, self._is_alone = replica.n_ahead, replica.is_alone
         self._step_end = Alarm(clock, self._on_step_end, phase=replica.id)
         self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + replica.id)
 
@@ -68,7 +68,10 @@ class Alone:
                 return
             now_ps = step_run.end_ps
             if events and events[0][0] <= now_ps:
-                self._sleep(step_run)
+                if self._is_alone:
+                    self._cut_ahead(step_run)
+                    now_ps = step_run.end_ps
+                self._step_end.set(now_ps)
                 return
             clock._now = now_ps
 
@@ -77,17 +80,20 @@ class Alone:
         self._replica.decide(now_ps)
         step_run = self._replica.step_run
         if step_run is not None:
-            self._sleep(step_run)
+            if self._is_alone:
+                self._cut_ahead(step_run)
+            self._step_end.set(step_run.end_ps)
 
-    def _sleep(self, step_run: StepRun) -> None:
-        """Sleep until the end of the step run, or of the step that the next arrival falls into."""
+    def _cut_ahead(self, step_run: StepRun) -> None:
+        """Cut the step run of a lone replica after the step that the next arrival falls into.
+
+        fast: the next event can only be an arrival for this replica, so it is known in advance.
+        """
         events = self._clock.events
-        if step_run.n_steps > 1 and self._replica.is_alone and self._replica.blocked_by is None and events:
-            # fast: the next event can only be an arrival for this replica, so cut in advance
+        if step_run.n_steps > 1 and self._replica.blocked_by is None and events:
             n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
-        self._step_end.set(step_run.end_ps)
 
 
 class Pipeline:

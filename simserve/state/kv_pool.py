@@ -89,7 +89,9 @@ class KvPool:
     def release(self, n_used: int, n_reserved: int = 0) -> None:
         """Free used blocks and reserved blocks."""
         self.used_blocks -= n_used
-        self.reserved_blocks -= n_reserved
-        n_blocks = n_used + n_reserved
+        n_blocks = n_used
+        if n_reserved:
+            self.reserved_blocks -= n_reserved
+            n_blocks += n_reserved
         self.free_blocks += n_blocks
         self.freed_blocks += n_blocks
