@@ -11,7 +11,17 @@ from simserve.engine.step_run import StepRun
 class Alone:
     """A replica that steps on its own: plan, sleep until the step run ends or is cut, commit, plan again."""
 
-    __slots__ = ("_clock", "_n_ahead", "_plan_time", "_replica", "_step_end", "first_lane", "group", "n_stages")
+    __slots__ = (
+        "_clock",
+        "_is_alone",
+        "_n_ahead",
+        "_plan_time",
+        "_replica",
+        "_step_end",
+        "first_lane",
+        "group",
+        "n_stages",
+    )
 
     def __init__(self, replica: Replica, clock: Clock) -> None:
         self.n_stages = 1
