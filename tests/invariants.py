@@ -6,6 +6,7 @@ from simserve.state.prefix_cache import PrefixCache
 
 def check_cache(cache: PrefixCache) -> None:
     """Assert that runs, eviction order and counts of a cache agree. O(ids)."""
+    cache._settle()
     idle = cache._idle.values()
     n_pinned = n_doubled = n_free = 0
     for group in cache._groups:
@@ -23,7 +24,7 @@ def check_cache(cache: PrefixCache) -> None:
         held = [(block, run.n_holders) for block, run in group.runs.items() if run.n_holders]
         n_pinned += len(held) * group.n_parts
         if group.window:
-            n_copies = [len(cache._copies.get(cache._key(group, block), ())) for block, _ in held]
+            n_copies = [len(group.copies.get(block, ())) for block, _ in held]
             n_doubled += sum(n - 1 - n_own for (_, n), n_own in zip(held, n_copies, strict=True)) * group.n_parts
     assert sum(map(bool, (run.ids for run in idle))) == n_free, "an idle run has holders"
     assert all(number == run.number and run.low < run.high for number, run in cache._idle.items()), "its number"
@@ -33,9 +34,9 @@ def check_cache(cache: PrefixCache) -> None:
     assert cache.idle_blocks == n_idle, (cache.idle_blocks, n_idle)
     assert cache.pinned_blocks == n_pinned, (cache.pinned_blocks, n_pinned)
     assert cache.n_doubled == n_doubled, (cache.n_doubled, n_doubled)
-    n_groups = len(cache._groups)
-    for key, owners in cache._copies.items():
-        assert 0 < len(owners) < cache._groups[key % n_groups].runs[key // n_groups].n_holders, cache._copies
+    for group in cache._groups:
+        for block, owners in group.copies.items():
+            assert 0 < len(owners) < group.runs[block].n_holders, group.copies
 
 
 def check_memory(memory: HostMemory) -> None:

@@ -1,7 +1,7 @@
 """PrefixCache: reusable KV blocks of one replica, their holders and their eviction order."""
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -55,7 +55,18 @@ class BlockRun:
 class BlockGroup:
     """Layers that keep the same tokens, and the runs of their blocks with an id."""
 
-    __slots__ = ("first_part", "index", "is_chunked", "n_ids", "n_parts", "runs", "tokens", "torn", "window")
+    __slots__ = (
+        "copies",
+        "first_part",
+        "index",
+        "is_chunked",
+        "n_ids",
+        "n_parts",
+        "runs",
+        "tokens",
+        "torn",
+        "window",
+    )
 
     def __init__(self, index: int, layers: LayerGroup | None, tokens: int, n_ids: int, n_parts: int, first_part: int):
         self.index = index
@@ -74,6 +85,8 @@ class BlockGroup:
         """The run of each id present in all parts."""
         self.torn: dict[int, BlockRun] = {}
         """The run of each id of which some parts are evicted: idle ones, which no request can find."""
+        self.copies: dict[int, list[set[int]]] = {}
+        """For ids present more than once: the `copies` of the requests that have one, the oldest first."""
 
     def of(self, chain: Chain) -> Chain:
         """Return the ids that its blocks go by."""
@@ -151,15 +164,16 @@ class PrefixCache:
     two, and when it goes. A request holds whole runs: what it finds is cut off where it begins and ends. The parts of a
     group share a run until eviction begins with one of them.
 
-    Invariant: pinned_blocks = blocks with ids and holders; idle_blocks = sum of _idle; each id present is in one run of
-    a group, where its chain has it, and in _idle if the run has no holders; an id has fewer copies than holders.
+    Invariant: pinned_blocks = blocks with ids and holders; idle_blocks = sum of _idle, less _n_due; each id present is
+    in one run of a group, where its chain has it, and in _idle if the run has no holders; an id has fewer copies than
+    holders.
     """
 
     __slots__ = (
-        "_copies",
         "_groups",
         "_idle",
         "_is_plain",
+        "_n_due",
         "_n_first",
         "_n_parts",
         "_n_rests",
@@ -189,14 +203,14 @@ class PrefixCache:
         self._n_parts = sum(group.n_parts for group in self._groups)
         self._is_plain = self._n_parts == 1 and not self._groups[0].window
         """All layers keep all tokens, in one block."""
-        self._copies: dict[int, list[set[int]]] = {}
-        """For keys present more than once: the `copies` of the requests that have one, the oldest first."""
         self._idle: dict[int, BlockRun] = {}
         """Idle runs by number; of a run, the last block goes first."""
         self._order: list[int] = []
         """A heap of these numbers, the next to evict first, and of some that are gone."""
         self._n_rests = 0
         """Last number given to blocks that became idle, without their place in the chain."""
+        self._n_due = 0
+        """Evicted blocks that are not gone yet: the first of the eviction order."""
         self._n_first = 0
         """Last number given to blocks to evict before all others; below 0."""
         self._unnamed: BlockRun | None = None
@@ -204,6 +218,7 @@ class PrefixCache:
 
     def __len__(self) -> int:
         """Return the number of blocks with an id."""
+        self._settle()
         n_torn = sum(run.n_parts for group in self._groups for run in group.torn.values())
         n_gone = sum(run.n_gone for run in self._idle.values())
         return sum(group.n_parts * len(group.runs) for group in self._groups) + n_torn - n_gone
@@ -216,12 +231,14 @@ class PrefixCache:
         The last token of a prompt is always computed, as its output is needed, so for a prompt alone `most` is
         (prompt_tokens - 1) // block_size.
         """
+        self._settle()
         return self._groups[0].n_leading(chain, most) if self._is_plain else self._longest(chain, most, None)
 
     def match_beyond(self, chain: Chain, most: int, beyond: Beyond) -> int:
         """Return the ids of the longest hit, at most `most`, of what is here and beyond. O(n) with windows."""
         if self._is_plain:
             return beyond.hits(chain, self.match(chain, most), most)
+        self._settle()
         return self._longest(chain, most, beyond)
 
     def _longest(self, chain: Chain, most: int, beyond: Beyond | None) -> int:
@@ -250,6 +267,8 @@ class PrefixCache:
         runs, n_ids = group.runs, group.n_ids
         while n:
             at, first = n // n_ids - 1, group.first_kept(n * self._size)
+            if all(map(runs.__contains__, of[first : at + 1])):  # fast: many runs of few blocks, but a loop in C
+                break
             while at >= first:
                 run = runs.get(of[at])
                 if run is not None:
@@ -268,6 +287,7 @@ class PrefixCache:
 
         n_tokens, here and below: those computed of the holder, which say what windows keep, where there are any.
         """
+        self._settle()
         n_idle = 0
         for group in self._groups:
             runs, of, first, at = group.runs, group.of(chain), group.first_kept(n_tokens), n // group.n_ids
@@ -298,6 +318,7 @@ class PrefixCache:
     def pin(self, chain: Chain, n: int, n_tokens: int = 0) -> int:
         """Hold what is here of the first n ids, as a request with n_tokens computed does; the rest is read from beyond.
         Return the blocks that were idle, and now are not free."""
+        self._settle()
         n_idle = 0
         for group in self._groups:
             first = group.first_kept(n_tokens)
@@ -329,7 +350,7 @@ class PrefixCache:
         """Hold blocks [at, end) that were computed or read, by the holder of those from `first` to there."""
         runs, n_parts, n_idle = group.runs, group.n_parts, 0
         at, end = places
-        if end - at == 1 and at > first and not group.torn and of[at] not in runs:  # fast: as in most steps of decode
+        if end - at == 1 and at > first and of[at] not in runs and of[at] not in group.torn:  # fast: as in most decodes
             last = runs.get(of[at - 1])
             if last is not None and last.n_holders == 1:
                 last.high = end
@@ -337,6 +358,8 @@ class PrefixCache:
                 runs[of[at]] = last
                 self.pinned_blocks += n_parts
                 return
+        if at < end:
+            self._settle()
         while at < end:
             high = end
             if of[at] in runs:
@@ -375,9 +398,8 @@ class PrefixCache:
     def _copy(self, run: BlockRun, copies: set[int]) -> None:
         """Note that a holder has copies of the blocks of a run."""
         for block in run.ids:
-            key = self._key(run.group, block)
-            copies.add(key)
-            self._copies.setdefault(key, []).append(copies)
+            copies.add(self._key(run.group, block))
+            run.group.copies.setdefault(block, []).append(copies)
 
     def _drop_torn(self, group: BlockGroup, of: Chain, start: int, end: int) -> int:
         """Take the ids from what is left of blocks that are computed again; return how many blocks are left."""
@@ -397,8 +419,8 @@ class PrefixCache:
         """
         free: list[BlockRun] = []
         for group in self._groups:
-            places = group.first_kept(n_tokens), n // group.n_ids
-            own_blocks += self._let_go(group, group.of(chain), places, copies, free)
+            first, end = group.first_kept(n_tokens), n // group.n_ids
+            own_blocks += self._let_go(self._cut(group.runs, group.of(chain), first, end), copies, free)
         return self._rest_all(free, own_blocks)
 
     def drop(self, chain: Chain, n: int, tokens: tuple[int, int], copies: set[int]) -> int:
@@ -421,34 +443,33 @@ class PrefixCache:
                 run.low = end
                 new = group.runs[of[first]] = BlockRun(group, first, end, [run.ids.pop(0)], 0)
                 free.append(new)
+            elif run.low == first and run.high == end:
+                own_blocks += self._let_go([run], copies, free)
             else:
-                own_blocks += self._let_go(group, of, (first, end), copies, free)
+                own_blocks += self._let_go(self._cut(group.runs, of, first, end), copies, free)
         return self._rest_all(free, own_blocks)
 
-    def _let_go(
-        self, group: BlockGroup, of: Chain, places: tuple[int, int], copies: set[int], free: list[BlockRun]
-    ) -> int:
-        """Release blocks with ids; append the runs that become idle, and return the copies that become free."""
+    def _let_go(self, runs: list[BlockRun], copies: set[int], free: list[BlockRun]) -> int:
+        """Release runs; append those that become idle, and return the copies that become free."""
         n_freed = 0
-        for run in self._cut(group.runs, of, *places):
+        for run in runs:
             run.n_holders -= 1
             if not run.n_holders:
                 free.append(run)
                 continue
-            n_before = n_freed
-            if self._copies:
+            group, n_before = run.group, n_freed
+            if group.copies and not group.copies.keys().isdisjoint(run.ids):
                 for block in run.ids:
-                    key = self._key(group, block)
-                    if key in self._copies and self._frees_a_copy(key, run.n_holders, copies):
+                    if block in group.copies and self._frees_a_copy(group, block, run.n_holders, copies):
                         n_freed += group.n_parts
             if group.window:
                 self.n_doubled -= (run.high - run.low) * group.n_parts - (n_freed - n_before)
         return n_freed
 
-    def _frees_a_copy(self, key: int, n_left: int, mine: set[int]) -> bool:
+    def _frees_a_copy(self, group: BlockGroup, block: int, n_left: int, mine: set[int]) -> bool:
         """Release a block present more than once, with n_left holders remaining; return whether it becomes free: its
         own copy, or one that it was the last to share."""
-        owners = self._copies[key]
+        owners, key = group.copies[block], self._key(group, block)
         if key in mine:
             mine.discard(key)
             owners[:] = [each for each in owners if each is not mine]
@@ -457,7 +478,7 @@ class PrefixCache:
         else:
             return False
         if not owners:
-            del self._copies[key]
+            del group.copies[block]
         return True
 
     # -- with copies outside of the GPU: blocks go by `keys` -----------------------------------------------------------
@@ -490,6 +511,7 @@ class PrefixCache:
         """Return the blocks of a hit of n ids that are not here."""
         if self._is_plain:
             return chain[self.match(chain, n) : n]
+        self._settle()
         groups, n_groups = self._groups, len(self._groups)
         keys = self.keys(chain, n, n * self._size)
         return [key for key in keys if key // n_groups not in groups[key % n_groups].runs]
@@ -513,41 +535,75 @@ class PrefixCache:
         self._rest_all([], n_blocks)
 
     def evict(self, n_blocks: int) -> None:
-        """Evict n_blocks idle blocks, the longest idle first; needs n_blocks <= idle_blocks."""
+        """Evict n_blocks idle blocks, the longest idle first; needs n_blocks <= idle_blocks.
+
+        fast: what becomes idle later is evicted later, so they go when their ids might be found.
+        """
+        if n_blocks > self.idle_blocks:
+            raise IndexError("more blocks to evict than are idle")
         self.idle_blocks -= n_blocks
+        self._n_due += n_blocks
+
+    def _settle(self) -> None:
+        """Take the ids from evicted blocks."""
+        idle, order, n_blocks = self._idle, self._order, self._n_due
+        self._n_due = 0
         while n_blocks > 0:
-            run = self._idle.get(self._order[0])
+            number = order[0]
+            run = idle.get(number)
             if run is None:
-                heappop(self._order)
+                heappop(order)
                 continue
-            n = min(n_blocks, run.high - run.low - run.n_gone)
+            group, ids = run.group, run.ids
+            n_ids, n_parts = run.high - run.low, run.n_parts
+            n_left = n_ids - run.n_gone
+            n = min(n_blocks, n_left)
             n_blocks -= n
-            group = run.group
-            if not run.ids:
+            if not ids:
                 run.high -= n
-            elif run.n_parts == 1:
+            elif n_parts == 1:
                 named = group.runs if group.n_parts == 1 else group.torn
-                for block in run.ids[-n:]:
+                for block in ids[-n:]:
                     del named[block]
-                del run.ids[-n:]
+                del ids[-n:]
                 run.high -= n
-            elif run.n_parts == group.n_parts:
-                self._tear(run, n)
-            else:
-                run.n_gone += n
-                if run.low + run.n_gone == run.high:
-                    run.n_gone, run.n_parts = 0, run.n_parts - 1
-                    del self._idle[run.number]
-                    self._rest(run, (run.number >> PLACE_BITS) + 1)
+            elif n < n_left:
+                if n_parts == group.n_parts:
+                    self._tear(run, n)
+                else:
+                    run.n_gone += n
+            elif n_ids * (n_parts - 1) <= n_blocks and (number >> PLACE_BITS) + n_parts <= self._next_number():
+                named = group.runs if n_parts == group.n_parts else group.torn  # no other run's turn is before its end
+                for block in ids:
+                    del named[block]
+                n_blocks -= n_ids * (n_parts - 1)
+                run.low = run.high
+            else:  # go on with the next part
+                if n_parts == group.n_parts:
+                    self._hide(group, ids, run)
+                run.n_gone, run.n_parts = 0, n_parts - 1
+                del idle[number]
+                run.number = number = (((number >> PLACE_BITS) + 1) << PLACE_BITS) + MOST_PLACES - run.high
+                idle[number] = run
+                heapreplace(order, number)
             if run.low == run.high:
-                del self._idle[run.number]
+                del idle[number]
+
+    def _next_number(self) -> int:
+        """Return a number, without a place in the chain, that no run but the first in the eviction order is below."""
+        order = self._order
+        return min(order[1:3], default=NEVER) >> PLACE_BITS
+
+    def _hide(self, group: BlockGroup, ids: list[int], run: BlockRun) -> None:
+        """Let no request find ids of which a part goes; the run has what is left of them."""
+        for block in ids:
+            del group.runs[block]
+        group.torn.update(dict.fromkeys(ids, run))
 
     def _tear(self, run: BlockRun, n: int) -> None:
         """Evict the first part of the last n ids of a run; the others are evicted after this one of all its ids."""
         group, tail, ids = run.group, run.tail, run.ids[-n:]
         del run.ids[-n:]
-        for block in ids:
-            del group.runs[block]
         if tail is not None and tail.low == run.high and not tail.n_gone and self._idle.get(tail.number) is tail:
             tail.low -= n
             tail.ids[:0] = ids
@@ -555,7 +611,7 @@ class PrefixCache:
             run.tail = tail = BlockRun(group, run.high - n, run.high, ids, 0)
             tail.n_parts = group.n_parts - 1
             self._rest(tail, (run.number >> PLACE_BITS) + 1)
-        group.torn.update(dict.fromkeys(ids, tail))
+        self._hide(group, ids, tail)
         run.high -= n
 
     def _rest_all(self, free: list[BlockRun], own_blocks: int) -> int:
