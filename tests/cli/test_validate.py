@@ -116,7 +116,7 @@ def test_public_runs_are_compared_by_set_beside_peers(tmp_path: Path) -> None:
         ("mine.csv", "vllm", 1, "no"),
     ]
     wording = public(tmp_path, "--page", tmp_path / "page.html")
-    assert wording.out.startswith("Runs outside the fits (1 run): errors TPOT ")
+    assert wording.out.startswith("Not in-sample (1 run): errors TPOT ")
     (line,) = (line for line in wording.out.splitlines() if line.split()[:3] == ["h100_serving", "vllm", "0.12.0"])
     assert f"{result['sets'][1]['errors']['tpot']['mape_frac']:.1%}" in line
     assert line.endswith("yes        best published calculator: 10.9% / 37% / –")
