@@ -271,9 +271,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
         layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,
     )
     n_replicas = setup.n_replicas * setup.data // setup.n_sharing
-    if not setup.scheduler.is_stateful:
-        return [replica] * n_replicas  # fast: what all replicas look at stays in a processor's cache
-    return [replace(replica, scheduler=deepcopy(setup.scheduler)) for _ in range(n_replicas)]
+    return replica.copies(n_replicas)
 
 
 def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:

@@ -4,12 +4,17 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from simserve import plugins
+from simserve.cost.model import CostModel
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
+from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 
 OWN_MODULE = '''
@@ -234,3 +239,17 @@ def test_a_wrong_key_inside_an_argument_gets_a_did_you_mean() -> None:
     spec = {"kind": "lognormal", "prompt_tokens": {**side, "sigm": 1}, "output_tokens": side}
     message = sentence("workload.lengths", spec)
     assert message == "length distribution lognormal: prompt_tokens.sigm: unknown key; did you mean sigma?"
+
+
+class Counting(Continuous):
+    """Keeps state that it does not declare."""
+
+
+def test_replicas_share_a_policy_only_where_it_surely_keeps_no_state() -> None:
+    def n_policies(policy: Scheduler) -> int:
+        setup = ReplicaSetup(policy, cast(CostModel, None), n_blocks=1, block_size=1, max_model_len=1)
+        return len({id(each.scheduler) for each in setup.copies(3)})
+
+    assert n_policies(Chunked()) == 1
+    assert n_policies(Chunked(policy="vtc")) == 3
+    assert n_policies(Counting()) == 3

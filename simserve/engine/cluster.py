@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
@@ -347,9 +346,7 @@ class Cluster:
 
     def _ranks(self, setup: ReplicaSetup) -> list[Replica]:
         """Return the ranks of a replica, each with its own copy of a policy that keeps state."""
-        setups = [setup] * setup.n_ranks
-        if setup.scheduler.is_stateful:
-            setups[1:] = [replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in setups[1:]]
+        setups = setup.copies(setup.n_ranks)
         shared = (self.clock, self.rows, self.recorder, self._on_answer)
         numbered = enumerate(setups, len(self.replicas))
         self.recorder.add_replicas(len(setups))

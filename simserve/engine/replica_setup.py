@@ -1,6 +1,7 @@
 """ReplicaSetup: scheduler, costs and memory of a replica, and its number of ranks."""
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import cast
 
 from simserve.cost.host_tier import HostTierSpec
@@ -49,6 +50,15 @@ class ReplicaSetup:
     """Speculative decoding; None: one token per step."""
     layers: LayerBlocks | None = None
     """Blocks by group of layers, of block_size; None: all layers keep all tokens."""
+
+    def copies(self, n: int) -> "list[ReplicaSetup]":
+        """Return the setup of each of n replicas, with a policy of its own; those of simserve without state are shared.
+
+        A policy of a plug-in may keep state that it does not declare, such as a count of its calls.
+        """
+        if self.scheduler.is_stateful or not type(self.scheduler).__module__.startswith("simserve."):
+            return [replace(self, scheduler=deepcopy(self.scheduler)) for _ in range(n)]
+        return [self] * n  # fast: what all replicas look at stays in a processor's cache
 
     @property
     def has_tier(self) -> bool:

@@ -181,6 +181,7 @@ class PrefixCache:
         "_size",
         "_step",
         "_unnamed",
+        "_windows",
         "idle_blocks",
         "n_doubled",
         "pinned_blocks",
@@ -201,7 +202,8 @@ class PrefixCache:
         self._groups = block_groups(layers, by_part=by_part)
         """Groups with a window come first."""
         self._n_parts = sum(group.n_parts for group in self._groups)
-        self._is_plain = self._n_parts == 1 and not self._groups[0].window
+        self._windows = [group for group in self._groups if group.window]
+        self._is_plain = self._n_parts == 1 and not self._windows
         """All layers keep all tokens, in one block."""
         self._idle: dict[int, BlockRun] = {}
         """Idle runs by number; of a run, the last block goes first."""
@@ -252,9 +254,8 @@ class PrefixCache:
         n_before = -1
         while n != n_before:
             n_before = n
-            for group in self._groups:
-                if group.window:
-                    n = self._longest_in(group, group.of(chain), n, beyond)
+            for group in self._windows:
+                n = self._longest_in(group, group.of(chain), n, beyond)
         return n
 
     def _has(self, group: BlockGroup, chain: Chain, start: int, end: int, beyond: Beyond) -> bool:
@@ -351,11 +352,11 @@ class PrefixCache:
         runs, n_parts, n_idle = group.runs, group.n_parts, 0
         at, end = places
         if end - at == 1 and at > first and of[at] not in runs and of[at] not in group.torn:  # fast: as in most decodes
-            last = runs.get(of[at - 1])
-            if last is not None and last.n_holders == 1:
-                last.high = end
-                last.ids.append(of[at])
-                runs[of[at]] = last
+            own = runs[of[at - 1]]
+            if own.n_holders == 1:
+                own.high = end
+                own.ids.append(of[at])
+                runs[of[at]] = own
                 self.pinned_blocks += n_parts
                 return
         if at < end:
@@ -382,7 +383,7 @@ class PrefixCache:
                     del new[high - at :]
                 if group.torn:
                     n_idle += self._drop_torn(group, of, at, high)
-                last = runs.get(of[at - 1]) if at > first else None
+                last = runs[of[at - 1]] if at > first else None
                 if last is not None and last.n_holders == 1:  # it is the holder's own, so it ends here
                     last.high = high
                     last.ids += new
@@ -428,9 +429,7 @@ class PrefixCache:
         number to the second. Return the blocks that become free."""
         free: list[BlockRun] = []
         own_blocks = 0
-        for group in self._groups:
-            if not group.window:
-                break
+        for group in self._windows:
             first, end, n_named = group.first_kept(tokens[0]), group.first_kept(tokens[1]), n // group.n_ids
             if end > n_named:
                 own_blocks += (end - max(first, n_named)) * group.n_parts
