@@ -330,8 +330,10 @@ class Walk:
         assert cohort.blocks_dropped(0) == 0
         assert cohort.blocks_of_next() == members.growth(1)
         for free_blocks in (0, rng.randint(0, 12), rng.randint(0, 40)):
-            within = members.within(free_blocks, most)
-            assert cohort.steps_within(free_blocks) == within or within == most
+            within, n = members.within(free_blocks, most), cohort.steps_within(free_blocks)
+            assert n == within or n > within == most
+            if isinstance(cohort, GroupedCohort):
+                assert members.step + n <= min(cohort.next_bend_step, members.next_drop())
 
     def check(self) -> None:
         """Compare the counts between two steps."""

@@ -158,6 +158,21 @@ def test_what_lost_its_id_goes_before_all_others() -> None:
     assert (cache.match([7], 1), len(cache)) == (1, 3)
 
 
+def test_a_part_that_is_left_of_later_ids_goes_before_layers_that_come_after_it() -> None:
+    window = LayerGroup("windowed", 1, 100)
+    cache = PrefixCache(LayerBlocks(SIZE, 4, ((window, 3),)))  # a window in three parts, then layers that keep all
+    cache.insert([1, 2], 0, 2, set())
+    cache.release([1, 2], 2, 0, set(), 2 * SIZE)
+    cache.evict(3)  # the first part of both, and the second of the last
+    cache.insert([1], 0, 1, set())  # its other blocks lose their id, and go first
+    check_cache(cache)
+    cache.evict(3)
+    assert [len(cache), cache.idle_blocks] == [6, 2]
+    cache.evict(1)  # the third part of the last
+    check_cache(cache)
+    assert 2 in cache._groups[1].runs
+
+
 # -- against lists and loops -------------------------------------------------------------------------------------------
 
 SIZE = 2
