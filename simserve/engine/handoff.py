@@ -113,8 +113,7 @@ class Handoff:
         if events and events[0][0] <= now_ps:
             self._due.set(now_ps)
         else:
-            done, self._done = self._done, []  # fast: _route, inlined
-            self._send_all(done, now_ps)
+            self._route(now_ps)
 
     def _route(self, now_ps: int) -> None:
         done, self._done = self._done, []

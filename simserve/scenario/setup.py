@@ -130,7 +130,7 @@ class PoolSetup:
             expert=self.expert,
             routing=self.expert_routing,
             node_link=self.node_link,
-            exchange="gather" if self.gathers else EXCHANGES[self.role],
+            exchange=exchange_kernels(self.gathers, self.role),
             hides_host=self.hides_host,
         )
 
@@ -236,6 +236,11 @@ def node_link_of(pool: "Pool", gpu: GpuSpec) -> NodeLink:
     return NodeLink(gpu.nic_bytes_per_s) if own is None else NodeLink(own.bytes_per_s, own.latency_s)
 
 
+def exchange_kernels(gathers: bool, role: str) -> ExchangeKernels:
+    """Return what moves tokens to experts on other nodes: collectives, or DeepEP's kernels for a pool's role."""
+    return "gather" if gathers else EXCHANGES[role]
+
+
 def calibration_of(pool: "Pool") -> Calibration | None:
     """Return the calibration that a resolved pool names. Raises CalibrationError."""
     named = pool.calibration
@@ -260,7 +265,7 @@ def memory_of(
     expert = parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data
     dtypes = weight_dtype_of(scenario, pool), scenario.kv_dtype
     shard = Shard(machine.model, *dtypes, parallel.tensor, expert, data)
-    kernels = "gather" if parallel.exchange == "gather" else EXCHANGES[pool.role]
+    kernels = exchange_kernels(parallel.exchange == "gather", pool.role)
     exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), kernels)
     speculation = speculation_of(scenario, pool)
     return ledger(
