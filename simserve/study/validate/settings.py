@@ -203,8 +203,8 @@ def _side(row: Mapping[str, str], name: str, serves_all: bool) -> Side | None:
     if not serves_all and workers * n_gpus != int(float(row[f"n_gpus_{name}"])):
         return None
     by_rank = row[f"{name}_dp_attention"] == "True" or tensor < n_gpus
-    ranks = {"data": n_gpus, "expert": n_gpus}
-    return Side("both" if serves_all else name, workers, ranks if by_rank else {"tensor": tensor, "expert": expert})
+    split = {"data": n_gpus} if by_rank else {"tensor": tensor}
+    return Side("both" if serves_all else name, workers, {**split, "expert": expert})
 
 
 def _version(image: str) -> str:

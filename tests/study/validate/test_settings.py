@@ -61,11 +61,18 @@ def test_a_row_is_pools_with_roles_workers_and_ranks(tmp_path: Path) -> None:
     prefill, decode = scenario.cluster.pools
     assert (prefill.role, prefill.replicas, prefill.parallel.tensor, prefill.parallel.expert) == ("prefill", 1, 8, 8)
     assert (decode.role, decode.replicas, decode.parallel.tensor, decode.parallel.data) == ("decode", 2, 1, 8)
+    assert decode.parallel.expert == 8
     assert (scenario.engine.version, scenario.weight_dtype, scenario.kv_dtype) == ("0.5.8", "fp8_block", "fp8")
     assert scenario.workload.n_requests == 40
     assert scenario.workload.lengths is not None
     assert scenario.workload.lengths["prompt_tokens"] == [80, 100]
     assert n_odd == 0
+
+
+def test_ranks_divide_each_expert_where_a_row_says_so(tmp_path: Path) -> None:
+    (setting,), _ = read_settings(table(tmp_path, {"decode_ep": 1}))
+    decode = scenario_of_setting(setting, 10).cluster.pools[1]
+    assert (decode.parallel.data, decode.parallel.expert) == (8, 1)
 
 
 def test_an_aggregated_row_is_one_pool_and_hopper_keeps_16_bits_under_sglang(tmp_path: Path) -> None:
