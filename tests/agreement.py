@@ -98,7 +98,7 @@ def watch(cluster: Cluster) -> None:
 
     def run() -> None:
         with suppress(StopSimulation):
-            while clock.events:
+            while clock.instants:
                 checked()
 
     clock.run = run  # type: ignore[method-assign,assignment]

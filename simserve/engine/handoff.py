@@ -109,8 +109,8 @@ class Handoff:
         """
         if not self._done:
             return
-        events = self._clock.events
-        if events and events[0][0] <= now_ps:
+        instants = self._clock.instants
+        if instants and instants[0] <= now_ps:
             self._due.set(now_ps)
         else:
             self._route(now_ps)

@@ -216,11 +216,11 @@ class Refresher:
 
         Without further events no snapshot is needed.
         """
-        events = self._clock.events
-        if not events:
+        instants = self._clock.instants
+        if not instants:
             return
         refresh_ps = self._delay.refresh_ps
-        last_ps = events[0][0] // refresh_ps * refresh_ps
+        last_ps = instants[0] // refresh_ps * refresh_ps
         if last_ps > now_ps:
             self._due.set(last_ps)
             return

@@ -66,10 +66,10 @@ class Alone:
     def _on_step_end(self, now_ps: int) -> None:
         """Commit, plan and sleep; loop without the clock while no other event happens in between."""
         clock, replica = self._clock, self._replica
-        step_run, events = replica.step_run, clock.events
+        step_run, instants = replica.step_run, clock.instants
         while step_run is not None:
             replica.commit(step_run, now_ps)
-            if events and events[0][0] <= now_ps:
+            if instants and instants[0] <= now_ps:
                 self._plan_time.set(now_ps)
                 return
             replica.decide(now_ps)  # fast: no other event at this instant, so plan at once
@@ -77,7 +77,7 @@ class Alone:
             if step_run is None:
                 return
             now_ps = step_run.end_ps
-            if events and events[0][0] <= now_ps:
+            if instants and instants[0] <= now_ps:
                 if self._is_alone:
                     self._cut_ahead(step_run)
                     now_ps = step_run.end_ps
@@ -99,9 +99,9 @@ class Alone:
 
         fast: the next event can only be an arrival for this replica, so it is known in advance.
         """
-        events = self._clock.events
-        if step_run.n_steps > 1 and self._replica.blocked_by is None and events:
-            n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
+        instants = self._clock.instants
+        if step_run.n_steps > 1 and self._replica.blocked_by is None and instants:
+            n_steps = step_run.steps_begun(instants[0]) + self._n_ahead
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
 
