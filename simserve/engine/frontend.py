@@ -50,17 +50,32 @@ class FrontEndQueue:
         """Return and record when each of several rows leaves the queue, as `out_ps` does, `(n_rows,)`.
 
         fast: with one server, row i leaves after all work up to it, from the last instant at which the queue was empty.
+        With several, nearly always each row finds one free.
         """
+        free_at_ps = self._free_at_ps
         longest_ps = self._receive_ps + self._token_ps * int(prompt_tokens.max())
-        latest_ps = max(self._free_at_ps[0], int(sent_ps.max())) + len(sent_ps) * longest_ps
-        if len(self._free_at_ps) > 1 or latest_ps > MAX_PS:
+        latest_ps = max(*free_at_ps, int(sent_ps.max())) + len(sent_ps) * longest_ps
+        left_ps = self._together(sent_ps, prompt_tokens) if latest_ps <= MAX_PS else None
+        if left_ps is None:
             rows = zip(sent_ps.tolist(), prompt_tokens.tolist(), strict=True)
             return [self.out_ps(row, *each) for row, each in enumerate(rows, first_row)]
-        work_ps = self._receive_ps + self._token_ps * prompt_tokens
-        done_ps = work_ps.cumsum()
-        begin_ps = np.maximum(np.maximum.accumulate(sent_ps - done_ps + work_ps), self._free_at_ps[0])
-        out_ps = begin_ps + done_ps
+        # Each takes the server that is free first, so the latest ends are those of the servers.
+        self._free_at_ps = np.sort(np.concatenate([free_at_ps, left_ps]))[-len(free_at_ps) :].tolist()
+        out_ps = np.maximum(np.maximum.accumulate(left_ps), self._last_out_ps)
         self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = out_ps
         result: list[int] = out_ps.tolist()
-        self._free_at_ps = result[-1:]
+        self._last_out_ps = result[-1]
         return result
+
+    def _together(self, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any] | None:
+        """Return when the work on each of several rows ends, `(n_rows,)`; None: it needs a look at one by one."""
+        free_at_ps, n_servers = self._free_at_ps, len(self._free_at_ps)
+        work_ps: NDArray[Any] = self._receive_ps + self._token_ps * prompt_tokens
+        if n_servers == 1:
+            done_ps: NDArray[Any] = work_ps.cumsum()
+            return done_ps + np.maximum(np.maximum.accumulate(sent_ps - done_ps + work_ps), free_at_ps[0])
+        # Work on row i and all later ones ends after it was sent; what else does is in its way.
+        done_ps = sent_ps + work_ps
+        ends_ps = np.sort(np.concatenate([free_at_ps, done_ps]))
+        n_busy = n_servers + np.arange(len(sent_ps)) - np.searchsorted(ends_ps, sent_ps, side="right")
+        return done_ps if n_busy.max() < n_servers and work_ps.min() > 0 else None

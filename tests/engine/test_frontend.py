@@ -24,11 +24,18 @@ def test_servers_work_side_by_side_and_let_requests_out_in_the_order_of_sending(
     assert intake.out_ps(3, 0, 200) == 220  # the second server has been free since 20
 
 
-@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 99)), min_size=1), st.integers(1, 3), st.integers(1, 20))
-@example([(0, 2**50)] * 9, 1, 4)
-def test_rows_pass_together_as_one_by_one(sent: list[tuple[int, int]], n_servers: int, n_at_once: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 99)), min_size=1),
+    st.integers(1, 5),
+    st.integers(1, 20),
+    st.sampled_from([1, 2**10, 2**14]),
+)
+@example([(0, 2**50)] * 9, 1, 4, 1)
+def test_rows_pass_together_as_one_by_one(
+    sent: list[tuple[int, int]], n_servers: int, n_at_once: int, spread: int
+) -> None:
     """With 2^50 tokens the work of several rows is beyond 64 bits, and Python's integers go on to the first of them."""
-    sent = sorted(sent, key=lambda each: each[0])
+    sent = sorted((at_ps * spread, n_tokens) for at_ps, n_tokens in sent)
     front_end, n = FrontEnd(receive_ps=5, token_ps=2**10, n_servers=n_servers), len(sent)
     one_by_one, together = (FrontEndQueue(front_end, Recorder(n, 1)) for _ in range(2))
     columns = np.array(sent, np.int64).T
