@@ -16,6 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = (
+    "schedulers/step_plan.py",
     "state/acceptance.py",
     "state/cohort.py",
     "state/grouped_cohort.py",
@@ -31,6 +32,7 @@ COMPILED = (
     "engine/checks.py",
     "engine/cluster.py",
     "engine/decode.py",
+    "engine/frontend.py",
     "engine/handoff.py",
     "engine/memory.py",
     "engine/receiving.py",

@@ -31,7 +31,7 @@ class OracleRequest(Request):
         return len(tokens[self.prefilled_tokens :]) - padding
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)  # with slots it would hide those of a compiled view
 class OracleView(ReplicaView):
     """A replica of the oracle as its scheduler sees it; blocks are listed by number."""
 

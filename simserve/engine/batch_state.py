@@ -6,7 +6,8 @@ from simserve.engine.checks import broke, check_prefill, checked_first_back, che
 from simserve.engine.memory import Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.swapping import SwapQueue
-from simserve.schedulers.base import Scheduler, StepPlan
+from simserve.schedulers.base import Scheduler
+from simserve.schedulers.step_plan import StepPlan
 from simserve.state.cohort import Cohort
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView

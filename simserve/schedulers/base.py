@@ -1,44 +1,21 @@
 """Scheduler: plan(view) -> StepPlan."""
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass as dataclass_of_policy
 
+from simserve.schedulers.step_plan import Blocked as Blocked
+from simserve.schedulers.step_plan import StepPlan as StepPlan
 from simserve.state.queues import Waiting
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 
 STRICT = ConfigDict(extra="forbid")
 """Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
-
-Blocked = Literal["seats", "blocks", "budget"]
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """The work of the next step."""
-
-    prefill: Sequence[tuple[Request, int]] = ()
-    """Requests and the prompt tokens that each computes in this step."""
-    decode: bool = True
-    """The decoding requests produce a token each in this step."""
-    reserve_tokens: Sequence[int] = ()
-    """For a policy that reserves: KV tokens to reserve for each new request of `prefill`."""
-    valid_steps: int | None = None
-    """Steps for which the plan holds; None: until the batch changes."""
-    wake_at_ps: int | None = None
-    """Plan again at the first step boundary from this instant on."""
-    preempt: Sequence[Request] = ()
-    """Running requests to preempt. If there are any, the rest of the plan is ignored: they are preempted, and `plan` is
-    called again at once; with blocked_by "blocks" as after any preemption for lack of blocks (`just_preempted`)."""
-    blocked_by: Blocked | None = None
-    """Why the head of the queue is not admitted. It is a promise: until a running request finishes or is preempted, no
-    arrival behind the head would be started either."""
 
 
 class Scheduler:

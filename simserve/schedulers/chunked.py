@@ -8,9 +8,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.schedulers.step_plan import chunks_within
 from simserve.state.fair_share import ByService, TokenCounters
 from simserve.state.queues import ByPriority, Waiting, came_at
-from simserve.state.request import WAITING, Request
+from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
@@ -88,39 +89,14 @@ class Chunked(Scheduler):
         """Walk the queue in order until tokens, slots or blocks run out."""
         if self.is_stateful:
             self._by_service.settle()
-        budget_tokens = self.max_num_batched_tokens - view.n_decoding * view.decode_tokens
-        free_slots = self.max_num_seqs - view.n_running
-        free_blocks = view.free_blocks
-        most_tokens = self.long_prefill_token_threshold or self.max_num_batched_tokens
-        chunks: list[tuple[Request, int]] = []
-        blocked_by: Blocked | None = None
-        for request in view.queue:
-            if budget_tokens <= 0:
-                blocked_by = "budget"
-                break
-            n_tokens = left_tokens = request.prefill_left_tokens
-            if n_tokens > most_tokens:  # fast: without a call of min
-                n_tokens = most_tokens
-            if n_tokens > budget_tokens:
-                n_tokens = budget_tokens
-            if request.phase is WAITING:  # fast: is_new, without a call
-                if free_slots <= 0:
-                    blocked_by = "seats"
-                    break
-                free_slots -= 1
-                n_blocks = view.blocks_to_admit(request, left_tokens if self.scheduler_reserve_full_isl else n_tokens)
-                if n_blocks > free_blocks or view.just_preempted:
-                    blocked_by = "blocks"
-                    break
-            else:
-                n_blocks = view.blocks_for_chunk(request, n_tokens)
-                if n_blocks > free_blocks:
-                    blocked_by = "blocks"
-                    break
-            free_blocks -= n_blocks
-            chunks.append((request, n_tokens))
-            budget_tokens -= n_tokens
-        if blocked_by is None:
+        chunks, request, blocked_by = chunks_within(
+            view,
+            self.max_num_batched_tokens - view.n_decoding * view.decode_tokens,
+            self.max_num_seqs - view.n_running,
+            self.long_prefill_token_threshold or self.max_num_batched_tokens,
+            self.scheduler_reserve_full_isl,
+        )
+        if request is None or blocked_by is None:
             return StepPlan(chunks)
         if blocked_by == "blocks" and not request.is_new and len(view.running) > 1:
             return StepPlan(preempt=[self.victim(view)], blocked_by="blocks")  # it may be the prompt itself
