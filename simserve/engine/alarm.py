@@ -1,7 +1,7 @@
 """Clock and Alarm: simpy's environment in whole picoseconds, and a resettable event."""
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 
 from mypy_extensions import mypyc_attr
 from simpy import Environment
@@ -55,13 +55,13 @@ class Clock(Environment):
         """Return the next instant, infinity when there is none."""
         return self.instants[0] if self.instants else float("inf")
 
-    def share(self, at_ps: int, alarm: "Alarm", phase: int) -> None:
+    def share(self, at_ps: int, alarm: "Alarm") -> None:
         """Add an alarm to those of an instant: they fire by phase, then in the order of setting."""
         entries = self.shared.get(at_ps)
         if entries is None:
             first = self.alarms[at_ps]
             entries = self.shared[at_ps] = [(first.phase, -1, first)]
-        heappush(entries, (phase, next(self._eid), alarm))
+        heappush(entries, (alarm.phase, next(self._eid), alarm))
 
     def _first_of(self, at_ps: int) -> "Alarm":
         """Return the first of several alarms of an instant, which leaves the heap; the others stay."""
@@ -89,17 +89,22 @@ class Clock(Environment):
             alarm = self._first_of(at_ps)
         if alarm.due_ps == at_ps:
             alarm.due_ps = None
-            alarm.action(at_ps)
+            next_ps = alarm.action(at_ps)
+            if next_ps is not None:
+                alarm.set(next_ps)
 
     def run(self, until: None = None) -> None:  # type: ignore[override]  # a run ends by itself, or by StopSimulation
         """Fire alarms until there is none, or one of them raises StopSimulation.
 
-        fast: one loop, without a call of `step` for each alarm.
+        fast: one loop, without a call of `step` for each alarm or of `set` for those that fire again.
         """
-        instants, shared, pop = self.instants, self.shared, self.alarms.pop
+        instants, alarms, shared = self.instants, self.alarms, self.shared
+        pop = alarms.pop
+        if not instants:
+            return
+        at_ps = heappop(instants)
         try:
-            while instants:
-                at_ps = heappop(instants)
+            while True:
                 self._now = at_ps
                 alarm = pop(at_ps)
                 if shared and at_ps in shared:
@@ -107,7 +112,18 @@ class Clock(Environment):
                 if alarm.due_ps == at_ps:
                     alarm.due_ps = None
                     action = alarm.action  # fast: CPython looks for a method of this name first
-                    action(at_ps)
+                    next_ps = action(at_ps)
+                    if next_ps is not None:
+                        alarm.due_ps = next_ps
+                        if next_ps in alarms:
+                            self.share(next_ps, alarm)
+                        else:
+                            alarms[next_ps] = alarm
+                            at_ps = heappushpop(instants, next_ps)
+                            continue
+                if not instants:
+                    return
+                at_ps = heappop(instants)
         except StopSimulation:
             return
 
@@ -115,13 +131,15 @@ class Clock(Environment):
 class Alarm:
     """Calls one action at an instant, with that instant; setting it again replaces the instant.
 
+    An action may return the next instant of its alarm, which then is set.
+
     fast: one object for the whole run. A replaced instant stays in the heap and is skipped when its time comes, which
     costs less than an event, a process and an interrupt each time.
     """
 
     __slots__ = ("_alarms", "_clock", "_instants", "action", "due_ps", "phase")
 
-    def __init__(self, clock: Clock, action: Callable[[int], None], phase: int) -> None:
+    def __init__(self, clock: Clock, action: Callable[[int], int | None], phase: int) -> None:
         self.action = action
         self.due_ps: int | None = None
         self.phase = phase
@@ -133,7 +151,7 @@ class Alarm:
         self.due_ps = at_ps
         alarms = self._alarms
         if at_ps in alarms:
-            self._clock.share(at_ps, self, self.phase)
+            self._clock.share(at_ps, self)
         else:
             alarms[at_ps] = self
             heappush(self._instants, at_ps)

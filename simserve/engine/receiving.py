@@ -266,8 +266,8 @@ class Receives(Role):
         if orders:
             self._blocked_by = None
 
-    def _on_arrival(self, now_ps: int) -> None:
-        """Accept arrived keys and values, and free the sender's blocks."""
+    def _on_arrival(self, now_ps: int) -> int | None:
+        """Accept arrived keys and values, and free the sender's blocks; return when the next ones arrive."""
         in_transfer = self._in_transfer
         while in_transfer and in_transfer[0][0] <= now_ps:
             _, _, request, sender = heappop(in_transfer)
@@ -277,6 +277,5 @@ class Receives(Role):
             self._recorder.arrive(request.row, now_ps - request.joined_ps)
             sender.give_back(request, now_ps)
             self._here.append(request)
-        if in_transfer:
-            self._arrival.set(in_transfer[0][0])
         self.replica.stepping.wake(now_ps)
+        return in_transfer[0][0] if in_transfer else None

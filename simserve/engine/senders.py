@@ -46,8 +46,8 @@ class TraceSender:
         if self._n_rows:
             self._due.set(self.out_ps(0))
 
-    def _send_due(self, now_ps: int) -> None:
-        """Send all requests of this instant, then wait for the next."""
+    def _send_due(self, now_ps: int) -> int | None:
+        """Send all requests of this instant; return the next one."""
         row, n, next_ps, send = self.n_sent, self._n_rows, now_ps, self._send
         while next_ps == now_ps:
             send(row, now_ps)
@@ -57,9 +57,9 @@ class TraceSender:
             next_ps = self.out_ps(row)
         self.n_sent = row
         if row < n:
-            self._due.set(next_ps)
-        else:
-            self._on_end()
+            return next_ps
+        self._on_end()
+        return None
 
     def out_ps(self, row: int) -> int:
         """Return when the next row reaches the router."""
@@ -144,8 +144,8 @@ class ClosedLoopSender:
         if len(self._coming) == 1:
             self._due.set(self._coming[0][0])
 
-    def _send_due(self, now_ps: int) -> None:
-        """Forward all requests that have left the front end, in the order of sending."""
+    def _send_due(self, now_ps: int) -> int | None:
+        """Forward all requests that have left the front end, in the order of sending; return when the next leaves."""
         coming = self._coming
         while coming and coming[0][0] <= now_ps:
             row = coming[0][1]
@@ -153,9 +153,10 @@ class ClosedLoopSender:
             self._send(row, now_ps)
             coming.popleft()
         if coming:
-            self._due.set(coming[0][0])
-        elif not self._has_row(now_ps):
+            return coming[0][0]
+        if not self._has_row(now_ps):
             self._on_end()
+        return None
 
     def _has_row(self, sent_ps: int) -> bool:
         """Return whether a row is left; draw more where the loop runs for a fixed time."""

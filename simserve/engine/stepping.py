@@ -63,27 +63,30 @@ class Alone:
         """Neither end the step in flight nor plan any more."""
         self._step_end.due_ps = self._plan_time.due_ps = None
 
-    def _on_step_end(self, now_ps: int) -> None:
-        """Commit, plan and sleep; loop without the clock while no other event happens in between."""
+    def _on_step_end(self, now_ps: int) -> int | None:
+        """Commit, plan and sleep; return when to wake up, None: at the plan, or when others come.
+
+        Loop without the clock while no other event happens in between.
+        """
         clock, replica = self._clock, self._replica
         step_run, instants = replica.step_run, clock.instants
         while step_run is not None:
             replica.commit(step_run, now_ps)
             if instants and instants[0] <= now_ps:
                 self._plan_time.set(now_ps)
-                return
+                return None
             replica.decide(now_ps)  # fast: no other event at this instant, so plan at once
             step_run = replica.step_run
             if step_run is None:
-                return
+                return None
             now_ps = step_run.end_ps
             if instants and instants[0] <= now_ps:
                 if self._is_alone:
                     self._cut_ahead(step_run)
                     now_ps = step_run.end_ps
-                self._step_end.set(now_ps)
-                return
+                return now_ps
             clock._now = now_ps
+        return None
 
     def _plan(self, now_ps: int) -> None:
         """Decide the next steps and sleep through them: the plan phase of an instant."""

@@ -30,16 +30,27 @@ class Played:
         for _ in range(min(self._left, self._random.randrange(1, 4))):
             self._left -= 1
             place, at_ps = self._random.randrange(len(self._alarms)), now_ps + self._random.randrange(4)
-            alarm, phase = self._alarms[place]
-            self._entries.append((at_ps, phase, -self._left, place))
-            self._due[place] = at_ps
-            alarm.set(at_ps)
+            self._note(place, at_ps)
+            self._alarms[place][0].set(at_ps)
 
-    def _action(self, place: int) -> Callable[[int], None]:
-        def act(now_ps: int) -> None:
+    def _note(self, place: int, at_ps: int) -> None:
+        self._entries.append((at_ps, self._alarms[place][1], -self._left, place))
+        self._due[place] = at_ps
+
+    def _again(self, place: int, now_ps: int) -> int | None:
+        """Return a next instant of this alarm, or none."""
+        if not self._left or self._random.randrange(2):
+            return None
+        self._left -= 1
+        self._note(place, now_ps + self._random.randrange(4))
+        return self._due[place]
+
+    def _action(self, place: int) -> Callable[[int], int | None]:
+        def act(now_ps: int) -> int | None:
             self.fired.append((now_ps, place))
             self.expected.append(self._next())
             self.set_some(now_ps)
+            return self._again(place, now_ps)
 
         return act
 
