@@ -163,21 +163,23 @@ class MemberViews(tuple[LoadView, ...]):
             if not places:
                 n_requests += 1
                 continue
-            place = (places ^ (places - 1)).bit_length() - 1
+            bit = places & -places
+            place = bit.bit_length() - 1
             n_now = self[place].n_outstanding
             if n_now == n_requests:
                 self._least = n_requests
                 return place
-            places_with[n_requests] = places & (places - 1)
-            self._count(place, n_now)
+            places_with[n_requests] = places ^ bit
+            self._count(place, bit, n_now)
 
     def fewer(self, member: int, n_requests: int) -> None:
         """Note that a member has fewer requests than before."""
         place = self._places[member]
         n_counted = self._counted[place]
         if n_requests < n_counted:
-            self._with[n_counted] ^= 1 << place
-            self._count(place, n_requests)
+            bit = 1 << place
+            self._with[n_counted] ^= bit
+            self._count(place, bit, n_requests)
             if n_requests < self._least:
                 self._least = n_requests
 
@@ -185,11 +187,12 @@ class MemberViews(tuple[LoadView, ...]):
         """Look at all views again."""
         self._counted = []
 
-    def _count(self, place: int, n_requests: int) -> None:
-        """Count a view with a number of requests."""
-        if n_requests >= len(self._with):
-            self._with += [0] * (n_requests + 1 - len(self._with))
-        self._with[n_requests] |= 1 << place
+    def _count(self, place: int, bit: int, n_requests: int) -> None:
+        """Count a view, at a place of this bit, with a number of requests."""
+        places_with = self._with
+        if n_requests >= len(places_with):
+            places_with += [0] * (n_requests + 1 - len(places_with))
+        places_with[n_requests] |= bit
         self._counted[place] = n_requests
 
 
