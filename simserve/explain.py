@@ -103,6 +103,8 @@ class PoolAnswer:
     gpus_per_replica: int
     ranks_per_replica: int
     """Schedulers with their own KV blocks: data-parallel ranks times the lanes of a pipeline."""
+    balance_iters: tuple[int, int] | None
+    """Steps for which ranks hold prompts back: while some rank has none, and then to batch more; None: not at all."""
     model: str
     gpu: str
     engine: str
@@ -179,12 +181,14 @@ def explain(scenario: Scenario) -> Answer:
 
 
 def _pool(setup: PoolSetup) -> PoolAnswer:
+    balance = setup.balance
     return PoolAnswer(
         name=setup.name,
         role=setup.role,
         n_replicas=setup.n_replicas,
         gpus_per_replica=setup.gpus_per_replica,
         ranks_per_replica=setup.ranks_per_replica,
+        balance_iters=None if balance is None else (balance.timeout_iters, balance.batching_wait_iters),
         model=setup.model.name,
         gpu=setup.gpu.name,
         engine=setup.engine.name,

@@ -128,6 +128,10 @@ class OracleReplica:
         """When each stage of its pipeline is free; one list for all lanes."""
         self.group: list[OracleReplica] = [self]
         """Ranks in lockstep."""
+        self.counts = {"waited": 0, "batching": 0}
+        """Steps for which prompts were held back in a row; one dictionary for all ranks and lanes."""
+        self.is_held = False
+        """Its prompts are held back at this boundary."""
         self.away: list[Request] = []
         """Requests prefilled here, with blocks not fetched yet."""
         self.handed_over: list[Request] = []
@@ -817,7 +821,7 @@ class OracleReplica:
                 self.host.hides_waiting = True
         has_preempted = just_preempted
         plan = StepPlan()
-        while self.waiting or self.prefilling:
+        while (self.waiting or self.prefilling) and not (self.is_held and self.decoding):
             self.look_up()
             if self.vtc is not None:
                 self.vtc.take_in(self.waiting)
@@ -1054,9 +1058,33 @@ class OracleReplica:
                 self.stage_sends += [(end, end - stage_ps, request, n_new, i) for i, end in enumerate(ends_ps)]
 
 
+def hold_back(group: list[OracleReplica]) -> None:
+    """Hold prompts back until all ranks have one, for as many steps as the setup says."""
+    balance, counts = group[0].setup.balance, group[0].counts
+    if balance is None:
+        return
+    to_do = [rank for rank in group if rank.decoding or rank.waiting or rank.prefilling or rank.coming]
+    if not to_do:
+        return
+    all_decode = all(rank.decoding for rank in to_do)
+    all_prompt = all(rank.prefilling or (rank.waiting and len(rank.running) < rank.n_slots) for rank in group)
+    which, most = ("batching", balance.batching_wait_iters) if all_prompt else ("waited", balance.timeout_iters - 1)
+    if all_prompt:
+        counts["waited"] = 0
+    is_held = all_decode and counts[which] < most
+    if is_held:
+        counts[which] += 1
+    elif all_decode or not all_prompt:
+        counts[which] = 0
+    for rank in group:
+        rank.is_held = is_held
+
+
 def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation | None) -> None:
     """Plan on all ranks if none is in a step; the step lasts as the slowest, plus the experts for all."""
     is_stepping = any(rank.step is not None for rank in group)
+    if not is_stepping:
+        hold_back(group)
     for rank in group:
         rank.must_plan, rank.wake_ps = False, None
         if not is_stepping:
@@ -1100,6 +1128,7 @@ def replicas_of(
     stages_free_ps, n = [0] * setup.n_stages, setup.n_in_step
     for index, rank in enumerate(ranks):
         rank.group = ranks[index // n * n :][:n]
+        rank.counts = ranks[0].counts
         if setup.n_stages > 1:
             rank.stages_free_ps = stages_free_ps
             beside = ranks[index % n]  # on the same GPUs

@@ -28,6 +28,7 @@ from tests.effort import examples
 from tests.oracle_view import OracleRequest, OracleView
 from tests.worlds import (
     ROUTERS,
+    balanced,
     caching,
     disaggregated,
     front_ends,
@@ -66,6 +67,14 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
     assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
+
+
+@settings(max_examples=examples(400))
+@given(ordered(balanced()) | balanced(), st.sampled_from(ROUTERS), tagged(traces()), st.none() | st.integers(1, 12))
+def test_engine_and_oracle_agree_on_ranks_that_wait_for_balance(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
+) -> None:
+    assert_agreement(setups, *run_both(setups, router, load, concurrency))
 
 
 @settings(max_examples=examples(400))

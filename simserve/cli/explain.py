@@ -73,6 +73,9 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         yield f"    host: {pool.host_tokens:,} tokens{of}, {each}{disk}"
     if pool.exchange is not None:
         yield from _exchange_lines(pool.exchange)
+    if pool.balance_iters is not None:
+        timeout, batching = pool.balance_iters
+        yield f"\n  Balance: prompts wait up to {timeout} steps for one on each rank, then {batching} steps for more"
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
     yield f"\n  Cost of typical steps{together} ({_state(pool)})"
     heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")

@@ -352,7 +352,7 @@ class Cluster:
         self.recorder.add_replicas(len(setups))
         alone, store = self._is_alone, self._store(setup)
         ranks = [Replica(index, each, *shared, is_alone=alone, store=store) for index, each in numbered]
-        set_stepping(ranks, self.clock, setup.n_stages, setup.cost)
+        set_stepping(ranks, self.clock, setup)
         return ranks
 
     def _store(self, setup: ReplicaSetup) -> HostStore | None:

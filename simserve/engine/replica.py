@@ -107,6 +107,7 @@ class Replica:
         "cost",
         "decode",
         "enqueue",
+        "holds_prompts",
         "id",
         "is_alone",
         "n_ahead",
@@ -143,6 +144,8 @@ class Replica:
         self.is_alone = is_alone
         """All requests come to this replica, and none waits for an answer."""
         self.role: Role | None = None
+        self.holds_prompts = False
+        """The next step has no prompts, as long as requests decode: other ranks have none."""
         self.n_outstanding = 0
         self.on_fewer: Callable[[int, int], None] | None = None
         """Called with its id when fewer requests are outstanding, and their number, if its router asks for that."""
@@ -723,6 +726,17 @@ class Replica:
         if on_answer is not None:
             on_answer(row, now_ps)
 
+    @property
+    def has_prompts(self) -> bool:
+        """Prompts are in a slot, or wait for one that is free."""
+        batch = self.batch
+        return bool(batch.prefilling) or (bool(batch.waiting) and len(batch.running) < batch.max_running)
+
+    @property
+    def only_waits(self) -> bool:
+        """Requests are there, and none decodes."""
+        return not self.cohort.n and bool(self.batch.waiting or self.batch.prefilling or self._coming)
+
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
     def decide(self, now_ps: int) -> None:
@@ -747,7 +761,7 @@ class Replica:
         cohort, n_before = self.cohort, len(batch.running) if has_more else 0
         just_preempted = not has_room and batch.make_room(now_ps)
         has_preempted, plan = just_preempted, DECODE_ON
-        while batch.waiting or batch.prefilling:
+        while (batch.waiting or batch.prefilling) and not (self.holds_prompts and cohort.n):
             plan = batch.plan(now_ps, just_preempted)
             if plan.preempt:
                 batch.preempt_all(plan.preempt, now_ps)

@@ -23,6 +23,16 @@ from simserve.state.speculative_cohort import SpeculativeCohort
 
 
 @dataclass(frozen=True)
+class Balance:
+    """Steps for which ranks in lockstep hold prompts back (TensorRT-LLM, `AttentionDpConfig`)."""
+
+    timeout_iters: int
+    """Steps until prompts run although some rank has none."""
+    batching_wait_iters: int
+    """Steps for which prompts wait for more although each rank has one."""
+
+
+@dataclass(frozen=True)
 class ReplicaSetup:
     """Scheduler, costs and memory of a replica."""
 
@@ -48,6 +58,8 @@ class ReplicaSetup:
     """Host memory and disk beside the GPUs."""
     speculation: Speculation | None = None
     """Speculative decoding; None: one token per step."""
+    balance: Balance | None = None
+    """Ranks in lockstep hold prompts back until each has one; None: none waits for other ranks."""
     layers: LayerBlocks | None = None
     """Blocks by group of layers, of block_size; None: all layers keep all tokens."""
 

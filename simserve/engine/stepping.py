@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.replica import Group, Replica
+from simserve.engine.replica_setup import Balance, ReplicaSetup
 from simserve.engine.step_run import StepRun
 
 
@@ -132,6 +133,36 @@ class Pipeline:
         return tuple(free_at_ps)
 
 
+class Hold:
+    """Hold prompts back until each rank has one, as TensorRT-LLM's `enable_balance` (py_executor.py).
+
+    All prompts run where a rank with requests has none to decode. While some rank has no prompt, or none has, steps are
+    counted, and prompts run at each timeout_iters-th; an idle rank decodes a dummy.
+    """
+
+    def __init__(self, balance: Balance) -> None:
+        self._balance = balance
+        self._n_waited = self._n_batching = 0
+
+    def decide(self, ranks: Sequence[Replica]) -> None:
+        """Tell each rank whether its next step may have prompts; an idle group counts nothing."""
+        n_only_wait = sum(rank.only_waits for rank in ranks)
+        if not n_only_wait and not any(rank.cohort.n for rank in ranks):
+            holds = False
+        elif all(rank.has_prompts for rank in ranks):
+            self._n_waited = 0
+            holds = not n_only_wait and self._n_batching < self._balance.batching_wait_iters
+            if not n_only_wait:
+                self._n_batching = self._n_batching + 1 if holds else 0
+        else:
+            self._n_waited += 1
+            holds = not n_only_wait and self._n_waited < self._balance.timeout_iters
+            if not holds:
+                self._n_waited = 0
+        for rank in ranks:
+            rank.holds_prompts = holds
+
+
 class Rank(Alone):
     """Steps of one data-parallel rank, or of one of its batches in flight in a pipeline.
 
@@ -171,8 +202,11 @@ class Lane:
     in Sarathi-Serve (OSDI '24, section 4).
     """
 
-    def __init__(self, ranks: Sequence[Replica], cost: CostModel, clock: Clock, pipeline: Pipeline) -> None:
+    def __init__(
+        self, ranks: Sequence[Replica], cost: CostModel, clock: Clock, pipeline: Pipeline, hold: "Hold | None"
+    ) -> None:
         self._ranks = ranks
+        self._hold = hold
         self.n_ranks = len(ranks)
         """Ranks that step together."""
         self.n_stages = pipeline.n_stages
@@ -189,6 +223,8 @@ class Lane:
             return
         slowest_ps = step_ps = host_ps = n_tokens = n_busiest = 0
         gives_tokens = False
+        if self._hold is not None:
+            self._hold.decide(self._ranks)
         for rank in self._ranks:
             rank.decide(now_ps)
             step_run = rank.step_run
@@ -236,7 +272,7 @@ def n_sampled(step_run: StepRun) -> int:
     return step_run.n_decoding + sum(n >= request.prefill_left_tokens for request, n in step_run.chunks)
 
 
-def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: CostModel) -> None:
+def set_stepping(ranks: Sequence[Replica], clock: Clock, setup: ReplicaSetup) -> None:
     """Let the ranks of one replica step: through the stages of a pipeline, in lockstep, or one on its own.
 
     ranks: `(n_stages * n_in_step,)`, those of the first lane first. The lanes of a rank share its GPUs.
@@ -244,9 +280,10 @@ def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: Co
     if len(ranks) == 1:
         ranks[0].stepping = Alone(ranks[0], clock)
         return
-    pipeline, n_in_step = Pipeline(n_stages), len(ranks) // n_stages
+    pipeline, n_in_step, balance = Pipeline(setup.n_stages), setup.n_in_step, setup.balance
+    hold = None if balance is None else Hold(balance)
     for first in range(0, len(ranks), n_in_step):
-        lane = Lane(ranks[first : first + n_in_step], cost, clock, pipeline)
+        lane = Lane(ranks[first : first + n_in_step], setup.cost, clock, pipeline, hold)
         for rank, first_lane in zip(ranks[first : first + n_in_step], ranks, strict=False):
             rank.stepping = Rank(rank, clock, lane, first_lane.id)
             if rank.tier is not None and first_lane.tier is not None:

@@ -129,6 +129,10 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
     """Return the pool with its expert routing filled in; report an expert parallelism that is not of whole experts."""
     model, parallel = machine.model, pool.parallel
     here = (*at, "parallel", "expert")
+    if parallel.balance is not None and (model.experts is None or parallel.data == 1):
+        rule = "is for data-parallel ranks that step together, and this pool has none"
+        remedy = "leave it out, or set parallel.data of a model with experts"
+        draft.problem((*at, "parallel", "balance"), rule, None, remedy)
     if model.experts is None:
         if parallel.expert > 1:
             draft.problem(here, f"{model.name} has no experts", parallel.expert, "leave it out")

@@ -56,6 +56,15 @@ class NodeLinkSection(Section):
     """Latency of a small message; left out: that of a library call over RDMA."""
 
 
+class BalanceSection(Section):
+    """Data-parallel ranks that hold prompts back until each has one (TensorRT-LLM, `attention_dp_config`)."""
+
+    timeout_iters: Count = 50
+    """Steps until prompts run although some rank has none."""
+    batching_wait_iters: Annotated[int, Field(ge=0)] = 10
+    """Steps for which prompts wait for more although each rank has one."""
+
+
 class Parallel(Section):
     """The split of one replica over tensor * pipeline * data GPUs, which fill nodes one after another."""
 
@@ -73,6 +82,8 @@ class Parallel(Section):
     """What a replica of several nodes sends between them; left out: the card's nic_bytes_per_s."""
     exchange: Literal["deepep", "gather"] | None = None
     """What moves tokens to experts on other nodes: DeepEP's kernels, or collectives of NCCL; left out: deepep."""
+    balance: BalanceSection | None = None
+    """Ranks that step together hold prompts back until each has one; left out: no prompt waits for other ranks."""
 
 
 class CalibrationFile(Section):

@@ -20,7 +20,7 @@ from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
     from simserve.scenario.models import Experiment
-    from simserve.scenario.servers import Engine, HostTierSection, Pool
+    from simserve.scenario.servers import BalanceSection, Engine, HostTierSection, Pool
 
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
 """Kernels between nodes by the role of a pool (SGLang, --deepep-mode: normal for prefill, low_latency for decode)."""
@@ -61,6 +61,8 @@ class PoolSetup:
     """Host memory tier of each replica."""
     speculation: SpeculationSetup | None = None
     """None: one token per step."""
+    balance: "BalanceSection | None" = None
+    """Steps for which ranks in lockstep hold prompts back; None: none waits for other ranks."""
 
     @property
     def calibrated(self) -> bool:
@@ -186,6 +188,7 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
         asked_version=None if named.version == catalog.default_version(named.name) else named.version,
         host_tier=None if pool.host_tier is None else host_tier_spec(pool, pool.host_tier, memory),
         speculation=speculation_of(scenario, pool),
+        balance=pool.parallel.balance,
     )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.replica_setup import Balance, ReplicaSetup
 from simserve.schedulers.chunked import Chunked
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
@@ -72,3 +72,34 @@ def test_a_chunk_of_one_rank_waits_for_the_tokens_of_another() -> None:
     assert instants(serve(setup, trace([0.0], [20], [1])), "finish_ps") == [30]
     cluster = serve(setup, trace([0.0, 0.0], [20, 10], [1, 1]))
     assert instants(cluster, "finish_ps") == [40, 20]
+
+
+def balanced(timeout_iters: int, batching_wait_iters: int) -> ReplicaSetup:
+    return replace(ranks(2), balance=Balance(timeout_iters, batching_wait_iters))
+
+
+def test_a_prompt_waits_for_one_on_each_rank_until_it_has_waited_long_enough() -> None:
+    # a and b begin together, as no rank decodes. c comes to a's rank; its prompt runs in the third step from 15 on.
+    load = trace([0.0, 0.0, 0.001], [5, 5, 5], [10, 10, 1])
+    assert instants(serve(ranks(2), load), "first_token_ps") == [15, 15, 31]
+    assert instants(serve(balanced(3, 0), load), "first_token_ps") == [15, 15, 53]
+    assert instants(serve(balanced(1, 0), load), "first_token_ps") == [15, 15, 31]
+
+
+def test_steps_without_any_prompt_count_towards_the_time_out() -> None:
+    # c comes while a and b take the first step after their prompts, from 15 to 26, and waits for one more.
+    cluster = serve(balanced(3, 0), trace([0.0, 0.0, 0.016], [5, 5, 5], [10, 10, 1]))
+    assert instants(cluster, "first_token_ps") == [15, 15, 53]
+
+
+def test_prompts_on_each_rank_wait_for_more_only_to_be_batched() -> None:
+    load = trace([0.0, 0.0, 0.001, 0.001], [5, 5, 5, 5], [10, 10, 1, 1])
+    assert instants(serve(balanced(9, 0), load), "first_token_ps") == [15, 15, 31, 31]
+    assert instants(serve(balanced(9, 2), load), "first_token_ps") == [15, 15, 53, 53]
+
+
+def test_an_idle_rank_lets_prompts_wait_and_one_with_nothing_to_decode_does_not() -> None:
+    idle = serve(balanced(3, 0), trace([0.0, 0.0, 0.001], [5, 5, 5], [10, 1, 1]))
+    assert instants(idle, "first_token_ps") == [15, 15, 53]
+    only_a_prompt = serve(balanced(3, 0), trace([0.0, 0.001], [20, 5], [10, 1]))
+    assert instants(only_a_prompt, "first_token_ps") == [30, 45]

@@ -340,3 +340,14 @@ def test_marlin_is_for_experts_in_mxfp4(load: Load, messages_of: MessagesOf, sma
     assert load(hopper, "gpu=b200-sxm").setups[0].engine.moe_backend == "flashinfer_trtllm_afp8"
     (message,) = messages_of(marlin.replace("marlin", "cutlass") + "weight_dtype: mxfp4\n")
     assert "moe_backend" in message and "'cutlass'" in message
+
+
+def test_only_ranks_that_step_together_wait_for_balance(load: Load, messages_of: MessagesOf, small: str) -> None:
+    text, balance = with_model(small, "qwen3-30b-a3b"), "cluster.pools.0.parallel.balance"
+    held = load(text, FOUR, f"{DATA}=4", f"{EXPERT}=16", f"{balance}={{timeout_iters: 60}}").setups[0].balance
+    assert held is not None
+    assert (held.timeout_iters, held.batching_wait_iters) == (60, 10)
+    assert load(text, FOUR, f"{DATA}=4", f"{EXPERT}=16").setups[0].balance is None
+    for scenario, more in ((text, ()), (small, (f"{DATA}=2",))):
+        (message,) = messages_of(scenario, *more, f"{balance}={{}}")
+        assert "this pool has none" in message

@@ -63,6 +63,13 @@ GATHERS = frozenset({("sglang", "h100-sxm"), ("trtllm", "h100-sxm")})
 """Engines and cards where collectives of NCCL take tokens between nodes: SGLang's recipes leave out --moe-a2a-backend
 (srt-slurm pull request 121), and TensorRT-LLM takes DeepEP only with TRTLLM_CAN_USE_DEEP_EP=1."""
 
+BALANCE: Mapping[str, Mapping[str, int]] = {
+    "gpt-oss-120b": {},
+    "deepseek-v3": {"timeout_iters": 60, "batching_wait_iters": 0},
+}
+"""How aggregated TensorRT-LLM servers with DP attention wait for balance (InferenceX, benchmarks/*_trt*.sh,
+attention_dp_config); empty: by the engine's defaults."""
+
 METRICS: Mapping[str, str] = {
     "ttft": "prefill: TTFT",
     "median_ttft": "prefill: median TTFT",
@@ -257,12 +264,16 @@ def scenario_of_setting(setting: Setting, requests_per_client: int, calibration:
 
 
 def _pool(setting: Setting, side: Side, calibration: Path | None) -> dict[str, Any]:
-    exchange = {"exchange": "gather"} if (setting.engine, setting.gpu) in GATHERS else {}
+    parallel: dict[str, Any] = dict(side.parallel)
+    if (setting.engine, setting.gpu) in GATHERS:
+        parallel["exchange"] = "gather"
+    if setting.engine == "trtllm" and side.role == "both" and side.parallel.get("data", 1) > 1:
+        parallel["balance"] = BALANCE[setting.model]
     pool: dict[str, Any] = {
         "name": side.role,
         "role": side.role,
         "replicas": side.workers,
-        "parallel": {**side.parallel, **exchange},
+        "parallel": parallel,
         "enable_prefix_caching": False,
         "max_model_len": setting.isl + setting.osl + SPARE_TOKENS,
     }
