@@ -1061,7 +1061,7 @@ class OracleReplica:
 def hold_back(group: list[OracleReplica]) -> None:
     """Hold prompts back until all ranks have one, for as many steps as the setup says."""
     balance, counts = group[0].setup.balance, group[0].counts
-    if balance is None:
+    if balance is None or len(group) == 1:
         return
     to_do = [rank for rank in group if rank.decoding or rank.waiting or rank.prefilling or rank.coming]
     if not to_do:

@@ -281,7 +281,7 @@ def set_stepping(ranks: Sequence[Replica], clock: Clock, setup: ReplicaSetup) ->
         ranks[0].stepping = Alone(ranks[0], clock)
         return
     pipeline, n_in_step, balance = Pipeline(setup.n_stages), setup.n_in_step, setup.balance
-    hold = None if balance is None else Hold(balance)
+    hold = None if balance is None or n_in_step == 1 else Hold(balance)
     for first in range(0, len(ranks), n_in_step):
         lane = Lane(ranks[first : first + n_in_step], setup.cost, clock, pipeline, hold)
         for rank, first_lane in zip(ranks[first : first + n_in_step], ranks, strict=False):

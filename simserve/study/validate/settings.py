@@ -70,6 +70,10 @@ BALANCE: Mapping[str, Mapping[str, int]] = {
 """How aggregated TensorRT-LLM servers with DP attention wait for balance (InferenceX, benchmarks/*_trt*.sh,
 attention_dp_config); empty: by the engine's defaults."""
 
+MTP_SPARE = 64
+"""Tokens of a step besides a prompt and those of all slots, with multi-token prediction (InferenceX,
+dsr1_fp8_h200_trt_mtp.sh: a slot for each client; one proposed token in place of three with DP attention)."""
+
 METRICS: Mapping[str, str] = {
     "ttft": "prefill: TTFT",
     "median_ttft": "prefill: median TTFT",
@@ -92,6 +96,11 @@ class Side:
     role: str
     workers: int
     parallel: Mapping[str, int]
+
+    @property
+    def n_ranks(self) -> int:
+        """Data-parallel ranks of a worker."""
+        return self.parallel.get("data", 1)
 
 
 @dataclass(frozen=True)
@@ -267,8 +276,8 @@ def _pool(setting: Setting, side: Side, calibration: Path | None) -> dict[str, A
     parallel: dict[str, Any] = dict(side.parallel)
     if (setting.engine, setting.gpu) in GATHERS:
         parallel["exchange"] = "gather"
-    if setting.engine == "trtllm" and side.role == "both" and side.parallel.get("data", 1) > 1:
-        parallel["balance"] = BALANCE[setting.model]
+    if setting.engine == "trtllm" and side.role == "both" and side.n_ranks > 1:
+        parallel["balance"] = BALANCE.get(setting.model)
     pool: dict[str, Any] = {
         "name": side.role,
         "role": side.role,
@@ -283,14 +292,25 @@ def _pool(setting: Setting, side: Side, calibration: Path | None) -> dict[str, A
     if setting.engine == "vllm":
         limits = {"max_num_batched_tokens": VLLM_BUDGET, "max_num_seqs": setting.concurrency}
         pool["scheduler"] = {"kind": "chunked", **limits}
-    if setting.engine == "trtllm" and side.role == "both" and release(setting.version) < release(DEFAULT_BUDGET):
-        budget = CAMPAIGN.budgets.get(f"trtllm {setting.model}", CAMPAIGN.budgets["trtllm"])
-        pool["scheduler"] = {"kind": "trtllm", "max_num_tokens": budget.tokens(setting.isl, setting.concurrency)}
+    if setting.engine == "trtllm" and side.role == "both":
+        pool["scheduler"] = {"kind": "trtllm", **_trtllm_limits(setting, side)}
     if calibration is not None:
         pool["calibration"] = str(calibration)
     if setting.tokens_per_step is not None:
         pool["speculation"] = speculation_of(setting.tokens_per_step, PROPOSED.get((setting.engine, setting.gpu)))
     return pool
+
+
+def _trtllm_limits(setting: Setting, side: Side) -> dict[str, int]:
+    """Return the slots and the tokens a step of an aggregated TensorRT-LLM server, as far as its script sets them."""
+    if setting.model == "deepseek-v3" and setting.tokens_per_step is not None:
+        slots = max(1, setting.concurrency // side.n_ranks)
+        n_tokens = 1 + (MOST_PROPOSED if side.n_ranks == 1 else 1)
+        return {"max_batch_size": slots, "max_num_tokens": n_tokens * slots + setting.isl + MTP_SPARE}
+    if release(setting.version) >= release(DEFAULT_BUDGET):
+        return {}
+    budget = CAMPAIGN.budgets.get(f"trtllm {setting.model}", CAMPAIGN.budgets["trtllm"])
+    return {"max_num_tokens": budget.tokens(setting.isl, setting.concurrency)}
 
 
 def replay_settings(

@@ -108,6 +108,26 @@ def test_tensorrt_llm_has_the_tokens_a_step_of_inferencexs_scripts(
 
 
 @pytest.mark.parametrize(
+    ("model", "dp_attention", "balance", "slots", "budget"),
+    [
+        ("gptoss", True, (50, 10), 2048, 20000),
+        ("dsr1", True, (60, 0), 5, 2 * 5 + 100 + 64),
+        ("dsr1", False, None, 40, 4 * 40 + 100 + 64),
+    ],
+)
+def test_ranks_under_tensorrt_llm_wait_for_balance_with_the_slots_of_inferencexs_scripts(
+    model: str, dp_attention: bool, balance: tuple[int, int] | None, slots: int, budget: int, tmp_path: Path
+) -> None:
+    image = "nvidia/tensorrt-llm/release:1.2.0rc2"
+    row = {"disagg": False, "framework": "trt", "image": image, "model": model, "decode_dp_attention": dp_attention}
+    spec = "mtp" if model == "dsr1" else "none"
+    (setting,), _ = read_settings(table(tmp_path, {**row, "spec": spec, "hardware": "h200", "concurrency": 40}))
+    (setup,) = scenario_of_setting(setting, 10).setups
+    waits = setup.balance and (setup.balance.timeout_iters, setup.balance.batching_wait_iters)
+    assert (waits, setup.scheduler.max_running, setup.scheduler.budget_tokens) == (balance, slots, budget)
+
+
+@pytest.mark.parametrize(
     ("gpu", "version", "kv_dtype"),
     [
         ("mi300x", "0.5.5.post3-rocm700", "bf16"),
