@@ -62,7 +62,7 @@ def calibrate(
     models: Annotated[
         str, typer.Option("--models", metavar="MODEL,...", help="Models with layers that --measure times too.")
     ] = "",
-    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Longest time of --measure.")] = 60.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Time limit of --measure.")] = 60.0,
     public: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +70,7 @@ def calibrate(
         ),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--most", min=1, help="With --public: most runs of each data set, evenly spaced.")
+        int | None, typer.Option("--most", min=1, help="With --public: at most N runs of each data set, evenly spaced.")
     ] = None,
     out: Annotated[
         Path | None,

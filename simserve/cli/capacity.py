@@ -22,15 +22,15 @@ def capacity(
     goal: Goal = None,
     precision: Annotated[
         float,
-        typer.Option("--precision", min=0.001, max=0.5, help="Half the interval's width, as a share of the answer."),
+        typer.Option("--precision", min=0.001, max=0.5, help="Half-width of the 95% CI as a share of the answer."),
     ] = 0.03,
     concurrency: Annotated[
-        bool, typer.Option("--concurrency", help="Ask how many clients a closed loop may have, instead.")
+        bool, typer.Option("--concurrency", help="Find the most clients of a closed loop instead.")
     ] = False,
     replicas: Annotated[
         str | None,
         typer.Option(
-            "--replicas", metavar="POOL", help="Ask how many replicas of that pool the load needs as it is, instead."
+            "--replicas", metavar="POOL", help="Find how many replicas of this pool the scenario's load needs instead."
         ),
     ] = None,
     ratio: Annotated[
@@ -38,15 +38,15 @@ def capacity(
         typer.Option(
             "--ratio",
             metavar="PREFILL:DECODE",
-            help="Ask how to split GPUs between these two pools, named in that order, instead.",
+            help="Find the best split of GPUs between these two pools instead.",
         ),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", min=2, help="For --ratio: how many to split; left out: those of the two.")
+        int | None, typer.Option("--gpus", min=2, help="With --ratio: GPUs to split. Default: those of both pools.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the answer, its runs and a page there; left out: nowhere."),
+        typer.Option("--out", metavar="DIR", help="Folder for the answer, its runs and a page. Default: none."),
     ] = None,
     assignments: Assignments = None,
     seed: Seed = None,

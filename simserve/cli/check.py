@@ -44,7 +44,7 @@ def check(
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fail where p99 goodput fell by more than a tolerance, beyond chance."""
+    """Fail if p99 goodput fell by significantly more than a tolerance."""
     from simserve import load_scenario
     from simserve.allowed_modules import allow_modules
     from simserve.errors import SimserveError

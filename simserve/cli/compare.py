@@ -12,14 +12,16 @@ SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help=SIDE, show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The same; compared with A.", show_default=False)],
+    b: Annotated[
+        Path, typer.Argument(metavar="B", help="What A is compared with, of the same kind.", show_default=False)
+    ],
     replications: Annotated[
         int | None,
         typer.Option(
             "--replications",
             min=2,
             max=1000,
-            help="Runs of each scenario at its own load [default: 10]. The decision takes 32, or this many.",
+            help="Runs of each scenario at its own load [default: 10]. The decision uses 32 unless this is set.",
             show_default=False,
         ),
     ] = None,

@@ -19,7 +19,7 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one value: --set cluster.pools.0.replicas=4. Repeatable."),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's own seed.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed to use instead of the scenario's.")]
 Goal = Annotated[
     float | None,
     typer.Option(
@@ -34,7 +34,7 @@ AllowPlugin = Annotated[
     typer.Option(
         "--allow-plugin",
         metavar="MODULE",
-        help="Import this module, which runs its code, where the scenario names it.",
+        help="Allow the scenario to import this module; that runs its code.",
     ),
 ]
 
@@ -50,7 +50,7 @@ def _limit(context: typer.Context, jobs: int | None) -> int | None:
 
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", metavar="N", callback=_limit, help="Processes that work at once. Default: one per core."),
+    typer.Option("--jobs", metavar="N", callback=_limit, help="Number of parallel processes. Default: one per core."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
@@ -63,7 +63,10 @@ def run(
     no_report: Annotated[bool, typer.Option("--no-report", help="Leave out report.html.")] = False,
     steps: Annotated[
         Literal["stretch", "full", "none"],
-        typer.Option("--steps", help="Rows of steps.parquet: one a stretch, one a step, or no file (nor spans)."),
+        typer.Option(
+            "--steps",
+            help="Rows of steps.parquet: one per run of similar steps, one per step, or no file (and no spans).",
+        ),
     ] = "stretch",
     timeline: trace_file.Timeline = None,
     timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,

@@ -64,7 +64,7 @@ def validate(
         typer.Option("--public", metavar="FOLDER", help="Folder of public runs and logs (docs/league.md)."),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--most", min=1, help="With --public: most runs of each data set, evenly spaced.")
+        int | None, typer.Option("--most", min=1, help="With --public: at most N runs of each data set, evenly spaced.")
     ] = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,

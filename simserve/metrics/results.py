@@ -27,7 +27,7 @@ MOST = 1e18
 """Limit of times, rates and tokens that are read back, as of those in summary.json."""
 
 StepRows = Literal["stretch", "full", "none"]
-"""Rows of steps.parquet: one a stretch, one a step, or no file, nor spans.parquet."""
+"""Rows of steps.parquet: one per step run, one per step, or no file and no spans.parquet."""
 
 
 class Results:

@@ -64,7 +64,7 @@ COLD = "the cold start of these servers was taken from these runs, or from other
 CALCULATOR = "best published calculator"
 SIBLINGS = "other runs of the same campaign, engine and card"
 OF_CALCULATORS = "comparison on runs of aiconfigurator's campaign that are not in the file"
-BLIS_RUNS = "per-request runs of vLLM 0.15.1 on H100, of which these are some"
+BLIS_RUNS = "per-request runs of vLLM 0.15.1 on H100, these among them"
 BLIS = "comparison published with BLIS (github.com/inference-sim/inference-sim)"
 
 KNOWLEDGE = (
