@@ -16,7 +16,6 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = (
-    "schedulers/step_plan.py",
     "state/acceptance.py",
     "state/cohort.py",
     "state/grouped_cohort.py",
@@ -26,6 +25,7 @@ COMPILED = (
     "state/prefix_cache.py",
     "state/request.py",
     "state/speculative_cohort.py",
+    "state/step_plan.py",
     "state/view.py",
     "engine/alarm.py",
     "engine/batch_state.py",

@@ -7,9 +7,9 @@ from simserve.engine.memory import Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.swapping import SwapQueue
 from simserve.schedulers.base import Scheduler
-from simserve.schedulers.step_plan import StepPlan
 from simserve.state.cohort import Cohort
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
+from simserve.state.step_plan import StepPlan
 from simserve.state.view import ReplicaView
 
 NO_LIMIT = 1 << 62

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.errors import PolicyError, blame
 from simserve.schedulers.base import Scheduler
-from simserve.schedulers.step_plan import StepPlan
 from simserve.state.request import WAITING, Request
+from simserve.state.step_plan import StepPlan
 from simserve.state.view import ReplicaView
 from simserve.units import to_s
 

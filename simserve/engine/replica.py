@@ -12,9 +12,9 @@ from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
-from simserve.schedulers.step_plan import Blocked, StepPlan
 from simserve.state.queues import Ordered
 from simserve.state.request import DECODE, DONE, TRANSFER, WAITING, Request
+from simserve.state.step_plan import Blocked, StepPlan
 
 DECODE_ON: Final = StepPlan()
 

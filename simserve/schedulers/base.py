@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass as dataclass_of_policy
 
-from simserve.schedulers.step_plan import Blocked as Blocked
-from simserve.schedulers.step_plan import StepPlan as StepPlan
 from simserve.state.queues import Waiting
 from simserve.state.request import Request
+from simserve.state.step_plan import Blocked as Blocked
+from simserve.state.step_plan import StepPlan as StepPlan
 from simserve.state.view import ReplicaView
 
 STRICT = ConfigDict(extra="forbid")

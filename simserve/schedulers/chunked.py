@@ -8,10 +8,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
-from simserve.schedulers.step_plan import chunks_within
 from simserve.state.fair_share import ByService, TokenCounters
 from simserve.state.queues import ByPriority, Waiting, came_at
 from simserve.state.request import Request
+from simserve.state.step_plan import chunks_within
 from simserve.state.view import ReplicaView
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
