@@ -1,5 +1,6 @@
 """The program `simserve`: run one command, and turn its outcome into an exit code and a message."""
 
+import os
 import signal
 import sys
 import traceback
@@ -17,6 +18,7 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run the console script."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: idle threads spin, and its matrices are small
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # those of libraries, which speak to programmers
     try:
