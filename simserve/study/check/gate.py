@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from simserve.study.intervals import CONFIDENCE, standard_error
 from simserve.tables.columns import Floats
@@ -134,7 +134,7 @@ class Loss:
         return -math.expm1(math.log1p(-tolerance_frac) - reach)
 
     def _reach(self, doubt: float) -> float:
-        return float(student.ppf(1 - doubt, self.n_free)) * self.error if self.error else 0.0
+        return float(stdtrit(self.n_free, 1 - doubt)) * self.error if self.error else 0.0
 
 
 def loss_between(
