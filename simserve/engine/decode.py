@@ -5,6 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
+from typing import Final
 
 import numpy as np
 from mypy_extensions import i64
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
-from simserve.engine.recorder import pack_step
+from simserve.engine.recorder import STEP_RUN_ROW, pack_step
 from simserve.engine.step_run import StepRun, check_duration
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
@@ -21,7 +22,7 @@ from simserve.state.kv_pool import KvPool
 from simserve.state.speculative_cohort import SpeculativeCohort
 from simserve.units import EndsTooLate
 
-FEW_STEPS = 4
+FEW_STEPS: Final = 32
 """Up to this many steps, Python computes the ends faster than numpy."""
 
 
@@ -251,14 +252,15 @@ class Speculative(Decode):
         """Return the ends of the next n_steps steps."""
         base_ps, slope_ps = line
         keys = self._courses.keys_ahead(n_steps)
+        ends_ps: list[int] = []
         if n_steps > FEW_STEPS:
             steps_ps = keys * slope_ps
             steps_ps += base_ps
             steps_ps[0] += now_ps
-            ends_ps: list[int] = steps_ps.cumsum().tolist()
+            ends_ps = steps_ps.cumsum().tolist()
             return ends_ps
-        ends_ps = []
-        for kv_tokens in keys.tolist():
+        few_keys: list[int] = keys.tolist()
+        for kv_tokens in few_keys:
             now_ps += base_ps + slope_ps * kv_tokens
             ends_ps.append(now_ps)
         return ends_ps
@@ -286,7 +288,7 @@ class Speculative(Decode):
                 keys = [cohort.window_keys[place] for place, _ in self._draft_windows] if n else ()
                 self.drafting_ps += self._drafting.draft_windows_ps(step_run.n_prefill_tokens, reads, n, keys)
         else:
-            self._note_drafting(n, 1)
+            self._note_drafting(n, 1, cohort.keys_of_next())
         return cohort.tokens_of_next() - n if n else 0
 
     def commit_but_last(
@@ -297,19 +299,25 @@ class Speculative(Decode):
         cohort, pool, n = self._courses, self._pool, step_run.n_decoding
         n_first, start_ps, queue_len = step_run.n_steps - 1, step_run.start_ps, step_run.queue_len
         queued_from = sorted([*queued_from, *self._queued_from])
-        self._note_drafting(n, n_first)
-        keys, held = cohort.keys_ahead(n_first + 1).tolist(), cohort.held_ahead(n_first).tolist()
-        reserved, n_new = pool.reserved_blocks, 0
-        for i, end_ps in enumerate(step_run.ends_ps[:n_first]):
-            n_queued = queue_len + bisect_right(queued_from, i) if queued_from else queue_len
-            kept = reserved - n_new if self._reserves else reserved
-            n_accepted = keys[i + 1] - keys[i] - n
-            last_ps = end_ps - start_ps
-            rows += pack_step(
-                start_ps, last_ps, 0, 0, keys[i], 1, 0, n, used_blocks + n_new, kept, n_queued, blocked_code, n_accepted
-            )
-            n_new = held[i]
-            start_ps = end_ps
+        reserved, ends_ps = pool.reserved_blocks, step_run.ends_ps[:n_first]
+        if n_first > FEW_STEPS:
+            first = pack_step(start_ps, 0, 0, 0, 0, 1, 0, n, used_blocks, reserved, queue_len, blocked_code, 0)
+            rows += self._rows_from(first, np.array(ends_ps), queued_from)
+            self._note_drafting(n, n_first, int(cohort.keys_ahead(n_first).sum()))
+        else:
+            keys: list[int] = cohort.keys_ahead(n_first + 1).tolist()
+            held: list[int] = cohort.held_ahead(n_first).tolist()
+            n_new, held_blocks = 0, cohort.held_blocks
+            for i, end_ps in enumerate(ends_ps):
+                n_queued = queue_len + bisect_right(queued_from, i) if queued_from else queue_len
+                kept = reserved - n_new if self._reserves else reserved
+                used, last_ps, n_accepted = used_blocks + n_new, end_ps - start_ps, keys[i + 1] - keys[i] - n
+                rows += pack_step(
+                    start_ps, last_ps, 0, 0, keys[i], 1, 0, n, used, kept, n_queued, blocked_code, n_accepted
+                )
+                n_new = held[i] - held_blocks
+                start_ps = end_ps
+            self._note_drafting(n, n_first, sum(keys) - keys[n_first])
         if self._has_windows:
             self.windows_ps.extend(self._windows_ahead_ps(n, n_first).tolist())
         n_blocks = cohort.advance(n_first)
@@ -318,14 +326,29 @@ class Speculative(Decode):
         pool.take(n_blocks, self._reserves)
         step_run.keep_last(queue_len + bisect_right(queued_from, n_first))
 
-    def _note_drafting(self, n: int, n_steps: int) -> None:
+    def _rows_from(self, first: bytes, ends_ps: NDArray[np.int64], queued_from: list[int]) -> bytes:
+        """Return the rows of steps with these ends, from the first one without its duration, keys and tokens."""
+        cohort, n_steps = self._courses, len(ends_ps)
+        rows = np.frombuffer(bytearray(first * n_steps), STEP_RUN_ROW)
+        keys, n_new = cohort.keys_ahead(n_steps + 1), cohort.held_ahead(n_steps - 1) - cohort.held_blocks
+        rows["start_ps"][1:] = ends_ps[:-1]
+        rows["first_ps"] = ends_ps - rows["start_ps"]
+        rows["kv_tokens"] = keys[:-1]
+        rows["accepted_tokens"] = keys[1:] - keys[:-1] - rows["decode_requests"]
+        rows["kv_blocks_used"][1:] += n_new
+        if self._reserves:
+            rows["kv_blocks_reserved"][1:] -= n_new
+        if queued_from:
+            rows["queue_len"] += np.searchsorted(queued_from, np.arange(n_steps), side="right")
+        return rows.tobytes()
+
+    def _note_drafting(self, n: int, n_steps: int, n_keys: int) -> None:
+        """Add the time that n_steps of n requests, which attend n_keys in all, spend on drafting."""
         line = self._draft_lines.get(n)
         if line is None:
             line = self._draft_lines[n] = self._drafting.draft_line(n)
         intercept_ps, slope_ps = line
-        self.drafting_ps += n_steps * intercept_ps
-        if slope_ps:
-            self.drafting_ps += slope_ps * int(self._courses.keys_ahead(n_steps).sum())
+        self.drafting_ps += n_steps * intercept_ps + slope_ps * n_keys
         if self._draft_windows:
             first, last = self._draft_windows[0][0], self._draft_windows[-1][0]
             keys = self._courses.window_keys_ahead(n_steps)[first : last + 1].sum(axis=1).tolist()

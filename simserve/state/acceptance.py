@@ -5,15 +5,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
+MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2: Final = np.uint64(0x94D049BB133111EB)
 """SplitMix64 (Steele, Lea and Flood, OOPSLA '14): its increment and its mixing constants."""
 
-MASK = (1 << 64) - 1
-BITS = 53
+SHIFTS: Final = np.uint64(30), np.uint64(27), np.uint64(31)
+BITS: Final = 53
 """Bits used of each draw: the precision of a float64."""
 
 GROUP_ROWS = 64
@@ -73,14 +76,9 @@ class Acceptance:
 
     def _tokens_before(self, rows: Sequence[int], first_step: int, n_steps: int) -> list[NDArray[np.int64]]:
         """Return tokens of several requests, before each of n_steps and after the last, `(n_steps + 1,)` each."""
-        counters = np.arange(first_step + 1, first_step + n_steps + 1, dtype=np.uint64) * np.uint64(GAMMA)
-        origins = np.array([self._origin(row) for row in rows], np.uint64)
-        state = counters + origins[:, None]
-        state ^= state >> np.uint64(30)
-        state *= np.uint64(MIX_1)
-        state ^= state >> np.uint64(27)
-        state *= np.uint64(MIX_2)
-        state ^= state >> np.uint64(31)
+        counters = np.arange(first_step, first_step + n_steps, dtype=np.uint64) * GAMMA
+        origins = _mixed(np.array(rows, np.uint64) * GAMMA + self._origin)
+        state = _mixed(counters + origins[:, None])
         state >>= np.uint64(64 - BITS)
         tokens = np.ones(state.shape, np.uint8)
         for reached in accumulate(self.rates, mul):
@@ -89,14 +87,19 @@ class Acceptance:
         np.cumsum(tokens, axis=1, out=before[:, 1:])
         return [*before]
 
-    def _origin(self, row: int) -> int:
-        """Return the start of a request's stream, far from all others."""
-        return _mixed(_mixed(self.seed & MASK) + row * GAMMA)
+    @cached_property
+    def _origin(self) -> NDArray[np.uint64]:
+        """State from which the streams of requests start, far from each other, `(1,)`."""
+        return _mixed(np.array([self.seed % (1 << 64)], np.uint64))
 
 
-def _mixed(state: int) -> int:
-    """Return the SplitMix64 output for a state."""
-    state = (state + GAMMA) & MASK
-    state = (state ^ state >> 30) * MIX_1 & MASK
-    state = (state ^ state >> 27) * MIX_2 & MASK
-    return state ^ state >> 31
+def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the SplitMix64 output of each state; arrays of machine integers wrap."""
+    state = state + GAMMA
+    shifted = state >> SHIFTS[0]
+    state ^= shifted
+    state *= MIX_1
+    state ^= np.right_shift(state, SHIFTS[1], out=shifted)
+    state *= MIX_2
+    state ^= np.right_shift(state, SHIFTS[2], out=shifted)
+    return state

@@ -85,7 +85,9 @@ class LayerBlocks:
 
     def dropped(self, n_tokens: Any) -> Any:
         """Return the blocks that windows have freed, of a request with n_tokens computed. A number, or an array."""
-        n_blocks = sum(n_parts * (group.first_kept(n_tokens) // self.block_size) for group, n_parts in self.windows)
+        n_blocks = 0
+        for group, n_parts in self.windows:
+            n_blocks += n_parts * (group.first_kept(n_tokens) // self.block_size)
         return n_blocks if self.draft is None else n_blocks + self.draft.dropped(n_tokens)
 
     def begun(self, n_tokens: int, n_next: int) -> int:

@@ -49,7 +49,7 @@ class SpeculativeCohort(Cohort):
     max_tokens, and it keeps them whatever is accepted (vLLM V1, KVCacheManager.allocate_slots).
 
     Invariant: for each future step, `_keys` is the sum of stored tokens + 1 and `_held` that of blocks, over the
-    members in that step; kv_tokens and `_held_blocks` are the current sums. Likewise `_freed` counts the blocks that
+    members in that step; kv_tokens and `held_blocks` are the current sums. Likewise `_freed` counts the blocks that
     windows free at the end of the step, and `_window_keys` has a row of keys for each window.
     """
 
@@ -60,14 +60,16 @@ class SpeculativeCohort(Cohort):
         "_ends_at",
         "_freed",
         "_held",
-        "_held_blocks",
+        "_is_plain",
         "_kept_blocks",
         "_keys",
         "_origin",
         "_resume_at",
+        "_rounds_up",
         "_window_keys",
         "_windows",
         "drops",
+        "held_blocks",
         "layers",
         "n_dropped",
         "n_slots",
@@ -86,6 +88,9 @@ class SpeculativeCohort(Cohort):
         super().__init__(block_size)
         self.layers = layers or LayerBlocks(block_size)
         self._windows = [group for group, _, _ in self.layers.all_windows]
+        self._is_plain = self.layers.n_growing == 1 and not self.layers.n_states and self.layers.draft is None
+        """A block for each block_size tokens, and no others."""
+        self._rounds_up = block_size - 1 if self._is_plain else 0
         self.drops = None if n_ids is None else IdDrops(self, self.layers, n_ids)
         self.n_dropped = 0
         """Blocks that windows freed in the last advance, without those of members due in its last step."""
@@ -101,7 +106,7 @@ class SpeculativeCohort(Cohort):
         self._held = np.zeros(FIRST_STEPS, np.int64)
         self._freed = np.zeros(FIRST_STEPS, np.int64)
         self._window_keys = np.zeros((len(self._windows), FIRST_STEPS), np.int64)
-        self._held_blocks = 0
+        self.held_blocks = 0
         self._ending_keys: dict[int, int] = {}
         """Sum of stored tokens + 1 of members that just made their last step, by step."""
         self._origin = 0
@@ -122,7 +127,7 @@ class SpeculativeCohort(Cohort):
         self._add(course, 0, 1)
         self._ending_keys[finish_step] = self._ending_keys.get(finish_step, 0) + stored_tokens + n_left + 1
         self._courses[request] = course
-        self._held_blocks += self.layers.held(stored_tokens)
+        self.held_blocks += self.layers.held(stored_tokens)
         request.phase = DECODE
         request.join_step = step
         self.n += 1
@@ -179,7 +184,7 @@ class SpeculativeCohort(Cohort):
         if n_steps:
             slots = min(slots + int(course.tokens_before[n_steps - 1]) + self.n_slots, course.most_slots)
         n_kept = self.layers.filled(slots) - self.layers.filled(kv_tokens)
-        self._held_blocks -= self.layers.held(kv_tokens) + n_kept
+        self.held_blocks -= self.layers.held(kv_tokens) + n_kept
         self._kept_blocks[request] = n_kept
         request.emitted_tokens += n_tokens - course.counted_tokens
         self.n -= 1
@@ -194,7 +199,7 @@ class SpeculativeCohort(Cohort):
         """Advance n_steps steps, at most to the next finish; return the blocks they begin."""
         n_blocks = self.blocks_begun(n_steps)
         self.n_dropped = self.blocks_dropped(n_steps)
-        self._held_blocks += n_blocks - self.n_dropped
+        self.held_blocks += n_blocks - self.n_dropped
         self.step += n_steps
         if self.drops is not None:
             self.n_dropped -= self.drops.advance()
@@ -207,9 +212,9 @@ class SpeculativeCohort(Cohort):
         return self._keys[at : at + n_steps]
 
     def held_ahead(self, n_steps: int) -> NDArray[np.int64]:
-        """Return the blocks held more after each of the next n_steps, at most to the next finish."""
+        """Return held_blocks after each of the next n_steps, at most to the next finish. Read-only."""
         at = self.step - self._origin
-        held = self._held[at : at + n_steps] - self._held_blocks
+        held = self._held[at : at + n_steps]
         return held - self._freed[at : at + n_steps] if self._windows else held
 
     @property
@@ -222,6 +227,10 @@ class SpeculativeCohort(Cohort):
         """Return window_keys of each of the next n_steps, `(n_windows, n_steps)`, at most to the next finish."""
         at = self.step - self._origin
         return self._window_keys[:, at : at + n_steps]
+
+    def keys_of_next(self) -> int:
+        """Return the keys that all members together attend in the next step."""
+        return int(self._keys[self.step - self._origin])
 
     def tokens_of_next(self) -> int:
         """Return the tokens that all members together produce in the next step."""
@@ -240,7 +249,7 @@ class SpeculativeCohort(Cohort):
         """Return the blocks that members hold more in the last of the next n_steps, at most to the next finish."""
         if not n_steps:
             return 0
-        return int(self._held[self.step - self._origin + n_steps - 1]) - self._held_blocks
+        return int(self._held[self.step - self._origin + n_steps - 1]) - self.held_blocks
 
     def blocks_begun(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
@@ -260,30 +269,31 @@ class SpeculativeCohort(Cohort):
         held = self._held[self.step - self._origin : self.next_finish_step - self._origin]
         if self._windows:
             held = np.maximum.accumulate(held)
-        return int(held.searchsorted(self._held_blocks + free_blocks, side="right"))
+        return int(held.searchsorted(self.held_blocks + free_blocks, side="right"))
 
     def _add(self, course: Course, first: int, sign: int) -> None:
         """Add a member's steps from its next one, number `first`, to the calendars, or remove them."""
         at = self.step - self._origin
         keys = course.tokens_before[first : course.n_steps] + (course.stored_tokens + 1)
-        slots = keys + (self.n_slots - 1)
+        up = self._rounds_up
+        slots = keys + (self.n_slots - 1 + up)
         if course.stored_tokens + course.n_tokens + self.n_slots > course.most_slots:
-            np.minimum(slots, course.most_slots, out=slots)
-        layers = self.layers
-        if layers.n_growing != 1 or layers.n_states or layers.draft is not None:
-            blocks = layers.filled(slots) + layers.n_states
-        else:
-            slots += self.block_size - 1
+            np.minimum(slots, course.most_slots + up, out=slots)
+        if self._is_plain:
             slots //= self.block_size
             blocks = slots
+        else:
+            blocks = self.layers.filled(slots) + self.layers.n_states
         if self._windows:
             blocks = blocks - self._add_windows(course, keys, at, sign)
+        # fast: an assignment to a slice, which a sum in place ends with, would copy it onto itself
+        keys_ahead, held_ahead = self._keys[at : at + len(keys)], self._held[at : at + len(keys)]
         if sign > 0:
-            self._keys[at : at + len(keys)] += keys
-            self._held[at : at + len(keys)] += blocks
+            keys_ahead += keys
+            held_ahead += blocks
         else:
-            self._keys[at : at + len(keys)] -= keys
-            self._held[at : at + len(keys)] -= blocks
+            keys_ahead -= keys
+            held_ahead -= blocks
 
     def _add_windows(self, course: Course, keys: NDArray[np.int64], at: int, sign: int) -> NDArray[np.int64]:
         """Add a member's keys in windows to the calendars, or remove them; return the blocks that windows have freed

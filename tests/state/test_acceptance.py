@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from simserve.scenario.speculation_setup import SpeculationSetup
-from simserve.state.acceptance import GAMMA, Acceptance, _mixed
+from simserve.state.acceptance import Acceptance, _mixed
+
+GAMMA, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+def mixed(state: int) -> int:
+    """Return the SplitMix64 output for a state, one at a time."""
+    state = (state + GAMMA) & MASK
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & MASK
+    return state ^ state >> 31
 
 
 def tokens(acceptance: Acceptance, row: int, n_tokens: int, first_step: int = 0) -> list[int]:
@@ -60,7 +70,9 @@ def test_who_was_preempted_goes_on_where_it_was() -> None:
 
 
 def test_the_draws_are_those_of_splitmix64() -> None:
-    assert [_mixed(0), _mixed(GAMMA)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]  # its first two from seed 0
+    first_two = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]  # from seed 0
+    assert _mixed(np.array([0, GAMMA], np.uint64)).tolist() == first_two
+    assert [mixed(0), mixed(GAMMA)] == first_two
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -75,7 +87,7 @@ def test_tokens_before_each_step_are_those_of_single_draws(seed: int) -> None:
         before = acceptance.tokens_before(row, first, n_tokens).tolist()
         expected = [0]
         while len(expected) < len(before):
-            draw = _mixed(_mixed(_mixed(seed) + row * GAMMA) + (first + len(expected) - 1) * GAMMA) / 2**64
+            draw = mixed(mixed(mixed(seed) + row * GAMMA) + (first + len(expected) - 1) * GAMMA) / 2**64
             reached = list(accumulate(acceptance.rates, mul))
             expected.append(expected[-1] + 1 + sum(draw < share for share in reached))
         assert before == expected

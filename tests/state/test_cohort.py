@@ -322,7 +322,8 @@ class Walk:
             if isinstance(cohort, SpeculativeCohort):
                 held = [members.growth(i + 1) - members.freed(i) for i in range(n)]
                 assert cohort.keys_ahead(n).tolist() == [members.keys(i) for i in range(n)]
-                assert cohort.held_ahead(n).tolist() == held
+                assert cohort.keys_of_next() == members.keys()
+                assert (cohort.held_ahead(n) - cohort.held_blocks).tolist() == held
                 windows = [members.window_keys(i) for i in range(n)] if members.layers.all_windows else []
                 assert cohort.window_keys_ahead(n).T.tolist() == (windows or [[]] * n)
                 assert cohort.tokens_of_next() == sum(each.at(1) - each.at() for each in members.all)
@@ -350,7 +351,7 @@ class Walk:
                 assert then == members.window_keys(1)
         elif isinstance(cohort, SpeculativeCohort):
             assert (NO_FINISH if cohort.drops is None else cohort.drops.next_step) == members.next_drop()
-            assert cohort._held_blocks == sum(map(members.held_now, members.all))
+            assert cohort.held_blocks == sum(map(members.held_now, members.all))
         for each in members.all:
             assert cohort.stored_tokens(each.request) == each.at()
             for n_steps in {1, max(1, min(each.left, 60))}:
