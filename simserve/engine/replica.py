@@ -330,8 +330,8 @@ class Replica:
             elif request.phase is DECODE:
                 cohort.drop(request)
                 cohort.pop_kept_blocks(request)
-        while batch.waiting:
-            batch.waiting.popleft()
+        for request in [*batch.waiting]:
+            batch.waiting.remove(request)
         batch.running.clear()
         batch.prefilling.clear()
         cohort.lingering.clear()

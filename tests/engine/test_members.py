@@ -138,6 +138,18 @@ def test_a_failed_member_loses_its_step_and_the_gateway_sends_again_what_has_no_
     assert cluster.failures() == ({0: 8 * MS}, {0: 6})  # the step that computes the second prompt is lost
 
 
+def test_a_tenant_that_came_back_just_before_the_failure_is_not_lifted() -> None:
+    """Tenants are lifted when a step is planned, and a member that failed plans none. Each prompt takes 1 ms."""
+    one_at_a_time = replica_setup(Chunked(max_num_seqs=1, policy="vtc"), LineCost(token=MS))
+    load = replace(trace([0.0, 0.0, 0.0, 0.0, 0.0025], [1] * 5, [1] * 5), tenant=np.array([*"abaab"]))
+    changes = [Change(3 * MS, "fail", 0), Change(3 * MS, "join", 0)]
+    cluster, truth = run_both([one_at_a_time], RoundRobin, load, None, changes=changes)
+    assert_agreement([each.setup for each in cluster.members], cluster, truth)
+    counters = truth.replicas[0].vtc
+    assert counters is not None
+    assert counters.counters == {"a": 6, "b": 3}  # an input token weighs 1 and an output token 2
+
+
 def test_requests_that_were_lost_fail_for_their_clients_who_may_retry() -> None:
     patience = Patience(backoff=Backoff(2, 3 * MS, 1.0, 3 * MS))
     late = (Change(2 * MS, "fail", 0), Change(2 * MS, "join", 0))
