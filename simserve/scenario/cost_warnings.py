@@ -51,7 +51,7 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
         return None
     return (
         f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
-        f"another card: calibration {calibration.gpu}/{calibration.engine} has none"
+        f"another card, because calibration {calibration.gpu}/{calibration.engine} does not have them"
     )
 
 
@@ -74,8 +74,8 @@ def _of_constants(setup: PoolSetup) -> str | None:
     if setup.asked_version is None or is_listed(engine):
         return None
     return (
-        f"engine {engine.name} {setup.asked_version} is not in the catalog: its host, memory and scheduler are those "
-        f"of {engine.constants_of}, the nearest version that is"
+        f"engine {engine.name} {setup.asked_version} is not in the catalog: host times, memory and scheduler are those "
+        f"of {engine.constants_of}, the nearest version"
     )
 
 
@@ -85,7 +85,7 @@ def _of_version(setup: PoolSetup) -> str | None:
         return None
     return (
         f"engine {setup.engine.name} {version}: kernel costs are those of {calibration.engine} "
-        f"{calibration.engine_version}, the version that was timed"
+        f"{calibration.engine_version}, which was timed"
     )
 
 
@@ -94,17 +94,17 @@ def _of_dtype(setup: PoolSetup) -> str | None:
     if calibration is None or dtype not in NEEDS_RATE or ("gemm", dtype) in calibration.forms:
         return None
     timed = next((each for each in (*ALIKE[dtype], "bf16") if ("gemm", each) in calibration.forms), "bf16")
-    return f"{dtype} was not timed: its kernels are assumed to reach the share of its peak that those of {timed} reach"
+    return f"{dtype} was not timed: its kernels are assumed to reach the same share of peak as those of {timed}"
 
 
 def _of_states(setup: PoolSetup) -> str | None:
     if setup.model.indexer is not None:
-        return f"sparse attention of {setup.model.name} was not timed: a roofline stands for the scores of its indexer"
+        return f"sparse attention of {setup.model.name} was not timed: a roofline estimates the scores of its indexer"
     if not setup.model.n_state_layers:
         return None
     return (
         f"the {setup.model.n_state_layers} layers of {setup.model.name} with a state were not timed: a roofline of "
-        "their bytes stands for state updates and convolutions"
+        "their bytes estimates state updates and convolutions"
     )
 
 
@@ -114,8 +114,8 @@ def of_nodes(setup: PoolSetup) -> str | None:
     if n_nodes < 2:
         return None
     return (
-        f"all-reduces over {n_nodes} nodes take what published nccl-tests of H100, H200, H20, B200 and A100 took (the "
-        "median; single clusters differ from it by up to a half)"
+        f"times of all-reduces over {n_nodes} nodes are medians of published nccl-tests of H100, H200, H20, B200 and "
+        "A100; single clusters differ by up to a half"
     )
 
 
@@ -139,7 +139,9 @@ def wide_intervals(setup: PoolSetup) -> str | None:
 def _of_ranks(setup: PoolSetup) -> str | None:
     texts = []
     if setup.pipeline > 1:
-        texts.append("the stages of a pipeline cost what their kernels and links do, not validated against a server")
+        texts.append(
+            "the cost of pipeline stages is that of their kernels and links, and was not validated against a server"
+        )
     if setup.n_sharing > 1:
         texts.append(
             "published servers with data-parallel ranks that share experts took 0.7 to 2.3 times the predicted time "
@@ -151,5 +153,5 @@ def _of_ranks(setup: PoolSetup) -> str | None:
     if setup.step_cost().exchange is None:
         return text
     if setup.gathers:
-        return f"{text}; all-gathers and reduce-scatters over nodes take what published nccl-tests took"
+        return f"{text}; times of all-gathers and reduce-scatters over nodes are those of published nccl-tests"
     return f"{text}; exchanges between nodes follow DeepEP's published figures, and nothing overlaps with them"

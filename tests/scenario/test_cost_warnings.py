@@ -56,7 +56,7 @@ def test_a_version_that_the_catalog_lacks_has_the_constants_of_the_nearest(
     load: Load, small: str, version: str, constants_of: str | None
 ) -> None:
     result = notes(load(small, f"engine={{name: vllm, version: '{version}'}}").setups)
-    rule = f"engine vllm {version} is not in the catalog: its host, memory and scheduler are those of {constants_of}"
+    rule = f"engine vllm {version} is not in the catalog: host times, memory and scheduler are those of {constants_of}"
     assert [note.startswith(rule) for note in result if "catalog" in note] == [True] * (constants_of is not None)
 
 
@@ -66,7 +66,7 @@ def test_a_version_whose_kernels_nobody_timed_is_said(load: Load, small: str, re
     assert any(f"engine vllm {requested}: kernel costs are those of vllm 0.24.0" in note for note in result) == is_said
 
 
-STAGES = "the stages of a pipeline cost what their kernels and links do, not validated against a server"
+STAGES = "the cost of pipeline stages is that of their kernels and links, and was not validated against a server"
 RANKS = (
     "published servers with data-parallel ranks that share experts took 0.7 to 2.3 times the predicted time per token"
 )
@@ -93,7 +93,7 @@ def test_data_parallel_ranks_of_a_dense_model_are_plain_replicas(load: Load, sma
 
 
 def test_a_dtype_that_nobody_timed_says_whose_kernels_it_is_taken_for(load: Load, small: str) -> None:
-    assumed = "w8a8 was not timed: its kernels are assumed to reach the share of its peak that those of {} reach"
+    assumed = "w8a8 was not timed: its kernels are assumed to reach the same share of peak as those of {}"
     assert notes(load(small, "weight_dtype=w8a8").setups) == (assumed.format("fp8"),)
     assert notes(load(small, "weight_dtype=w8a8", "gpu=a100-sxm").setups) == (assumed.format("bf16"),)
     assert notes(load(small, "weight_dtype=int8").setups) == ()
