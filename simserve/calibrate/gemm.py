@@ -32,26 +32,42 @@ QUIET_LAUNCH_S = 6e-6
 """Launch of an fp8 product where its host is hidden: 5.5 to 6.2 µs on an H100 under three engines."""
 
 MOST_ROWS = 6000
-"""Rows enough for eight coefficients; more only take longer."""
+"""Rows enough for nine coefficients; more only take longer."""
 
 FEWEST = 60
 
 
 class _ByRows(Gemm):
-    """A Gemm with the tile chosen by m."""
+    """A Gemm with the tile chosen by m; empty rows cost something above 64 rows."""
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
         **Gemm.BOUNDS,
         "split_s": (0.0, 0.0, 0.0),
         "chooses": (0.0, 0.0, 0.0),
+        "empty_share": (0.3, 0.0, 2.0),
     }
+
+
+class _Above32(_ByRows):
+    """Such a Gemm where they cost something above 32 rows."""
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {**_ByRows.BOUNDS, "few_rows": (32.0, 32.0, 32.0)}
+
+
+class _Above16(_ByRows):
+    """Such a Gemm where they cost something above 16 rows."""
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {**_ByRows.BOUNDS, "few_rows": (16.0, 16.0, 16.0)}
+
+
+FAMILIES = (Gemm, _ByRows, _Above32, _Above16)
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     """Fit each dtype measured; whole (n, k) pairs are held out for its residuals.
 
-    Rows at m = x + 1 stay: real batches are often just above a multiple of a tile, and the monotone form charges the
-    average cost of their last block of rows.
+    Rows at m = x + 1 stay: real batches are often just above a multiple of a tile. A form that chooses the best tile
+    is monotone, and charges the average cost of their last block of rows.
     """
     rows = rows_of(table, "gemm")
     fits = []
@@ -64,7 +80,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
         train, report = kept[~held], kept[held & wide]
         if len(train) < FEWEST or report.empty:
             continue
-        families = _quiet_families() if excluded["host time in the row"] else (Gemm, _ByRows)
+        families = _quiet_families() if excluded["host time in the row"] else FAMILIES
         family = min(families, key=lambda each: _misfit(_fit_rows(each, train, gpu, dtype), train, gpu, dtype))
         fitted = _fit_rows(family, train, gpu, dtype)
         residuals = Residuals.of(_seconds(fitted, report, gpu, dtype), report["latency_s"].to_numpy())
@@ -79,9 +95,9 @@ def _fit_rows(family: type[Gemm], rows: pd.DataFrame, gpu: GpuSpec, dtype: str) 
 
 
 def _quiet_families() -> tuple[type[Gemm], ...]:
-    """Return both choices of tiles with a fixed launch, for kernels with timings that do not show theirs."""
+    """Return all choices of tiles with a fixed launch, for kernels with timings that do not show theirs."""
     launch = {"launch_s": (QUIET_LAUNCH_S, QUIET_LAUNCH_S, QUIET_LAUNCH_S)}
-    return tuple(type(each.__name__, (each,), {"BOUNDS": {**each.BOUNDS, **launch}}) for each in (Gemm, _ByRows))
+    return tuple(type(each.__name__, (each,), {"BOUNDS": {**each.BOUNDS, **launch}}) for each in FAMILIES)
 
 
 def _misfit(form: Gemm, rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> float:

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -203,14 +203,15 @@ def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
 
 def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
     form = FORMS[op]
-    wanted = {field.name for field in fields(form)}
-    if coefficients.keys() != wanted:
-        wrong = sorted(wanted.symmetric_difference(coefficients))
+    known = {field.name for field in fields(form)}
+    needed = {field.name for field in fields(form) if field.default is MISSING}
+    if not needed <= coefficients.keys() <= known:
+        wrong = sorted(needed - coefficients.keys() | coefficients.keys() - known)
         raise CalibrationError(f"{path}: {op} must have the coefficients of this version, differs in {wrong}")
     values = {name: float(value) for name, value in coefficients.items()}
     for name, (_, low, high) in form.BOUNDS.items():
         least, most = low / FAR, high * FAR
-        if low < high and not least <= values[name] <= most:  # equal ones are a choice, not fitted
+        if low < high and name in values and not least <= values[name] <= most:  # equal ones are a choice, not fitted
             rule = f"{op}.{name} must be between {least:g} and {most:g}, got {values[name]:g}"
             raise CalibrationError(f"{path}: {rule}; run simserve calibrate again")
     if not all(isfinite(value) and value >= 0 for value in values.values()):

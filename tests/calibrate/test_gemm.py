@@ -1,5 +1,7 @@
 """The fit of matrix products finds the coefficients that timings were made with."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -24,10 +26,10 @@ TRUE = Gemm(
 SIZES = (1024, 2048, 4096, 8192, 16384)
 
 
-def timings(noise: float = 0.0, dtype: str = "bf16") -> pd.DataFrame:
-    """A table from known coefficients, with some noise."""
-    m, n, k = np.array(list(product([2**i for i in range(15)], SIZES, SIZES))).T
-    latency_s = TRUE.seconds(H100, dtype, m, n, k)
+def timings(noise: float = 0.0, dtype: str = "bf16", true: Gemm = TRUE, between: Sequence[int] = ()) -> pd.DataFrame:
+    """A table from known coefficients, with some noise: powers of two of rows, and those `between` them."""
+    m, n, k = np.array(list(product([*[2**i for i in range(15)], *between], SIZES, SIZES))).T
+    latency_s = true.seconds(H100, dtype, m, n, k)
     latency_s *= np.exp(noise * np.random.default_rng(1).standard_normal(len(m)))
     return pd.DataFrame({"op": "gemm", "dtype": dtype, "m": m, "n": n, "k": k, "latency_s": latency_s})
 
@@ -39,6 +41,18 @@ def test_the_fit_predicts_what_it_has_not_seen(dtype: str) -> None:
     assert isinstance(result.form, Gemm)
     assert result.form.launch_s == pytest.approx(TRUE.launch_s, rel=0.1)
     assert result.form.byte_share == pytest.approx(TRUE.byte_share, rel=0.05)
+
+
+@pytest.mark.parametrize(("few_rows", "empty_share"), [(16.0, 0.5), (32.0, 0.3), (64.0, 0.2)])
+def test_the_fit_finds_kernels_for_few_rows_and_what_empty_rows_cost_the_others(
+    few_rows: float, empty_share: float
+) -> None:
+    true = replace(TRUE, chooses=0.0, split_s=0.0, few_rows=few_rows, empty_share=empty_share)
+    (result,) = gemm.fit(timings(0.02, "fp8", true, (17, 33, 48, 65, 96, 129, 192, 257, 384)), H100)
+    assert isinstance(result.form, Gemm)
+    assert (result.form.chooses, result.form.few_rows) == (0.0, few_rows)
+    assert result.form.empty_share == pytest.approx(empty_share, rel=0.1)
+    assert result.residuals.mape_frac < 0.025
 
 
 def test_rows_that_time_something_else_are_left_out_and_counted() -> None:

@@ -12,6 +12,7 @@ import pytest
 from simserve import catalog
 from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import NO_CALIBRATION, calibration_path, nearest, read_calibration, shipped_names
+from simserve.cost.forms.gemm import Gemm
 from simserve.cost.roofline import Roofline
 from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
@@ -143,6 +144,22 @@ def test_a_coefficient_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         CalibrationError, match=r"gemm must have the coefficients of this version, differs in .*launch_s"
     ):
+        read_calibration(path)
+
+
+def test_a_file_from_before_a_coefficient_keeps_its_costs(tmp_path: Path) -> None:
+    data = whole()
+    coefficients = data["kernels"][0]["coefficients"]
+    coefficients.pop("few_rows", None)
+    coefficients.pop("empty_share", None)
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data))
+    form = next(iter(read_calibration(path).forms.values()))
+    assert isinstance(form, Gemm)
+    assert form.empty_share == 0
+    coefficients["more"] = 1.0
+    path.write_text(json.dumps(data))
+    with pytest.raises(CalibrationError, match=r"of this version, differs in \['more'\]"):
         read_calibration(path)
 
 

@@ -47,6 +47,7 @@ def test_work_and_launches_take_as_many_times_as_long(op: str, dtype: str) -> No
 def test_every_share_and_time_of_a_form_is_known(op: str) -> None:
     """A coefficient is a launch, a time or share of work, or a shape, which work of any speed keeps."""
     shapes = {"sharpness", "wave_share", "chooses", "width", "wide", "tile_pairs", "tail_rows", "compute_bits"}
+    shapes |= {"few_rows", "empty_share"}
     shapes |= {"key_width", "lone", "tile_rows", "remote_frac", "pad_keys", "lone_requests"}
     form = FORMS[op]
     named = [*form.LAUNCHES, *form.TIMES, *form.SHARES]
