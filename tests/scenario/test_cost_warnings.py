@@ -97,3 +97,18 @@ def test_a_dtype_that_nobody_timed_says_whose_kernels_it_is_taken_for(load: Load
     assert notes(load(small, "weight_dtype=w8a8").setups) == (assumed.format("fp8"),)
     assert notes(load(small, "weight_dtype=w8a8", "gpu=a100-sxm").setups) == (assumed.format("bf16"),)
     assert notes(load(small, "weight_dtype=int8").setups) == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "said"),
+    [
+        ("llama-3.1-8b", "ngram", "this kind of speculation was not validated against a server"),
+        ("deepseek-v3", "mtp", "compared with servers only given the tokens per step that they reached"),
+    ],
+)
+def test_what_is_known_of_speculation_is_said(load: Load, small: str, model: str, kind: str, said: str) -> None:
+    speculation = f"{POOL}.speculation={{kind: {kind}, tokens: 1, acceptance: 0.7}}"
+    setups = load(small, f"model={model}", f"{POOL}.parallel={{tensor: 8}}", "gpu=h200-sxm", speculation).setups
+    (note,) = (each for each in notes(setups) if "acceptance rate" in each)
+    assert note.startswith("the acceptance rate is an assumption of the scenario, and ")
+    assert said in note
