@@ -9,13 +9,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from simserve.catalog.load import CONSTANTS
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
 from simserve.cost.forms.collective import COLLECTIVES
 from simserve.cost.forms.gemm import Gemm
 from simserve.cost.forms.mla import MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
 from simserve.cost.forms.moe import MoeLayer
-from simserve.errors import CalibrationError
+from simserve.errors import CalibrationError, did_you_mean
 from simserve.input_files import ANSWER_BYTES, parse_json, read_file
 
 SCHEMA = "simserve.calibration/1"
@@ -180,6 +181,7 @@ def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
     if schema != SCHEMA:
         raise CalibrationError(f"{path}: must have schema {SCHEMA}, got {schema}; run simserve calibrate again")
     try:
+        launches = data.get("launches", {}).items()
         kernels = {(row["op"], row["dtype"]): row for row in data["kernels"]}
         if not all(isinstance(text, str) for key in kernels for text in key):
             raise TypeError("op and dtype must be text")
@@ -189,11 +191,13 @@ def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
             engine_version=str(data["engine_version"]),
             forms={key: _form(path, key[0], row["coefficients"]) for key, row in kernels.items() if key[0] in FORMS},
             spreads={key: _spread(row["held_out"]) for key, row in kernels.items()},
-            host={name: float(constant["value"]) for name, constant in data.get("host", {}).items()},
+            host={name: _host(path, name, float(each["value"])) for name, each in data.get("host", {}).items()},
             sha256=hashlib.sha256(raw).hexdigest(),
             host_version=None if data.get("host_version") is None else str(data["host_version"]),
             runs=None if data.get("runs") is None else _runs(data["runs"]),
-            launches={str(name): float(factor) for name, factor in data.get("launches", {}).items()},
+            launches={
+                name: _within(path, f"launches.{name}", float(factor), 1 / FAR, FAR) for name, factor in launches
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CalibrationError(
@@ -210,13 +214,25 @@ def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
         raise CalibrationError(f"{path}: {op} must have the coefficients of this version, differs in {wrong}")
     values = {name: float(value) for name, value in coefficients.items()}
     for name, (_, low, high) in form.BOUNDS.items():
-        least, most = low / FAR, high * FAR
-        if low < high and name in values and not least <= values[name] <= most:  # equal ones are a choice, not fitted
-            rule = f"{op}.{name} must be between {least:g} and {most:g}, got {values[name]:g}"
-            raise CalibrationError(f"{path}: {rule}; run simserve calibrate again")
+        if low < high and name in values:  # equal ones are a choice, not fitted
+            _within(path, f"{op}.{name}", values[name], low / FAR, high * FAR)
     if not all(isfinite(value) and value >= 0 for value in values.values()):
         raise ValueError(f"coefficients of {op} must be finite and not negative")
     return form(**values)
+
+
+def _host(path: Path, name: str, value: float) -> float:
+    """Return a constant of the host, a share or seconds; within the limits of a scenario's (`scenario.types`)."""
+    if name not in CONSTANTS:
+        raise CalibrationError(f"{path}: host.{name}: no such constant of an engine; {did_you_mean(name, CONSTANTS)}")
+    return _within(path, f"host.{name}", value, *((1 / FAR, 1.0) if name.endswith("_frac") else (0.0, 3600.0)))
+
+
+def _within(path: Path, name: str, value: float, least: float, most: float) -> float:
+    if not least <= value <= most:
+        rule = f"{name} must be between {least:g} and {most:g}, got {value:g}"
+        raise CalibrationError(f"{path}: {rule}; run simserve calibrate again")
+    return value
 
 
 def _runs(data: Mapping[str, Any]) -> ServingRuns:

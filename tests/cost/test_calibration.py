@@ -174,6 +174,34 @@ def test_a_coefficient_that_no_kernel_has_is_refused(value: float, tmp_path: Pat
     assert f"gemm.byte_share must be between 0.001 and 100, got {value:g}; run" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (
+            {"host": {"busy_compute_frac": {"value": -0.841}}},
+            "host.busy_compute_frac must be between 0.01 and 1, got -0",
+        ),
+        ({"host": {"busy_compute_frac": {"value": 0}}}, "host.busy_compute_frac must be between 0.01 and 1, got 0"),
+        ({"host": {"step_host_s": {"value": -1e-3}}}, "host.step_host_s must be between 0 and 3600, got -0.001"),
+        ({"host": {"gap_s": {"value": float("nan")}}}, "host.gap_s must be between 0 and 3600, got nan"),
+        ({"launches": {"0.5.5": -5.0}}, "launches.0.5.5 must be between 0.01 and 100, got -5"),
+    ],
+)
+def test_a_time_that_no_server_has_is_refused(change: dict[str, Any], rule: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(whole() | change))
+    with pytest.raises(CalibrationError, match=rf"^{path}: {rule}[0-9.]*; run simserve calibrate again$"):
+        read_calibration(path)
+
+
+def test_a_constant_that_no_engine_has_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(whole() | {"host": {"gap_ss": {"value": 1e-6}}}))
+    with pytest.raises(CalibrationError) as error:
+        read_calibration(path)
+    assert str(error.value) == f"{path}: host.gap_ss: no such constant of an engine; did you mean gap_s?"
+
+
 def test_a_file_that_is_not_there_lists_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match=r"there are .*h100-sxm/vllm"):
         read_calibration(tmp_path / "none.json")

@@ -116,6 +116,7 @@ def test_the_last_request_of_a_vllm_benchmark_leaves_at_n_over_rate() -> None:
         ({"kind": "poisson"}, "rate_per_s"),
         ({"kind": "mmpp", "rates_per_s": [1, 2], "mean_dwell_s": [1]}, "dwell"),
         ({"kind": "diurnal", "rates_per_s": [0, 0]}, "above zero"),
+        ({"kind": "diurnal", "rates_per_s": [1, 1e308]}, "rates_per_s.1: must be at most"),
         ({"kind": "poissn", "rate_per_s": 1}, "did you mean poisson"),
     ],
 )

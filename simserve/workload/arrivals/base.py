@@ -12,7 +12,7 @@ from simserve.workload.streams import Stream
 STRICT = ConfigDict(extra="forbid")
 """For the pydantic dataclass of a process: its fields are its YAML, and unknown ones are errors."""
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1e12)]
 """Events per second."""
 
 FEWEST = 64
