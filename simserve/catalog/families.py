@@ -107,7 +107,7 @@ REFUSED_PREFIXES = ("mamba_", "ssm_", "rwkv_")
 
 @dataclass(frozen=True)
 class Family:
-    """What a model_type has beyond the keys of all families, and what its files leave out."""
+    """A model_type: its keys beyond those of all families, and what its files leave out."""
 
     keys: str = ""
     """Further keys that are understood, or do not matter."""

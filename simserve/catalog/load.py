@@ -50,6 +50,9 @@ CONSTANTS = (
 )
 """Constants of an engine that a scenario may replace."""
 
+MOST_HOST_S = 3600.0
+"""A host's time for one operation is at most an hour, so that a mistaken unit is seen."""
+
 PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "experts": ("experts", Experts),
     "mla": ("mla", Mla),

@@ -411,7 +411,7 @@ class GpuSpec:
 
     @property
     def n_crossings(self) -> int:
-        """How often bytes between two GPUs of a node cross a link."""
+        """Links that bytes between two GPUs of a node cross."""
         return 2 if self.link_topology == "host" else 1
 
     def peak_flop_per_s(self, weight_dtype: str) -> float:

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from simserve.catalog.load import CONSTANTS
+from simserve.catalog.load import CONSTANTS, MOST_HOST_S
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
 from simserve.cost.forms.collective import COLLECTIVES
@@ -222,13 +222,15 @@ def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
 
 
 def _host(path: Path, name: str, value: float) -> float:
-    """Return a constant of the host, a share or seconds; within the limits of a scenario's (`scenario.types`)."""
-    if name not in CONSTANTS:
-        raise CalibrationError(f"{path}: host.{name}: no such constant of an engine; {did_you_mean(name, CONSTANTS)}")
-    return _within(path, f"host.{name}", value, *((1 / FAR, 1.0) if name.endswith("_frac") else (0.0, 3600.0)))
+    """Return a constant of the host: seconds, or a share of the GPU's speed. Raises CalibrationError."""
+    known = [each for each in CONSTANTS if each.endswith(("_s", "_frac"))]
+    if name not in known:
+        raise CalibrationError(f"{path}: host.{name}: no such constant of a host; {did_you_mean(name, known)}")
+    return _within(path, f"host.{name}", value, *((1 / FAR, 1.0) if name.endswith("_frac") else (0.0, MOST_HOST_S)))
 
 
 def _within(path: Path, name: str, value: float, least: float, most: float) -> float:
+    """Return the value. Raises CalibrationError where it is outside of its limits."""
     if not least <= value <= most:
         rule = f"{name} must be between {least:g} and {most:g}, got {value:g}"
         raise CalibrationError(f"{path}: {rule}; run simserve calibrate again")

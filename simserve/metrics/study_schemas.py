@@ -273,7 +273,7 @@ class SideLoadJson(TypedDict):
 
 
 class LoadDecisionJson(TypedDict, total=False):
-    """Which side carries more load."""
+    """The side that carries more load, and how much more."""
 
     verdict: Required[Verdict]
     goal_frac: Required[Share]

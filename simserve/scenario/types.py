@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from simserve.catalog.load import MOST_HOST_S
+
 LONGEST_S = 90 * 86_400
 """90 days; time in whole ticks must fit 63 bits, which hold 106 days."""
 
@@ -23,8 +25,8 @@ Natural = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[Finite, Field(gt=0)]
 NotNegative = Annotated[Finite, Field(ge=0)]
-HostTime = Annotated[NotNegative, Field(le=3600)]
-"""Time of one operation of a host: at most an hour, so that a mistaken unit is seen."""
+HostTime = Annotated[NotNegative, Field(le=MOST_HOST_S)]
+"""Seconds of one operation of a host."""
 Share = Annotated[Finite, Field(gt=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 Priority = Annotated[int, Field(ge=-(10**6), le=10**6)]

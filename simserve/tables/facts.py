@@ -73,7 +73,7 @@ class PoolFacts:
 
 @dataclass(frozen=True)
 class MemberFacts:
-    """When a rank was in the fleet, in seconds; None for an instant that never came."""
+    """The instants of a rank in the fleet, in seconds; None for one that never came."""
 
     ordered_s: float = 0.0
     ready_s: float | None = 0.0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,16 +191,20 @@ def test_a_coefficient_that_no_kernel_has_is_refused(value: float, tmp_path: Pat
 def test_a_time_that_no_server_has_is_refused(change: dict[str, Any], rule: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(whole() | change))
-    with pytest.raises(CalibrationError, match=rf"^{path}: {rule}[0-9.]*; run simserve calibrate again$"):
+    with pytest.raises(
+        CalibrationError, match=rf"^{re.escape(str(path))}: {rule}[0-9.]*; run simserve calibrate again$"
+    ):
         read_calibration(path)
 
 
-def test_a_constant_that_no_engine_has_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gap_ss", "block_size"])
+def test_a_constant_that_no_host_has_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps(whole() | {"host": {"gap_ss": {"value": 1e-6}}}))
+    path.write_text(json.dumps(whole() | {"host": {name: {"value": 1e-6}}}))
     with pytest.raises(CalibrationError) as error:
         read_calibration(path)
-    assert str(error.value) == f"{path}: host.gap_ss: no such constant of an engine; did you mean gap_s?"
+    assert str(error.value).startswith(f"{path}: host.{name}: no such constant of a host; ")
+    assert ("did you mean gap_s?" in str(error.value)) == (name == "gap_ss")
 
 
 def test_a_file_that_is_not_there_lists_what_there_is(tmp_path: Path) -> None:

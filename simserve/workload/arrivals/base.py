@@ -12,7 +12,10 @@ from simserve.workload.streams import Stream
 STRICT = ConfigDict(extra="forbid")
 """For the pydantic dataclass of a process: its fields are its YAML, and unknown ones are errors."""
 
-Rate = Annotated[float, Field(gt=0, le=1e12)]
+MOST_RATE = 1e12
+"""Sums of rates over a run stay finite."""
+
+Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
 """Events per second."""
 
 FEWEST = 64

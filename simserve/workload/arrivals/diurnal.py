@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
+from simserve.workload.arrivals.base import MOST_RATE, STRICT, Arrivals, Rate, unit_rate
 from simserve.workload.streams import Stream
 
 KNOTS_A_SEGMENT = 64
@@ -18,7 +18,7 @@ KNOTS_A_SEGMENT = 64
 class Diurnal(Arrivals):
     """Rates at equal distances over a period, linear between them, repeated."""
 
-    rates_per_s: Annotated[list[Annotated[float, Field(ge=0, le=1e12)]], Field(min_length=2)]
+    rates_per_s: Annotated[list[Annotated[float, Field(ge=0, le=MOST_RATE)]], Field(min_length=2)]
     """The first at time zero; after the last comes the first again. At least one above zero."""
     period_s: Rate = 86_400.0
     burstiness: Rate = 1.0
