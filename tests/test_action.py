@@ -5,8 +5,9 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,9 +24,9 @@ def action() -> dict[str, Any]:
     return content
 
 
-def step() -> dict[str, Any]:
-    """Return the step that runs the gate."""
-    result: dict[str, Any] = next(each for each in action()["runs"]["steps"] if each.get("id") == "check")
+def step(name: str = "simserve check") -> dict[str, Any]:
+    """Return a step, by default the one that runs the gate."""
+    result: dict[str, Any] = next(each for each in action()["runs"]["steps"] if each.get("name") == name)
     return result
 
 
@@ -37,13 +38,14 @@ exit "$CODE"
 """A command in place of simserve, which keeps its arguments and ends as the test wants."""
 
 
-def run_step(folder: Path, **inputs: str) -> tuple[int, str, str]:
+def run_step(
+    folder: Path, name: str = "simserve check", context: Mapping[str, str] = MappingProxyType({}), **inputs: str
+) -> tuple[int, str, str]:
     """Return exit code, outputs and job summary, run as on GitHub: `bash -e -o pipefail` with the given inputs."""
     defaults = {key: value.get("default", "") for key, value in action()["inputs"].items()}
-    given = defaults | inputs
+    given = {f"inputs.{key}": value for key, value in (defaults | inputs).items()} | context
     values = {
-        name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda m: given[m[1]], text)
-        for name, text in step()["env"].items()
+        key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: given[m[1]], text) for key, text in step(name)["env"].items()
     }
     files = {name: folder / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     for file in files.values():
@@ -51,7 +53,7 @@ def run_step(folder: Path, **inputs: str) -> tuple[int, str, str]:
     path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, **values, **{name: str(file) for name, file in files.items()}, "PATH": path}
     done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step()["run"]],
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step(name)["run"]],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -135,7 +137,7 @@ def test_arguments_are_those_of_all_lines_and_quotes_group(gate: Callable[[int, 
 
 
 def test_what_it_installs_is_pinned() -> None:
-    install = next(each["run"] for each in action()["runs"]["steps"] if each.get("name") == "Install simserve")
+    install = step("Install simserve")["run"]
     assert '--constraint "$SIMSERVE/.ci/constraints.txt"' in install
     pinned = {line.partition("==")[0].lower() for line in (ROOT / ".ci" / "constraints.txt").read_text().splitlines()}
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]

@@ -18,6 +18,8 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run the console script."""
+    _open_standard_streams()
+    os.environ["PYTHONSAFEPATH"] = "1"  # of workers: the current directory may hold a stranger's numpy.py
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: idle threads spin, and its matrices are small
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # those of libraries, which speak to programmers
@@ -27,6 +29,14 @@ def main() -> int:
         exit_code = INTERRUPTED
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is known
     return exit_code
+
+
+def _open_standard_streams() -> None:
+    """Open the null device in place of a closed standard stream, whose number the next file would get."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 def execute(arguments: Sequence[str]) -> int:

@@ -1,16 +1,12 @@
 """Find the class of a plug-in by its name in a scenario: the name is the file, and there is no registry."""
 
 import inspect
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 
-from simserve.allowed_modules import allowed_modules
+from simserve.allowed_modules import allowed_modules, plugins_importable
 from simserve.plugins.validation import ValueProblem, did_you_mean, shown
 
 BASES = MappingProxyType(
@@ -88,7 +84,7 @@ def _find_outside(family: str, name: str) -> type | ValueProblem:
         rule = f"the module {module_name} may not be imported, as importing runs it"
         return ValueProblem((), rule, shown(name), f"add --allow-plugin {module_name} if you trust it")
     try:
-        with _current_directory_importable():
+        with plugins_importable():
             module = import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         text = f"{type(error).__name__}: {error}"
@@ -103,14 +99,3 @@ def _find_outside(family: str, name: str) -> type | ValueProblem:
         rule = f"must be a kind of {base.__module__}.{base.__name__}"
         return ValueProblem((), rule, shown(name), f"derive {class_name} from it")
     return plugin_class
-
-
-@contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    """Make the current directory importable, as `python -m` does but a console script does not."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)

@@ -15,6 +15,7 @@ from typing import Any
 from joblib import cpu_count
 from joblib.externals.loky import get_reusable_executor
 
+from simserve.allowed_modules import AllowedModules, allowed_modules, set_allowed_modules
 from simserve.errors import SimserveError
 from simserve.forks import Copy, can_fork
 from simserve.interruptions import leave_interruptions_to_the_parent, uninterrupted
@@ -124,7 +125,8 @@ def _concurrent(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
         executor = get_reusable_executor(
             n,
             timeout=IDLE_S,
-            initializer=leave_interruptions_to_the_parent,
+            initializer=_begin,
+            initargs=(allowed_modules(),),
             env={name: os.environ.get(name, "1") for name in ONE_THREAD},
         )
     try:
@@ -142,6 +144,12 @@ def _concurrent(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
         if running:
             with uninterrupted():
                 _cancel(executor, running)
+
+
+def _begin(allowed: AllowedModules | None) -> None:
+    """Prepare a worker: it imports what its parent may."""
+    leave_interruptions_to_the_parent()
+    set_allowed_modules(allowed)
 
 
 def _cancel(executor: Any, running: Iterable["Future[Any]"]) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -33,8 +34,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scenario(folder: Path) -> Path:
-    return write_scenario(folder, workload=WORKLOAD, slo=SLO)
+def scenario(folder: Path, **changes: Any) -> Path:
+    return write_scenario(folder, workload=WORKLOAD, slo=SLO, **changes)
 
 
 def checked(place: Path, *options: object) -> Outcome:

@@ -1,0 +1,151 @@
+"""A folder of a stranger, as the root of a pull request: its modules do not run, whatever they are called."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_check import TOLERANCE, scenario
+from tests.test_action import action, run_step
+
+SIMSERVE = Path(sys.executable).parent / "simserve"
+
+RECORDER = """
+import sys
+
+
+def record(event, arguments):
+    if event == "import":
+        with open({file!r}, "a") as file:
+            file.write(arguments[0].partition(".")[0] + "\\n")
+
+
+sys.addaudithook(record)
+"""
+"""Writes the name of each module that an interpreter asks for, whether it exists or not."""
+
+READ_ONLY = {
+    "check": ("g.yaml", "--baseline", "b.json"),
+    "explain": ("g.yaml",),
+    "validate": ("log.csv", "--scenario", "g.yaml"),
+}
+"""Commands that import no module of the scenario's folder, in the folder that `place` makes."""
+
+RUNNING = {
+    "run": ("g.yaml", "--replications", "3", "--no-report"),
+    "sweep": ("g.yaml", "--vary", "cluster.pools.0.replicas=1,2"),
+    "compare": ("g.yaml", "h.yaml", "--jobs", "2"),
+    "capacity": ("g.yaml", "--precision", "0.2"),
+    "plan": ("g.yaml", "--max-gpus", "2"),
+    "trace": ("info", "log.csv"),
+    "catalog": ("routers", "least_kv"),
+    "schema": (),
+}
+"""Commands that would import what the scenario names, and commands that read none."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with scenarios, a log and a baseline; its file `asked` names the modules that a command asks for."""
+    folder, recorder = tmp_path_factory.mktemp("stranger"), tmp_path_factory.mktemp("recorder")
+    scenario(folder).rename(folder / "g.yaml")
+    scenario(folder, seed=4).rename(folder / "h.yaml")
+    (folder / "log.csv").write_text(
+        "arrival_s,prompt_tokens,output_tokens,ttft_s,e2e_s\n0,64,8,0.02,0.1\n1,64,8,0.02,0.1\n"
+    )
+    (recorder / "sitecustomize.py").write_text(RECORDER.format(file=str(folder / "asked")))
+    baseline = "check", "g.yaml", "--baseline", "b.json", "--update", *map(str, TOLERANCE)
+    command(folder, *baseline, PYTHONPATH=str(recorder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def names(place: Path) -> set[str]:
+    """All names that a command with workers asks for, those of optional packages too, and all that exist."""
+    asked = set((place / "asked").read_text().split())
+    assert {"joblib", "numpy", "psutil"} <= asked, "workers and optional packages are asked for"
+    return {name for name in {*asked, *sys.stdlib_module_names, *_top_level(), "pip"} if name.isidentifier()}
+
+
+def _top_level() -> set[str]:
+    return {name.partition(".")[0] for name in sys.modules}
+
+
+def command(folder: Path, *arguments: str, **environment: str) -> None:
+    """Run the program as installed, with a worker a core."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("LOKY_MAX_CPU_COUNT", "PYTHONPATH")}
+    line = [str(SIMSERVE), *arguments]
+    done = subprocess.run(line, cwd=folder, env=inherited | environment, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+
+
+def set_traps(folder: Path, names: set[str]) -> Path:
+    """Write a package of each name, which leaves a mark when it is imported or run; return where."""
+    mark = folder / "PWNED"
+    for name in names:
+        package = folder / name
+        package.mkdir(exist_ok=True)
+        for file in ("__init__.py", "__main__.py"):
+            (package / file).write_text(f"open({str(mark)!r}, 'a').write({name!r} + ' ')\n")
+    return mark
+
+
+def copy_of(place: Path, folder: Path) -> Path:
+    for file in place.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_a_joblib_of_the_current_directory_does_not_run(place: Path, tmp_path: Path) -> None:
+    folder = copy_of(place, tmp_path)
+    (folder / "joblib.py").write_text("open('PWNED','a').write('ran')\n")
+    command(folder, "check", "g.yaml", "--baseline", "b.json")
+    assert not (folder / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [*READ_ONLY.items(), *(pytest.param(*each, marks=pytest.mark.thorough) for each in RUNNING.items())],
+)
+def test_no_module_of_the_current_directory_runs(
+    name: str, arguments: tuple[str, ...], place: Path, names: set[str], tmp_path: Path
+) -> None:
+    mark = set_traps(copy_of(place, tmp_path), names)
+    command(tmp_path, name, *arguments)
+    assert not mark.exists(), mark.read_text()
+
+
+def test_a_trap_that_is_run_leaves_its_mark(names: set[str], tmp_path: Path) -> None:
+    mark = set_traps(tmp_path, {"joblib", "pip"})
+    assert {"joblib", "pip"} < names
+    subprocess.run([sys.executable, "-m", "pip"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", "import joblib"], cwd=tmp_path, check=True)
+    assert mark.read_text().split() == ["pip", "pip", "joblib"]
+
+
+@pytest.mark.parametrize("step", ["Install simserve", "simserve check"])
+def test_no_module_of_the_checkout_runs_in_the_action(step: str, names: set[str], tmp_path: Path) -> None:
+    mark = set_traps(tmp_path, names)
+    gate = tmp_path / "bin" / "simserve"
+    gate.parent.mkdir()
+    gate.write_text("#!/bin/bash\necho '{\"passes\": true}'\n")
+    gate.chmod(0o755)
+    nothing = {"github.action_path": str(tmp_path / "bin")}  # nothing to install, so that pip ends at once
+    exit_code, output, _ = run_step(
+        tmp_path, step, nothing, scenario="g.yaml", baseline="b.json", arguments="--goal 0.9"
+    )
+    assert not mark.exists(), mark.read_text()
+    assert (exit_code, output) == ((0, "passes=true\n") if step == "simserve check" else (1, ""))
+
+
+def test_each_interpreter_of_the_action_is_isolated() -> None:
+    lines = [each["run"] for each in action()["runs"]["steps"] if "run" in each]
+    used: list[Mapping[str, str]] = [
+        match.groupdict() for line in lines for match in re.finditer(r"\bpython(?P<flag> \S+)", line)
+    ]
+    assert len(used) >= 3
+    assert {each["flag"] for each in used} == {" -I"}
