@@ -126,18 +126,21 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     from dataclasses import asdict
 
     from simserve.cli import terminal
+    from simserve.report.formats import plural
     from simserve.study.validate.serving import CAMPAIGNS
     from simserve.study.validate.settings import METRICS, errors_by_group, read_settings, replay_settings
     from simserve.study.validate.validate import errors_of
 
-    settings, n_odd = read_settings(rows)
+    settings, left_out = read_settings(rows)
     settings = [setting for setting in settings if engine is None or setting.engine == engine]
     if not settings:
         raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
     n_requests = requests_per_client or CAMPAIGNS["inferencemax"].requests_per_client
     points = replay_settings(settings, n_requests, terminal.message)
     if as_json:
-        terminal.result_json({"n_left_out": n_odd, "points": [asdict(point) for point in points]})
+        terminal.result_json(
+            {"n_left_out": sum(left_out.values()), "left_out": left_out, "points": [asdict(point) for point in points]}
+        )
         return
     table: list[Sequence[str]] = [("setting", "metric", "runs", "mean error", "median", "p90", "bias")]
     for metric, title in METRICS.items():
@@ -152,9 +155,7 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     terminal.result(f"Assumptions about clients and servers: {assumed}\n\n{terminal.table(table)}")
     refused = [point for point in points if point.predicted_s is None]
     terminal.warnings(f"refused: {point.setting.label}: {point.reason}" for point in refused)
-    if n_odd:
-        what = "setting" if n_odd == 1 else "settings"
-        terminal.warnings([f"{n_odd} {what} left out: workers, TP and EP do not give the number of GPUs"])
+    terminal.warnings(f"{plural(n, 'setting')} left out: {reason}" for reason, n in left_out.items())
 
 
 def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":

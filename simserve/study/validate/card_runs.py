@@ -41,9 +41,8 @@ def read_runs(path: Path, gpu: str, engine: str, campaign: str) -> tuple[list[Ru
     """Return the runs of an engine on a card, and how many others there are by reason. Raises CalibrationError."""
     left_out: dict[str, int] = {}
     if is_table_of_settings(path):
-        settings, n_odd = read_settings(path)
+        settings, left_out = read_settings(path)
         runs = [_of_setting(each) for each in settings if (each.gpu, each.engine) == (gpu, engine)]
-        left_out["columns disagree about the number of GPUs"] = n_odd
         n_others = len(settings) - len(runs)
         busy = [each for each in settings if (each.gpu, each.engine) == (gpu, engine)]
         kept = [run for run, each in zip(runs, busy, strict=True) if _is_of_kernels(each)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simserve.cost.calibration import calibration_path, read_calibration
-from simserve.errors import CalibrationError, CatalogError, ScenarioError
+from simserve.errors import CalibrationError, CatalogError, ScenarioError, TraceError
 from simserve.scenario import PoolSetup, Scenario
 from simserve.simulation import simulate
 from simserve.study.processes import forked
@@ -26,6 +26,7 @@ from simserve.study.validate.serving import CAMPAIGNS, ServingRow, read_rows, sc
 from simserve.study.validate.settings import (
     NOT_WARMED_UP,
     Setting,
+    is_export,
     is_table_of_settings,
     read_settings,
     scenario_of_setting,
@@ -108,17 +109,12 @@ def read_public(
     cases: list[Case] = []
     skipped = [f"{name} is not there" for name in FILES if not (folder / name).is_file()]
     for path in sorted((folder / "serving").glob("*.csv")):
-        if is_table_of_settings(path):
-            settings, n_odd = read_settings(path)
-            small = [each for each in settings if each.concurrency <= MOST_IN_FLIGHT]
-            quick = [each for each in small if not left_out or _is_quick(each)]
+        if is_export(path):
+            skipped.append(f"serving/{path.name} is an export of InferenceX, which does not name versions of engines")
+        elif is_table_of_settings(path):
+            quick, reasons = _replayable(path, left_out=left_out)
             cases += [_of_setting(path.name, each, requests_per_client, left_out=left_out) for each in quick]
-            n_by_reason = {
-                "workers, TP and EP do not give the GPUs": n_odd,
-                f"more than {MOST_IN_FLIGHT} requests in flight": len(settings) - len(small),
-                "long answers of ranks that wait for each other": len(small) - len(quick),
-            }
-            skipped += [f"{n} of serving/{path.name}: {reason}" for reason, n in n_by_reason.items() if n]
+            skipped += [f"{n} of serving/{path.name}: {reason}" for reason, n in reasons.items() if n]
         else:
             cases += _of_rows(path.name, read_rows(path), requests_per_client, left_out=left_out)
     logs, missing = read_server_logs(folder / LOGS)
@@ -127,6 +123,16 @@ def read_public(
         rule = f"must hold public runs as {', '.join(FILES)} with its logs, got none of them"
         raise CalibrationError(f"{folder}: {rule}; docs/league.md says where they come from")
     return sorted(cases, key=lambda case: case.data_set), skipped + missing
+
+
+def _replayable(path: Path, *, left_out: bool) -> tuple[list[Setting], dict[str, int]]:
+    """Return the settings of a table that do not take minutes, and count the others by reason."""
+    settings, reasons = read_settings(path)
+    small = [each for each in settings if each.concurrency <= MOST_IN_FLIGHT]
+    quick = [each for each in small if not left_out or _is_quick(each)]
+    slow = "long answers of ranks that wait for each other"
+    large = f"more than {MOST_IN_FLIGHT} requests in flight"
+    return quick, {**reasons, large: len(settings) - len(small), slow: len(small) - len(quick)}
 
 
 def spread_out(cases: Sequence[Case], most: int) -> list[Case]:
@@ -227,7 +233,10 @@ def _of_log(log: ServerLog) -> Case:
     data_set = DataSet(LOGS, setup.engine.name, setup.gpu.name, f"{setup.model.name} {setup.weight_dtype}")
 
     def run() -> list[PublicRun]:
-        return [_of_stage(data_set, log, stage) for stage in predict_log(log)]
+        try:
+            return [_of_stage(data_set, log, stage) for stage in predict_log(log)]
+        except TraceError as error:
+            return [PublicRun(data_set, setup.engine.version, log.name, {}, None, reason=str(error))]
 
     return Case(data_set, log.name, run)
 

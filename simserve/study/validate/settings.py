@@ -2,7 +2,8 @@
 
 import csv
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,9 @@ from simserve.study.validate.serving import CAMPAIGNS, of_server
 
 MARK = "decode_dp_attention"
 """A column that only tables of settings have."""
+
+EXPORT_MARK = "Hardware Key"
+"""A column that only exports of InferenceX have. They name no versions, and columns headed (ms) hold seconds."""
 
 MODELS = {"dsr1": "deepseek-v3", "gptoss": "gpt-oss-120b"}
 """Their names of models, and ours; DeepSeek-R1 is a DeepSeek-V3."""
@@ -151,33 +155,50 @@ class SettingPoint:
 
 def is_table_of_settings(path: Path) -> bool:
     """Tell whether a file is a CSV of settings."""
+    return MARK in _header(path)
+
+
+def is_export(path: Path) -> bool:
+    """Tell whether a file is a CSV that InferenceX's page exports."""
+    return EXPORT_MARK in _header(path)
+
+
+def _header(path: Path) -> list[str]:
     try:
-        head = read_file(path, ANSWER_BYTES).split(b"\n", 1)[0].decode("utf-8", "replace")
+        return read_file(path, ANSWER_BYTES).split(b"\n", 1)[0].decode("utf-8", "replace").strip().split(",")
     except OSError:
-        return False
-    return MARK in head.strip().split(",")
+        return []
 
 
-def read_settings(path: Path) -> tuple[list[Setting], int]:
-    """Read settings, and count those left out because their columns disagree about the number of GPUs. Raises
-    CalibrationError."""
+class _LeftOut(Exception):
+    """A row that is a setting, but that cannot be replayed."""
+
+
+def read_settings(path: Path) -> tuple[list[Setting], dict[str, int]]:
+    """Read settings, and count by reason those left out. Raises CalibrationError."""
     rows = list(csv.DictReader(StringIO(read_file(path, ANSWER_BYTES).decode("utf-8", "replace"), newline="")))
-    settings = [_setting(path, line, row) for line, row in enumerate(rows, 2)]
-    kept = [setting for setting in settings if setting is not None]
-    if not kept:
-        raise CalibrationError(f"{path}: must contain settings with workers and their GPUs, got none")
-    return kept, len(settings) - len(kept)
+    settings: list[Setting] = []
+    left_out: Counter[str] = Counter()
+    for line, row in enumerate(rows, 2):
+        try:
+            settings.append(_setting(path, line, row))
+        except _LeftOut as reason:
+            left_out[str(reason)] += 1
+    if not settings:
+        got = "; ".join(f"{n} left out: {reason}" for reason, n in left_out.items()) or "none"
+        raise CalibrationError(f"{path}: must contain settings that can be simulated, got {got}; give others")
+    return settings, dict(left_out)
 
 
-def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
+def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting:
     try:
         names = ("prefill", "decode") if row["disagg"] == "True" else ("decode",)
-        sides = [_side(row, name, len(names) == 1) for name in names]
-        if None in sides:
-            return None
-        engine = next(e for e in ENGINES if e in row["framework"])
-        model, fp4 = MODELS[row["model"]], row["precision"] == "fp4"
-        gpu = next(n for n in (row["hardware"], f"{row['hardware']}-sxm") if n in catalog.names("gpus"))
+        framework, model, hardware, fp4 = row["framework"], row["model"], row["hardware"], row["precision"] == "fp4"
+        engine = _known([each for each in ENGINES if each in framework], f"the engine {framework}")
+        model = MODELS[_known(MODELS.keys() & {model}, f"the model {model}")]
+        gpus = {hardware, f"{hardware}-sxm"} & set(catalog.names("gpus"))
+        gpu = _known(gpus, f"the GPU {hardware}")
+        sides = tuple(_side(row, name, len(names) == 1) for name in names)
         version = _version(row["image"])
         keeps_16_bits = engine == "sglang" and _keeps_16_bits(gpu, version)
         return Setting(
@@ -187,7 +208,7 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
             model=model,
             weight_dtype="mxfp4" if model == "gpt-oss-120b" else "nvfp4" if fp4 else row["precision"],
             kv_dtype="bf16" if keeps_16_bits else CAMPAIGN.cache_dtype(ENGINES[engine], model, gpu) or "fp8",
-            sides=tuple(side for side in sides if side is not None),
+            sides=sides,
             tokens_per_step=_tokens_per_step(row) if row["spec"] == "mtp" else None,
             isl=int(row["isl"]),
             osl=int(row["osl"]),
@@ -199,9 +220,17 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting | None:
                 "e2e": float(row["mean_e2el_s"]),
             },
         )
-    except (KeyError, ValueError, TypeError, StopIteration) as error:
-        text = f"{type(error).__name__}: {error}"
-        raise CalibrationError(f"{path}:{line}: must be a setting of InferenceX ({text}); correct the row") from None
+    except KeyError as error:
+        raise CalibrationError(f"{path}: must be settings of InferenceX, got no column {error}; add it") from None
+    except (ValueError, TypeError) as error:
+        raise CalibrationError(f"{path}:{line}: must be a setting of InferenceX ({error}); correct the row") from None
+
+
+def _known(choices: Collection[str], what: str) -> str:
+    """Return the only choice. Raises _LeftOut where there is none."""
+    if not choices:
+        raise _LeftOut(f"{what} is not simulated")
+    return next(iter(choices))
 
 
 def _keeps_16_bits(gpu: str, version: str) -> bool:
@@ -212,12 +241,17 @@ def _keeps_16_bits(gpu: str, version: str) -> bool:
     return gpu in ("h100-sxm", "h200-sxm")
 
 
-def _side(row: Mapping[str, str], name: str, serves_all: bool) -> Side | None:
-    """Return one side; None where its columns disagree."""
+def _side(row: Mapping[str, str], name: str, serves_all: bool) -> Side:
+    """Return one side. Raises _LeftOut where its columns disagree."""
     workers, tensor, expert = (int(float(row[f"{name}_{key}"])) for key in ("workers", "tp", "ep"))
-    workers, n_gpus = max(1, workers), max(tensor, expert)
-    if not serves_all and workers * n_gpus != int(float(row[f"n_gpus_{name}"])):
-        return None
+    workers = max(1, workers)
+    if not serves_all:
+        all_gpus = int(float(row[f"n_gpus_{name}"]))
+        if tensor == expert == 1:  # not given: a worker is as wide as its GPUs
+            tensor = expert = all_gpus // workers
+        if workers * max(tensor, expert) != all_gpus:
+            raise _LeftOut("columns disagree about the number of GPUs")
+    n_gpus = max(tensor, expert)
     by_rank = row[f"{name}_dp_attention"] == "True" or tensor < n_gpus
     split = {"data": n_gpus} if by_rank else {"tensor": tensor}
     return Side("both" if serves_all else name, workers, {**split, "expert": expert})

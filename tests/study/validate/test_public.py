@@ -144,7 +144,7 @@ def test_settings_of_many_clients_and_those_that_contradict_themselves_are_skipp
     (tmp_path / "serving" / "inferencex.csv").write_text("\n".join(lines))
     cases, skipped = read_public(tmp_path, 2)
     assert skipped[-2:] == [
-        "1 of serving/inferencex.csv: workers, TP and EP do not give the GPUs",
+        "1 of serving/inferencex.csv: columns disagree about the number of GPUs",
         "1 of serving/inferencex.csv: more than 256 requests in flight",
     ]
     good, refused = predict_public(cases)

@@ -8,7 +8,9 @@ import pytest
 from simserve.errors import CalibrationError
 from simserve.study.validate.settings import (
     SettingPoint,
+    Side,
     errors_by_group,
+    is_export,
     is_table_of_settings,
     read_settings,
     replay_settings,
@@ -56,7 +58,7 @@ def table(folder: Path, *rows: dict[str, Any]) -> Path:
 def test_a_row_is_pools_with_roles_workers_and_ranks(tmp_path: Path) -> None:
     path = table(tmp_path, {})
     assert is_table_of_settings(path)
-    (setting,), n_odd = read_settings(path)
+    (setting,), left_out = read_settings(path)
     scenario = scenario_of_setting(setting, 10)
     prefill, decode = scenario.cluster.pools
     assert (prefill.role, prefill.replicas, prefill.parallel.tensor, prefill.parallel.expert) == ("prefill", 1, 8, 8)
@@ -66,7 +68,7 @@ def test_a_row_is_pools_with_roles_workers_and_ranks(tmp_path: Path) -> None:
     assert scenario.workload.n_requests == 40
     assert scenario.workload.lengths is not None
     assert scenario.workload.lengths["prompt_tokens"] == [80, 100]
-    assert n_odd == 0
+    assert not left_out
 
 
 def test_ranks_divide_each_expert_where_a_row_says_so(tmp_path: Path) -> None:
@@ -145,10 +147,35 @@ def test_cards_of_cdna_3_keep_16_bits_until_their_servers_were_started_otherwise
 
 
 def test_gpus_that_workers_do_not_give_are_left_out_and_counted(tmp_path: Path) -> None:
-    settings, n_odd = read_settings(table(tmp_path, {}, {"n_gpus_decode": 8}))
-    assert (len(settings), n_odd) == (1, 1)
-    with pytest.raises(CalibrationError, match="got none"):
+    settings, left_out = read_settings(table(tmp_path, {}, {"n_gpus_decode": 8}))
+    assert len(settings) == 1
+    assert left_out == {"columns disagree about the number of GPUs": 1}
+    with pytest.raises(CalibrationError, match=r"got 1 left out: columns disagree .* of GPUs; give others"):
         read_settings(table(tmp_path, {"n_gpus_decode": 8}))
+    with pytest.raises(CalibrationError, match="got none; give others"):
+        read_settings(table(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "parallel"), [(True, {"data": 4, "expert": 4}), (False, {"tensor": 4, "expert": 4})]
+)
+def test_a_worker_whose_tp_and_ep_are_not_given_is_as_wide_as_its_gpus(
+    tmp_path: Path, by_rank: bool, parallel: dict[str, int]
+) -> None:
+    row = {"hardware": "gb200", "decode_tp": 1, "decode_ep": 1, "decode_workers": 4, "decode_dp_attention": by_rank}
+    (setting,), left_out = read_settings(table(tmp_path, row))
+    assert not left_out
+    assert setting.sides[1] == Side("decode", 4, parallel)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"model": "other"}, "model other"), ({"hardware": "z9"}, "GPU z9"), ({"framework": "mlc"}, "engine mlc")],
+)
+def test_a_row_that_cannot_be_simulated_leaves_the_others(tmp_path: Path, change: dict[str, Any], what: str) -> None:
+    settings, left_out = read_settings(table(tmp_path, {}, change, change))
+    assert len(settings) == 1
+    assert left_out == {f"the {what} is not simulated": 2}
 
 
 def test_the_version_of_dynamos_runtime_is_not_the_engines(tmp_path: Path) -> None:
@@ -202,7 +229,21 @@ def test_errors_are_of_the_settings_that_run_and_refusals_say_why(tmp_path: Path
     assert errors_by_group([half, refused], "tpot") == {settings[0].group: pytest.approx([-0.5])}
 
 
-@pytest.mark.parametrize("change", [{"model": "other"}, {"hardware": "z9"}, {"isl": "many"}, {"framework": "mlc"}])
-def test_a_row_that_is_no_setting_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
-    with pytest.raises(CalibrationError, match=r"settings\.csv:3: must be a setting of InferenceX"):
-        read_settings(table(tmp_path, {}, change))
+def test_a_row_that_is_no_setting_is_named(tmp_path: Path) -> None:
+    rule = r"settings\.csv:3: must be a setting of InferenceX \(invalid literal .* 'many'\); correct the row"
+    with pytest.raises(CalibrationError, match=rule):
+        read_settings(table(tmp_path, {}, {"isl": "many"}))
+
+
+def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = table(tmp_path, {})
+    path.write_text(path.read_text().replace("mean_e2el_s", "e2el"))
+    with pytest.raises(CalibrationError, match="must be settings of InferenceX, got no column 'mean_e2el_s'; add it"):
+        read_settings(path)
+
+
+def test_a_table_that_the_page_of_inferencex_exports_is_told_from_settings(tmp_path: Path) -> None:
+    path = tmp_path / "export.csv"
+    path.write_text("Model,ISL,OSL,Hardware,Hardware Key,Framework\n")
+    assert is_export(path) and not is_table_of_settings(path)
+    assert not is_export(table(tmp_path, {}))
