@@ -53,7 +53,7 @@ from simserve.tables.facts import (
     WorkFacts,
 )
 from simserve.tables.run_tables import RunTables
-from simserve.units import MAX_PS, EndsTooLate, to_ps, to_s
+from simserve.units import LONGEST, MAX_PS, EndsTooLate, to_ps, to_s
 from simserve.workload.load import Load, offered_load
 
 REPORT_EVERY_S = 0.1
@@ -240,7 +240,7 @@ def _too_late(cluster: Cluster, setups: Sequence[PoolSetup], replica_pool: NDArr
         last_ps = int((runs["first_ps"] + runs["growth_ps"] * (runs["n_steps"] - 1)).max(initial=0))
         longest_ps, pool = max((longest_ps, pool), (last_ps, setups[index].name))
     step = f"a step of pool {pool} took {to_s(longest_ps) / 3600:,.3g} h" if longest_ps else "no step had ended by then"
-    rule = f"a run must end within {to_s(MAX_PS) / 86_400:.0f} days of simulated time"
+    rule = f"a run must end within {LONGEST} of simulated time"
     return TraceError(f"{rule}, and {step}; check the constants of engine and calibration, or shorten the load")
 
 

@@ -16,6 +16,12 @@ PS_PER_S = 10**12
 MAX_PS = 2**63 - 1
 """The latest instant that fits the recorded columns: 106 days."""
 
+LONGEST_S = 90 * 86_400
+"""The longest run that is promised, and its latest arrival: the rest of the 106 days holds the end of the last ones."""
+
+LONGEST = "90 days"
+"""LONGEST_S as messages say it."""
+
 HOURS_A_MONTH = 730.0
 """24 × 365 / 12."""
 
@@ -49,8 +55,9 @@ def array_to_ps(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _endless(seconds: float) -> SimserveError:
-    rule = f"a time must be less than {MAX_PS / PS_PER_S / 86_400:.0f} days, got {seconds:g} s"
-    return SimserveError(f"{rule}; check the constants of engine, calibration and policies")
+    return SimserveError(
+        f"a time must be at most {LONGEST}, got {seconds:g} s; check the constants of engine, calibration and policies"
+    )
 
 
 def array_to_s(ps: NDArray[np.int64]) -> NDArray[np.float64]:

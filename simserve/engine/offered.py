@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import Problem, ScenarioError, TraceError
+from simserve.errors import Problem, ScenarioError
 from simserve.state.request import Request
 from simserve.tables import large
-from simserve.units import MAX_PS, PS_PER_S, array_to_ps
-from simserve.workload.trace import Trace
+from simserve.units import array_to_ps
+from simserve.workload.trace import Trace, check_arrivals
 
 MAX_CONSECUTIVE_REFUSALS = 10_000
 """A closed loop would never advance the clock if all its requests were refused; it fails after this many."""
@@ -108,9 +108,7 @@ class OfferedRows:
 
     def append(self, trace: Trace) -> None:
         """Append the rows of a trace."""
-        if len(trace) and trace.arrival_s.max() * PS_PER_S > MAX_PS / 2:
-            last_s = trace.arrival_s.max()
-            raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
+        check_arrivals(trace.arrival_s)
         self._traces.append((self._n, trace))
         limits, longest = trace.max_tokens, self._longest_tokens
         cells = (

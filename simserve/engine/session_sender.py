@@ -19,7 +19,7 @@ from simserve.engine.frontend import FrontEnd, FrontEndQueue
 from simserve.engine.offered import Offered, OfferedRows, Patience
 from simserve.engine.recorder import Recorder
 from simserve.errors import TraceError
-from simserve.units import MAX_PS, array_to_ps, to_s
+from simserve.units import LONGEST, LONGEST_S, PS_PER_S, array_to_ps, to_s
 from simserve.workload.dependencies import Dependencies
 
 
@@ -270,8 +270,9 @@ class SessionSender:
         """Schedule a row, unless sending ends before."""
         if sent_ps >= self._stop_ps:
             return
-        if sent_ps > MAX_PS // 2:
-            raise TraceError(f"workload: all must be sent within 53 days, got {to_s(sent_ps):g} s; shorten think times")
+        if sent_ps > LONGEST_S * PS_PER_S:
+            rule = f"all requests must be sent within {LONGEST}"
+            raise TraceError(f"workload: {rule}, got one at {to_s(sent_ps):g} s; shorten think times")
         self.sessions.n_due[self.sessions.of_row[row]] += 1
         heappush(self._to_send, (sent_ps, row))
         if self._due.due_ps is None or sent_ps < self._due.due_ps:

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simserve.scenario.types import (
-    LONGEST_S,
     Count,
     Finite,
     Name,
@@ -16,6 +15,7 @@ from simserve.scenario.types import (
     Section,
     Share,
 )
+from simserve.units import LONGEST_S
 from simserve.workload.amounts import Time
 
 

@@ -6,9 +6,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from simserve.catalog.load import MOST_HOST_S
 
-LONGEST_S = 90 * 86_400
-"""90 days; time in whole ticks must fit 63 bits, which hold 106 days."""
-
 MOST = 10**9
 """Limit on counts of all kinds."""
 

@@ -7,12 +7,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from simserve.units import LONGEST_S
 from simserve.workload.lengths.base import STRICT, Tokens
 from simserve.workload.lengths.lognormal import LognormalSide
 from simserve.workload.lengths.uniform import Bounds, between
-
-LONGEST_S = 90 * 86_400
-"""90 days, the longest run."""
 
 Whole = Tokens | Bounds | LognormalSide
 """A number; [least, most], uniform; or lognormal: {median, sigma, max}."""

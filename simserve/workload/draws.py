@@ -12,7 +12,7 @@ from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn, Lengths
 from simserve.workload.prefixes.base import PrefixStructure
 from simserve.workload.streams import Stream
-from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
+from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace, check_arrivals
 
 
 def first_arrivals(process: Arrivals, n: int, stream: Stream) -> NDArray[np.float64]:
@@ -98,8 +98,9 @@ def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
 
 def _instants(process: object, method: str, call: Callable[[], Any]) -> NDArray[np.float64]:
     arrival_s = _numbers(process, method, "instants in seconds", _requested(process, method, call)).astype(np.float64)
-    is_time = np.isfinite(arrival_s) & (arrival_s >= 0)
-    _require(process, method, is_time.all(), "instants must be finite and not negative", _first(arrival_s, ~is_time))
+    is_time = arrival_s >= 0  # NaN is not
+    _require(process, method, is_time.all(), "instants must be numbers and not negative", _first(arrival_s, ~is_time))
+    check_arrivals(arrival_s)
     goes_back = np.concatenate([[False], np.diff(arrival_s) < 0])
     _require(process, method, not goes_back.any(), "instants must never decrease", _first(arrival_s, goes_back))
     return arrival_s

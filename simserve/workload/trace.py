@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.errors import TraceError
+from simserve.units import LONGEST, LONGEST_S
 from simserve.workload.dependencies import Dependencies
 
 MOST_TOKENS = 10_000_000
@@ -131,3 +133,11 @@ def _taken(column: Any, rows: Rows) -> Any:
     if isinstance(column, tuple):  # notes are about the whole trace
         return column
     return column.take(rows) if isinstance(column, Prefixes | Dependencies) else column[rows]
+
+
+def check_arrivals(arrival_s: NDArray[np.float64]) -> None:
+    """Raise TraceError where a request would arrive after the longest run."""
+    last_s = float(arrival_s.max(initial=0.0))
+    if last_s > LONGEST_S:
+        rule = f"all requests must arrive within {LONGEST}"
+        raise TraceError(f"workload: {rule}, got one at {last_s:g} s; take fewer requests, or raise their rate")

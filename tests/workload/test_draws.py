@@ -41,8 +41,8 @@ class Tokens(Lengths):
     ("instants", "sentence"),
     [
         ([0.0, 1.0], "must return 3 instants, got 2"),
-        ([0.0, -1.0, 2.0], "finite and not negative, got -1.0 in row 1"),
-        ([0.0, float("nan"), 2.0], "finite and not negative, got nan in row 1"),
+        ([0.0, -1.0, 2.0], "numbers and not negative, got -1.0 in row 1"),
+        ([0.0, float("nan"), 2.0], "numbers and not negative, got nan in row 1"),
         ([0.0, 2.0, 1.0], "must never decrease, got 1.0 in row 2"),
         (["a", "b", "c"], "must return an array of instants in seconds"),
         (None, "must return an array of instants in seconds"),

@@ -92,3 +92,30 @@ def test_a_generated_trace_has_the_same_bound(tmp_path: Path) -> None:
     outcome = invoke("trace", "generate", tmp_path / "trace.csv", *options)
     assert outcome.exit_code == 2, outcome.err
     assert ", got 6e+13, which take about " in outcome.err
+
+
+@pytest.mark.parametrize("kind", ["poisson", "constant", "gamma", "vllm_bench"])
+@pytest.mark.parametrize("command", ["explain", "run"])
+def test_arrivals_end_within_the_longest_run(kind: str, command: str, tmp_path: Path) -> None:
+    def with_rate(rate_per_s: str) -> str:
+        more = ", burstiness: 0.5" if kind == "gamma" else ""
+        rate = f"workload.arrivals={{kind: {kind}, rate_per_s: {rate_per_s}{more}}}"
+        outcome = invoke(command, write_scenario(tmp_path), "--set", rate)
+        assert outcome.exit_code == 2
+        return outcome.err
+
+    err = with_rate("1e-6")
+    assert err.startswith("simserve: error: workload: all requests must arrive within 90 days, got one at ")
+    assert err.endswith(" s; take fewer requests, or raise their rate\n")
+    assert "simserve.workload" not in with_rate("1e-12"), "nothing internal is named"
+    assert ".rate_per_s: must be at least 1e-12, got 5e-324" in with_rate("5e-324")
+
+
+@pytest.mark.parametrize(("last_s", "exit_code"), [(90 * 86_400, 0), (90 * 86_400 + 1, 2)])
+def test_a_replayed_trace_may_be_as_long_as_a_run(last_s: int, exit_code: int, tmp_path: Path) -> None:
+    trace = tmp_path / "long.csv"
+    trace.write_text(f"arrival_s,prompt_tokens,output_tokens\n0,64,8\n{last_s},64,8\n")
+    scenario = write_scenario(tmp_path, workload={"trace": {"path": str(trace)}})
+    outcome = invoke("run", scenario, "--out", tmp_path / "out", "--no-report")
+    assert outcome.exit_code == exit_code, outcome.err
+    assert ("workload: all requests must arrive within 90 days" in outcome.err) == (exit_code == 2)

@@ -12,10 +12,10 @@ from simserve.workload.streams import Stream
 STRICT = ConfigDict(extra="forbid")
 """For the pydantic dataclass of a process: its fields are its YAML, and unknown ones are errors."""
 
-MOST_RATE = 1e12
-"""Sums of rates over a run stay finite."""
+LEAST_RATE, MOST_RATE = 1e-12, 1e12
+"""Sums of rates over a run, and of their inverses, stay finite."""
 
-Rate = Annotated[float, Field(gt=0, le=MOST_RATE)]
+Rate = Annotated[float, Field(ge=LEAST_RATE, le=MOST_RATE)]
 """Events per second."""
 
 FEWEST = 64

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.errors import TraceError
-from simserve.workload.arrivals.base import MOST, STRICT, Arrivals, Rate, too_many, unit_rate
+from simserve.workload.arrivals.base import LEAST_RATE, MOST, STRICT, Arrivals, Rate, too_many, unit_rate
 from simserve.workload.streams import Stream
 
 
@@ -16,7 +16,7 @@ from simserve.workload.streams import Stream
 class VllmBench(Arrivals):
     """Arrivals of `--request-rate` and `--burstiness` without a ramp-up."""
 
-    rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=True)]
+    rate_per_s: Annotated[float, Field(ge=LEAST_RATE, allow_inf_nan=True)]
     """.inf sends all at once."""
     burstiness: Rate = 1.0
     """Shape of the gaps, 1 / CV^2."""
