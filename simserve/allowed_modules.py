@@ -27,7 +27,7 @@ class AllowedModules:
     named: tuple[str, ...] = ()
     """Modules that the user names."""
     trusted_folders: tuple[Path, ...] = ()
-    """Folders whose modules are all trusted."""
+    """Folders of which all modules are trusted."""
     folders: tuple[Path, ...] = ()
     """Folders where a trusted module may lie, beside the places where Python looks."""
 

@@ -32,10 +32,11 @@ def main() -> int:
 
 
 def _open_standard_streams() -> None:
-    """Open the null device in place of a closed standard stream, whose number the next file would get."""
+    """Open the null device in place of a closed standard stream: the next file would get its number."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)  # by workers, also where it was the lowest free number
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,11 @@ class Mine(RoundRobin):
 
 
 @pytest.fixture
-def proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is there once the module of the scenario's folder was imported."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return tmp_path / "was_imported"
+def proof(tmp_path: Path) -> Iterator[Path]:
+    """A file that is there once the module of the scenario's folder was imported; no folder becomes a path."""
+    before = [*sys.path], [*sys.meta_path]
+    yield tmp_path / "was_imported"
+    assert (sys.path, sys.meta_path) == before
 
 
 def with_module(proof: Path, module: str, line: str = "", folder: str = "scenarios") -> Path:
@@ -51,6 +53,26 @@ def test_a_run_imports_modules_of_the_scenarios_own_folder(proof: Path) -> None:
     scenario = with_module(proof, "of_the_folder")
     assert invoke("run", scenario, "--out", proof.parent / "out", "--no-report").exit_code == 0
     assert proof.exists()
+
+
+def test_a_module_imports_its_neighbors_and_no_namesake_of_an_installed_one(proof: Path) -> None:
+    scenario = with_module(proof, "of_neighbors", "import a_neighbor, a_package.inner, yaml")
+    (scenario.parent / "a_neighbor.py").touch()
+    (scenario.parent / "yaml.py").write_text("raise SystemExit")
+    (scenario.parent / "a_package").mkdir()
+    (scenario.parent / "a_package" / "inner.py").touch()
+    assert invoke("run", scenario, "--out", proof.parent / "out", "--no-report").exit_code == 0
+    assert proof.exists()
+
+
+def test_what_a_module_imports_while_it_runs_must_be_there(proof: Path) -> None:
+    scenario = with_module(proof, "of_late")
+    (scenario.parent / "a_late_neighbor.py").touch()
+    module = scenario.parent / "of_late.py"
+    module.write_text(f"{module.read_text()}\n    def pick(self, request, views):\n        import a_late_neighbor\n")
+    outcome = invoke("run", scenario, "--out", proof.parent / "out")
+    assert outcome.exit_code == 2
+    assert "No module named 'a_late_neighbor'" in outcome.err
 
 
 @pytest.mark.thorough

@@ -1,6 +1,7 @@
 """Exit codes and messages: whatever a command does, the program ends as docs/cli.md says."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from simserve.cli import terminal
 from simserve.errors import InvariantError, Problem, ScenarioError
 from tests.cli.invoke import invoke
+from tests.cli.scenarios import write_scenario
 
 
 @pytest.fixture
@@ -128,6 +130,29 @@ COMMANDS = (
     *("calibrate", "capacity", "catalog", "check", "compare", "explain", "export", "init", "plan"),
     *("report", "run", "schema", "sweep", "trace", "validate"),
 )
+
+
+CLOSED = ("2>&-", ">&-", ">&- 2>&-", "<&- >&- 2>&-")
+"""Standard streams that a shell closes."""
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        ("explain tiny.yaml --set gpu=none", 2),
+        ("run tiny.yaml --replications 3 --jobs 2 --no-report --out out", 0),
+    ],
+)
+def test_a_closed_stream_is_one_that_nobody_reads(arguments: str, exit_code: int, closed: str, tmp_path: Path) -> None:
+    write_scenario(tmp_path)
+    line = f"{shlex.quote(str(Path(sys.executable).parent / 'simserve'))} {arguments} {closed}"
+    environment = os.environ | {"LOKY_MAX_CPU_COUNT": "2"}
+    command = ["sh", "-c", line]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "error: " not in done.stdout
 
 
 def test_help_lists_every_command() -> None:
