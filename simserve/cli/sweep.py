@@ -14,8 +14,8 @@ from simserve.metrics.goal import GOAL_FRAC
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.study.processes import Runner
-    from simserve.study.sweep.journal import Journal
     from simserve.study.sweep.sweep import SweepQuestion
+    from simserve.tables.journal import Journal
 
 
 def sweep(
@@ -81,27 +81,29 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
     """Run what is missing, write the answer and return it."""
     from simserve.cli import terminal
     from simserve.report.sweep.page import render
+    from simserve.study.study_folder import TableRows, write_study
     from simserve.study.sweep.facts import sweep_facts
-    from simserve.study.sweep.folder import check_sweep_folder, clean_sweep_folder, withdraw, write_sweep
-    from simserve.study.sweep.journal import open_journal
-    from simserve.study.sweep.sweep import check_any, n_foreign, n_left, run_sweep
+    from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
+    from simserve.study.sweep.table import sweep_table
+    from simserve.tables.files import json_text
+    from simserve.tables.folder import check_folder
+    from simserve.tables.journal import open_journal
+    from simserve.tables.kinds import SWEEP
 
-    check_sweep_folder(directory)
-    with _runner(dask) as run, open_journal(directory) as journal:
-        clean_sweep_folder(directory)
+    check_folder(directory, SWEEP)
+    with _runner(dask) as run, open_journal(directory, SWEEP) as journal:
         if n_others := n_foreign(question, journal):
             terminal.message(
                 f"{directory} also holds {n_others} finished runs of other points, another scenario or another version "
                 "of simserve; they are kept, but are not in this answer"
             )
-        if n_left(question, journal):
-            withdraw(directory)
         with _resume_hint(question, journal, directory), terminal.progress_bar() as bar:
             swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
         check_any(swept)
         with _resume_hint(question, journal, directory):
             match = sweep_facts(swept)
-            write_sweep(directory, swept, match, render(match))
+            texts = {"report.html": render(match), "sweep.json": json_text(match)}
+            write_study(directory, SWEEP, texts, TableRows("sweep.parquet", *sweep_table(swept)))
             return match
 
 
@@ -124,14 +126,17 @@ def _resume_hint(question: "SweepQuestion", journal: "Journal", directory: Path)
     """Print what is kept if the block fails."""
     from simserve.cli import terminal
     from simserve.study.sweep.sweep import n_left, n_runs
+    from simserve.tables.journal import is_older_answer
+    from simserve.tables.kinds import SWEEP
 
     try:
         yield
     except BaseException:
-        n_kept = n_runs(question) - n_left(question, journal)
-        terminal.message(
-            f"{n_kept} of {n_runs(question)} runs are kept in {directory}; rerun the same command to resume"
-        )
+        if n_kept := n_runs(question) - n_left(question, journal):
+            older = ", beside the answer of an earlier sweep" if is_older_answer(directory, SWEEP) else ""
+            terminal.message(
+                f"{n_kept} of {n_runs(question)} runs are kept in {directory}{older}; rerun the same command to resume"
+            )
         raise
 
 

@@ -1,5 +1,6 @@
 """ResultFolder: the output folder of any command, read back to be shown elsewhere."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from simserve.metrics.summary_schema import Summary
 from simserve.tables.columns import Columns
 from simserve.tables.files import read_json
 from simserve.tables.folder import kind_of
+from simserve.tables.journal import is_older_answer
 from simserve.tables.kinds import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind
 from simserve.tables.schema import TABLES
 
@@ -60,6 +62,9 @@ def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
 def _read(directory: Path) -> ResultFolder:
     kind = kind_of(directory)
     answer = read_answer(directory, kind)
+    if is_older_answer(directory, kind):
+        text = "simserve: %s: holds the answer of an earlier %s; rerun the interrupted one to replace it"
+        logging.getLogger("simserve").warning(text, directory, kind.name)
     return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
 
 

@@ -15,7 +15,7 @@ from simserve.metrics.reduce_run import reduce_run
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json
-from simserve.tables.folder import check_folder, result_folder
+from simserve.tables.folder import check_folder, check_run, result_folder
 from simserve.tables.kinds import RUN
 from simserve.tables.run_tables import RunTables
 from simserve.tables.schema import MORE_TABLES, TABLES
@@ -137,8 +137,7 @@ def load_results(directory: str | Path) -> Results:
     from simserve.tables.parquet import read_table
 
     folder = Path(directory)
-    if not folder.is_dir():
-        raise OutputError(f"{folder}: no such folder; name what `simserve run` wrote")
+    check_run(folder)
     summary = read_answer(folder, RUN)
     tables = {
         name: read_table(folder / f"{name}.parquet", fields)

@@ -3,13 +3,14 @@
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from simserve.errors import OutputError
 from simserve.interruptions import uninterrupted
+from simserve.tables.journal import keep_journal
 from simserve.tables.kinds import KINDS, RUN, Kind
-from simserve.tables.swap import partial_folder, recover, swap
+from simserve.tables.swap import new_folders, partial_folder, recover, swap
 
 
 @contextmanager
@@ -20,22 +21,14 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
     """
     check_folder(directory, kind)
     place = Path(os.path.realpath(directory))  # Path.resolve raises for cyclic links
-    made: list[Path] = []
-    try:
-        with _plain_error(directory, kind):
-            _make_parents(place, made)
-            with partial_folder(place) as partial:
-                if partial is None:
-                    rule = "another command is writing there now"
-                    raise OutputError(f"{directory}: {rule}; wait for it, or choose another {kind.option}")
-                yield partial
-                with uninterrupted():
-                    swap(partial, place)
-                    made.clear()
-    finally:
-        for parent in reversed(made):
-            with suppress(OSError):
-                parent.rmdir()
+    with _plain_error(directory, kind), new_folders(place.parent), partial_folder(place) as partial:
+        if partial is None:
+            rule = "another command is writing there now"
+            raise OutputError(f"{directory}: {rule}; wait for it, or choose another {kind.option}")
+        yield partial
+        with uninterrupted():
+            keep_journal(place, partial, kind)
+            swap(partial, place)
 
 
 def check_folder(directory: Path, kind: Kind = RUN) -> None:
@@ -55,7 +48,7 @@ def check_folder(directory: Path, kind: Kind = RUN) -> None:
             f"{directory}: must be empty or hold only an earlier result, got {strangers[0]}{others}; "
             f"choose another {kind.option}"
         )
-    if names and not names >= kind.required_files:
+    if names and kind.journal not in names and not names >= kind.required_files:
         raise OutputError(
             f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
             f"without {' and '.join(sorted(kind.required_files - names))}; choose another {kind.option}"
@@ -81,6 +74,17 @@ def kind_of(directory: Path) -> Kind:
     )
 
 
+def check_run(directory: Path) -> None:
+    """Raise OutputError for no folder, and for the folder of a study, which is no run and has its own page."""
+    if not directory.is_dir():
+        raise OutputError(f"{directory}: no such folder; name what `simserve run` wrote")
+    names = {entry.name for entry in directory.iterdir()}
+    for kind in KINDS:
+        if kind is not RUN and (names >= kind.required_files or kind.journal in names):
+            got = f"got that of `simserve {kind.name}`, which writes its own report.html"
+            raise OutputError(f"{directory}: must be the folder of a run, {got}; name what `simserve run` wrote")
+
+
 def _check_writable(parent: Path) -> None:
     """Raise OSError unless a folder can be made inside."""
     reason = errno.ENOTDIR if not parent.is_dir() else errno.EACCES
@@ -99,11 +103,3 @@ def _plain_error(directory: Path, kind: Kind) -> Iterator[None]:
             f"{directory}: must be writable, got {text}; free space there or choose another {kind.option} "
             "(nothing was written; an earlier result is unchanged)"
         ) from error
-
-
-def _make_parents(place: Path, made: list[Path]) -> None:
-    """Make the parent folders; append the new ones to `made`."""
-    missing = [parent for parent in place.parents if not parent.exists()]
-    for parent in reversed(missing):
-        made.append(parent)
-        parent.mkdir()

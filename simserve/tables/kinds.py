@@ -17,6 +17,8 @@ class Kind:
     """Files that it always holds; a folder without them is not a result."""
     option: str = "--out"
     """Option that names the folder."""
+    journal: str | None = None
+    """Name of the file of finished runs, which the folder of an unfinished study holds alone."""
 
 
 RUN = Kind(
@@ -47,9 +49,8 @@ SWEEP = Kind(
     "sweep",
     frozenset({"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}),
     frozenset({"sweep.json", "sweep.parquet"}),
+    journal="sweep.jsonl",
 )
-UNFINISHED_SWEEP = Kind("sweep", SWEEP.files, frozenset({"sweep.jsonl"}))
-"""An unfinished sweep that can be continued; a finished one holds this file, too."""
 
 KINDS = (RUN, CAPACITY, COMPARISON, PLAN, SWEEP)
 

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 AT_FDCWD = -100
@@ -63,19 +63,20 @@ def partial_folder(place: Path) -> Iterator[Path | None]:
     while True:
         with suppress(FileExistsError):
             partial.mkdir()
-        try:
-            with locked(partial) as lock:
-                if _is_same(lock, partial):  # and not one that its writer has just moved or removed
-                    try:
-                        _empty(partial)
-                        yield partial
-                    finally:
-                        if _is_same(lock, partial):
-                            shutil.rmtree(partial, ignore_errors=True)
-                    return
-        except BlockingIOError:
-            yield None
-            return
+        with ExitStack() as stack:
+            try:
+                held = stack.enter_context(locked(partial))
+            except BlockingIOError:
+                yield None
+                return
+            if is_same(held, partial):  # and not one that its writer has just moved or removed
+                try:
+                    _empty(partial)
+                    yield partial
+                finally:
+                    if is_same(held, partial):
+                        shutil.rmtree(partial, ignore_errors=True)
+                return
 
 
 @contextmanager
@@ -83,14 +84,41 @@ def locked(path: Path) -> Iterator[int]:
     """Open and lock a folder or file. Raises BlockingIOError where another process holds the lock."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:  # a file system without locks: no other writer is seen
-            if error.errno not in (errno.ENOLCK, errno.EBADF, *CANNOT):
-                raise
+        lock(descriptor)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def lock(descriptor: int) -> None:
+    """Lock an open folder or file until it is closed. Raises BlockingIOError where another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # a file system without locks: no other writer is seen
+        if error.errno not in (errno.ENOLCK, errno.EBADF, *CANNOT):
+            raise
+
+
+def is_same(descriptor: int, path: Path) -> bool:
+    """Return whether an open folder or file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def new_folders(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it for the block, and remove those of them that are then empty. Raises OSError."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        for place in reversed(missing):
+            place.mkdir()
+        yield
+    finally:
+        for place in missing:
+            with suppress(OSError):
+                place.rmdir()
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -111,14 +139,6 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _earlier(place: Path) -> Path:
     return place.with_name(f".{place.name}.earlier")
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    """Return whether an open folder still has this name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _empty(folder: Path) -> None:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from simserve.tables.kinds import KINDS, RUN, SWEEP
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 
@@ -33,3 +36,15 @@ def test_a_folder_without_results_is_2_and_untouched(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_2(tmp_path: Path) -> None:
     assert invoke("report", tmp_path / "nowhere").exit_code == 2
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("names", [kind.required_files for kind in KINDS if kind is not RUN] + [{SWEEP.journal}])
+def test_the_folder_of_a_study_is_refused_by_its_command_and_untouched(tmp_path: Path, names: set[str]) -> None:
+    name = next(kind.name for kind in KINDS if kind.files >= names and kind is not RUN)
+    for file in names:
+        (tmp_path / file).write_text("{}")
+    outcome = invoke("report", tmp_path)
+    rule = f"must be the folder of a run, got that of `simserve {name}`, which writes its own report.html"
+    assert outcome.err == f"simserve: error: {tmp_path}: {rule}; name what `simserve run` wrote\n"
+    assert outcome.exit_code == 2
+    assert {file.name for file in tmp_path.iterdir()} == set(names)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from simserve.errors import OutputError
-from simserve.study.sweep.journal import open_journal
+from simserve.tables.journal import is_older_answer, open_journal
+from simserve.tables.kinds import SWEEP
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 
@@ -93,7 +94,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_another_sweep_writes_into_is_refused(tmp_path: Path) -> None:
     half = tmp_path / "out" / ".sweep.parquet.123.partial"
     requested = ("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
-    with open_journal(tmp_path / "out"):
+    with open_journal(tmp_path / "out", SWEEP):
         half.touch()
         outcome = invoke(*requested)
     assert outcome.exit_code == 2
@@ -113,20 +114,62 @@ def test_runs_of_another_scenario_are_kept_and_said(tmp_path: Path) -> None:
     assert len(json.loads(outcome.out)["points"]) == 2
 
 
-def test_a_disk_that_is_full_says_so_and_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OutputError("report.html: must be writable, got No space left on device; free space or permit it")
+def answer_of(out: Path) -> dict[str, bytes]:
+    """The files of an answer, without its journal."""
+    return {file.name: file.read_bytes() for file in out.iterdir() if file.name != "sweep.jsonl"}
 
-    requested = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
-    monkeypatch.setattr("simserve.study.sweep.folder.replace_text", refuse)
-    outcome = invoke("sweep", *requested)
+
+def test_a_disk_that_is_full_says_so_and_what_is_kept_and_keeps_the_earlier_answer_until_the_new_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "out"
+    requested = (write_scenario(tmp_path, slo={}), "--out", out, "--vary")
+    kept = f"2 of 2 runs are kept in {out}{{}}; rerun the same command to resume"
+    full = f"error: {out}: must be writable, got No space left on device; free space there or choose another --out "
+    full += "(nothing was written; an earlier result is unchanged)"
+    with monkeypatch.context() as disk:
+        disk.setattr("simserve.tables.parquet.write_table", refuse)
+        outcome = invoke("sweep", *requested, f"{REPLICAS}=1,2")
     assert outcome.exit_code == 2
-    assert outcome.err.splitlines() == [
-        f"simserve: 2 of 2 runs are kept in {tmp_path / 'out'}; rerun the same command to resume",
-        "simserve: error: report.html: must be writable, got No space left on device; free space or permit it",
-    ]
-    monkeypatch.undo()
-    assert invoke("sweep", *requested).exit_code == 0
+    assert outcome.err.splitlines() == [f"simserve: {kept.format('')}", f"simserve: {full}"]
+    assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
+    assert invoke("sweep", *requested, f"{REPLICAS}=1,2").exit_code == 0
+    before = answer_of(out)
+    with monkeypatch.context() as disk:
+        disk.setattr("simserve.tables.parquet.write_table", refuse)
+        outcome = invoke("sweep", *requested, f"{REPLICAS}=3,4")
+    assert outcome.err.splitlines()[1] == f"simserve: {kept.format(', beside the answer of an earlier sweep')}"
+    assert answer_of(out) == before
+    old = [f"simserve: {out}: holds the answer of an earlier sweep; rerun the interrupted one to replace it"]
+    assert invoke("export", out, "--csv", tmp_path / "sheets").exit_code == 0
+    assert [record.getMessage() for record in caplog.records] == old
+    assert invoke("sweep", *requested, f"{REPLICAS}=3,4").exit_code == 0
+    assert [point["values"][REPLICAS] for point in json.loads((out / "sweep.json").read_text())["points"]] == [3, 4]
+    assert invoke("export", out, "--csv", tmp_path / "sheets").exit_code == 0
+    assert [record.getMessage() for record in caplog.records] == old
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on the size of files")
+@pytest.mark.parametrize("before", ["nothing", "an answer"])
+def test_a_disk_that_is_full_from_the_start_leaves_no_empty_journal(tmp_path: Path, before: str) -> None:
+    scenario, out = write_scenario(tmp_path, slo={}), tmp_path / "a" / "out"
+    if before == "an answer":
+        assert invoke("sweep", scenario, "--vary", "kv_dtype=fp8,bf16", "--out", out).exit_code == 0
+    files = {file.name: file.read_bytes() for file in out.iterdir()} if out.exists() else {}
+    done = subprocess.run(
+        [sys.executable, "-m", "simserve", "sweep", scenario, "--vary", f"{REPLICAS}=1,2", "--jobs", "1", "--out", out],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"simserve: error: {out / 'sweep.jsonl'}: must be writable, got ")
+    assert ({file.name: file.read_bytes() for file in out.iterdir()} if out.exists() else {}) == files
+    assert out.parent.exists() == bool(files)
 
 
 def test_where_every_run_fails_the_reason_is_the_answer(tmp_path: Path) -> None:
@@ -181,13 +224,10 @@ class Stoppable:
         )
 
     def finished(self) -> list[str]:
-        """The whole lines of the journal."""
+        """The whole lines of finished runs in the journal."""
         file = self.out / "sweep.jsonl"
-        return (
-            [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            if file.exists()
-            else []
-        )
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [line for line in lines if line.startswith('{"key"') and line.endswith("\n")]
 
     def began(self) -> Counter[int]:
         """How often each prompt length was run."""
@@ -201,26 +241,35 @@ class Stoppable:
             time.sleep(0.01)
 
 
-def test_after_a_kill_in_the_middle_nothing_finished_is_lost_or_run_twice(tmp_path: Path) -> None:
+def test_a_kill_in_the_middle_leaves_the_earlier_answer_and_no_finished_run_is_lost_or_run_twice(
+    tmp_path: Path,
+) -> None:
     sweep = Stoppable(tmp_path)
+    (tmp_path / "earlier").mkdir()
+    earlier = write_scenario(tmp_path / "earlier", slo={})
+    assert invoke("sweep", earlier, "--vary", f"{REPLICAS}=1,2", "--out", sweep.out).exit_code == 0
+    before, n_earlier = answer_of(sweep.out), len(sweep.finished())
     with sweep.start() as process:
-        sweep.wait_for(3)
+        sweep.wait_for(n_earlier + 3)
         process.send_signal(signal.SIGKILL)
     kept = sweep.finished()
-    assert 3 <= len(kept) < N_POINTS
-    assert {file.name for file in sweep.out.iterdir()} == {"sweep.jsonl"}
+    n_kept = len(kept) - n_earlier
+    assert 3 <= n_kept < N_POINTS
+    assert answer_of(sweep.out) == before
+    assert is_older_answer(sweep.out, SWEEP)
     time.sleep(1)  # its workers end the runs that they are at
     assert sweep.finished() == kept
-    before = sweep.began()
+    began = sweep.began()
     with sweep.start() as process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert f"{N_POINTS} points of tiny, 1 seed each." in out
     lines = sweep.finished()
     assert lines[: len(kept)] == kept
-    assert len({json.loads(line)["key"] for line in lines}) == len(lines) == N_POINTS
-    again = sweep.began() - before
-    assert sorted(again.values()) == [1] * (N_POINTS - len(kept))
+    assert len({json.loads(line)["key"] for line in lines}) == len(lines) == n_earlier + N_POINTS
+    again = sweep.began() - began
+    assert sorted(again.values()) == [1] * (N_POINTS - n_kept)
+    assert not is_older_answer(sweep.out, SWEEP)
     table = pq.read_table(sweep.out / "sweep.parquet").to_pylist()
     assert [row["workload.lengths.prompt_tokens"] for row in table] == list(range(1, N_POINTS + 1))
 

@@ -19,7 +19,6 @@ from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.run_seeds import replicate
 from simserve.study.validate.logs.bench import is_result
 from simserve.tables.files import read_json
-from simserve.tables.kinds import KINDS, RUN
 
 REPLICATIONS = 10
 """Pairs of runs: enough for an interval half as wide again as that of many."""
@@ -40,7 +39,6 @@ class ComparedSide:
 def read_side(path: Path) -> ComparedSide:
     """Read a scenario file, a folder of results, or the JSON of a benchmark. Raises SimserveError."""
     if path.is_dir():
-        _check_run(path)
         return ComparedSide(path.name, load_results(path))
     if path.suffix != ".json":
         scenario = load_scenario(path)
@@ -50,15 +48,6 @@ def read_side(path: Path) -> ComparedSide:
         rule = "must be a scenario, a folder of results, or the JSON of `vllm bench serve --save-result`"
         raise SimserveError(f"{path}: {rule}, got JSON with other keys; name one of these")
     return ComparedSide(path.name, result)
-
-
-def _check_run(folder: Path) -> None:
-    """Raises SimserveError where the folder holds the answer of another command."""
-    names = {entry.name for entry in folder.iterdir()}
-    for kind in KINDS:
-        if kind is not RUN and names >= kind.required_files:
-            rule = "must be the folder of a run"
-            raise SimserveError(f"{folder}: {rule}, got that of `simserve {kind.name}`; name what `simserve run` wrote")
 
 
 def compare(

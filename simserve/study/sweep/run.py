@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from simserve import __version__
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
@@ -31,6 +32,11 @@ ALL_MEASURES = (*MEASURES, *MORE)
 FLEET = ("n_gpus", "usd_per_hour", "kw")
 
 Row = dict[str, Any]
+
+
+def key_of(scenario: Scenario, seed: int) -> str:
+    """Return the key of a run: everything that can change its row."""
+    return f"{scenario.model_copy(update={'seed': seed}).digest}/{seed}/{__version__}"
 
 
 def task_of(scenario: Scenario, seed: int) -> Task:

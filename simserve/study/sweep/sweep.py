@@ -16,10 +16,10 @@ from simserve.study.deterministic_load import check_not_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.slo_answer import MOST_SEEDS
 from simserve.study.sweep.added_seeds import EDGE_SEEDS, added_seeds
-from simserve.study.sweep.journal import Journal, key_of
 from simserve.study.sweep.point_runs import PointRuns
 from simserve.study.sweep.points import SweepPoint
-from simserve.study.sweep.run import Row, failed_row, run_row, task_of
+from simserve.study.sweep.run import Row, failed_row, key_of, run_row, task_of
+from simserve.tables.journal import Journal
 
 MOST_REASONS = 5
 

@@ -18,17 +18,20 @@ from simserve.errors import (
     TraceError,
     UnreadableTrace,
 )
+from simserve.scenario import load_scenario
 from simserve.scenario.loader import Template
 from simserve.simulation import simulate
 from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
+from simserve.study.study_folder import TableRows, write_study
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts
-from simserve.study.sweep.folder import check_sweep_folder, clean_sweep_folder, withdraw, write_sweep
-from simserve.study.sweep.journal import open_journal
 from simserve.study.sweep.points import grid, parse_axis, resolved
-from simserve.study.sweep.run import run_row, task_of
+from simserve.study.sweep.run import key_of, run_row, task_of
 from simserve.study.sweep.sweep import Sweep, SweepQuestion, check_any, n_foreign, n_left, n_runs, run_sweep
+from simserve.study.sweep.table import sweep_table
+from simserve.tables.journal import open_journal
+from simserve.tables.kinds import SWEEP
 from tests.cli.scenarios import write_scenario
 
 REPLICAS = "cluster.pools.0.replicas"
@@ -61,8 +64,14 @@ class Here:
 
 
 def swept(folder: Path, requested: SweepQuestion, runner: Here) -> Sweep:
-    with open_journal(folder / "out") as journal:
+    with open_journal(folder / "out", SWEEP) as journal:
         return run_sweep(requested, journal, runner)
+
+
+def write(folder: Path, result: Sweep) -> None:
+    """Write an answer with the table of a sweep."""
+    texts = {"sweep.json": "{}", "report.html": "<html>"}
+    write_study(folder, SWEEP, texts, TableRows("sweep.parquet", *sweep_table(result)))
 
 
 def test_all_points_have_the_scenarios_seed_and_those_after_it(tmp_path: Path) -> None:
@@ -106,7 +115,7 @@ def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> No
     first, second = Here(stop_after=9), Here()
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path, requested, first)
-    with open_journal(tmp_path / "out") as journal:
+    with open_journal(tmp_path / "out", SWEEP) as journal:
         assert (n_left(requested, journal), n_foreign(requested, journal)) == (0, 0)
         progress: list[tuple[int, int]] = []
         result = run_sweep(requested, journal, second, lambda n, of: progress.append((n, of)))
@@ -129,7 +138,7 @@ def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> No
 def test_runs_of_another_scenario_are_counted_and_left_alone(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     other = question(tmp_path, f"{REPLICAS}=1,2", kv_dtype="fp8")
-    with open_journal(tmp_path / "out") as journal:
+    with open_journal(tmp_path / "out", SWEEP) as journal:
         assert (n_runs(other), n_left(other, journal), n_foreign(other, journal)) == (2, 2, 2)
         run_sweep(other, journal, Here())
         assert (n_left(other, journal), n_foreign(other, journal)) == (0, 2)
@@ -145,7 +154,7 @@ def test_points_that_come_to_the_same_are_run_once(tmp_path: Path) -> None:
 def test_progress_begins_with_what_is_kept(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     progress: list[tuple[int, int]] = []
-    with open_journal(tmp_path / "out") as journal:
+    with open_journal(tmp_path / "out", SWEEP) as journal:
         run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here(), lambda n, of: progress.append((n, of)))
     assert progress == [(2, 4), (3, 4), (4, 4)]
 
@@ -211,7 +220,7 @@ def test_the_table_has_a_row_a_point_and_seed_with_keys_as_columns_and_nulls_whe
 ) -> None:
     requested = question(tmp_path, f"{TENSOR}=1,3", "cluster.router=random,{kind: round_robin}", n_seeds=2)
     result = swept(tmp_path, requested, Here())
-    write_sweep(tmp_path / "out", result, sweep_facts(result), "<html>")
+    write(tmp_path / "out", result)
     table = pq.read_table(tmp_path / "out" / "sweep.parquet")
     rows = table.to_pylist()
     assert [(row["point"], row[TENSOR], row["seed"]) for row in rows] == [
@@ -237,31 +246,11 @@ def test_nothing_looks_complete_until_it_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
-    write_sweep(out, result, sweep_facts(result), "<html>")
+    write(out, result)
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}
-    withdraw(out)
-    assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
 
 
-def test_what_a_killed_sweep_was_writing_is_taken_away_and_a_strangers_file_is_not(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "sweep.jsonl").touch()
-    (out / ".sweep.parquet.123.partial").touch()
-    check_sweep_folder(out)
-    assert (out / ".sweep.parquet.123.partial").exists()  # another sweep may be writing it
-    clean_sweep_folder(out)
-    assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
-    (out / "mine.txt").touch()
-    with pytest.raises(SimserveError, match=r"got mine\.txt"):
-        check_sweep_folder(out)
-    (out / "sweep.jsonl").unlink()
-    with pytest.raises(SimserveError, match=r"got mine\.txt"):
-        check_sweep_folder(out)
-    assert (out / "mine.txt").exists()
-
-
-def test_a_disk_that_is_full_at_the_end_leaves_no_mark_and_keeps_the_runs(
+def test_a_disk_that_is_full_at_the_end_leaves_no_answer_and_keeps_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
@@ -270,10 +259,21 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_mark_and_keeps_the_runs(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("simserve.tables.parquet.write_table", refuse)
-    with pytest.raises(SimserveError, match="No space left on device; free space or permit it"):
-        write_sweep(tmp_path / "out", result, sweep_facts(result), "<html>")
-    assert not (tmp_path / "out" / "sweep.parquet").exists()
+    with pytest.raises(SimserveError, match="No space left on device; free space there"):
+        write(tmp_path / "out", result)
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"sweep.jsonl"}
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_is_known_by_scenario_seed_and_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    other = load_scenario(write_scenario(tmp_path), overrides=["cluster.pools.0.replicas=2"])
+    keys = {key_of(scenario, 0), key_of(scenario, 1), key_of(other, 0)}
+    monkeypatch.setattr(sweep_run, "__version__", "9.9.9")
+    keys.add(key_of(scenario, 0))
+    assert len(keys) == 4
+    renamed = load_scenario(write_scenario(tmp_path), overrides=["name=other"])
+    assert key_of(renamed, 0) in keys
 
 
 def test_rows_survive_the_way_through_the_journal_to_the_bit(tmp_path: Path) -> None:

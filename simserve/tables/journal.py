@@ -1,0 +1,116 @@
+"""Journal: finished runs of a study as lines of a file in its folder, each synced to disk at once.
+
+A torn line of an interrupted study is dropped and its run repeated, so no finished run is lost or repeated. An earlier
+answer stays beside its journal until the next one takes its place; a line of the journal says which runs it lacks.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from simserve.errors import OutputError
+from simserve.input_files import open_file, parse_json
+from simserve.interruptions import uninterrupted
+from simserve.tables.files import plain
+from simserve.tables.kinds import Kind
+from simserve.tables.swap import is_same, lock, new_folders
+
+OLDER = b'{"answer":"older than the runs below"}\n'
+"""Line of a journal: the answer in its folder was made before the runs that follow."""
+
+
+class Journal:
+    """Finished runs of a study, on disk."""
+
+    def __init__(self, file: BinaryIO, path: Path, kind: Kind) -> None:
+        self._file, self._path, self._kind = file, path, kind
+        self.rows: dict[str, dict[str, Any]] = {}
+        """Rows by the key of the run."""
+        is_answered = all((path.parent / name).exists() for name in kind.required_files)
+        self._older = OLDER if OLDER not in self._read() and is_answered else b""
+
+    def add(self, key: str, row: dict[str, Any]) -> None:
+        """Write a run, also during Ctrl-C; raise OutputError and keep earlier runs."""
+        with uninterrupted():
+            self._add(key, row)
+
+    def _add(self, key: str, row: dict[str, Any]) -> None:
+        line = json.dumps({"key": key, "row": plain(row)}, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            self._write(self._older + line.encode() + b"\n")
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(end)
+            raise _cannot(self._path, self._kind, error) from error
+        self._older = b""
+        self.rows[key] = row
+
+    def _write(self, line: bytes) -> None:
+        """Write the whole line; a nearly full disk accepts part of it before it fails."""
+        while line:
+            line = line[self._file.write(line) :]
+
+    def _read(self) -> bytes:
+        """Read and return whole lines, and cut off a torn one."""
+        self._file.seek(0)
+        whole, newline, _ = self._file.read().rpartition(b"\n")  # read at once: unbuffered, a line is a call a byte
+        for line in whole.split(b"\n"):
+            self._take(line)
+        self._file.truncate(len(whole) + len(newline))
+        return whole + newline
+
+    def _take(self, line: bytes) -> None:
+        try:
+            entry = parse_json(line)
+            self.rows[entry["key"]] = dict(entry["row"])
+        except (ValueError, TypeError, KeyError):
+            return  # foreign or damaged line: that run is repeated
+
+
+@contextmanager
+def open_journal(directory: Path, kind: Kind) -> Iterator[Journal]:
+    """Open and lock the journal of a folder; raise OutputError. Folder and journal are made, and removed if empty."""
+    path = directory / str(kind.journal)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(new_folders(directory))
+            # Unbuffered: a failed write must not be repeated when the file is closed.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            file = stack.enter_context(os.fdopen(descriptor, "r+b", buffering=0))
+            lock(descriptor)
+            if not is_same(descriptor, path):  # its writer has just swapped or removed it
+                raise BlockingIOError
+        except BlockingIOError:
+            rule = f"another {kind.name} is writing there now"
+            raise OutputError(f"{directory}: {rule}; wait for it, or choose another {kind.option}") from None
+        except OSError as error:
+            raise _cannot(path, kind, error) from error
+        try:
+            yield Journal(file, path, kind)
+        finally:
+            if is_same(descriptor, path) and not os.fstat(descriptor).st_size:
+                path.unlink()
+
+
+def keep_journal(earlier: Path, new: Path, kind: Kind) -> None:
+    """Copy the journal of a folder into the one that takes its place, without the line that calls the answer older."""
+    if kind.journal is not None and (earlier / kind.journal).exists():
+        (new / kind.journal).write_bytes((earlier / kind.journal).read_bytes().replace(OLDER, b""))
+
+
+def is_older_answer(directory: Path, kind: Kind) -> bool:
+    """Return whether the journal has runs that are newer than the answer beside it."""
+    if kind.journal is None or not (directory / kind.journal).exists():
+        return False
+    with open_file(directory / kind.journal) as file:
+        return OLDER in file  # by lines
+
+
+def _cannot(path: Path, kind: Kind, error: OSError) -> OutputError:
+    text = os.strerror(error.errno) if error.errno else str(error)
+    remedy = f"free space there, or choose another {kind.option}"
+    return OutputError(f"{path}: must be writable, got {text}; {remedy}")
