@@ -74,7 +74,8 @@ class Journal:
 @contextmanager
 def open_journal(directory: Path, kind: Kind) -> Iterator[Journal]:
     """Open and lock the journal of a folder; raise OutputError. Folder and journal are made, and removed if empty."""
-    path = directory / str(kind.journal)
+    assert kind.journal is not None, "its runs are kept"
+    path = directory / kind.journal
     with ExitStack() as stack:
         try:
             stack.enter_context(new_folders(directory))
