@@ -83,6 +83,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
     from simserve.report.sweep.page import render
     from simserve.study.study_folder import TableRows, write_study
     from simserve.study.sweep.facts import sweep_facts
+    from simserve.study.sweep.run import is_row
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
     from simserve.study.sweep.table import sweep_table
     from simserve.tables.files import json_text
@@ -91,7 +92,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
     from simserve.tables.kinds import SWEEP
 
     check_folder(directory, SWEEP)
-    with _runner(dask) as run, open_journal(directory, SWEEP) as journal:
+    with _runner(dask) as run, open_journal(directory, SWEEP, is_row) as journal:
         if n_others := n_foreign(question, journal):
             terminal.message(
                 f"{directory} also holds {n_others} finished runs of other points, another scenario or another version "

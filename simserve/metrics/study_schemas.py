@@ -1,11 +1,11 @@
-"""Study schemas: names and types of what is read back of capacity.json, comparison.json, plan.json and sweep.json.
+"""Study schemas: names and types of what is read back of capacity.json, comparison.json, plan.json, sweep.json(l).
 
 As in summary_schema.py, readers ignore the keys that they do not know.
 """
 
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from simserve.metrics.summary_schema import (
@@ -15,6 +15,7 @@ from simserve.metrics.summary_schema import (
     Measured,
     NearCapacityJson,
     Number,
+    Queue,
     Share,
     Signed,
     Size,
@@ -449,6 +450,64 @@ class PointOfSweepJson(TypedDict, total=False):
     load: NominalLoadJson | None
     shared_load: NominalLoadJson | None
     measures: Required[dict[str, EstimateJson] | None]
+
+
+class OutcomeJson(TypedDict):
+    """What a run of a sweep attained, or one class of its requests."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # its keys are those of Outcome
+    slo_class: str | None
+    attained_frac: Share
+    n_arrived: Size
+    n_effective: Positive
+    off_frac: Signed
+    is_far_below: bool
+    queue: Queue | None
+    by_slo: dict[str, Share]
+    interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
+
+
+class DrawnLoadJson(TypedDict):
+    """Drawn and nominal load of a run."""
+
+    kind: Literal["requests", "sessions"]
+    nominal_per_s: Positive
+    drawn_per_s: Amount
+    off_frac: Number
+
+
+class ServedLoadJson(TypedDict):
+    """Load of a run without a nominal one."""
+
+    kind: Literal["requests", "sessions"]
+    nominal_per_s: None
+    drawn_per_s: Measured
+    off_frac: None
+
+
+class FinishedRunJson(TypedDict):
+    """A finished run in sweep.jsonl, beside its measures."""
+
+    seed: int
+    status: Literal["finished"]
+    reason: None
+    is_final: Literal[True]
+    saturated: bool
+    n_gpus: Size
+    usd_per_hour: Amount
+    kw: Amount
+    wall_s: Amount
+    outcomes: list[OutcomeJson]
+    load: DrawnLoadJson | ServedLoadJson
+
+
+class FailedRunJson(TypedDict):
+    """A run in sweep.jsonl that fails whenever it is run."""
+
+    seed: int
+    status: Literal["failed"]
+    reason: str
+    is_final: Literal[True]
 
 
 class SweepJson(TypedDict, total=False):

@@ -6,7 +6,7 @@ answer stays beside its journal until the next one takes its place; a line of th
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,12 +21,15 @@ from simserve.tables.swap import is_same, lock, new_folders
 OLDER = b'{"answer":"older than the runs below"}\n'
 """Line of a journal: the answer in its folder was made before the runs that follow."""
 
+IsRow = Callable[[Mapping[str, Any]], bool]
+"""Whether a row that was read back has the names and types of a run of the study."""
+
 
 class Journal:
     """Finished runs of a study, on disk."""
 
-    def __init__(self, file: BinaryIO, path: Path, kind: Kind) -> None:
-        self._file, self._path, self._kind = file, path, kind
+    def __init__(self, file: BinaryIO, path: Path, kind: Kind, is_row: IsRow) -> None:
+        self._file, self._path, self._kind, self._is_row = file, path, kind, is_row
         self.rows: dict[str, dict[str, Any]] = {}
         """Rows by the key of the run."""
         is_answered = all((path.parent / name).exists() for name in kind.required_files)
@@ -66,13 +69,14 @@ class Journal:
     def _take(self, line: bytes) -> None:
         try:
             entry = parse_json(line)
-            self.rows[entry["key"]] = dict(entry["row"])
+            if self._is_row(row := dict(entry["row"])):
+                self.rows[entry["key"]] = row
         except (ValueError, TypeError, KeyError):
-            return  # foreign or damaged line: that run is repeated
+            return  # foreign or damaged line, as where it is no row: that run is repeated
 
 
 @contextmanager
-def open_journal(directory: Path, kind: Kind) -> Iterator[Journal]:
+def open_journal(directory: Path, kind: Kind, is_row: IsRow) -> Iterator[Journal]:
     """Open and lock the journal of a folder; raise OutputError. Folder and journal are made, and removed if empty."""
     assert kind.journal is not None, "its runs are kept"
     path = directory / kind.journal
@@ -91,7 +95,7 @@ def open_journal(directory: Path, kind: Kind) -> Iterator[Journal]:
         except OSError as error:
             raise _cannot(path, kind, error) from error
         try:
-            yield Journal(file, path, kind)
+            yield Journal(file, path, kind, is_row)
         finally:
             if is_same(descriptor, path) and not os.fstat(descriptor).st_size:
                 path.unlink()

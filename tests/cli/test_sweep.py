@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from simserve.study.sweep.run import is_row
 from simserve.tables.journal import is_older_answer, open_journal
 from simserve.tables.kinds import SWEEP
 from tests.cli.invoke import invoke
@@ -94,7 +95,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_another_sweep_writes_into_is_refused(tmp_path: Path) -> None:
     half = tmp_path / "out" / ".sweep.parquet.123.partial"
     requested = ("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
-    with open_journal(tmp_path / "out", SWEEP):
+    with open_journal(tmp_path / "out", SWEEP, is_row):
         half.touch()
         outcome = invoke(*requested)
     assert outcome.exit_code == 2
@@ -287,3 +288,17 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> 
         "simserve: interrupted",
     ]
     assert {file.name for file in sweep.out.iterdir()} == {"sweep.jsonl"}
+
+
+def test_a_line_of_the_journal_with_other_types_is_no_run_and_its_run_is_repeated(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    requested = ("sweep", write_scenario(tmp_path, slo={}), "--vary", f"{REPLICAS}=1,2", "--out", out)
+    assert invoke(*requested).exit_code == 0
+    good = (out / "sweep.jsonl").read_text()
+    for key, value in (("status", 1), ("goodput.per_s", "x"), ("outcomes", 3), ("n_gpus", [1]), ("load", None)):
+        lines = [json.loads(line) for line in good.splitlines()]
+        lines[0]["row"][key] = value
+        (out / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        outcome = invoke(*requested)
+        assert (outcome.exit_code, outcome.err) == (0, ""), key
+        assert len((out / "sweep.jsonl").read_text().splitlines()) == 3

@@ -39,7 +39,7 @@ COMMANDS = {
     "trace fit": Command("trace fit {trace} out.json", ("out.json",)),
     "init": Command("init out.yaml", ("out.yaml",), ""),
     "sweep": Command("sweep {scenario} --vary gpu=h100-sxm,h200-sxm --out out", ("out",)),
-    "capacity": Command("capacity {gate} --out out", ("out",)),
+    "capacity": Command("capacity {gate} --precision 0.3 --out out", ("out",)),
     "plan": Command("plan {scenario} --gpu h100-sxm --tensor 1 --out out", ("out",)),
     "check": Command("check {gate} --baseline {baseline} --summary out.md --junit out.xml", ("out.md", "out.xml")),
     "check --update": Command("check {gate} --baseline out.json --update --tolerance 0.15", ("out.json",)),

@@ -23,6 +23,7 @@ from simserve.study.processes import in_processes
 from simserve.study.run_seeds import Summary, replicate
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
+from simserve.study.sweep.run import is_row
 from simserve.study.sweep.sweep import SweepQuestion, run_sweep
 from simserve.tables.journal import open_journal
 from simserve.tables.kinds import SWEEP
@@ -71,7 +72,7 @@ def with_replicas(scenario: Scenario, n: int) -> Scenario:
 def swept(scenarios: list[Scenario]) -> dict[str, Any]:
     points = tuple(SweepPoint(place, (), scenario) for place, scenario in enumerate(scenarios))
     question = SweepQuestion(points, 1, GOAL)
-    with TemporaryDirectory() as folder, open_journal(Path(folder) / "sweep", SWEEP) as journal:
+    with TemporaryDirectory() as folder, open_journal(Path(folder) / "sweep", SWEEP, is_row) as journal:
         return sweep_facts(run_sweep(question, journal, in_processes))
 
 

@@ -5,9 +5,13 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from simserve import __version__
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.results import Results
+from simserve.metrics.study_schemas import FailedRunJson, FinishedRunJson
+from simserve.metrics.summary_schema import Signed
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.fleet import fleet_of
@@ -32,6 +36,9 @@ ALL_MEASURES = (*MEASURES, *MORE)
 FLEET = ("n_gpus", "usd_per_hour", "kw")
 
 Row = dict[str, Any]
+
+RUN: TypeAdapter[FinishedRunJson | FailedRunJson] = TypeAdapter(FinishedRunJson | FailedRunJson)
+MEASURED: TypeAdapter[dict[str, Signed]] = TypeAdapter(dict[str, Signed])
 
 
 def key_of(scenario: Scenario, seed: int) -> str:
@@ -74,6 +81,17 @@ def _follows_from_the_scenario(error: SimserveError) -> bool:
 def failed_row(seed: int, reason: str, *, is_final: bool = True) -> Row:
     """Return the row of a failed run; a run that is not final is repeated next time."""
     return {"seed": seed, "status": "failed", "reason": " ".join(reason.split()), "is_final": is_final}
+
+
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Return whether a row that was read back has the names and types of one that `run_row` returns as final."""
+    measures = {measure.key: row.get(measure.key, "") for measure in ALL_MEASURES}
+    try:
+        if RUN.validate_python(row, strict=True)["status"] == "finished":
+            MEASURED.validate_python(measures, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _finished(scenario: Scenario, results: Results, wall_s: float) -> Row:

@@ -27,7 +27,7 @@ from simserve.study.study_folder import TableRows, write_study
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import grid, parse_axis, resolved
-from simserve.study.sweep.run import key_of, run_row, task_of
+from simserve.study.sweep.run import is_row, key_of, run_row, task_of
 from simserve.study.sweep.sweep import Sweep, SweepQuestion, check_any, n_foreign, n_left, n_runs, run_sweep
 from simserve.study.sweep.table import sweep_table
 from simserve.tables.journal import open_journal
@@ -64,7 +64,7 @@ class Here:
 
 
 def swept(folder: Path, requested: SweepQuestion, runner: Here) -> Sweep:
-    with open_journal(folder / "out", SWEEP) as journal:
+    with open_journal(folder / "out", SWEEP, is_row) as journal:
         return run_sweep(requested, journal, runner)
 
 
@@ -115,7 +115,7 @@ def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> No
     first, second = Here(stop_after=9), Here()
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path, requested, first)
-    with open_journal(tmp_path / "out", SWEEP) as journal:
+    with open_journal(tmp_path / "out", SWEEP, is_row) as journal:
         assert (n_left(requested, journal), n_foreign(requested, journal)) == (0, 0)
         progress: list[tuple[int, int]] = []
         result = run_sweep(requested, journal, second, lambda n, of: progress.append((n, of)))
@@ -138,7 +138,7 @@ def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> No
 def test_runs_of_another_scenario_are_counted_and_left_alone(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     other = question(tmp_path, f"{REPLICAS}=1,2", kv_dtype="fp8")
-    with open_journal(tmp_path / "out", SWEEP) as journal:
+    with open_journal(tmp_path / "out", SWEEP, is_row) as journal:
         assert (n_runs(other), n_left(other, journal), n_foreign(other, journal)) == (2, 2, 2)
         run_sweep(other, journal, Here())
         assert (n_left(other, journal), n_foreign(other, journal)) == (0, 2)
@@ -154,7 +154,7 @@ def test_points_that_come_to_the_same_are_run_once(tmp_path: Path) -> None:
 def test_progress_begins_with_what_is_kept(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     progress: list[tuple[int, int]] = []
-    with open_journal(tmp_path / "out", SWEEP) as journal:
+    with open_journal(tmp_path / "out", SWEEP, is_row) as journal:
         run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here(), lambda n, of: progress.append((n, of)))
     assert progress == [(2, 4), (3, 4), (4, 4)]
 
