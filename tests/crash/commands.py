@@ -52,7 +52,10 @@ COMMANDS = {
     "validate log": Command("validate {log} --scenario {scenario} --page out.html", ("out.html",)),
     "validate --public": Command("validate --public {serving} --requests-per-client 2 --page out.html", ("out.html",)),
 }
-"""By name; without `calibrate --host` and `--serving-runs`, which write as `calibrate` does after a fit of minutes."""
+"""By name; without `calibrate --host` and `--serving-runs`, which write as `calibrate` does after a fit of minutes.
+
+`calibrate --measure` needs a card; `tests/cli/test_measure.py` interrupts it.
+"""
 
 
 class Inputs(dict[str, object]):
