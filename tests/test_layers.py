@@ -68,7 +68,7 @@ ALLOWED: dict[str, set[str]] = {
     "plugins": set(),
     "cost": {"catalog", "state.layer_blocks"},
     "calibrate": {"cost", "catalog", "tables"},
-    "catalog": set(),
+    "catalog": {"plugins.validation"},
     "schedulers": {"state"},
     "routers": {"state"},
     "admission": {"state"},

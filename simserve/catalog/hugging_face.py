@@ -4,29 +4,21 @@ Keys and defaults follow the configuration classes of the transformers library.
 """
 
 import json
-import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simserve.catalog.families import READ, check_refused, check_understood, family_of
-from simserve.catalog.layer_parts import check_count, dense_size, read_experts, read_indexer, read_mla
-from simserve.catalog.quantization import only_experts, read_weight_dtype
-from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, Mamba2, ModelSpec
+from simserve.catalog.checked import checked
+from simserve.catalog.config_keys import READ
+from simserve.catalog.families import check_refused, check_understood, family_of
+from simserve.catalog.layer_kinds import check_kinds, in_common_layers, n_bare_layers, read_groups, read_state
+from simserve.catalog.layer_parts import check_needed, mlp_key, read_experts, read_indexer, read_mla
+from simserve.catalog.quantization import QuantizationFile, only_experts, read_weight_dtype
+from simserve.catalog.specs import LinearAttention, ModelSpec
 from simserve.errors import CatalogError, closest
 from simserve.input_files import SCENARIO_BYTES, read_json
 
-NEEDED = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-)
-OPTIONAL = ("num_key_value_heads", "head_dim")
-"""Counts that may be missing or null: defaults are as many KV heads as heads, and hidden_size / heads."""
+NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 
 TIED_FAMILIES = frozenset(
     {"cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "starcoder2"}
@@ -54,44 +46,8 @@ KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", 
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 """Counts of MTP layers: DeepSeek, Qwen3.5."""
 
-WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
-"""Tokens that a local layer attends at most: the last ones, or those of the same chunk (Llama 4)."""
-
 QUANTIZATION_FILE = "hf_quant_config.json"
 """modelopt's file for the weight dtype, next to a config.json without one."""
-
-LAYER_KINDS: Mapping[str, GroupKind] = {
-    "full_attention": "full",
-    "sliding_attention": "windowed",
-    "chunked_attention": "chunked",
-    "linear_attention": "state",
-    "attention": "full",
-    "mamba": "state",
-}
-"""Supported entries of layer_types; layers with a state only where the file has their sizes."""
-
-PATTERN = "hybrid_override_pattern"
-"""Nemotron-H's list of layers, each of one part: M has a state, * attends, - is an MLP."""
-
-PATTERN_KINDS = {"M": "linear_attention", "*": "full_attention"}
-
-FLOAT_32 = "float32"
-
-LINEAR_KEYS = {
-    "n_key_heads": "linear_num_key_heads",
-    "key_head_dim": "linear_key_head_dim",
-    "n_value_heads": "linear_num_value_heads",
-    "value_head_dim": "linear_value_head_dim",
-    "conv_size": "linear_conv_kernel_dim",
-}
-"""Sizes of layers with a state (Qwen3-Next)."""
-
-GATED_FAMILIES = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
-"""Families with a gate for the output of attention, and layers of gated delta nets."""
-
-
-MOST_LAYERS = 10_000
-"""Many times as many as any model has; each is looked at."""
 
 
 def read_config(path: Path) -> ModelSpec:
@@ -105,13 +61,11 @@ def read_config(path: Path) -> ModelSpec:
 
 def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
     check_refused(config)
-    _check_shapes(config)
-    _check(config)
-    n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    family = config.get("model_type")
-    tied = config.get("tie_word_embeddings")
-    experts, mla = read_experts(config), read_mla(config)
+    config = _checked(config)
+    experts, mla, state = read_experts(config), read_mla(config), read_state(config)
     check_understood(config)
+    n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    family, tied, quantized = (config.get(key) for key in ("model_type", "tie_word_embeddings", "quantization_config"))
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
         n_layers=config["num_hidden_layers"],
@@ -119,21 +73,21 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
         n_heads=n_heads,
         n_kv_heads=n_heads if mla else config.get("num_key_value_heads") or n_heads,
         head_dim=mla.qk_head_dim if mla else config.get("head_dim") or hidden // n_heads,
-        intermediate_size=dense_size(config) if experts else config["intermediate_size"],
+        intermediate_size=config[mlp_key(config)],
         vocab_size=config["vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
-        tie_word_embeddings=family in TIED_FAMILIES if tied is None else bool(tied),
+        tie_word_embeddings=family in TIED_FAMILIES if tied is None else tied,
         gated_mlp=family not in UNGATED_FAMILIES,
-        gated_attention=family in GATED_FAMILIES and config.get("attn_output_gate") is not False,
-        groups=_groups(config),
+        gated_attention=isinstance(state, LinearAttention) and config.get("attn_output_gate") is not False,
+        groups=read_groups(config),
         experts=experts,
         mla=mla,
         indexer=read_indexer(config),
-        linear=_linear(config),
-        n_bare_layers=_n_bare_layers(config),
+        linear=state,
+        n_bare_layers=n_bare_layers(config),
         n_mtp_layers=_n_mtp_layers(config),
-        weight_dtype=read_weight_dtype(config),
-        only_experts_quantized=experts is not None and only_experts(config),
+        weight_dtype=read_weight_dtype(quantized),
+        only_experts_quantized=experts is not None and only_experts(quantized),
         source=f"Hugging Face config.json, {path.name}",
     )
 
@@ -154,26 +108,9 @@ def _load(path: Path) -> dict[str, Any]:
     family = language.get("model_type")
     if not isinstance(family, str | None):
         raise CatalogError(f"{path}: model_type must be text, got {json.dumps(family)[:60]}; name the family")
-    defaults = {key: value for key, value in family_of(language).defaults.items() if key not in language}
-    return _in_common_keys({**_quantized_by_file(path), **defaults, **language})
-
-
-def _in_common_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a file's keys with the common ones in place of a family's own: layers of one part each become layers with
-    an MLP or without."""
-    family = config.get("model_type")
-    if family == "nemotron_h" and len(str(config.get(PATTERN))) == config.get("num_hidden_layers"):
-        mixers = [PATTERN_KINDS[part] for part in str(config[PATTERN]) if part in PATTERN_KINDS]
-        head_dim = config.get("attention_head_dim") or config.get("head_dim")
-        return {**config, "num_hidden_layers": len(mixers), "layer_types": mixers, "head_dim": head_dim}
-    if family == "granitemoehybrid" and not config.get("num_local_experts"):
-        config = {**config, "intermediate_size": config.get("shared_intermediate_size")}
-    if config.get("mamba_d_head") == "auto":
-        expand, hidden, n_heads = (config.get(key) or 0 for key in ("mamba_expand", "hidden_size", "mamba_n_heads"))
-        config = {**config, "mamba_d_head": expand * hidden // n_heads if n_heads else None}
-    if config.get("moe_intermediate_size") and not config.get("mlp_only_layers"):  # all layers have experts
-        config = {**config, "intermediate_size": config.get("intermediate_size") or config["moe_intermediate_size"]}
-    return config
+    if "quantization_config" not in language:
+        language |= _quantized_by_file(path.with_name(QUANTIZATION_FILE))
+    return {**family_of(language).defaults, **language}
 
 
 def _shared_keys(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,145 +118,59 @@ def _shared_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key in READ}
 
 
-def _quantized_by_file(path: Path) -> dict[str, Any]:
+def _quantized_by_file(extra: Path) -> dict[str, Any]:
     """Return the quantization_config given by a separate file, if there is one."""
-    extra = path.with_name(QUANTIZATION_FILE)
     if not extra.is_file():
         return {}
     try:
-        return {"quantization_config": read_json(extra, SCENARIO_BYTES)["quantization"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CatalogError(f"{extra}: must be modelopt's JSON object with the key quantization") from None
+        content = read_json(extra, SCENARIO_BYTES)
+        read_weight_dtype(checked(QuantizationFile, content).quantization)
+        return {"quantization_config": content["quantization"]}
+    except (OSError, ValueError) as error:
+        raise CatalogError(f"{extra}: must be modelopt's JSON object with the key quantization ({error})") from None
+    except CatalogError as error:
+        raise CatalogError(f"{extra}: {error}") from None
 
 
-def _check_shapes(config: Mapping[str, Any]) -> None:
-    uneven = next((key for key in _counted(config) if isinstance(config[key], list)), None)
-    if uneven is not None:
-        raise CatalogError(f"{uneven}: layers that differ in shape are not supported yet; choose another model")
-    kinds = config.get("layer_types") or []
-    known = {kind for kind in LAYER_KINDS if LAYER_KINDS[kind] != "state" or _linear(config) is not None}
-    if config.get(PATTERN) is not None and not config.get("layer_types"):
-        n_layers, n_listed = config.get("num_hidden_layers"), len(str(config[PATTERN]))
-        raise CatalogError(f"{PATTERN} must name the {n_layers} layers of num_hidden_layers, got {n_listed}")
-    if config.get(PATTERN) is not None and not re.fullmatch(r"([M*]-?)+", str(config[PATTERN])):
-        other = sorted(set(str(config[PATTERN])) - {"M", "*", "-"}) or ["- without a layer to follow"]
-        raise CatalogError(f"{PATTERN}: layers of type {', '.join(other)} are not supported yet")
-    unknown = sorted({str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])} - known)
-    if unknown:
-        raise CatalogError(f"layer_types: layers of type {', '.join(unknown)} are not supported yet")
+def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's keys in their types and in common terms. Raises CatalogError for what is missing or
+    contradictory."""
+    values = checked(family_of(config).schema, config)
+    config = {**config, **{key: value for key, value in values if value is not None}}
+    _check_complete(config)
+    config = in_common_layers(config)
+    _check_heads(config)
+    check_kinds(config)
+    return config
 
 
-def _counted(config: Mapping[str, Any]) -> list[str]:
-    return [key for key in (*NEEDED, *OPTIONAL) if config.get(key) is not None]
+def _check_complete(config: Mapping[str, Any]) -> None:
+    """Check that no key is missing that all files of the family need."""
+    lists_layers = family_of(config).lists_layers
+    needed = [*NEEDED, mlp_key(config), *([lists_layers] if lists_layers else [])]
+    first = next((key for key in needed if config.get(key) is None), "")
+    near = closest(first, [key for key in config if key not in READ and isinstance(config[key], int)])
+    remedy = f"{first} may be called {near}" if near else "it must be the config.json of a causal model"
+    if first == "intermediate_size" and config.get("mlp_only_layers"):
+        remedy = "layers of mlp_only_layers have that size"
+    check_needed(config, needed, remedy)
 
 
-def _check(config: Mapping[str, Any]) -> None:
-    """Check that every required key is present and a count, and that no two contradict each other."""
-    missing = [key for key in NEEDED if config.get(key) is None]
-    if missing:
-        near = closest(missing[0], [key for key in config if key not in NEEDED and isinstance(config[key], int)])
-        remedy = f"{missing[0]} may be called {near}" if near else "it must be the config.json of a causal model"
-        raise CatalogError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; {remedy}")
+def _check_heads(config: Mapping[str, Any]) -> None:
+    """Check that widths and heads do not contradict each other."""
+    n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
     alias = next((key for key in KV_HEADS_ELSEWHERE if config.get(key)), None)
     if alias is not None and config.get("num_key_value_heads") is None:
         remedy = f"give it with {alias}, got {json.dumps(config[alias])}"
         raise CatalogError(f"num_key_value_heads is missing; {remedy}")
-    for key in (*_counted(config), *(key for key in WINDOW_KEYS if config.get(key) and _uses_window(config))):
-        if type(config[key]) is not int or config[key] < 1:  # not isinstance: true is an int
-            raise CatalogError(f"{key} must be a whole number of at least 1, got {json.dumps(config[key])}")
-    n_layers, n_heads, hidden = (config[key] for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
-    if n_layers > MOST_LAYERS:
-        raise CatalogError(f"num_hidden_layers must be at most {MOST_LAYERS}, got {n_layers}; check the file")
-    n_kv_heads, kinds = config.get("num_key_value_heads") or n_heads, config.get("layer_types")
+    n_kv_heads = config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
-        raise CatalogError(f"num_key_value_heads must divide the {n_heads} attention heads, got {n_kv_heads}")
+        raise CatalogError(f"num_key_value_heads must divide num_attention_heads {n_heads}, got {n_kv_heads}")
     if not config.get("head_dim") and not config.get("kv_lora_rank") and hidden % n_heads:
         raise CatalogError(f"without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}")
-    if kinds and len(kinds) != n_layers:
-        raise CatalogError(f"layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}")
-    for kind, key in (("sliding_attention", "sliding_window"), ("chunked_attention", "attention_chunk_size")):
-        if kinds and kind in kinds and not config.get(key):
-            raise CatalogError(f"layer_types names layers of {kind}, but {key} is missing")
-
-
-def _uses_window(config: Mapping[str, Any]) -> bool:
-    """Tell whether a window is on; a config may state one and switch it off."""
-    return any(config.get(key) for key in WINDOW_KEYS) and config.get("use_sliding_window") is not False
-
-
-def _groups(config: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
-    """Return the layers by kind, in order of their first layer."""
-    windows = {"windowed": config.get("sliding_window"), "chunked": config.get("attention_chunk_size")}
-    full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
-    counts = Counter(full if kind == "full" else kind for kind in _kinds(config))
-    return tuple(LayerGroup(kind, n_layers, windows.get(kind)) for kind, n_layers in counts.items())
-
-
-def _kinds(config: Mapping[str, Any]) -> list[GroupKind]:
-    """Return the kind of each layer: as layer_types lists them, else by the rule of the family."""
-    layers = range(config["num_hidden_layers"])
-    if config.get("layer_types"):
-        return [LAYER_KINDS[kind] for kind in config["layer_types"]]
-    if _linear(config) is not None:
-        return _every(config["full_attention_interval"], "state", layers)
-    if not _uses_window(config):
-        return ["full" for _ in layers]
-    if config.get("attention_chunk_size"):
-        rotated = config.get("no_rope_layers")  # Llama 4: only layers with positions attend a chunk
-        if rotated:
-            return ["chunked" if rotates else "full" for rotates in rotated]
-        return _every(config.get("no_rope_layer_interval") or 4, "chunked", layers)
-    if config.get("use_sliding_window"):  # Qwen: from max_window_layers on
-        n_full = config.get("max_window_layers") or 0
-        return ["full" if layer < n_full else "windowed" for layer in layers]
-    pattern = config.get("sliding_window_pattern")
-    period = len(pattern) if isinstance(pattern, str) else pattern or family_of(config).window_period
-    if period is None:
-        window = config["sliding_window"]
-        raise CatalogError(f"layer_types is missing; list the layers with the window of {window} tokens")
-    return _every(period, "windowed", layers)
-
-
-def _every(period: int, other: GroupKind, layers: range) -> list[GroupKind]:
-    """Return full attention for layers that end a period of several, and the other kind for the rest."""
-    return ["full" if period > 1 and (layer + 1) % period == 0 else other for layer in layers]
-
-
-def _linear(config: Mapping[str, Any]) -> LinearAttention | Mamba2 | None:
-    """Return the sizes of layers with a state; None for files without them."""
-    mamba2 = family_of(config).mamba2
-    if mamba2:
-        sizes = _counts(config, mamba2)
-        return Mamba2(**sizes, state_value_bytes=_state_value_bytes(config, "mamba_ssm_cache_dtype"))
-    if config.get("model_type") not in GATED_FAMILIES:
-        return None
-    check_count("full_attention_interval", config.get("full_attention_interval"))
-    sizes = _counts(config, LINEAR_KEYS)
-    return LinearAttention(**sizes, state_value_bytes=_state_value_bytes(config, "mamba_ssm_dtype"))
-
-
-def _counts(config: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, int]:
-    """Return the values of keys by our names."""
-    for key in keys.values():
-        check_count(key, config.get(key))
-    return {name: config[key] for name, key in keys.items()}
-
-
-def _state_value_bytes(config: Mapping[str, Any], key: str) -> int:
-    """Return the bytes of a value of a state: as engines hold it by default, in 16 bits unless the file wants more."""
-    return 4 if config.get(key) == FLOAT_32 else 2
-
-
-def _n_bare_layers(config: Mapping[str, Any]) -> int:
-    """Return the layers without an MLP after them."""
-    pattern = config.get(PATTERN)
-    return 0 if pattern is None else config["num_hidden_layers"] - pattern.count("-")
 
 
 def _n_mtp_layers(config: Mapping[str, Any]) -> int:
     """Return the MTP layers that the file counts, else those that the family is published with."""
-    key = next((key for key in MTP_KEYS if config.get(key) is not None), None)
-    if key is None:
-        return family_of(config).n_mtp_layers
-    check_count(key, config[key], least=0)
-    return int(config[key])
+    counts = (config[key] for key in MTP_KEYS if config.get(key) is not None)
+    return next(counts, family_of(config).n_mtp_layers)

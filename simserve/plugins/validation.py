@@ -59,6 +59,9 @@ RULES = {
 AUTHORED = ("value_error", "assertion_error")
 """Error types with simserve's own words instead of pydantic's."""
 
+FOLLOWING = ("literal_error", "too_short")
+"""Error types that may follow from others inside the value."""
+
 KINDS: Mapping[str, Kind] = {
     "missing": "missing",
     "missing_argument": "missing",
@@ -98,7 +101,8 @@ def problems_of(error: ValidationError, data: object) -> list[ValueProblem]:
     by_path: dict[Path, list[Any]] = {}
     for finding in error.errors(include_url=False):
         by_path.setdefault(_path_in(data, finding["loc"]), []).append(finding)
-    meant = {path: those for path, those in by_path.items() if not _is_consequence(path, those, by_path)}
+    outer = {path[:n_keys] for path in by_path for n_keys in range(len(path))}
+    meant = {path: those for path, those in by_path.items() if not (path in outer and _may_follow(those))}
     return [_problem(path, those) for path, those in meant.items()]
 
 
@@ -166,11 +170,9 @@ def _could_hold(data: object, item: int | str) -> bool:
     return isinstance(data, Mapping) and item.isidentifier()
 
 
-def _is_consequence(path: Path, findings: list[Any], by_path: Mapping[Path, list[Any]]) -> bool:
-    """Return whether all errors here are "wrong type" (or "too short", which ignores items), with others inside."""
-    outer = ("literal_error", "too_short")
-    follows = all(finding["type"].endswith("_type") or finding["type"] in outer for finding in findings)
-    return follows and any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
+def _may_follow(findings: list[Any]) -> bool:
+    """Return whether all errors are "wrong type" (or "too short", which ignores items), as others inside cause them."""
+    return all(finding["type"].endswith("_type") or finding["type"] in FOLLOWING for finding in findings)
 
 
 def _problem(path: Path, findings: list[Any]) -> ValueProblem:

@@ -128,7 +128,8 @@ def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler |
     remedies = [f"parallel.tensor {_either(degrees)}"] if degrees else []
     if not degrees:
         most = max(tensors)
-        stages = (n for n in MORE_STAGES if _fits(draft, pool, runs, tensor=most, pipeline=n, data=1))
+        counts = [n for n in MORE_STAGES if n <= machine.model.n_layers]
+        stages = (n for n in counts if _fits(draft, pool, runs, tensor=most, pipeline=n, data=1))
         remedies += [f"parallel.tensor {most} with parallel.pipeline {n}" for n in islice(stages, 1)]
     remedies += [f"gpu {_either(enough)}"] if enough else []
     remedy = (

@@ -7,137 +7,42 @@ from typing import Any
 import pytest
 
 from simserve import catalog
+from simserve.catalog.families import FAMILIES
 from simserve.catalog.specs import Indexer, LinearAttention, Mamba2
 from simserve.errors import CatalogError
-from tests.catalog.test_hugging_face import LLAMA, load
+from tests.catalog.test_hugging_face import load
+from tests.fuzz.configs import (
+    COMMON,
+    DEEPSEEK,
+    GRANITE,
+    GRANITE_HYBRID,
+    INDEXER,
+    KEYS,
+    LLAMA,
+    NEMOTRON_H,
+    config_of,
+)
 
-COMMON: dict[str, Any] = {
-    "bos_token_id": 1,
-    "eos_token_id": [2, 3],
-    "hidden_act": "silu",
-    "initializer_range": 0.02,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
-    "torch_dtype": "bfloat16",
-    "transformers_version": "4.57.0",
-    "use_cache": True,
+KINDS = {
+    **dict.fromkeys(("mistral", "phi3", "phimoe", "starcoder2"), "windowed"),
+    **dict.fromkeys(("cohere2", "exaone4", "gemma2", "gemma3", "gemma3_text", "gpt_oss", "olmo3"), "windowed full"),
+    **dict.fromkeys(("llama4", "llama4_text"), "chunked full"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2"), "latent"),
+    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), "state full"),
+    **dict.fromkeys(("granitemoehybrid", "nemotron_h"), "state full"),
 }
-"""Keys that most files have."""
-
-EXPERTS = {"num_experts_per_tok": 8, "moe_intermediate_size": 768}
-DEEPSEEK = {
-    **EXPERTS,
-    "n_routed_experts": 160,
-    "n_shared_experts": 2,
-    "n_group": 8,
-    "topk_group": 3,
-    "topk_method": "noaux_tc",
-    "scoring_func": "sigmoid",
-    "routed_scaling_factor": 2.5,
-    "norm_topk_prob": True,
-    "first_k_dense_replace": 1,
-    "moe_layer_freq": 1,
-    "aux_loss_alpha": 0.001,
-    "seq_aux": True,
-    "ep_size": 1,
-    "pretraining_tp": 1,
-    "kv_lora_rank": 512,
-    "q_lora_rank": None,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-}
-GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096}
-LLAMA_4 = {
-    "attention_chunk_size": 8192,
-    "attn_scale": 0.1,
-    "attn_temperature_tuning": 4,
-    "floor_scale": 8192,
-    "for_llm_compressor": False,
-    "interleave_moe_layer_step": 1,
-    "intermediate_size_mlp": 16384,
-    "no_rope_layers": [],
-    "num_experts_per_tok": 1,
-    "num_local_experts": 16,
-    "router_jitter_noise": 0.0,
-    "use_qk_norm": True,
-}
-GLM_MOE = {"n_routed_experts": 128, "n_shared_experts": 1, "partial_rotary_factor": 0.5, "num_nextn_predict_layers": 1}
-QWEN = {"use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28}
-QWEN_MOE = {"num_experts": 128, "decoder_sparse_step": 1, "mlp_only_layers": [], "output_router_logits": False}
-GRANITE = {"attention_multiplier": 0.1, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2}
-
-INDEXER = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
-DELTA_NET = {
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "attn_output_gate": True,
-    "mamba_ssm_dtype": "float32",
-    "mtp_num_hidden_layers": 1,
-    "mlp_only_layers": [],
-}
-GRANITE_HYBRID = {
-    "layer_types": (["mamba"] * 7 + ["attention"]) * 4,
-    "mamba_n_heads": 128,
-    "mamba_d_head": "auto",
-    "mamba_d_state": 128,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "shared_intermediate_size": 1536,
-}
-NEMOTRON_H = {
-    "hybrid_override_pattern": "M-M*-" * 10 + "M*-M",
-    "mamba_num_heads": 64,
-    "mamba_head_dim": 64,
-    "ssm_state_size": 128,
-    "n_groups": 8,
-    "conv_kernel": 4,
-    "attention_head_dim": 128,
-    "mlp_hidden_act": "relu2",
-}
-
-ACCEPTED: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("llama", {"rope_scaling": {"rope_type": "llama3"}, "mlp_bias": False, "pretraining_tp": 1}, ["full"]),
-    ("mistral", {"sliding_window": 4096, "attention_dropout": 0.0}, ["windowed"]),
-    ("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}, ["full"]),
-    ("qwen2", QWEN, ["full"]),
-    ("qwen2_moe", {**QWEN, **QWEN_MOE, **EXPERTS, "shared_expert_intermediate_size": 5632}, ["full"]),
-    ("qwen3", {**QWEN, "attention_bias": False}, ["full"]),
-    ("qwen3_moe", {**QWEN_MOE, **EXPERTS, "norm_topk_prob": True, "router_aux_loss_coef": 0.001}, ["full"]),
-    ("gemma", {"hidden_activation": None}, ["full"]),
-    ("gemma2", {**GEMMA, "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid"}, ["windowed", "full"]),
-    ("gemma3_text", {**GEMMA, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6}, ["windowed", "full"]),
-    ("phi3", {"sliding_window": 2047, "resid_pdrop": 0.0, "original_max_position_embeddings": 4096}, ["windowed"]),
-    ("deepseek_v2", DEEPSEEK, ["latent"]),
-    ("deepseek_v3", {**DEEPSEEK, "num_nextn_predict_layers": 1}, ["latent"]),
-    ("kimi_k2", {**DEEPSEEK, "num_nextn_predict_layers": 0}, ["latent"]),
-    ("glm4", {"partial_rotary_factor": 0.5, "attention_bias": True}, ["full"]),
-    ("glm4_moe", {**EXPERTS, **GLM_MOE}, ["full"]),
-    ("llama4_text", LLAMA_4, ["chunked", "full"]),
-    ("cohere", {"logit_scale": 0.0625, "use_qk_norm": False, "layer_norm_eps": 1e-5}, ["full"]),
-    ("cohere2", {"sliding_window": 4096, "sliding_window_pattern": 4}, ["windowed", "full"]),
-    ("olmo2", {"attention_bias": False}, ["full"]),
-    ("granite", GRANITE, ["full"]),
-    ("granitemoe", {**GRANITE, "num_local_experts": 32, "num_experts_per_tok": 8}, ["full"]),
-    ("deepseek_v32", {**DEEPSEEK, **INDEXER}, ["latent"]),
-    ("minimax_m2", {**EXPERTS, "num_local_experts": 256, "attn_type_list": [1] * 32, "use_mtp": True}, ["full"]),
-    ("qwen3_5_moe_text", {**DELTA_NET, **EXPERTS, "num_experts": 256, "intermediate_size": None}, ["state", "full"]),
-    ("granitemoehybrid", {**GRANITE, **GRANITE_HYBRID, **EXPERTS, "num_local_experts": 72}, ["state", "full"]),
-    ("nemotron_h", {**NEMOTRON_H, "num_hidden_layers": 54}, ["state", "full"]),
-]
+"""Kinds of layers of a family, in order of their first; full in all others."""
 
 
-@pytest.mark.parametrize(("family", "keys", "kinds"), ACCEPTED, ids=[family for family, *_ in ACCEPTED])
-def test_files_of_common_families_are_read_with_their_kinds_of_layers(
-    tmp_path: Path, family: str, keys: dict[str, Any], kinds: list[str]
-) -> None:
-    model = load(tmp_path, {**LLAMA, **COMMON, **keys, "model_type": family})
-    assert [group.kind for group in model.groups] == kinds
+@pytest.mark.parametrize("family", KEYS)
+def test_files_of_all_families_are_read_with_their_kinds_of_layers(tmp_path: Path, family: str) -> None:
+    model = load(tmp_path, config_of(family))
+    assert " ".join(group.kind for group in model.groups) == KINDS.get(family, "full")
     assert model.n_layers == (33 if family == "nemotron_h" else 32)
+
+
+def test_every_family_with_keys_of_its_own_has_a_config_for_the_tests() -> None:
+    assert FAMILIES.keys() <= KEYS.keys()
 
 
 MIXED = {"attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 4}
@@ -171,27 +76,35 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("other_h", {"hybrid_override_pattern": "M-M*"}, 'hybrid_override_pattern: .* not supported yet, got "M-M[*]"'),
     (
         "nemotron_h",
-        {**NEMOTRON_H, "hybrid_override_pattern": "ME" * 15 + "M*"},
+        {**NEMOTRON_H, "num_hidden_layers": 32, "hybrid_override_pattern": "ME" * 15 + "M*"},
         "hybrid_override_pattern: layers of type E are not supported yet",
     ),
     (
         "nemotron_h",
-        {**NEMOTRON_H, "hybrid_override_pattern": "--" * 15 + "M*"},
+        {**NEMOTRON_H, "num_hidden_layers": 32, "hybrid_override_pattern": "--" * 15 + "M*"},
         "hybrid_override_pattern: layers of type - without a layer to follow are not supported yet",
     ),
     (
         "nemotron_h",
         {**NEMOTRON_H, "hybrid_override_pattern": "M-M*"},
-        "hybrid_override_pattern must name the 32 layers of num_hidden_layers, got 4",
+        "hybrid_override_pattern must name the 54 layers of num_hidden_layers, got 4",
     ),
-    ("nemotron_h", {**NEMOTRON_H, "ssm_state_size": 0}, "ssm_state_size must be a whole number of at least 1, got 0"),
-    ("granitemoehybrid", {**GRANITE_HYBRID, "mamba_n_heads": None}, "mamba_n_heads must be a whole number"),
+    ("nemotron_h", {**NEMOTRON_H, "ssm_state_size": 0}, "ssm_state_size: must be at least 1, got 0"),
+    (
+        "granitemoehybrid",
+        {**GRANITE_HYBRID, "mamba_n_heads": None},
+        "mamba_n_heads is missing; mamba_d_head, which is auto, follows from them",
+    ),
     ("granite", {"layer_types": ["mamba"] * 32}, "layer_types: layers of type mamba are not supported yet"),
     ("kimi_linear", {"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config: layers of linear attention"),
     ("gemma3n_text", {"num_kv_shared_layers": 15}, "num_kv_shared_layers: layers that share keys and values"),
     ("lfm2", {"full_attn_idxs": [2, 5], "conv_L_cache": 3}, "full_attn_idxs: layers of convolution"),
     ("nemotron-nas", {"block_configs": [{}]}, "block_configs: layers that differ in shape"),
-    ("deepseek_v32", {**DEEPSEEK, "index_topk": 2048}, "index_n_heads must be a whole number of at least 1, got null"),
+    (
+        "deepseek_v32",
+        {**DEEPSEEK, "index_topk": 2048},
+        "index_n_heads and index_head_dim are missing; sparse attention",
+    ),
     ("glm_moe_dsa", {**INDEXER, "indexer_types": ["full"]}, r'are not understood, got indexer_types: \["full"\]'),
     ("other_v32", {**DEEPSEEK, **INDEXER}, "index_topk: models with sparse attention are not supported yet, got 2048"),
     ("deepseek_v32", INDEXER, r"index_topk: sparse attention without latent vectors \(kv_lora_rank\) is not"),
@@ -285,9 +198,7 @@ def test_the_published_file_of_qwen3_next_gives_what_the_catalog_has(tmp_path: P
 
 def test_layers_of_a_kind_have_the_sizes_of_their_family(tmp_path: Path) -> None:
     qwen, granite, nemotron = (
-        load(tmp_path, {**LLAMA, **COMMON, **keys, "model_type": family})
-        for family, keys, _ in ACCEPTED
-        if family in ("qwen3_5_moe_text", "granitemoehybrid", "nemotron_h")
+        load(tmp_path, config_of(family)) for family in ("qwen3_5_moe_text", "granitemoehybrid", "nemotron_h")
     )
     assert qwen.linear == LinearAttention(16, 128, 32, 128, conv_size=4, state_value_bytes=4)
     assert (qwen.gated_attention, qwen.n_mtp_layers, qwen.n_dense_layers) == (True, 1, 0)

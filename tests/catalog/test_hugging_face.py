@@ -9,21 +9,8 @@ import pytest
 from simserve import catalog
 from simserve.catalog.specs import LinearAttention, ModelSpec
 from simserve.errors import CatalogError
+from tests.fuzz.configs import LLAMA
 
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
 MIXED = ["full_attention", "sliding_attention"] * 16
 
 
@@ -159,7 +146,7 @@ def test_every_fourth_layer_of_qwen3_next_is_full_though_the_file_lists_none(tmp
     assert (model.gated_attention, model.n_mtp_layers) == (True, 1)
     listed = ["linear_attention"] * 24 + ["full_attention"] * 8
     assert load(tmp_path, model_type="qwen3_next", **linear, layer_types=listed) == model
-    with pytest.raises(CatalogError, match="linear_key_head_dim must be a whole number of at least 1, got null"):
+    with pytest.raises(CatalogError, match="linear_key_head_dim is missing; layers with a state need all their sizes"):
         load(tmp_path, model_type="qwen3_next", **{**linear, "linear_key_head_dim": None})
 
 
@@ -167,7 +154,7 @@ def test_a_file_counts_the_layers_that_predict_further_tokens(tmp_path: Path) ->
     assert load(tmp_path).n_mtp_layers == 0
     assert load(tmp_path, num_nextn_predict_layers=1).n_mtp_layers == 1
     assert load(tmp_path, num_nextn_predict_layers=0).n_mtp_layers == 0  # as Kimi K2 has it
-    with pytest.raises(CatalogError, match=r"num_nextn_predict_layers must be a whole number of at least 0, got 1\.5"):
+    with pytest.raises(CatalogError, match=r"num_nextn_predict_layers: must be a whole number, got 1\.5"):
         load(tmp_path, num_nextn_predict_layers=1.5)
 
 
@@ -182,8 +169,11 @@ def test_a_file_counts_the_layers_that_predict_further_tokens(tmp_path: Path) ->
             {"layer_types": ["linear_attention"] * 32},
             "layer_types: layers of type linear_attention are not supported yet",
         ),
-        ({"layer_types": 3}, "layer_types: layers of type 3 are not supported yet"),
-        ({"num_key_value_heads": [8] * 32}, "num_key_value_heads: layers that differ in shape are not supported yet"),
+        ({"layer_types": 3}, "layer_types: must be a list, got 3; compare it with the published file"),
+        (
+            {"num_key_value_heads": [8] * 32},
+            r"num_key_value_heads: .*, got \[8, 8.*; layers that differ in shape are not",
+        ),
         ({"mamba_d_state": 128}, "mamba_d_state: state-space and hybrid models are not supported yet"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not supported yet"),
         (
@@ -215,19 +205,19 @@ def test_what_is_not_modeled_yet_is_refused(tmp_path: Path, changes: dict[str, A
             "num_key_value_heads is missing; give it with num_kv_heads, got 8",
         ),
         ({"num_key_value_heads": None, "multi_query": True}, "give it with multi_query, got true"),
-        ({"num_key_value_heads": 5}, "num_key_value_heads must divide the 32 attention heads, got 5"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads must divide num_attention_heads 32, got 5"),
         (
             {"num_attention_heads": 24, "num_key_value_heads": 8},
             "without head_dim, num_attention_heads must divide hidden_size 4096, got 24",
         ),
         ({"layer_types": ["full_attention"] * 31}, "must name the 32 layers of num_hidden_layers, got 31"),
         ({"layer_types": MIXED}, "names layers of sliding_attention, but sliding_window is missing"),
-        ({"hidden_size": 0}, "hidden_size must be a whole number of at least 1, got 0"),
-        ({"hidden_size": "4096"}, 'hidden_size must be a whole number of at least 1, got "4096"'),
-        ({"num_key_value_heads": 0}, "num_key_value_heads must be a whole number of at least 1, got 0"),
-        ({"head_dim": -1}, "head_dim must be a whole number of at least 1, got -1"),
-        ({"vocab_size": True}, "vocab_size must be a whole number of at least 1, got true"),
-        ({"sliding_window": 0.5}, r"sliding_window must be a whole number of at least 1, got 0\.5"),
+        ({"hidden_size": 0}, "hidden_size: must be at least 1, got 0"),
+        ({"hidden_size": "4096"}, "hidden_size: must be a whole number, got '4096'; write 4096, without quotes"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads: must be at least 1, got 0"),
+        ({"head_dim": -1}, "head_dim: must be at least 1, got -1"),
+        ({"vocab_size": True}, "vocab_size: must be a whole number, got true"),
+        ({"sliding_window": 0.5}, r"sliding_window: must be a whole number, got 0\.5"),
     ],
 )
 def test_missing_and_contradictory_keys_are_named(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
@@ -262,5 +252,5 @@ def test_a_file_that_is_not_there_is_told_with_a_guess_from_the_catalog(tmp_path
 
 
 def test_more_layers_than_any_model_has_are_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match=r"num_hidden_layers must be at most 10000, got 10\d+; check the file"):
+    with pytest.raises(CatalogError, match=r"num_hidden_layers: must be at most 10000, got 10\d+; compare it with"):
         load(tmp_path, num_hidden_layers=10**12)

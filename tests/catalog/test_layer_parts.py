@@ -8,7 +8,8 @@ import pytest
 from simserve import catalog
 from simserve.catalog.specs import Experts, Mla
 from simserve.errors import CatalogError
-from tests.catalog.test_hugging_face import LLAMA, load
+from tests.catalog.test_hugging_face import load
+from tests.fuzz.configs import LLAMA
 
 MIXTRAL = {"num_local_experts": 8, "num_experts_per_tok": 2}
 DEEPSEEK = {
@@ -107,27 +108,36 @@ def test_latent_attention_has_its_own_widths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"num_experts": 8}, "num_experts_per_tok is missing; give the number of the 8 experts per token"),
+        ({"num_experts": 8}, "num_experts_per_tok is missing; give the number of the 8 experts of num_exp"),
         (
             {"num_experts": 8, "num_local_experts": 16},
             r"num_local_experts and num_experts must be the same number of experts, got \[16, 8\]",
         ),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "num_experts_per_tok must be at most the 8 experts of num_local_exp"),
-        ({**MIXTRAL, "num_experts_per_tok": 0}, "num_experts_per_tok must be a whole number of at least 1, got 0"),
-        ({**MIXTRAL, "num_local_experts": [8, 16]}, r"num_local_experts must be a whole number .*, got \[8, 16\]"),
-        ({**MIXTRAL, "moe_intermediate_size": -1}, "moe_intermediate_size must be a whole number"),
-        ({**DEEPSEEK, "first_k_dense_replace": -1}, "first_k_dense_replace must be a whole number of at least 0"),
-        ({**DEEPSEEK, "first_k_dense_replace": 32}, "no layer of 32 has experts by first_k_dense_replace"),
-        ({**DEEPSEEK, "moe_layer_freq": 0}, "moe_layer_freq must be a whole number of at least 1, got 0"),
+        (
+            {**MIXTRAL, "num_experts_per_tok": 0},
+            "num_experts_per_tok is 0; give the number of the 8 experts of num_loc",
+        ),
+        (
+            {**MIXTRAL, "num_local_experts": [8, 16]},
+            r"num_local_experts: must be a whole number, got \[8, 16\]; layers that differ",
+        ),
+        ({**MIXTRAL, "moe_intermediate_size": -1}, "moe_intermediate_size: must be at least 0, got -1"),
+        ({**DEEPSEEK, "first_k_dense_replace": -1}, "first_k_dense_replace: must be at least 0, got -1"),
+        (
+            {**DEEPSEEK, "first_k_dense_replace": 32},
+            "first_k_dense_replace and moe_layer_freq must leave experts to one of the 32 layers",
+        ),
+        ({**DEEPSEEK, "moe_layer_freq": 0}, "moe_layer_freq: must be at least 1 or a list, got 0"),
         ({**DEEPSEEK, "moe_layer_freq": [1, 0]}, "moe_layer_freq must name the 32 layers of num_hidden_layers, got 2"),
-        ({**DEEPSEEK, "n_shared_experts": 1.5}, r"n_shared_experts must be a whole number of at least 1, got 1\.5"),
+        ({**DEEPSEEK, "n_shared_experts": 1.5}, r"n_shared_experts: must be a whole number, got 1\.5"),
         ({**DEEPSEEK, "n_group": 7, "topk_group": 2}, "n_group must divide the 256 experts, got 7"),
         ({**DEEPSEEK, "n_group": 4, "topk_group": 5}, "topk_group must be at most the 4 groups of n_group, got 5"),
         ({**DEEPSEEK, "n_group": 64, "topk_group": 1}, "topk_group must have at least the 8 experts of a token, got 1"),
-        ({**DEEPSEEK, "n_group": 0.5}, r"n_group must be a whole number of at least 1, got 0\.5"),
+        ({**DEEPSEEK, "n_group": 0.5}, r"n_group: must be a whole number, got 0\.5"),
         ({"moe_num_experts": 64}, "num_experts is missing, but moe_num_experts is 64; did you mean num_experts?"),
         ({"kv_lora_rank": 512, "v_head_dim": 128}, "qk_nope_head_dim and qk_rope_head_dim are missing; latent attent"),
-        ({**LATENT, "q_lora_rank": 0}, "q_lora_rank must be a whole number of at least 1, got 0"),
+        ({**LATENT, "q_lora_rank": 0}, "q_lora_rank: must be at least 1, got 0"),
     ],
 )
 def test_missing_and_contradictory_keys_are_named(tmp_path: Path, keys: dict[str, Any], text: str) -> None:

@@ -7,7 +7,8 @@ import yaml
 
 
 def write_scenario(folder: Path, **changes: Any) -> Path:
-    """A scenario of 40 short requests on one H100, run once, as a file; `changes` replace top-level keys."""
+    """A scenario of 40 short requests on one H100, run once, as a file; `changes` replace top-level keys, and ... takes
+    one out."""
     content: dict[str, Any] = {
         "schema": "simserve/1",
         "name": "tiny",
@@ -30,5 +31,6 @@ def write_scenario(folder: Path, **changes: Any) -> Path:
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
     }
     file = folder / "tiny.yaml"
-    file.write_text(yaml.safe_dump(content | changes, sort_keys=False))
+    kept = {key: value for key, value in (content | changes).items() if value is not ...}
+    file.write_text(yaml.safe_dump(kept, sort_keys=False))
     return file

@@ -6,13 +6,14 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from tests.fuzz.subjects import BrokenRule, one_case
+from tests.fuzz.subjects import SUBJECTS, BrokenRule, one_case
 
 
 def main() -> int:
     """Try the seeds from S on; return 1 if one broke a rule."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--n", type=int, default=1000, help="number of mutants")
+    parser.add_argument("--subject", choices=list(SUBJECTS), help="one kind of input only")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first")
     arguments = parser.parse_args()
     warnings.simplefilter("error")
@@ -22,7 +23,7 @@ def main() -> int:
             folder = Path(place) / "case"
             folder.mkdir()
             try:
-                one_case(seed, folder)
+                one_case(seed, folder, arguments.subject)
             except BrokenRule as broken:
                 n_broken += 1
                 print(f"seed {seed}: {broken}\n", flush=True)

@@ -15,6 +15,8 @@ VALUES: tuple[Any, ...] = (
 )
 """Values that a place in a file may hold by mistake."""
 
+TEXTS = ("", "x", "auto", "4096", "2.5", "1e3", "true", "null", "float32", "a\0b", "é\u2028")
+
 FACTORS = (-1, 0.1, 0.5, 2, 10, 1e3, 1e9)
 
 Path = tuple[Any, ...]
@@ -28,6 +30,18 @@ def mutant(tree: Any, random: Random) -> Any:
         if places:
             _spoil(tree, random.choice(places), random)
     return tree
+
+
+def json_value(random: Random, levels: int = 2) -> Any:
+    """Draw a value of one of JSON's own types: numbers of all sizes, whole ones as floats too, lists inside lists."""
+    whole = random.choice((-1, 1)) * random.getrandbits(random.choice((0, 1, 3, 7, 15, 31, 64, 100)))
+    size = random.choice((-1, 1)) * 10.0 ** random.uniform(-320, 308)
+    scalars = (None, random.random() < 0.5, whole, float(whole), random.randrange(99) + 0.5, size, random.choice(TEXTS))
+    kind = random.choice(("list", "object", *scalars) if levels else scalars)
+    if kind not in ("list", "object"):
+        return kind
+    items = [json_value(random, levels - 1) for _ in range(random.choice((0, 1, 2)))]
+    return items * random.choice((1, 1, 16, 32)) if kind == "list" else dict(zip(TEXTS, items, strict=False))
 
 
 def spoilt(content: bytes, random: Random) -> bytes:
@@ -45,10 +59,14 @@ def spoilt(content: bytes, random: Random) -> bytes:
 def _spoil(tree: Any, path: Path, random: Random) -> None:
     parent = _at(tree, path[:-1])
     key, value = path[-1], parent[path[-1]]
-    fault = random.choice(("value", "value", "value", "factor", "factor", "remove", "rename", "copy", "wrap"))
+    fault = random.choice(
+        ("value", "value", "value", "type", "type", "factor", "factor", "remove", "rename", "copy", "wrap")
+    )
     if fault == "factor" and isinstance(value, int | float) and not isinstance(value, bool):
         factor = random.choice(FACTORS)
         parent[key] = type(value)(value * factor) if math.isfinite(value * factor) else value
+    elif fault == "type":
+        parent[key] = json_value(random)
     elif fault == "remove":
         del parent[key]
     elif fault == "rename" and isinstance(parent, dict):

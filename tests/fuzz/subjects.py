@@ -23,6 +23,7 @@ from simserve.cost.calibration import calibration_path
 from simserve.workload.size import expected_requests
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
+from tests.fuzz.configs import KEYS, config_of
 from tests.fuzz.mutants import mutant, spoilt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,26 +34,6 @@ MOST_KIB = 2 * 2**20
 
 MOST_RUN = 300
 """Requests up to which a scenario that loads is also run: a larger one may rightly take its time."""
-
-CONFIG = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 16,
-    "num_experts_per_tok": 8,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "vocab_size": 151936,
-    "max_position_embeddings": 40960,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-}
 
 TRACES = {
     "simserve.csv": b"arrival_s,prompt_tokens,output_tokens,session_id\n0,10,5,a\n1,20,7,b\n2.5,30,9,a\n",
@@ -70,10 +51,11 @@ class BrokenRule(Exception):
     """An outcome that no input may have."""
 
 
-def one_case(seed: int, folder: Path) -> None:
+def one_case(seed: int, folder: Path, subject: str | None = None) -> None:
     """Try one mutant. Raises BrokenRule, and leaves its files in the folder."""
     random = Random(seed)
-    SUBJECTS[random.choices(list(SUBJECTS), [6, 2, 1, 2, 2, 1, 1, 1, 1])[0]](random, folder)
+    (drawn,) = random.choices(list(SUBJECTS), [6, 2, 1, 2, 2, 1, 1, 1, 1])
+    SUBJECTS[subject or drawn](random, folder)
 
 
 def checked(*arguments: object) -> Outcome:
@@ -156,8 +138,15 @@ def parquet(random: Random, folder: Path) -> None:
 
 
 def model(random: Random, folder: Path) -> None:
-    """Explain a scenario with a mutant of a config.json."""
-    _explained_with("model", CONFIG, random, folder)
+    """Explain a scenario with a mutant of the config.json of any family."""
+    changes = random.choice((room("h200-sxm", 8), room("b300-sxm", 1)))
+    _explained_with("model", config_of(random.choice(list(KEYS))), random, folder, **changes)
+
+
+def room(gpu: str, tensor: int) -> dict[str, Any]:
+    """Return changes to a scenario for a model of any size and dtype."""
+    pool = {"name": "serve", "replicas": 1, "parallel": {"tensor": tensor}}
+    return {"gpu": gpu, "weight_dtype": ..., "cluster": {"pools": [pool]}}
 
 
 def calibration(random: Random, folder: Path) -> None:
@@ -217,11 +206,12 @@ SUBJECTS: dict[str, Callable[[Random, Path], None]] = {
 }
 
 
-def _explained_with(key: str, tree: Any, random: Random, folder: Path) -> None:
+def _explained_with(key: str, tree: Any, random: Random, folder: Path, **changes: Any) -> None:
     _write(folder / "file.json", tree, random)
-    outcome = checked("explain", write_scenario(folder), "--set", f"{key}={folder / 'file.json'}")
+    command = (write_scenario(folder, **changes), "--set", f"{key}={folder / 'file.json'}")
+    outcome = checked("explain", *command)
     if outcome.exit_code == 0 and random.random() < 0.3:
-        checked("run", write_scenario(folder), "--set", f"{key}={folder / 'file.json'}", "--out", folder / "out", "-q")
+        checked("run", *command, "--out", folder / "out", "-q")
 
 
 def _write(file: Path, tree: Any, random: Random) -> None:
