@@ -28,6 +28,7 @@ from simserve.catalog.config_keys import (
 )
 from simserve.catalog.specs import LinearAttention, Mamba2
 from simserve.errors import CatalogError
+from simserve.plugins.validation import MOST_SHOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +179,7 @@ def check_refused(config: Mapping[str, Any]) -> None:
     """Raise CatalogError for a key of what is not simulated."""
     for key in _on(config):
         if _is_refused(key, config) and config[key] != 0:
-            what, got = REFUSED.get(key, "state-space and hybrid models"), json.dumps(config[key])
+            what, got = REFUSED.get(key, "state-space and hybrid models"), _quoted(config[key])
             raise CatalogError(f"{key}: {what} are not supported yet, got {got}; choose another model")
 
 
@@ -187,13 +188,17 @@ def check_understood(config: Mapping[str, Any]) -> None:
     known = {**READ, **IGNORED, **family_of(config).own}
     unknown = [key for key in _on(config) if key not in known and not _is_refused(key, config)]
     if unknown:
-        named = ", ".join(f"{key}: {json.dumps(config[key])}" for key in unknown[:MOST_NAMED])
+        named = ", ".join(f"{key}: {_quoted(config[key])}" for key in unknown[:MOST_NAMED])
         more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
         of = f"model_type {config['model_type']}" if config.get("model_type") else "a file without model_type"
         raise CatalogError(
             f"keys of {of} that may change sizes or attention are not understood, got {named}{more}; "
             "delete them in a copy of the file if they change neither, else choose another model"
         )
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(value)[:MOST_SHOWN]
 
 
 def _is_refused(key: str, config: Mapping[str, Any]) -> bool:

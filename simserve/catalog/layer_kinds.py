@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.catalog.families import family_of
+from simserve.catalog.families import MOST_NAMED, family_of
 from simserve.catalog.layer_parts import check_needed
 from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, Mamba2
 from simserve.errors import CatalogError
@@ -58,7 +58,7 @@ def _from_pattern(config: dict[str, Any]) -> dict[str, Any]:
         raise CatalogError(f"{PATTERN} must name the {n_layers} layers of num_hidden_layers, got {len(pattern)}")
     if not re.fullmatch(r"([M*]-?)+", pattern):
         other = sorted(set(pattern) - {"M", "*", "-"}) or ["- without a layer to follow"]
-        raise CatalogError(f"{PATTERN}: layers of type {', '.join(other)} are not supported yet")
+        raise CatalogError(f"{PATTERN}: layers of type {', '.join(other[:MOST_NAMED])} are not supported yet")
     mixers = [PATTERN_KINDS[part] for part in pattern if part in PATTERN_KINDS]
     head_dim = config.get("attention_head_dim") or config.get("head_dim")
     return {**config, "num_hidden_layers": len(mixers), "layer_types": mixers, "head_dim": head_dim}
@@ -76,7 +76,7 @@ def check_kinds(config: Mapping[str, Any]) -> None:
     known = {kind for kind in LAYER_KINDS if LAYER_KINDS[kind] != "state" or family_of(config).state}
     unknown = sorted(set(kinds) - known)
     if unknown:
-        raise CatalogError(f"layer_types: layers of type {', '.join(unknown)} are not supported yet")
+        raise CatalogError(f"layer_types: layers of type {', '.join(unknown[:MOST_NAMED])} are not supported yet")
     for key in LISTS:
         listed = config.get(key)
         if isinstance(listed, list) and len(listed) not in (0, n_layers):

@@ -88,6 +88,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "llama",
+        {"layer_types": [f"kind_{n:02}" for n in range(32)]},
+        "layer_types: layers of type kind_00, kind_01, kind_02 are not supported yet",
+    ),
+    (
+        "llama",
+        {"attn_layer_period": [8] * 1000},
+        f"attn_layer_period: state-space and hybrid models are not supported yet, got {str([8] * 99)[:60]}; "
+        "choose another model",
+    ),
+    (
+        "llama",
         {"num_key_value_heads": [8] * 3},
         "num_key_value_heads: must be a whole number, got [8, 8, 8]; layers that differ in shape are not supported yet",
     ),
