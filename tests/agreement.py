@@ -16,7 +16,7 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered, Patience
-from simserve.engine.recorder import FAILED, SPAN_ROW, STEP_RUN_ROW
+from simserve.engine.recorder import FAILED, FINISHED, SPAN_ROW, STEP_RUN_ROW, UNFINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import tabulate
@@ -31,6 +31,7 @@ from simserve.tables.facts import LinkFacts, RunFacts
 from simserve.units import array_to_ps, to_s
 from simserve.workload.trace import Trace
 from tests import oracle
+from tests.conservation import assert_tokens_are_conserved, wasted_tokens
 from tests.effort import proved
 from tests.metrics.stories import pool_facts, run_facts
 from tests.oracle_fleet import Change, Script
@@ -257,7 +258,9 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
             if life.first_ps is None  # without time-outs
         )
     assert set(np.flatnonzero(cluster.recorder.columns["status"] == FAILED)) == truth.failed
-    assert cluster.failures()[1] == {row: truth.lives[row].n_computed_for_nobody for row in truth.failed}
+    status, wasted = cluster.recorder.columns["status"].tolist(), wasted_tokens(cluster)
+    assert wasted == {row: 0 if status[row] in (UNFINISHED, FINISHED) else truth.n_computed[row] for row in wasted}
+    assert_tokens_are_conserved(cluster, sum(truth.lives[row].padding for row in wasted if status[row] == FINISHED))
     lives = (
         [(each.ordered_ps, each.ready_ps, each.draining_ps, each.gone_ps) for each in members]
         for members in (cluster.members, truth.members)

@@ -5,6 +5,7 @@ policies read; what these compute is counted again in oracle_view. It keeps ever
 own time, and calls the scheduler at every step boundary.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class OracleRun:
     clients: OracleClients | None = None
     members: list[OracleMember] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
+    n_computed: Counter[int] = field(default_factory=Counter)
+    """Tokens that steps computed for each row, on all replicas to which it was sent."""
 
 
 class OracleFrontEndQueue:
@@ -173,8 +176,8 @@ def run(
 
     longest_of_all = max(limit(each, is_kept) for each in first_entries for is_kept in ({False, may_keep}))
     failed: set[int] = set()
-    carried: dict[int, tuple[int, int]] = {}
-    """Tokens computed for requests that lost their replica and were sent again, and the limit on their answers."""
+    carried: dict[int, int] = {}
+    """The limit on the answers of requests that lost their replica and are sent again."""
     admitted: set[int] = set()
     at_gateway: list[tuple[int, int]] = []
     """(row, the load's row) of requests that wait for a replica."""
@@ -207,9 +210,9 @@ def run(
             rejected.add(row)
             return "impossible"
         request.max_tokens = min(most, longest - prompt)
-        n_computed, most_output = carried.get(row, (0, int(trace.output_tokens[original])))
+        most_output = carried.get(row, int(trace.output_tokens[original]))
         life = Life(request, min(most_output, request.max_tokens), replicas.index(sender))
-        life.is_kept, life.n_computed, life.n_recomputed_tokens = is_kept, n_computed, n_computed
+        life.is_kept = is_kept
         lives[request] = by_row[row] = life
         if how is not None and how.is_pushed and sender in senders and not is_kept:
             sender.n_outstanding += 1
@@ -272,11 +275,9 @@ def run(
             life, row = lives[request], request.row
             request.phase = Phase.DONE
             if clients is not None and clients.has_gone(row):
-                if not clients.of(row).has_left:
-                    life.n_computed_for_nobody = life.n_computed
-                    clients.of(row).has_left = True
+                clients.of(row).has_left = True
             elif resends and not life.token_ps:
-                carried[row] = life.n_computed, life.output_tokens
+                carried[row] = life.output_tokens
                 del by_row[row]
                 original = row if clients is None else clients.of(row).original
                 admitted.add(row)
@@ -284,7 +285,6 @@ def run(
                 are_back = True
             else:
                 failed.add(row)
-                life.n_computed_for_nobody = life.n_computed
                 life.first_ps = client_tokens_ps(row)[0] if client_tokens_ps(row) else -1
                 life.finish_ps = -1
                 if clients is not None:
@@ -341,10 +341,17 @@ def run(
 
     def unplaced_life(row: int) -> Life:
         """Return the record of a request that no replica has."""
-        n_lost, _ = carried.get(row, (0, 0))
-        life = Life(OracleRequest(row, 0, 0, 0), 0, first_ps=-1)
-        life.n_recomputed_tokens = life.n_computed_for_nobody = n_lost
-        return life
+        return Life(OracleRequest(row, 0, 0, 0), 0, first_ps=-1)
+
+    def count_computed() -> Counter[int]:
+        """Return the tokens computed for each row; what was computed before it was sent again is computed anew."""
+        n_computed = Counter[int]()
+        for request, life in lives.items():
+            n_computed[request.row] += life.n_computed
+            last = by_row.get(request.row)
+            if last is not None and last is not life:
+                last.n_recomputed_tokens += life.n_computed
+        return n_computed
 
     def hand_over(now_ps: int, *, is_pushed: bool) -> None:
         """Route computed prompts; those pushed have begun to move in their step."""
@@ -386,7 +393,8 @@ def run(
                     by_row[row] = unplaced_life(row)  # timed out before it reached a replica
             for row, _ in at_gateway:
                 by_row[row] = unplaced_life(row)
-            return OracleRun(by_row, rejected, replicas, asked_ps, clients, fleet.members, failed)
+            computed = count_computed()
+            return OracleRun(by_row, rejected, replicas, asked_ps, clients, fleet.members, failed, computed)
         now_ps = min(instants)
         for routing_view in gateways:
             routing_view.hear(now_ps - 1)

@@ -12,13 +12,15 @@ from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import OracleReplica
 
+Kind = Literal["join", "drain", "fail", "resend"]
+
 
 @dataclass(frozen=True)
 class Change:
     """A decision about the fleet; `resend`: a member fails, and the gateway sends again what it may."""
 
     at_ps: int
-    kind: Literal["join", "drain", "fail", "resend"]
+    kind: Kind
     which: int
     """Number of the setup to join, or of the member to end among those there; counted around if too high."""
     takes_ps: int = 0

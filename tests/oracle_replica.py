@@ -61,8 +61,6 @@ class Life:
     decode_cached_tokens: int = 0
     n_computed: int = 0
     """Its tokens computed by steps, without those after its end in a padded batch."""
-    n_computed_for_nobody: int = 0
-    """n_computed when it was dropped after a time-out."""
     first_ps: int | None = None
     """Instant of its client's first token; -1: timed out without one; None: not yet."""
     slots: int = 0
@@ -458,6 +456,7 @@ class OracleReplica:
         for request, n_tokens in plan.prefill:
             if request in self.doomed:
                 request.prefilled_tokens += n_tokens
+                self.lives[request].n_computed += n_tokens
                 self.leave_windows([(request, request.prefilled_tokens - n_tokens, request.prefilled_tokens)])
                 self.let_go(request)
                 self.doomed.remove(request)
@@ -717,7 +716,6 @@ class OracleReplica:
 
     def leave_before_hand_over(self, life: Life) -> None:
         """Drop a request that waits for a decode replica to be ready."""
-        life.n_computed_for_nobody = life.n_computed
         self.must_plan = True
         if life.request.phase is Phase.TRANSFER:
             self.let_go(life.request)
@@ -764,7 +762,6 @@ class OracleReplica:
         if self.host and any(request is read.request for read in self.host.ahead):
             return False
         life, scheduler = self.lives[request], self.setup.scheduler
-        life.n_computed_for_nobody = life.n_computed
         self.must_plan = True
         if request in self.decoding and scheduler.runs_to_completion:
             if not life.finished:

@@ -18,6 +18,7 @@ from simserve.engine.routing_view import Delay
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, watch
+from tests.conservation import assert_tokens_are_conserved
 from tests.effort import examples
 from tests.oracle_fleet import Change
 from tests.test_oracle_handoff import layered
@@ -227,6 +228,8 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
     )
     watch(cluster)
     cluster.run(drain_units * unit_ps)  # run checks that no request is lost
+    if not any(setup.scheduler.runs_to_completion for setup in world.setups):
+        assert_tokens_are_conserved(cluster)  # what a batch pads is not recorded
     requests, facts = request_table(cluster, how)
     assert_times_are_split(requests, facts)
     assert (np.isnan(requests["finish_s"]) == ~requests["status"].is_("finished")).all()

@@ -36,9 +36,9 @@ from simserve.tables.facts import KvSizes
 from simserve.units import to_ps
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
-from tests.oracle_fleet import Change
+from tests.oracle_fleet import Change, Kind
 
-KINDS: tuple[Literal["join", "drain", "fail", "resend"], ...] = ("join", "join", "drain", "fail", "resend")
+KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend")
 """Changes of a fleet, as often as they are drawn."""
 
 ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)

@@ -119,8 +119,8 @@ class Cluster:
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self._release_due = Alarm(self.clock, self._release, RELEASE_PHASE)
         self.members: list[Member] = []
-        self._failed: dict[int, tuple[int, int]] = {}
-        """Rows that failed, with the instant and the tokens stored then."""
+        self.failed_ps: dict[int, int] = {}
+        """When each row failed that did."""
         for setup in setups:
             self.order(setup, "at the start").ready_ps = 0
         self._refresher = (
@@ -275,21 +275,14 @@ class Cluster:
         for request, n_stored in sorted(lost, key=lambda each: (sent_ps[each[0].row], each[0].row)):
             self._lose(request, n_stored, why, resends=resends)
 
-    def failures(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return when each failed row did, and the tokens that were computed for it in vain."""
-        lost, cached = (self.recorder.columns[name] for name in ("n_recomputed_tokens", "cached_tokens"))
-        wasted = {row: n + int(lost[row]) - int(cached[row]) for row, (_, n) in self._failed.items()}
-        return {row: at_ps for row, (at_ps, _) in self._failed.items()}, wasted
-
     def _lose(self, request: Request, n_stored: int, why: str, *, resends: bool) -> None:
         """Decide about a request that was lost with its replica."""
         row, now_ps, deadlines = request.row, self.clock.now_ps, self._deadlines
         if deadlines is not None and deadlines.has_gone(row):
-            deadlines.lost(row, n_stored)
+            deadlines.left(row, n_stored)
             return
-        cached_tokens = int(self.recorder.columns["cached_tokens"][row])
         if resends and not request.emitted_tokens:
-            self.recorder.restart(row, n_stored - cached_tokens, now_ps)
+            self.recorder.restart(row, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
             self._hold(row, self.send)
@@ -297,8 +290,8 @@ class Cluster:
             return
         place = self.recorder.replica[row]
         streams = place == NEVER or self.replicas[place].streams
-        self.recorder.fail(row, f"its replica was lost: {why}", has_first=streams)
-        self._failed[row] = now_ps, n_stored
+        self.recorder.fail(row, n_stored, f"its replica was lost: {why}", has_first=streams)
+        self.failed_ps[row] = now_ps
         if deadlines is not None:
             deadlines.placed(row, None)
         if self._closed_loop:

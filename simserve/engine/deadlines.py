@@ -51,8 +51,6 @@ class Deadlines:
         self._leaving: list[tuple[int, int, Placed]] = []
         """A heap of (instant at which the server can drop the request, number of give-ups before, request)."""
         self.gave_up_ps: dict[int, int] = {}
-        self.stored_tokens: dict[int, int] = {}
-        """Tokens stored for each timed-out row when the server dropped it."""
         self._expiry = Alarm(clock, self._expire_due, DEADLINE_PHASE)
         self._abort = Alarm(clock, self._abort_due, ABORT_PHASE)
 
@@ -96,16 +94,10 @@ class Deadlines:
         """Note that a request lost its replica and waits at the gateway again."""
         self._waiting[row] = None
 
-    def lost(self, row: int, n_stored_tokens: int) -> None:
-        """Note that a request of a client that has gone was lost before its replica dropped it."""
-        self.stored_tokens.setdefault(row, n_stored_tokens)
+    def left(self, row: int, n_stored_tokens: int) -> None:
+        """Note that a replica has dropped or lost a request of a client that has gone."""
+        self._recorder.end_early(row, n_stored_tokens)
         self._undo(row)
-
-    def wasted_tokens(self) -> dict[int, int]:
-        """Return the tokens computed in vain for timed-out rows: stored at the end and not from a cache, or lost
-        before."""
-        lost, cached = (self._recorder.columns[name] for name in ("n_recomputed_tokens", "cached_tokens"))
-        return {row: n + int(lost[row]) - int(cached[row]) for row, n in self.stored_tokens.items()}
 
     # -- clients give up -------------------------------------------------------------------------------------------
 
@@ -125,9 +117,7 @@ class Deadlines:
         self._undo(row)
         self._recorder.explain(row, f"no {what} within {to_s(now_ps - self._rows.arrival_ps[row]):g} s")
         self.gave_up_ps[row] = now_ps
-        if where is None:
-            self.stored_tokens[row] = 0
-        else:
+        if where is not None:
             self._let_go(len(self.gave_up_ps), where, now_ps)
         self._on_give_up(row, now_ps)
 
@@ -161,15 +151,14 @@ class Deadlines:
         """Drop a request now, unless a step or a transfer of it is in flight; otherwise retry when that ends."""
         request, replica = self._locate(where)
         row = request.row
-        if row in self.stored_tokens:
+        if row in self._recorder.stored_tokens:
             return  # lost with its replica
         again_ps = replica.step_end_ps(now_ps)
         if again_ps is None:
             n_stored = replica.stored_tokens(request)
             again_ps = None if request.phase is DONE else replica.abandon(request, now_ps)
         if again_ps is None:
-            self.stored_tokens[row] = n_stored
-            self._undo(row)
+            self.left(row, n_stored)
             return
         heappush(self._leaving, (again_ps, number, where))
         if self._abort.due_ps is None or again_ps < self._abort.due_ps:
@@ -192,5 +181,4 @@ class Deadlines:
         """End the run with pending aborts recorded as they are."""
         for _, _, where in self._leaving:
             request, replica = self._locate(where)
-            self.stored_tokens.setdefault(request.row, replica.stored_tokens(request))
-            self._undo(request.row)
+            self.left(request.row, replica.stored_tokens(request))

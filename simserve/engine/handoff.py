@@ -426,11 +426,7 @@ class Pushes(Prefills):
             request.phase = DONE
             replica.note_empty(now_ps)
             return [(request, 0)]
-        if is_own:
-            return []
-        lost = [(request, replica.stored_tokens(request))]
-        replica.drop(request, now_ps)
-        return lost
+        return [] if is_own else [(request, replica.drop(request, now_ps))]
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Count a request and ask for blocks for it."""

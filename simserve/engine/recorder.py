@@ -127,6 +127,8 @@ class Recorder:
         self.add_replicas(n_replicas)
         self._restarted_ps: dict[int, int] = {}
         """When each row that was lost with its replica started anew."""
+        self.stored_tokens: dict[int, int] = {}
+        """Tokens stored for each row that ended early, when it did."""
         self.columns: dict[str, NDArray[np.int64]] = {}
         self.grow(n_requests)
 
@@ -214,8 +216,9 @@ class Recorder:
         n_rows = self._step_run_buffers.n_bytes(replica) // STEP_RUN_ROW.itemsize
         self._copies[replica] += _PACK_COPY(n_rows, wait_ps)
 
-    def restart(self, row: int, n_lost_tokens: int, now_ps: int) -> None:
+    def restart(self, row: int, n_stored_tokens: int, now_ps: int) -> None:
         """Forget what a failed replica did for a request that starts anew, except for the tokens computed there."""
+        n_lost_tokens = n_stored_tokens - self._cached[row]
         kept = {"routed_ps", "status", "status_reason", "n_recomputed_tokens"}
         for name in _FILLS.keys() - kept:
             self.columns[name][row] = _FILLS[name]
@@ -227,8 +230,21 @@ class Recorder:
         self.status[row] = REJECTED
         self._reason[row] = self._code(reason)
 
-    def fail(self, row: int, reason: str, *, has_first: bool) -> None:
+    def end_early(self, row: int, n_stored_tokens: int) -> None:
+        """Record the tokens stored for a request without an answer when its replica drops or loses it, whichever is
+        first."""
+        self.stored_tokens.setdefault(row, n_stored_tokens)
+
+    def lose_chunk(self, row: int, n_tokens: int) -> None:
+        """Count a chunk that ends after its request was lost with another replica: in vain, or computed again."""
+        if row in self.stored_tokens:
+            self.stored_tokens[row] += n_tokens
+        else:
+            self._n_recomputed[row] += n_tokens
+
+    def fail(self, row: int, n_stored_tokens: int, reason: str, *, has_first: bool) -> None:
         """Record that a request was lost with its replica. has_first: its client has the tokens computed so far."""
+        self.end_early(row, n_stored_tokens)
         self.status[row] = FAILED
         if not has_first:
             self.first_token_ps[row] = NEVER

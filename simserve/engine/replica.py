@@ -346,10 +346,10 @@ class Replica:
             request.phase = DONE
         return lost
 
-    def drop(self, request: Request, now_ps: int) -> None:
+    def drop(self, request: Request, now_ps: int) -> int:
         """Drop a request without tokens that its decode replica has lost, even during a step; while that computes a
-        part of its prompt, its blocks are in use."""
-        batch, step_run = self.batch, self.step_run
+        part of its prompt, its blocks are in use. Return the tokens stored for it so far."""
+        batch, step_run, n_stored = self.batch, self.step_run, self.stored_tokens(request)
         self.count_out()
         if any(request is newcomer for newcomer, _ in self._coming):
             self._coming = [(each, n) for each, n in self._coming if each is not request]
@@ -364,6 +364,7 @@ class Replica:
             if step_run is not None:
                 self._n_given_back += n_used - self.pool.used_blocks
         self.stepping.wake(now_ps)
+        return n_stored
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a timed-out request, with no step in flight. In a padded batch it stays to the end, like a
@@ -648,6 +649,7 @@ class Replica:
             if self._layers is not None:
                 self._drop_behind(request, n_tokens)
             if request.phase is DONE:  # its decode replica was lost during the step
+                self._recorder.lose_chunk(request.row, n_tokens)
                 self.n_away -= 1
                 self.batch.release(request, request.prefilled_tokens)
             elif left_tokens <= 0:

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.interference import Interference
-from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
+from simserve.engine.recorder import BLOCKED_BY, FAILED, NEVER, REJECTED, STATUS, TIMED_OUT
 from simserve.engine.session_sender import SessionSender
 from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns
@@ -19,6 +19,9 @@ from simserve.units import PS_PER_S, array_to_s, to_s
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
 """Columns of the load that the tables pass through, null if the load lacks them."""
+
+WITHOUT_ANSWER = (REJECTED, TIMED_OUT, FAILED)
+"""Ends of requests for which all that was computed was in vain."""
 
 DURATIONS = ("preempted", "transfer", "transfer_wait")
 TOKENS = ("n_recomputed_tokens", "cached_tokens", "host_cached_tokens", "disk_cached_tokens", "decode_cached_tokens")
@@ -137,20 +140,29 @@ def attempt_columns(cluster: Cluster) -> Columns:
         "attempt": large.full(sender.n_sent, 1, np.int32),
         "first_sent_s": first_sent_s,
         "gave_up_s": large.full(sender.n_sent, np.nan, np.float64),
-        "wasted_tokens": large.zeros(sender.n_sent, np.int64),
+        "wasted_tokens": _wasted_tokens(cluster, sent),
     }
     deadlines = None
     if isinstance(sender, SessionSender):
         columns["attempt"] = sender.attempts
         deadlines = sender.deadlines
-    gave_up_ps, wasted_tokens = cluster.failures()
-    if deadlines is not None:
-        gave_up_ps |= deadlines.gave_up_ps
-        wasted_tokens |= deadlines.wasted_tokens()
-    places = sent.places(np.array([*gave_up_ps, *wasted_tokens], np.int64))
-    columns["gave_up_s"][places[: len(gave_up_ps)]] = np.array([*gave_up_ps.values()], np.int64) / PS_PER_S
-    columns["wasted_tokens"][places[len(gave_up_ps) :]] = [*wasted_tokens.values()]
+    gave_up_ps = cluster.failed_ps | (deadlines.gave_up_ps if deadlines is not None else {})
+    places = sent.places(np.array([*gave_up_ps], np.int64))
+    columns["gave_up_s"][places] = np.array([*gave_up_ps.values()], np.int64) / PS_PER_S
     return columns
+
+
+def _wasted_tokens(cluster: Cluster, sent: _Sent) -> NDArray[np.int64]:
+    """Return the tokens computed in vain: lost on the way, or stored when a request ended early and not from a cache;
+    0 for one that finished or may still."""
+    recorder, stored = cluster.recorder, cluster.recorder.stored_tokens
+    names = ("status", "n_recomputed_tokens", "cached_tokens")
+    result = sent.column(
+        lambda status, lost, cached: np.where(np.isin(status, WITHOUT_ANSWER), lost - cached, 0),
+        *(recorder.columns[name] for name in names),
+    )
+    result[sent.places(np.array([*stored], np.int64))] += np.array([*stored.values()], np.int64)
+    return result
 
 
 def _numbers(cluster: Cluster) -> NDArray[np.int64]:

@@ -37,10 +37,10 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
 
 
 def wasted(requests: Columns, steps: Columns) -> "WastedJson":
-    """Return the tokens computed in the whole run for clients that gave up, and their share of all computed tokens."""
+    """Return the tokens computed in vain in the whole run, and their share of all computed tokens."""
     n_tokens = int(requests["wasted_tokens"].sum())
     n_all = 0
     for piece in large.pieces(len(steps["n_steps"])):
         decoded = steps["decode_requests"][piece].astype(np.int64) * steps["n_steps"][piece]
-        n_all += int(steps["prefill_tokens"][piece].sum() + decoded.sum())
+        n_all += int(steps["prefill_tokens"][piece].sum() + decoded.sum() + steps["accepted_tokens"][piece].sum())
     return {"tokens": n_tokens, "frac": n_tokens / n_all if n_all else 0.0}

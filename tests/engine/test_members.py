@@ -12,6 +12,7 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
+from simserve.engine.recorder import FINISHED, REJECTED, TIMED_OUT
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
@@ -23,8 +24,9 @@ from simserve.state.request import Request
 from simserve.state.view import LoadView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, own, run_both
+from tests.conservation import assert_tokens_are_conserved, wasted_tokens
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
-from tests.oracle_fleet import Change, Script
+from tests.oracle_fleet import Change, Kind, Script
 
 ONE_AT_A_TIME = replica_setup(Continuous(max_num_seqs=1), LineCost(token=MS))
 TOGETHER = replica_setup(Continuous(max_num_seqs=9), LineCost(token=MS))
@@ -135,7 +137,8 @@ def test_a_failed_member_loses_its_step_and_the_gateway_sends_again_what_has_no_
     assert columns["replica"].tolist() == [0, 1, 1]
     assert cluster.recorder.reasons[-1] == "its replica was lost: failed"
     assert lives(cluster)[0] == (0, 0, None, 8)
-    assert cluster.failures() == ({0: 8 * MS}, {0: 6})  # the step that computes the second prompt is lost
+    assert cluster.failed_ps == {0: 8 * MS}
+    assert wasted_tokens(cluster) == {0: 6, 1: 0, 2: 0}  # the step that computes the second prompt is lost
 
 
 def test_a_tenant_that_came_back_just_before_the_failure_is_not_lifted() -> None:
@@ -211,3 +214,54 @@ def test_a_lost_prompt_frees_its_blocks_where_its_chunk_ends_after_what_decoding
     assert_agreement(roles, cluster, truth)
     assert cluster.recorder.columns["status"].tolist() == [1, 4, 1, 1]
     assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 0, 0, 5]
+
+
+IN_CHUNKS = replica_setup(Chunked(max_num_batched_tokens=4, max_num_seqs=4), LineCost(step=10 * MS))
+HOW = pytest.mark.parametrize("n_layers", [None, 1, 4], ids=["push", "by_chunk", "by_layer"])
+
+
+def lose_decode_replica(n_layers: int | None, kind: Kind, *others: Change, **more: Any) -> Cluster:
+    """Lose it at 15 ms: of a prompt of 10, computed from 1 ms on, 4 tokens are done, and 4 are in a step until 21."""
+    roles: list[ReplicaSetup] = [replace(IN_CHUNKS, role="prefill"), replace(TOGETHER, role="decode")]
+    link = Disaggregation(RoundRobin(), LinkSpec(1e-9, MS, n_layers=n_layers), is_pushed=True)
+    changes = [Change(15 * MS, kind, 1), *others]
+    cluster = run(roles, trace([0.0], [10], [3]), *changes, disaggregation=link, **more)
+    assert_tokens_are_conserved(cluster)
+    return cluster
+
+
+@HOW
+def test_the_chunk_in_flight_of_a_prompt_that_loses_its_decode_replica_is_wasted(n_layers: int | None) -> None:
+    cluster = lose_decode_replica(n_layers, "fail")
+    assert wasted_tokens(cluster) == {0: 8}
+    assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0]
+
+
+@HOW
+def test_or_is_computed_again_if_the_gateway_sends_the_request_again(n_layers: int | None) -> None:
+    cluster = lose_decode_replica(n_layers, "resend", Change(15 * MS, "join", 1))
+    assert cluster.recorder.columns["status"].tolist() == [FINISHED]
+    assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [8]
+    assert wasted_tokens(cluster) == {0: 0}
+
+
+@HOW
+def test_or_is_wasted_once_if_its_client_has_just_given_up(n_layers: int | None) -> None:
+    cluster = lose_decode_replica(n_layers, "fail", patience=Patience(ttft_ps=13 * MS))
+    assert cluster.recorder.columns["status"].tolist() == [TIMED_OUT]
+    assert wasted_tokens(cluster) == {0: 8}
+
+
+@HOW
+def test_a_chunk_that_its_own_replica_loses_was_never_computed(n_layers: int | None) -> None:
+    cluster = lose_decode_replica(n_layers, "fail", Change(18 * MS, "fail", 0))
+    assert wasted_tokens(cluster) == {0: 4}
+
+
+def test_what_was_computed_for_a_request_is_wasted_if_no_other_replica_can_serve_it() -> None:
+    """At 25 ms two chunks of 4 are computed; the replica that is left is too small for a prompt of 30."""
+    roles = [IN_CHUNKS, replace(IN_CHUNKS, max_model_len=20)]
+    cluster = run(roles, trace([0.0], [30], [1]), Change(25 * MS, "resend", 0))
+    assert cluster.recorder.columns["status"].tolist() == [REJECTED]
+    assert wasted_tokens(cluster) == {0: 8}
+    assert_tokens_are_conserved(cluster)

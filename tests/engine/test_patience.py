@@ -26,6 +26,7 @@ from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.static import Static
 from simserve.state.request import Request
 from simserve.workload.trace import Trace
+from tests.conservation import wasted_tokens
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 from tests.engine.test_sessions import waiting
 
@@ -86,9 +87,8 @@ def gave_up_ms(cluster: Cluster) -> dict[int, float]:
 
 
 def wasted(cluster: Cluster) -> dict[int, int]:
-    assert isinstance(cluster.sender, SessionSender)
-    assert cluster.sender.deadlines is not None
-    return cluster.sender.deadlines.wasted_tokens()
+    wasted = wasted_tokens(cluster)
+    return {row: wasted[row] for row in gave_up_ms(cluster)}
 
 
 def test_who_gives_up_leaves_its_seat_at_the_end_of_the_step_in_flight() -> None:

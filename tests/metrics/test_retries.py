@@ -90,8 +90,14 @@ def test_without_requests_there_are_no_shares() -> None:
 
 
 def test_tokens_for_nobody_are_a_share_of_all_that_steps_computed() -> None:
-    steps = {"prefill_tokens": np.array([60, 0]), "decode_requests": np.array([0, 4]), "n_steps": np.array([1, 10])}
-    assert wasted({"wasted_tokens": np.array([0, 25])}, steps) == {"tokens": 25, "frac": 0.25}
+    """A prompt of 60, ten steps of four tokens and 25 more that were proposed and accepted."""
+    steps = {
+        "prefill_tokens": np.array([60, 0]),
+        "decode_requests": np.array([0, 4]),
+        "n_steps": np.array([1, 10]),
+        "accepted_tokens": np.array([0, 25]),
+    }
+    assert wasted({"wasted_tokens": np.array([0, 25])}, steps) == {"tokens": 25, "frac": 0.2}
     nothing = {name: column[:0] for name, column in steps.items()}
     assert wasted({"wasted_tokens": np.array([0])}, nothing) == {"tokens": 0, "frac": 0.0}
 

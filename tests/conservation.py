@@ -1,0 +1,42 @@
+"""Conservation of tokens: each token that a step computed is in an answer, was lost, or is held for a request that
+goes on."""
+
+import numpy as np
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.recorder import FINISHED, UNFINISHED
+from simserve.engine.tabulate import attempt_columns
+
+
+def computed_tokens(cluster: Cluster) -> int:
+    """Return the tokens that the steps of a run computed, except in padded batches those after the end of an answer."""
+    total = 0
+    for replica in cluster.replicas:
+        steps, spans = cluster.recorder.step_runs(replica.id), cluster.recorder.spans(replica.id)
+        decoded = steps["decode_requests"].astype(np.int64) * steps["n_steps"]
+        if replica.scheduler.runs_to_completion:
+            decoded = spans["last_step"] - spans["first_step"] + 1
+        total += int(decoded.sum() + steps["prefill_tokens"].sum() + steps["accepted_tokens"].sum())
+    return total
+
+
+def wasted_tokens(cluster: Cluster) -> dict[int, int]:
+    """Return what the table of requests says of each row that was sent."""
+    rows = np.arange(len(cluster.rows))[cluster.sender.rows_sent]
+    return dict(zip(rows.tolist(), attempt_columns(cluster)["wasted_tokens"].tolist(), strict=True))
+
+
+def assert_tokens_are_conserved(cluster: Cluster, padding_tokens: int = 0) -> None:
+    """Check that computed tokens = answers + recomputed - cached + wasted + held. padding_tokens: of finished rows."""
+    columns, rows = cluster.recorder.columns, cluster.rows
+    lost = columns["n_recomputed_tokens"] - columns["cached_tokens"]
+    finished, unfinished = (np.flatnonzero(columns["status"] == status) for status in (FINISHED, UNFINISHED))
+    answers = (rows.prompts[finished] + rows.outputs[finished] - 1 + lost[finished]).sum() + padding_tokens
+    there = (
+        (replica, request)
+        for replica in cluster.replicas
+        for group in (replica.batch.running, replica.batch.waiting, replica.in_transit)
+        for request in group
+    )
+    held = sum(replica.stored_tokens(each) for replica, each in there if columns["status"][each.row] == UNFINISHED)
+    assert computed_tokens(cluster) == answers + sum(wasted_tokens(cluster).values()) + held + lost[unfinished].sum()
