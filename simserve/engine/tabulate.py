@@ -16,9 +16,13 @@ from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import MemberFacts
 from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.units import PS_PER_S, array_to_s, to_s
+from simserve.workload.trace import MOST_TOKENS, NO_TURN
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
 """Columns of the load that the tables pass through, null if the load lacks them."""
+
+NO_NUMBER = {"turn": NO_TURN, "max_tokens": MOST_TOKENS}
+"""What stands for no number in these."""
 
 WITHOUT_ANSWER = (REJECTED, TIMED_OUT, FAILED)
 """Ends of requests for which all that was computed was in vain."""
@@ -80,7 +84,7 @@ class _Sent:
 def _requests(cluster: Cluster, sent: _Sent) -> Columns:
     sender = cluster.sender
     recorded, rows, respond_ps = cluster.recorder.columns, cluster.rows, cluster.front_end.respond_ps
-    given = {name: rows.given(name, sent.rows) for name in GIVEN}
+    given = {name: _with_nulls(name, rows.given(name, sent.rows)) for name in GIVEN}
     if given["request_id"] is None:
         given["request_id"] = _numbers(cluster)
     if given["priority"] is None:
@@ -93,7 +97,6 @@ def _requests(cluster: Cluster, sent: _Sent) -> Columns:
         "arrival_s": sent.column(array_to_s, rows.arrivals),
         "prompt_tokens": sent.column(np.copy, rows.prompts),
         "output_tokens": sent.column(np.copy, rows.outputs),
-        "max_tokens": None if given["max_tokens"] is None else sent.column(np.copy, rows.most),
         "status": categorical("status", STATUS),
         "status_reason": categorical("status_reason", tuple(cluster.recorder.reasons)),
         "scheduled_s": sent.column(_instants, recorded["scheduled_ps"]),
@@ -163,6 +166,14 @@ def _wasted_tokens(cluster: Cluster, sent: _Sent) -> NDArray[np.int64]:
     )
     result[sent.places(np.array([*stored], np.int64))] += np.array([*stored.values()], np.int64)
     return result
+
+
+def _with_nulls(name: str, column: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return a column of the load, masked in rows that lack a number; None of text that all rows lack."""
+    if column is None or (column.dtype.kind == "U" and not (column != "").any()):
+        return None
+    is_null = column == NO_NUMBER[name] if name in NO_NUMBER else np.zeros(1, np.bool_)
+    return np.ma.MaskedArray(column, is_null) if is_null.any() else column
 
 
 def _numbers(cluster: Cluster) -> NDArray[np.int64]:

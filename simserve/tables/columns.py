@@ -13,8 +13,8 @@ Flags = NDArray[np.bool_]
 Columns = dict[str, Any]
 """Name to a `(n_rows,)` numpy array, Categorical or Lists; a column without data is None and written as nulls.
 
-Times are float seconds, NaN for a missing value (null in a file). Integer columns of replicas hold -1 for none (null in
-a file); in any column of integers or flags, masked cells are null in a file.
+Times are float seconds, NaN for a missing value (null in a file). Text is "" for none (null in a file), and integer
+columns of replicas hold -1; in any column of integers or flags, masked cells are null in a file.
 """
 
 

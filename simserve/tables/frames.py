@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from simserve.tables.columns import Columns
@@ -27,5 +28,7 @@ def _series(field: Field, column: Any, n_rows: int) -> Any:
         series = pd.Series(column, dtype="Int32")
         return series.mask(column < 0)
     if column.dtype.kind == "U":
-        return pd.Series(column.tolist(), dtype=object)
+        return pd.Series([word or None for word in column.tolist()], dtype=object)
+    if isinstance(column, np.ma.MaskedArray) and field.kind != "flag":
+        return pd.Series(column.data, dtype="Int64").mask(np.ma.getmaskarray(column))
     return column.astype(_DTYPES.get(field.kind, column.dtype), copy=False)

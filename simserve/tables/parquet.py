@@ -181,7 +181,7 @@ def _array(field: Field, column: Any, n_rows: int) -> Any:
         inner = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
         return pa.Array.from_buffers(pa.large_list(pa.int64()), n_rows, buffers, children=[inner])
     if field.kind == "text" or column.dtype.kind == "U":
-        return _strings(column.tolist())
+        return _strings(column.tolist(), column == "")
     kind = "int64" if field.kind == "id" else field.kind
     masked: Flags | None = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
     if kind == "flag":
@@ -200,12 +200,12 @@ def _bits(flags: Flags) -> Any:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
-def _strings(values: list[str]) -> Any:
+def _strings(values: list[str], is_null: Flags | None = None) -> Any:
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     if ends[-1] >= 2**31:
         raise OutputError("a column of text must stay below 2 GiB; give the load shorter ids")
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
+    buffers = [_validity(is_null), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
@@ -230,8 +230,12 @@ def _column(field: Field, column: Any) -> Any:
     if len(array) and array.null_count == len(array):
         return None
     if pa.types.is_string(array.type):
-        return np.array(array.to_pylist(), np.str_)
-    return array.to_numpy(zero_copy_only=False)
+        return np.array(array.fill_null("").to_pylist(), np.str_)
+    if not array.null_count:
+        return array.to_numpy(zero_copy_only=False)
+    is_null = array.is_null().to_numpy(zero_copy_only=False)
+    plain = array.fill_null(pa.scalar(0).cast(array.type)).to_numpy(zero_copy_only=False)
+    return np.ma.MaskedArray(plain, is_null)
 
 
 def _categorical(array: Any) -> Categorical:

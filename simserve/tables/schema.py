@@ -9,9 +9,9 @@ SCHEMA = "simserve/1"
 Kind = Literal["float", "int32", "int64", "replica", "flag", "category", "text", "id", "lists"]
 """Storage of a column.
 
-float: NaN is null. replica: int32, -1 is null. category: few distinct strings, written as a dictionary. id: integers,
-or strings if the load has them. lists: lists of integers, only in traces. A column without data is None in memory and
-all null in the file.
+float: NaN is null. replica: int32, -1 is null. text: "" is null. category: few distinct strings, written as a
+dictionary. id: integers, or strings if the load has them. lists: lists of integers, only in traces. A column without
+data is None in memory and all null in the file.
 """
 
 

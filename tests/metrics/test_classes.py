@@ -113,8 +113,8 @@ def test_the_tables_carry_the_marks_and_a_result_is_read_back_with_its_classes(t
     results().write(tmp_path / "out")
     back = load_results(tmp_path / "out")
     assert back.facts.slo_classes == {"batch": {"e2e_s": 0.2}}
-    assert set(back.requests.tenant) == {"", "a", "<b>"}
-    assert set(back.requests.slo_class) == {"", "batch"}
+    assert set(back.requests.tenant) == {None, "a", "<b>"}
+    assert set(back.requests.slo_class) == {None, "batch"}
     assert back.summary["classes"] == results().summary["classes"]
 
 

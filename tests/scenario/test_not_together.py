@@ -99,6 +99,6 @@ def test_jobs_beside_turns_that_follow_answers_and_users(load: dict[str, Any], e
     else:
         assert len(beside[~is_job]) > 200 and beside["arrival_s"].max() < 60
     if "prefixes" in load:
-        assert set(beside[is_job]["session_id"]) == {""}
+        assert beside[is_job][["session_id", "turn"]].isna().all(axis=None)
         assert set(beside[is_job]["session_requests"]) == {1}
-        assert (beside[~is_job]["session_id"] != "").all()
+        assert beside[~is_job][["session_id", "turn"]].notna().all(axis=None)

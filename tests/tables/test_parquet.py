@@ -48,7 +48,7 @@ def test_null_is_what_never_came(tmp_path: Path) -> None:
         "replica": [None, 0, 7],
         "is_good": [True, False, True],
         "word": ["seats", None, None],
-        "name": ["ä", "", "long one"],
+        "name": ["ä", None, "long one"],
     }
 
 
@@ -74,6 +74,17 @@ def test_columns_come_back_as_they_were(tmp_path: Path) -> None:
         None,
         None,
     ]
+
+
+def test_integers_and_text_that_some_rows_lack_come_back_as_they_were(tmp_path: Path) -> None:
+    number = np.ma.MaskedArray(np.array([2**60 + 1, 0, 3]), [False, True, False])
+    some: Columns = {"n": number, "name": np.array(["a", "", ""])}
+    write_table(tmp_path / "x.parquet", FIELDS, columns() | some)
+    stored, (back, _) = pq.read_table(tmp_path / "x.parquet"), read_table(tmp_path / "x.parquet", FIELDS)
+    assert stored["n"].to_pylist() == back["n"].tolist() == [2**60 + 1, None, 3]
+    assert frame(FIELDS, back)["n"].fillna(-1).tolist() == [2**60 + 1, -1, 3]
+    assert stored["name"].to_pylist() == frame(FIELDS, back)["name"].tolist() == ["a", None, None]
+    assert back["name"].tolist() == ["a", "", ""]
 
 
 def test_a_column_that_nobody_gave_is_all_null_and_comes_back_as_none(tmp_path: Path) -> None:
