@@ -1,11 +1,10 @@
-"""Mechanisms run together; the combinations that do not are named, rather than left to give wrong numbers."""
+"""Mechanisms run together; test_combinations_page.py tries those that do not."""
 
 from typing import Any
 
 import pytest
 
 from simserve import Scenario, simulate
-from simserve.errors import ScenarioError
 
 LENGTHS = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
 WORKLOAD: dict[str, Any] = {"arrivals": {"kind": "poisson", "rate_per_s": 8}, "lengths": LENGTHS, "n_requests": 20}
@@ -54,17 +53,6 @@ def test_mechanisms_that_run_together(
     shared = {"prefixes": SHARED} if "enable_prefix_caching" in pools[0] else {}
     results = simulate(scenario(workload | shared, *pools, **cluster))
     assert results.columns["requests"]["status"].is_("finished").all()
-
-
-@pytest.mark.parametrize(
-    ("pool", "rule"),
-    [
-        ({"speculation": NGRAM, "scheduler": {"kind": "static"}}, "static pads whole batches"),
-    ],
-)
-def test_mechanisms_that_do_not(pool: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ScenarioError, match=rule):
-        scenario({}, pool)
 
 
 @pytest.mark.parametrize("then", ["end_session", "next_turn"])
