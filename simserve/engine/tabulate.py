@@ -16,13 +16,10 @@ from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import MemberFacts
 from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.units import PS_PER_S, array_to_s, to_s
-from simserve.workload.trace import MOST_TOKENS, NO_TURN
+from simserve.workload.trace import MOST_TOKENS
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
 """Columns of the load that the tables pass through, null if the load lacks them."""
-
-NO_NUMBER = {"turn": NO_TURN, "max_tokens": MOST_TOKENS}
-"""What stands for no number in these."""
 
 WITHOUT_ANSWER = (REJECTED, TIMED_OUT, FAILED)
 """Ends of requests for which all that was computed was in vain."""
@@ -84,7 +81,7 @@ class _Sent:
 def _requests(cluster: Cluster, sent: _Sent) -> Columns:
     sender = cluster.sender
     recorded, rows, respond_ps = cluster.recorder.columns, cluster.rows, cluster.front_end.respond_ps
-    given = {name: _with_nulls(name, rows.given(name, sent.rows)) for name in GIVEN}
+    given = _with_nulls({name: rows.given(name, sent.rows) for name in GIVEN})
     if given["request_id"] is None:
         given["request_id"] = _numbers(cluster)
     if given["priority"] is None:
@@ -168,11 +165,18 @@ def _wasted_tokens(cluster: Cluster, sent: _Sent) -> NDArray[np.int64]:
     return result
 
 
-def _with_nulls(name: str, column: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Return a column of the load, masked in rows that lack a number; None of text that all rows lack."""
-    if column is None or (column.dtype.kind == "U" and not (column != "").any()):
-        return None
-    is_null = column == NO_NUMBER[name] if name in NO_NUMBER else np.zeros(1, np.bool_)
+def _with_nulls(given: Columns) -> Columns:
+    """Return columns of the load, masked in rows that lack a number; None of text that all rows lack."""
+    known = {name: column for name, column in given.items() if column is not None}
+    known = {name: column for name, column in known.items() if column.dtype.kind != "U" or (column != "").any()}
+    if "turn" in known and "session_id" in known:
+        known["turn"] = _masked(known["turn"], known["session_id"] == "")
+    if "max_tokens" in known:
+        known["max_tokens"] = _masked(known["max_tokens"], known["max_tokens"] == MOST_TOKENS)
+    return dict.fromkeys(given) | known
+
+
+def _masked(column: NDArray[Any], is_null: NDArray[np.bool_]) -> NDArray[Any]:
     return np.ma.MaskedArray(column, is_null) if is_null.any() else column
 
 

@@ -10,7 +10,7 @@ from simserve import plugins
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.draws import draw_lengths
 from simserve.workload.streams import Stream
-from simserve.workload.trace import MOST_TOKENS, NO_TURN, Prefixes, Trace
+from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
 
 Column = TypeVar("Column", Prefixes, Dependencies)
 
@@ -18,7 +18,7 @@ FILLERS: dict[str, Callable[[int], Any]] = {
     "max_tokens": lambda n: np.full(n, MOST_TOKENS),
     "request_id": lambda n: np.arange(n).astype(np.str_),
     "session_id": lambda n: np.full(n, ""),
-    "turn": lambda n: np.full(n, NO_TURN),
+    "turn": lambda n: np.zeros(n, np.int64),
     "priority": lambda n: np.zeros(n, np.int64),
     "slo_class": lambda n: np.full(n, ""),
     "tenant": lambda n: np.full(n, ""),

@@ -13,8 +13,6 @@ from simserve.workload.dependencies import Dependencies
 MOST_TOKENS = 10_000_000
 """More than any model takes: a length above it is an error, and may not fit 64 bits."""
 
-NO_TURN = -1
-
 Rows = slice | NDArray[np.int64]
 Ints = NDArray[np.int64]
 
@@ -113,7 +111,6 @@ class Trace:
     session_id: NDArray[np.str_] | None = None
     """Texts are "" for a request without one."""
     turn: NDArray[np.int64] | None = None
-    """Position in its session; NO_TURN for a request without one."""
     priority: NDArray[np.int64] | None = None
     slo_class: NDArray[np.str_] | None = None
     tenant: NDArray[np.str_] | None = None

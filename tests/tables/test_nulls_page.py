@@ -93,8 +93,12 @@ def failing() -> Results:
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """Runs of all that makes a column null, or a request end otherwise."""
+    file = tmp_path_factory.mktemp("load") / "trace.csv"
+    lines = [f"{0.1 * i:.1f},200,9,20,chat-{i % 3},{i // 3 + 1}" for i in range(12)]
+    file.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,max_tokens,session_id,turn", *lines]))
+    recorded = {"trace": {"path": str(file)}, "arrivals": None, "lengths": None, "n_requests": None, "batch": JOB}
     classes = {"chat": {"share": 0.5}, "code": {"share": 0.5}}
     chats = {"prefixes": TURNS, "batch": JOB, "tenants": {"a": 0.5, "b": 0.5}, "classes": classes, **LIMITS}
     turns = ("session_id", "turn", "session_requests", "slo_class", "tenant")
@@ -103,6 +107,7 @@ def runs() -> dict[str, Run]:
         "gives_up": Run(simulated(LIMITS, FEW)),
         "static": Run(simulated({"timeout": {"e2e_s": 2.0}}, STATIC)),
         "chats": Run(simulated(chats, {}), turns, ("slo_class", "session_requests")),
+        "replays": Run(simulated(recorded, {}), ("max_tokens", "session_id", "turn"), ("slo_class",)),
         "swaps": Run(simulated({"lengths": LONG}, SWAPS)),
         "pull": Run(simulated({"drain_limit_s": 0.2}, *APART, how={"how": "pull"})),
         "push": Run(simulated(LIMITS, *APART, how={"how": "push"})),
