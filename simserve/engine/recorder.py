@@ -128,7 +128,7 @@ class Recorder:
         self._restarted_ps: dict[int, int] = {}
         """When each row that was lost with its replica started anew."""
         self.stored_tokens: dict[int, int] = {}
-        """Tokens stored for each row that ended early, when it did."""
+        """Tokens stored for each row that ended early when it did, and its chunks that have ended since."""
         self.columns: dict[str, NDArray[np.int64]] = {}
         self.grow(n_requests)
 

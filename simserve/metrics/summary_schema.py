@@ -184,7 +184,7 @@ class RetryFactsJson(TypedDict, total=False):
 
 
 class WastedJson(TypedDict, total=False):
-    """Work for clients that gave up."""
+    """Work for requests without an answer."""
 
     tokens: Count
     frac: Measured

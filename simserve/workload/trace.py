@@ -109,7 +109,7 @@ class Trace:
     """MOST_TOKENS for a request without a limit."""
     request_id: NDArray[np.str_] | None = None
     session_id: NDArray[np.str_] | None = None
-    """Texts are "" for a request without one."""
+    """As all text, "" for a request without one."""
     turn: NDArray[np.int64] | None = None
     priority: NDArray[np.int64] | None = None
     slo_class: NDArray[np.str_] | None = None
