@@ -90,7 +90,7 @@ def peer_rows(facts: Mapping[str, Any]) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = []
     for each in facts["peers"]:
         seen = {"yes": "in-sample", "partly": "partly in-sample", "no": "not fitted"}[each["in_sample"]]
-        ours = f"{plural(each['n_runs'], 'run')} of the folder, {seen}"
+        ours = f"{plural(each['n_runs'] - each['n_refused'], 'run')} of the folder, {seen}"
         rows.append((each["runs"], "simserve", *(_error(each, name) for name in METRICS), ours))
         rows += [
             ("", peer["name"], *(_published(peer, name) for name in METRICS), peer["runs"])
