@@ -93,6 +93,7 @@ class InvariantError(Exception):
     """A broken law of the simulator itself: a bug, never a user's error."""
 
     def __init__(self, law: str, left: object, right: object, at_s: float) -> None:
+        self.law = law
         super().__init__(f"{law}: {left} != {right} at {at_s:.9f} s of simulated time; please report this")
 
 

@@ -16,12 +16,17 @@ def report(
     """Rebuild the page of an earlier run."""
     from simserve import load_results
     from simserve.cli import terminal
+    from simserve.errors import InvariantError, OutputError
     from simserve.report.page import render
     from simserve.tables.files import replace_text
 
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     results = load_results(directory)
-    drawn = [each.draw(results) for each in traces]
+    try:
+        drawn = [each.draw(results) for each in traces]
+    except InvariantError as error:  # a law that a run holds, and edited tables need not
+        rule = "steps and spans must be those of one run"
+        raise OutputError(f"{directory}: {rule}, got others ({error.law}); run the command again") from None
     text = render(results)
     for each in drawn:
         each.write()

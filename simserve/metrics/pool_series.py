@@ -41,10 +41,13 @@ def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[st
 
 def interval_numbers(timeseries: Mapping[str, Any]) -> Ints:
     """Return the number of the interval in which each row starts, `(n_rows,)`; one that joins starts within it."""
-    starts_s, ends_s = timeseries["start_s"], timeseries["end_s"]
-    width_s = float((ends_s - starts_s).max(initial=0.0)) or 1.0
-    numbers: Ints = np.floor(starts_s / width_s + 1e-6).astype(np.int64)
+    numbers: Ints = np.floor(timeseries["start_s"] / interval_s(timeseries) + 1e-6).astype(np.int64)
     return numbers
+
+
+def interval_s(timeseries: Mapping[str, Any]) -> float:
+    """Return the width of the intervals (the last may be shorter), 1 s where there are none."""
+    return float((timeseries["end_s"] - timeseries["start_s"]).max(initial=0.0)) or 1.0
 
 
 def _mean(values: Floats, lengths: Floats, first: Ints) -> Floats:

@@ -95,6 +95,6 @@ def _label(kind: Kind, answer: Mapping[str, Any]) -> str:
 def _rows(directory: Path, kind: Kind) -> Columns | None:
     if kind is not RUN:
         return None
-    from simserve.tables.parquet import read_table  # late import: pyarrow
+    from simserve.tables.read_back import read_table  # late import: pyarrow
 
     return read_table(directory / "timeseries.parquet", TABLES["timeseries"])[0]

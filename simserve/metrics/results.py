@@ -4,13 +4,17 @@ RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, t
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from simserve.errors import OutputError
 from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.drawn_load import ArrivalRates
+from simserve.metrics.pool_series import interval_s
 from simserve.metrics.reduce_run import reduce_run
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
@@ -18,13 +22,13 @@ from simserve.tables.files import json_text, plain, read_json
 from simserve.tables.folder import check_folder, check_run, result_folder
 from simserve.tables.kinds import RUN
 from simserve.tables.run_tables import RunTables
-from simserve.tables.schema import MORE_TABLES, TABLES
+from simserve.tables.schema import MORE_TABLES, MOST, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST = 1e18
-"""Limit of times, rates and tokens that are read back, as of those in summary.json."""
+FEW_CELLS, CELLS_PER_ROW = 1_000_000, 8
+"""Limit on the intervals of all replicas that a page spreads the rows of the time series over."""
 
 StepRows = Literal["stretch", "full", "none"]
 """Rows of steps.parquet: one per step run, one per step, or no file and no spans.parquet."""
@@ -134,7 +138,7 @@ class Results:
 def load_results(directory: str | Path) -> Results:
     """Read the results of a run. Raises OutputError if the folder does not hold any."""
     from simserve.metrics.result_folder import read_answer
-    from simserve.tables.parquet import read_table
+    from simserve.tables.read_back import read_table
 
     folder = Path(directory)
     check_run(folder)
@@ -149,9 +153,9 @@ def load_results(directory: str | Path) -> Results:
     try:
         scenario_yaml = read_file(scenario, SCENARIO_BYTES).decode("utf-8")
     except FileNotFoundError:
-        raise OutputError(f"{scenario}: no such file; run the scenario again") from None
+        raise OutputError(f"{scenario}: no such file; run the command again") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise OutputError(f"{scenario}: cannot be read ({error}); run the scenario again") from None
+        raise OutputError(f"{scenario}: cannot be read ({error}); run the command again") from None
     columns = {name: columns for name, (columns, _) in tables.items()}
     _check_bounds(folder, columns, len(facts.replica_pool))
     return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
@@ -165,21 +169,43 @@ def _is_there(folder: Path, name: str) -> bool:
 
 def _facts(path: Path, metadata: dict[str, str], wall_s: Any) -> RunFacts:
     """Read the facts of the run from the metadata of its table of requests."""
+    from pydantic import ValidationError  # late: only folders that are read back need it
+
+    from simserve.plugins.validation import ValueProblem, problems_of
+
+    problem = ValueProblem(("facts",), "must be those of a run, as this version of simserve writes them")
     try:
-        return facts_from_dict(parse_json(metadata["facts"]), wall_s)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        rule = "must carry the facts of its run, as this version of simserve writes them"
-        raise OutputError(f"{path}: {rule}; run the scenario again") from None
+        given = parse_json(metadata["facts"])
+        facts = facts_from_dict(given, wall_s)
+        if facts.is_consistent:
+            return facts
+    except ValidationError as error:
+        problem = problems_of(error, given)[0].below(("facts",))
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise OutputError(f"{path}: {replace(problem, remedy='run the command again')}")
 
 
 def _check_bounds(folder: Path, columns: Mapping[str, Columns], n_replicas: int) -> None:
-    """Raise OutputError unless what is drawn as it is has no gaps, and the time series is of these replicas."""
-    limits: dict[tuple[str, str], float] = {("timeseries", "replica"): n_replicas - 1}
-    limits |= {("timeseries", field.name): MOST for field in TABLES["timeseries"] if field.kind == "float"}
-    limits |= {("requests", name): MOST for name in ("arrival_s", "prompt_tokens", "output_tokens")}
-    for (table, name), most in limits.items():
-        column = columns[table][name]
-        wrong = column[~((column >= 0) & (column <= most))]
+    """Raise OutputError unless rows name replicas and requests of the run, and what is drawn as it is has no gaps."""
+    limits = {("spans", "request_id"): (0.0, len(columns["requests"]["arrival_s"]) - 1.0)}
+    limits |= {(table, "replica"): (0.0, n_replicas - 1.0) for table in ("steps", "spans", "timeseries", "members")}
+    limits |= {("requests", name): (-1.0, n_replicas - 1.0) for name in ("replica", "prefill_replica")}  # -1: nowhere
+    limits |= {("timeseries", field.name): (0.0, MOST) for field in TABLES["timeseries"] if field.kind == "float"}
+    limits |= {("requests", name): (0.0, MOST) for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    for (table, name), (least, most) in limits.items():
+        column = columns[table][name] if table in columns else np.zeros(0)
+        wrong = column[~((column >= least) & (column <= most))]
         if len(wrong):
-            rule = f"must be from 0 to {most:g}, got {wrong[0]:g}"
-            raise OutputError(f"{folder / table}.parquet: {name}: {rule}; run the scenario again")
+            rule = f"must be from {least:g} to {most:g}, got {wrong[0]:g}"
+            raise OutputError(f"{folder / table}.parquet: {name}: {rule}; run the command again")
+    _check_intervals(folder, columns["timeseries"], n_replicas)
+
+
+def _check_intervals(folder: Path, series: Columns, n_replicas: int) -> None:
+    """Raise OutputError where a page would have far more intervals than the time series has rows."""
+    n_cells = n_replicas * (float(series["start_s"].max(initial=0.0)) / interval_s(series) + 1)
+    most_cells = FEW_CELLS + CELLS_PER_ROW * len(series["start_s"])
+    if n_cells > most_cells:
+        rule = f"must be of at most {most_cells:,} intervals of all replicas, got {n_cells:,.0f}"
+        raise OutputError(f"{folder / 'timeseries'}.parquet: start_s: {rule}; run the command again")

@@ -250,6 +250,8 @@ class CapacityRatioJson(CapacityJson, total=False):
 
 def _has_its_point(result: CapacityReplicasJson) -> CapacityReplicasJson:
     answer = result["answer"]
+    if any("replicas" not in point for point in result["points"]):
+        raise ValueError("must have the replicas of each point")
     if answer is not None and all(point.get("replicas") != answer["replicas"] for point in result["points"]):
         raise ValueError("must have a point with the replicas of the answer")
     return result
@@ -412,6 +414,10 @@ class PlanAnswer(TypedDict, total=False):
     warnings: list[str]
 
 
+ATTAINED = "slo_attainment.frac"
+"""What sweeps of earlier versions have in place of answers."""
+
+
 class BestJson(TypedDict, total=False):
     """A point, and those that are tied with it."""
 
@@ -535,8 +541,11 @@ def _names_its_points(result: SweepJson) -> SweepJson:
     best = [each for name in ("per_usd", "goodput", "cheapest") if (each := result["best"][name]) is not None]
     named = [number for each in best for number in (each["point"], *(each.get("not_told_apart") or ()))]
     for number in (*named, *result.get("tied", ())):
-        if number >= len(result["points"]) or result["points"][number]["measures"] is None:
+        point = result["points"][number] if number < len(result["points"]) else None
+        if point is None or point["measures"] is None:
             raise ValueError(f"must have measures of point {number}, which it names")
+        if not point.get("answer") and ATTAINED not in point["measures"]:
+            raise ValueError(f"must have an answer of point {number}, which it names")
     return result
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.pool_series import interval_numbers
+from simserve.metrics.pool_series import interval_numbers, interval_s
 from simserve.report.chart_data import Floats
 from simserve.report.formats import seconds
 
@@ -75,7 +75,7 @@ def gather(results: "Results") -> PageData:
         is_in_window=requests["in_window"],
         has_missed_slo=~requests["slo_met"] if facts.slo or facts.slo_classes else None,
         series=_grids(series, len(facts.replica_pool)),
-        interval_s=_interval_s(series),
+        interval_s=interval_s(series),
         replica_pool=tuple(facts.pools[pool].name for pool in facts.replica_pool),
         kv_peak_frac=tuple(
             peak / max(facts.pools[pool].n_blocks, 1)
@@ -99,8 +99,3 @@ def _grids(series: Mapping[str, Any], n_replicas: int) -> dict[str, Floats]:
         grids[name] = np.full(shape, np.nan)
         grids[name][series["replica"], at] = series[name]
     return grids
-
-
-def _interval_s(series: Mapping[str, Any]) -> float:
-    """Return the width of the intervals (the last may be shorter), 1 s where there are none."""
-    return float((series["end_s"] - series["start_s"]).max(initial=0.0)) or 1.0

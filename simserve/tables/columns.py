@@ -33,9 +33,9 @@ class Categorical:
 
     def without_blank(self) -> "Categorical":
         """Return the same column with only -1 for null."""
-        words = tuple(word for word in self.categories if word)
-        new_code = np.array([words.index(word) if word else -1 for word in self.categories] + [-1], np.int32)
-        return Categorical(new_code[self.codes], words)  # -1 takes the last entry, which is -1
+        code_of = {word: code for code, word in enumerate(dict.fromkeys(filter(None, self.categories)))}
+        new_code = np.array([code_of.get(word, -1) for word in self.categories] + [-1], np.int32)
+        return Categorical(new_code[self.codes], tuple(code_of))  # -1 takes the last entry, which is -1
 
     def is_(self, category: str) -> Flags:
         """Return which rows hold a category; none if it is unknown."""

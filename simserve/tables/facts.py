@@ -192,6 +192,13 @@ class RunFacts:
     members: tuple[MemberFacts, ...] = ()
     """When each rank was in the fleet; empty: all from start to end."""
 
+    @property
+    def is_consistent(self) -> bool:
+        """Return whether each rank has a pool that there is, a peak and, where there are any, instants."""
+        n_ranks = len(self.replica_pool)
+        has_lengths = len(self.peak_kv_blocks) == n_ranks and len(self.members) in (0, n_ranks)
+        return has_lengths and all(0 <= pool < len(self.pools) for pool in self.replica_pool)
+
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
     """Return all facts but the wall time, which differs from run to run, for JSON."""

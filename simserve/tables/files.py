@@ -83,7 +83,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise OutputError(f"{path}: no such file; name the folder of a finished run") from None
     except (OSError, ValueError) as error:
         text = getattr(error, "strerror", None) or error
-        raise OutputError(f"{path}: cannot be read as JSON ({text}); run the scenario again") from None
+        raise OutputError(f"{path}: cannot be read as JSON ({text}); run the command again") from None
     if not isinstance(value, dict):
-        raise OutputError(f"{path}: must hold a JSON object; run the scenario again")
+        raise OutputError(f"{path}: must hold a JSON object; run the command again")
     return value

@@ -27,7 +27,7 @@ def _series(field: Field, column: Any, n_rows: int) -> Any:
     if field.kind == "replica" and (column < 0).any():
         series = pd.Series(column, dtype="Int32")
         return series.mask(column < 0)
-    if column.dtype.kind == "U":
+    if column.dtype.kind in "UO":
         return pd.Series([word or None for word in column.tolist()], dtype=object)
     if isinstance(column, np.ma.MaskedArray) and field.kind != "flag":
         return pd.Series(column.data, dtype="Int64").mask(np.ma.getmaskarray(column))

@@ -89,24 +89,6 @@ def _rows(column: Any, rows: slice) -> Any:
     return column if column is None or isinstance(column, Lists) else column[rows]
 
 
-def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str, str]]:
-    """Read the columns of a file by `write_table`, and its extra metadata. Raises OutputError."""
-    try:
-        table = _table(path)
-    except FileNotFoundError:
-        raise OutputError(f"{path}: no such file; name the folder of a finished run") from None
-    except OutputError as error:
-        raise OutputError(f"{error}; run the scenario again") from None
-    metadata = table.schema.metadata or {}
-    _check(path, table, metadata, fields)
-    columns = {field.name: _column(field, table[field.name]) for field in fields}
-    ours = {key: value for key, value in metadata.items() if key.startswith(b"simserve.") and key != SCHEMA_KEY}
-    try:
-        return columns, {key.decode().removeprefix("simserve."): value.decode() for key, value in ours.items()}
-    except UnicodeDecodeError:
-        raise OutputError(f"{path}: its metadata must be UTF-8 text; run the scenario again") from None
-
-
 def read_columns(path: Path) -> Columns:
     """Read every column of any parquet file as numpy: floats with NaN for null, or objects. Raises OutputError."""
     table = _table(path)
@@ -148,15 +130,6 @@ def write_columns(path: Path, columns: Columns) -> None:
     write_table(path, fields, columns)
 
 
-def _check(path: Path, table: Any, metadata: Mapping[bytes, bytes], fields: tuple[Field, ...]) -> None:
-    version = metadata.get(SCHEMA_KEY, b"none").decode(errors="replace")
-    if version != SCHEMA:
-        raise OutputError(f"{path}: must have schema {SCHEMA}, got {version}; run the scenario again")
-    missing = [field.name for field in fields if field.name not in table.column_names]
-    if missing:
-        raise OutputError(f"{path}: columns {', '.join(missing)} are missing; run the scenario again")
-
-
 def _n_rows(columns: Columns) -> int:
     return next((len(column) for column in columns.values() if column is not None), 0)
 
@@ -180,7 +153,7 @@ def _array(field: Field, column: Any, n_rows: int) -> Any:
         buffers = [None, pa.py_buffer(np.ascontiguousarray(column.offsets, np.int64))]
         inner = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
         return pa.Array.from_buffers(pa.large_list(pa.int64()), n_rows, buffers, children=[inner])
-    if field.kind == "text" or column.dtype.kind == "U":
+    if field.kind == "text" or column.dtype.kind in "UO":
         return _strings(column.tolist(), column == "")
     kind = "int64" if field.kind == "id" else field.kind
     masked: Flags | None = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
@@ -214,30 +187,3 @@ def _dictionary(column: Categorical) -> Any:
     codes = column.codes
     indices = pa.Array.from_buffers(pa.int32(), len(codes), [_validity(codes < 0), pa.py_buffer(codes)])
     return pa.DictionaryArray.from_arrays(indices, _strings(list(column.categories)))
-
-
-def _column(field: Field, column: Any) -> Any:
-    """Return the column that `_array` was made from."""
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    if field.kind == "category":
-        return _categorical(array)
-    if field.kind == "float":
-        return array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-    if field.kind == "replica":
-        return array.fill_null(-1).to_numpy(zero_copy_only=False)
-    if len(array) and array.null_count == len(array):
-        return None
-    if pa.types.is_string(array.type):
-        return np.array(array.fill_null("").to_pylist(), np.str_)
-    if not array.null_count:
-        return array.to_numpy(zero_copy_only=False)
-    is_null = array.is_null().to_numpy(zero_copy_only=False)
-    plain = array.fill_null(pa.scalar(0).cast(array.type)).to_numpy(zero_copy_only=False)
-    return np.ma.MaskedArray(plain, is_null)
-
-
-def _categorical(array: Any) -> Categorical:
-    codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return Categorical(codes.astype(np.int32, copy=False), tuple(array.dictionary.to_pylist()))

@@ -9,7 +9,7 @@ import pytest
 from simserve import load_scenario
 from simserve.study.plan.columns import COLUMNS
 from simserve.study.run_seeds import replicate
-from simserve.tables.parquet import read_table
+from simserve.tables.read_back import read_table
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
 

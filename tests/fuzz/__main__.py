@@ -1,4 +1,4 @@
-"""python -m tests.fuzz --n 100000 --seed S: that many mutants, one seed each; the broken rules and their seeds."""
+"""python -m tests.fuzz --n 5000 --seed S --subject NAME: so many mutants, one seed each; those that broke a rule."""
 
 import argparse
 import shutil
@@ -6,7 +6,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from tests.fuzz.subjects import SUBJECTS, BrokenRule, one_case
+from tests.fuzz.rules import BrokenRule
+from tests.fuzz.subjects import SUBJECTS, one_case
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,7 +20,7 @@ TEXTS = ("", "x", "auto", "4096", "2.5", "1e3", "true", "null", "float32", "a\0b
 
 FACTORS = (-1, 0.1, 0.5, 2, 10, 1e3, 1e9)
 
-Path = tuple[Any, ...]
+Place = tuple[Any, ...]
 
 
 def mutant(tree: Any, random: Random) -> Any:
@@ -29,6 +30,16 @@ def mutant(tree: Any, random: Random) -> Any:
         places = [path for path in _places(tree, ()) if path]
         if places:
             _spoil(tree, random.choice(places), random)
+    return tree
+
+
+def typed(tree: Any, random: Random) -> Any:
+    """Return a copy of a tree in which one to three places, at any depth, hold a value of a drawn JSON type."""
+    tree = deepcopy(tree)
+    for _ in range(random.choice((1, 1, 2, 3))):
+        path = _walk(tree, random)
+        if path:
+            _at(tree, path[:-1])[path[-1]] = json_value(random)
     return tree
 
 
@@ -56,7 +67,13 @@ def spoilt(content: bytes, random: Random) -> bytes:
     return content
 
 
-def _spoil(tree: Any, path: Path, random: Random) -> None:
+def write_json(file: Path, tree: Any, random: Random) -> None:
+    """Write a mutant of a tree as JSON, some with spoilt bytes."""
+    content = json.dumps(random.choice((mutant, typed))(tree, random)).encode()
+    file.write_bytes(spoilt(content, random) if random.random() < 0.2 else content)
+
+
+def _spoil(tree: Any, path: Place, random: Random) -> None:
     parent = _at(tree, path[:-1])
     key, value = path[-1], parent[path[-1]]
     fault = random.choice(
@@ -79,14 +96,23 @@ def _spoil(tree: Any, path: Path, random: Random) -> None:
         parent[key] = deepcopy(random.choice(VALUES))
 
 
-def _places(tree: Any, path: Path) -> Iterator[Path]:
+def _walk(tree: Any, random: Random) -> Place:
+    """Draw a place level by level, so that a long list is as likely as a key beside it."""
+    path: Place = ()
+    while isinstance(tree, dict | list) and tree and (not path or random.random() < 0.7):
+        key = random.choice(list(tree) if isinstance(tree, dict) else range(len(tree)))
+        path, tree = (*path, key), tree[key]
+    return path
+
+
+def _places(tree: Any, path: Place) -> Iterator[Place]:
     yield path
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in inner:
         yield from _places(value, (*path, key))
 
 
-def _at(tree: Any, path: Path) -> Any:
+def _at(tree: Any, path: Place) -> Any:
     for key in path:
         tree = tree[key]
     return tree

@@ -1,36 +1,26 @@
 """Subjects: each kind of input, spoilt, and the command that reads it, held to the rules of every command."""
 
 import json
-import resource
-import signal
-import sys
-import tempfile
-import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from simserve import load_scenario
 from simserve.cost.calibration import calibration_path
+from simserve.study.check.same_question import portable
 from simserve.workload.size import expected_requests
-from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
 from tests.fuzz.configs import KEYS, config_of
-from tests.fuzz.mutants import mutant, spoilt
+from tests.fuzz.mutants import mutant, spoilt, typed, write_json
+from tests.fuzz.rules import BrokenRule, checked, checked_reading
+from tests.fuzz.tables import answer, facts, log, parquet, points_table, result, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
-
-MOST_S = 20
-MOST_KIB = 2 * 2**20
 
 MOST_RUN = 300
 """Requests up to which a scenario that loads is also run: a larger one may rightly take its time."""
@@ -42,43 +32,17 @@ TRACES = {
     "burst.csv": b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,472,18,490,API log\n",
     "mooncake.jsonl": b'{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
     b'{"timestamp": 3000, "input_length": 1030, "output_length": 9, "hash_ids": [1, 3, 4]}\n',
+    "log.jsonl": b'{"arrival_s": 0, "prompt_tokens": 9, "output_tokens": 3, "ttft_s": 0.1, "e2e_ms": 90}\n'
+    b'{"arrival_s": 1, "prompt_tokens": 9, "output_tokens": 3, "ttft_s": 0.1, "e2e_ms": 95, "hash_ids": [1, 2]}\n',
     "result.json": b'{"start_times": [0, 1.5], "input_lens": [4, 5], "output_lens": [3, 3], "ttfts": [0.1, 0.2], '
     b'"itls": [[0.1, 0.1], [0.1, 0.1]], "request_rate": 2.0, "duration": 3.0}',
 }
 
 
-class BrokenRule(Exception):
-    """An outcome that no input may have."""
-
-
 def one_case(seed: int, folder: Path, subject: str | None = None) -> None:
-    """Try one mutant. Raises BrokenRule, and leaves its files in the folder."""
+    """Try one mutant, of one kind of input or any. Raises BrokenRule, and leaves its files in the folder."""
     random = Random(seed)
-    (drawn,) = random.choices(list(SUBJECTS), [6, 2, 1, 2, 2, 1, 1, 1, 1])
-    SUBJECTS[subject or drawn](random, folder)
-
-
-def checked(*arguments: object) -> Outcome:
-    """Run a command within the limits of time and memory. Raises BrokenRule for an outcome other than 0, 1 and 2."""
-
-    def too_long(_: int, frame: FrameType | None) -> None:
-        raise BrokenRule(f"took more than {MOST_S} s: {arguments}")
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(MOST_S)
-    try:
-        outcome = invoke(*arguments)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-    if outcome.exit_code not in (0, 1, 2) or "Traceback" in outcome.err or "Warning:" in outcome.err:
-        raise BrokenRule(f"exit code {outcome.exit_code} of {arguments}:\n{outcome.err}")
-    if outcome.exit_code == 2 and not outcome.err.startswith(("simserve: error: ", "Usage: ")):
-        raise BrokenRule(f"no message of {arguments}:\n{outcome.err}")
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "darwin" else 1)
-    if peak_kib > MOST_KIB:
-        raise BrokenRule(f"took {peak_kib / 2**20:.2f} GiB by the end of {arguments}")
-    return outcome
+    SUBJECTS[subject or random.choices(list(SUBJECTS), [WEIGHTS.get(name, 1) for name in SUBJECTS])[0]](random, folder)
 
 
 def scenario(random: Random, folder: Path) -> None:
@@ -107,34 +71,15 @@ def scenario(random: Random, folder: Path) -> None:
 def trace(random: Random, folder: Path) -> None:
     """Read a spoilt trace as one, and as a log."""
     name = random.choice(list(TRACES))
-    file = folder / name
-    file.write_bytes(spoilt(TRACES[name], random))
-    checked("trace", "info", file)
+    file, content = folder / name, TRACES[name]
+    if name.endswith(".jsonl") and random.random() < 0.7:
+        rows = [json.loads(line) for line in content.splitlines()]
+        content = b"".join(json.dumps(row).encode() + b"\n" for row in typed(rows, random))
+    file.write_bytes(content if content is not TRACES[name] and random.random() < 0.8 else spoilt(content, random))
+    checked_reading(2, "trace", "info", file)
     checked("trace", "convert", file, folder / random.choice(("out.csv", "out.parquet")))
-    if random.random() < 0.2:
-        checked("validate", file, "--scenario", write_scenario(folder))
-
-
-def parquet(random: Random, folder: Path) -> None:
-    """Read a parquet trace with a column of another type, or with spoilt bytes."""
-    columns: dict[str, Any] = {
-        "arrival_s": [0.0, 1.5, 2.5],
-        "prompt_tokens": [5, 6, 7],
-        "output_tokens": [3, 3, 4],
-        "session_id": ["a", "b", "a"],
-        "hash_ids": [[1], [2], [1]],
-        "hash_block_tokens": [4, 4, 4],
-    }
-    others: list[Any] = [[[1], [2, 3], []], [[[1]], [[2]], [[3]]], [{"a": 1}] * 3, [b"x", b"\xff", b""], [None] * 3]
-    others += [["x", "", None], [True, False, True], list(np.array([0, 1, 2], "datetime64[s]")), [1e308, -1e308, 0.0]]
-    for _ in range(random.choice((0, 1, 2))):
-        columns[random.choice(list(columns))] = random.choice(others)
-    file = folder / "trace.parquet"
-    pq.write_table(pa.table(columns), file)
-    if random.random() < 0.5:
-        file.write_bytes(spoilt(file.read_bytes(), random))
-    checked("trace", "info", file)
-    checked("validate", file, "--scenario", write_scenario(folder))
+    if random.random() < 0.2 or "log" in name:
+        checked_reading(2, "validate", file, "--scenario", write_scenario(folder))
 
 
 def model(random: Random, folder: Path) -> None:
@@ -155,26 +100,24 @@ def calibration(random: Random, folder: Path) -> None:
 
 
 def baseline(random: Random, folder: Path) -> None:
-    """Check against a mutant of a baseline, with no time to run: what is read must be refused or differ."""
+    """Check against a mutant of a baseline of a few seeds, of another scenario or of this one."""
     tree = json.loads((ROOT / "scenarios" / "baselines" / "chat_burst.json").read_text())
     tree["loads"] = [load | {"n_met": load["n_met"][:4], "n_arrived": load["n_arrived"][:4]} for load in tree["loads"]]
-    _write(folder / "base.json", tree, random)
-    checked("check", write_scenario(folder), "--baseline", folder / "base.json")
+    tree["crowd"]["frac"] = tree["crowd"]["frac"][:4]
+    tiny = write_scenario(folder)
+    if random.random() < 0.7:
+        tree["scenario"] = portable(load_scenario(tiny))
+    write_json(folder / "base.json", tree, random)
+    checked_reading(0, "check", tiny, "--baseline", folder / "base.json", "--jobs", 1)
 
 
-def result(random: Random, folder: Path) -> None:
-    """Read back a folder of a run with one spoilt file."""
-    out = _result(folder / "result")
-    file = random.choice(sorted(out.iterdir()))
-    if file.name == "summary.json" and random.random() < 0.8:
-        _write(file, json.loads(file.read_text()), random)
-    else:
-        file.write_bytes(spoilt(file.read_bytes(), random))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # numbers that are not those of a run, as at the command line
-        checked("report", out)
-        checked("export", out, "--xlsx", folder / "book.xlsx")
-        checked("compare", out, _result(folder / "other"))
+def bench(random: Random, folder: Path) -> None:
+    """Read a mutant of the result of a benchmark, and compare it with itself."""
+    tree = json.loads(TRACES["result.json"]) | {"errors": ["", ""], "max_concurrency": 4, "mean_ttft_ms": 12.0}
+    file = folder / "result.json"
+    write_json(file, tree, random)
+    checked_reading(2, "validate", file, "--scenario", write_scenario(folder))
+    checked_reading(0, "compare", file, file)
 
 
 def overrides(random: Random, folder: Path) -> None:
@@ -202,21 +145,23 @@ def points(random: Random, folder: Path) -> None:
 
 
 SUBJECTS: dict[str, Callable[[Random, Path], None]] = {
-    each.__name__: each for each in (scenario, trace, parquet, model, calibration, baseline, result, overrides, points)
+    each.__name__: each
+    for each in (
+        *(scenario, trace, model, calibration, baseline, bench, overrides, points),
+        *(parquet, log, points_table, result, tables, facts, answer),
+    )
 }
+
+WEIGHTS = {"scenario": 6, "trace": 2, "model": 2, "calibration": 2}
+"""How often a kind of input is tried; others once."""
 
 
 def _explained_with(key: str, tree: Any, random: Random, folder: Path, **changes: Any) -> None:
-    _write(folder / "file.json", tree, random)
+    write_json(folder / "file.json", tree, random)
     command = (write_scenario(folder, **changes), "--set", f"{key}={folder / 'file.json'}")
     outcome = checked("explain", *command)
     if outcome.exit_code == 0 and random.random() < 0.3:
         checked("run", *command, "--out", folder / "out", "-q")
-
-
-def _write(file: Path, tree: Any, random: Random) -> None:
-    content = json.dumps(mutant(tree, random)).encode()
-    file.write_bytes(spoilt(content, random) if random.random() < 0.3 else content)
 
 
 @cache
@@ -235,20 +180,3 @@ def _small(tree: Any) -> Any:
 @cache
 def _calibration() -> str:
     return calibration_path("h100-sxm/vllm").read_text()
-
-
-@cache
-def _whole_result() -> dict[str, bytes]:
-    """Return the files of a run, made once for all cases."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        if invoke("run", write_scenario(Path(folder)), "--out", out).exit_code:
-            raise BrokenRule("the run of the tests must succeed")
-        return {file.name: file.read_bytes() for file in out.iterdir()}
-
-
-def _result(folder: Path) -> Path:
-    folder.mkdir()
-    for name, content in _whole_result().items():
-        (folder / name).write_bytes(content)
-    return folder

@@ -324,14 +324,20 @@ def test_a_summary_of_another_schema_or_half_of_one_is_refused(tmp_path: Path, t
         load_results(tmp_path / "out")
 
 
-@pytest.mark.parametrize("facts", ['{"name": "story"}', "{", "[]", None])
-def test_facts_that_are_not_ours_are_refused(tmp_path: Path, facts: str | None) -> None:
+@pytest.mark.parametrize(
+    ("facts", "rule"),
+    [
+        ('{"name": "story"}', "facts.seed: is missing"),
+        *((facts, "facts: must be those of a run") for facts in ("{", "[]", "")),
+    ],
+)
+def test_facts_that_are_not_ours_are_refused(tmp_path: Path, facts: str, rule: str) -> None:
     Results.from_run(*story(), "").write(tmp_path / "out")
     path = tmp_path / "out" / "requests.parquet"
     table = pq.read_table(path)
-    metadata = {**table.schema.metadata, b"simserve.facts": (facts or "").encode()}
+    metadata = {**table.schema.metadata, b"simserve.facts": facts.encode()}
     pq.write_table(table.replace_schema_metadata(metadata), path)
-    with pytest.raises(OutputError, match=r"requests.parquet: must carry the facts of its run"):
+    with pytest.raises(OutputError, match=f"requests.parquet: {rule}.*; run the command again"):
         load_results(tmp_path / "out")
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
@@ -15,7 +17,7 @@ from simserve.errors import OutputError
 from simserve.metrics import summary_schema
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
-from simserve.metrics.study_schemas import Index
+from simserve.metrics.study_schemas import ATTAINED, Index
 from simserve.metrics.summary_schema import Count, Size, Summary
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
@@ -124,18 +126,47 @@ def test_later_keys_are_kept_and_earlier_files_load(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "column", "value"), [("timeseries", "queue_len", None), ("requests", "arrival_s", -1.0)]
+    ("table", "column", "value", "rule"),
+    [
+        ("timeseries", "queue_len", None, "must have a value in every row, got none in row 1"),
+        ("timeseries", "queue_len", 1e300, r"must be at most 1e\+18, got 1e\+300"),
+        ("timeseries", "replica", 2, "must be from 0 to 1, got 2"),
+        ("timeseries", "start_s", 1e9, "must be of at most .* intervals of all replicas, got"),
+        ("requests", "arrival_s", -1.0, r"must be from 0 to 1e\+18, got -1"),
+        ("requests", "replica", 2, "must be from -1 to 1, got 2"),
+        ("requests", "prefill_replica", -2, "must be from -1 to 1, got -2"),
+        ("steps", "replica", 2, "must be from 0 to 1, got 2"),
+        ("spans", "request_id", 40, "must be from 0 to 39, got 40"),
+        ("spans", "replica", -1, "must be from 0 to 1, got -1"),
+    ],
 )
-def test_a_table_that_cannot_be_drawn_is_refused(copy: Path, table: str, column: str, value: float | None) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def test_a_table_that_cannot_be_drawn_is_refused(copy: Path, table: str, column: str, value: Any, rule: str) -> None:
     path = copy / f"{table}.parquet"
     content = pq.read_table(path)
     field = content.schema.field(column)
     cells = pa.array([value, *content[column].to_pylist()[1:]], field.type)
     pq.write_table(content.set_column(content.column_names.index(column), field, cells), path)
-    with pytest.raises(OutputError, match=rf"{table}.parquet: {column}: must be from 0 to 1e\+18, got .*; run"):
+    with pytest.raises(OutputError, match=rf"{table}.parquet: {column}: {rule}.*; run the command again"):
+        load_results(copy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"replica_pool": [0, 1]}, "facts: must be those of a run"),
+        ({"peak_kv_blocks": []}, "facts: must be those of a run"),
+        ({"members": [{}]}, "facts: must be those of a run"),
+        ({"respond_s": "late"}, "facts.respond_s: must be a number, got 'late'"),
+        ({"pools": [1]}, "facts.pools.0: must be a mapping, got 1"),
+    ],
+)
+def test_facts_that_are_not_those_of_a_run_are_refused(copy: Path, changes: dict[str, Any], rule: str) -> None:
+    path = copy / "requests.parquet"
+    content = pq.read_table(path)
+    metadata = content.schema.metadata
+    facts = json.dumps(json.loads(metadata[b"simserve.facts"]) | changes)
+    pq.write_table(content.replace_schema_metadata(metadata | {b"simserve.facts": facts.encode()}), path)
+    with pytest.raises(OutputError, match=rf"requests.parquet: {rule}.*; run the command again"):
         load_results(copy)
 
 
@@ -146,6 +177,21 @@ STUDIES = {
     "plan": plan_answer(),
     "sweep": sweep_answer(),
 }
+
+
+def without_replicas(capacity: Any) -> list[dict[str, Any]]:
+    """Return the points of a study without their numbers of replicas."""
+    return [{key: value for key, value in point.items() if key != "replicas"} for point in capacity["points"]]
+
+
+def without_answers(sweep: Any) -> list[dict[str, Any]]:
+    """Return the points of a sweep without their answers, and without the measure that stood for them."""
+    free = ("answer", "measures")
+    points = [{key: value for key, value in point.items() if key not in free} for point in sweep["points"]]
+    for point, before in zip(points, sweep["points"], strict=True):
+        measures = before["measures"]
+        point["measures"] = measures and {key: measures[key] for key in measures if key != ATTAINED}
+    return points
 
 
 SIDE: dict[str, Any] = {"goodput_per_s": 9.0, "holds_every_load": None, "last_per_s": 9.0, "fails_first": None}
@@ -200,6 +246,8 @@ def is_read(command: str, path: tuple[str | int, ...]) -> bool:
     ("command", "change", "rule"),
     [
         ("replicas", {"points": [STUDIES["replicas"].answer["points"][0]]}, "must have a point with the replicas of"),
+        ("replicas", {"points": without_replicas(STUDIES["replicas"].answer)}, "must have the replicas of each"),
+        ("sweep", {"points": without_answers(STUDIES["sweep"].answer)}, "must have an answer of point"),
         ("sweep", {"keys": ["gpu"]}, "must name each key of a point in keys"),
         ("sweep", {"best": {"per_usd": None, "goodput": None, "cheapest": {"point": 2}}}, "must have measures of poi"),
         ("sweep", {"points": STUDIES["sweep"].answer["points"][1:]}, "must have its points in the order of their numb"),

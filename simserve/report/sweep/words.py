@@ -119,7 +119,7 @@ def _caveat(point: Mapping[str, Any]) -> str:
 
 
 def _rivals(best: Mapping[str, Any]) -> str:
-    like = best["not_told_apart"]
+    like = best.get("not_told_apart")
     return f" (statistically tied with {plural(len(like), 'other')})" if like else ""
 
 

@@ -3,10 +3,11 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Required
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import TypedDict
 
 from simserve.errors import OutputError
 from simserve.input_files import read_json
@@ -47,14 +48,31 @@ class Crowd(BaselineSection):
     frac: tuple[float, ...]
 
 
+Mean = Annotated[float, Field(ge=-1e18, le=1e18)] | None
+"""A mean over runs; None where a run has none."""
+
+
+class LoadFactsJson(TypedDict, total=False):
+    """Means over the first LOOKS[0] seeds (load_facts.py), in the order of the file; other keys are kept."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
+
+    scale: Mean
+    n_runs: int
+    offered_per_s: Mean
+    attained_frac: Mean
+    by_slo: Required[Annotated[dict[str, Mean], Field(min_length=1)]]
+    saturated_frac: Mean
+    parts: Required[dict[str, Mean]]
+
+
 class BaselineLoad(BaselineSection):
     """One load and its outcome, a number a seed."""
 
     scale: Positive
     n_met: tuple[Count, ...]
     n_arrived: tuple[Count, ...]
-    facts: dict[str, Any]
-    """Means over the first LOOKS[0] seeds (load_facts.py)."""
+    facts: LoadFactsJson
 
 
 class Baseline(BaselineSection):
@@ -100,7 +118,7 @@ class Baseline(BaselineSection):
         return Grid(*(load.scale for load in self.loads))
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> LoadFactsJson:
         """Return the facts of the lower load, where the scenario still meets the goal."""
         return self.loads[0].facts
 

@@ -1,13 +1,13 @@
 """Measured: a scenario's p99 goodput as a baseline, to keep in a file or compare with another side."""
 
 import math
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from simserve import __version__
 from simserve.errors import ScenarioError, SimserveError
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.check.baseline import Baseline, BaselineLoad, Crowd, Rate
+from simserve.study.check.baseline import Baseline, BaselineLoad, Crowd, LoadFactsJson, Rate
 from simserve.study.check.covariate import covariate, crowd
 from simserve.study.check.gate import LOOKS, AttainmentCurve, Loss, loss_between, significance
 from simserve.study.check.load_facts import binding, load_facts, short
@@ -93,7 +93,7 @@ def gate_warnings(baseline: Baseline, goal_frac: float, tolerance_frac: float) -
     if least > LARGE * tolerance_frac:
         text = f"only a loss of {least * 100:.2g}% would be found by a side that has other seeds"
         result.append(f"{text}, for the seeds differ much: make the runs longer, or raise --tolerance")
-    if (baseline.loads[0].facts["saturated_frac"] or 0.0) > 0.5:
+    if (baseline.loads[0].facts.get("saturated_frac") or 0.0) > 0.5:
         text = "where the goal is just met the queue only grows in most runs"
         result.append(f"{text}, so the rate is one for runs of this length: make them longer, or the slo stricter")
     return result
@@ -135,5 +135,5 @@ def _load(side: GateSide, curve: AttainmentCurve, place: int) -> BaselineLoad:
         scale=scale,
         n_met=tuple(curve.n_met[place].tolist()),
         n_arrived=tuple(curve.n_arrived[place].tolist()),
-        facts=load_facts(scale, side.runs(scale, min(LOOKS[0], len(curve.seeds)))),
+        facts=cast(LoadFactsJson, load_facts(scale, side.runs(scale, min(LOOKS[0], len(curve.seeds))))),
     )

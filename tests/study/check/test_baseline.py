@@ -79,6 +79,24 @@ def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "facts",
+    [
+        {"by_slo": {"ttft_s": 0.99}, "parts": {"queue_s": [0.1]}},
+        {"by_slo": {"ttft_s": 0.99}, "parts": 1.5},
+        {"by_slo": {"ttft_s": "0.99"}, "parts": {}},
+        {"by_slo": {}, "parts": {}},
+        {"by_slo": {"ttft_s": 1e300}, "parts": {}},
+        {"parts": {}},
+    ],
+)
+def test_facts_of_other_types_are_refused_by_their_place(facts: Any, tmp_path: Path) -> None:
+    loads = json.loads(baseline().to_text())["loads"]
+    file = changed(tmp_path, loads=[loads[0] | {"facts": facts}, loads[1]])
+    with pytest.raises(OutputError, match=r"base.json: loads.0.facts.* must be as `simserve check --update` writes it"):
+        read_baseline(file)
+
+
+@pytest.mark.parametrize(
     ("text", "progress"),
     [
         ("", "must be whole JSON"),
