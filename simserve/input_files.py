@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from errno import EFBIG, EINVAL, EISDIR
 from io import BufferedReader
 from pathlib import Path
@@ -21,6 +23,9 @@ ANSWER_BYTES = 256 * 2**20
 TRACE_BYTES = 8 * 2**30
 """Limit of a trace or log, unpacked."""
 
+MOST_TEXT_CHARACTERS = 128
+"""Limit of an id or a name in a load, and of a cell of text in parquet."""
+
 MOST_JSON_LEVELS = 100
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -28,22 +33,36 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 CHUNK_BYTES = 2**20
 
+_DECODER = json.JSONDecoder()
+
 
 def read_file(path: Path, most_bytes: int, *, may_be_gzip: bool = False) -> bytes:
     """Return the content of a regular file, unpacked if it is gzip and may be. Raises OSError, EOFError, zlib.error."""
+    return b"".join(chunks(path, most_bytes, may_be_gzip=may_be_gzip))
+
+
+def chunks(path: Path, most_bytes: int, *, may_be_gzip: bool = False) -> Iterator[bytes]:
+    """Yield the content of a regular file in pieces, in the same way."""
+    with unpacked(path, may_be_gzip=may_be_gzip) as content:
+        is_packed = isinstance(content, gzip.GzipFile)
+        n_bytes = os.fstat(content.fileno()).st_size  # before anything is read
+        n_read = 0
+        while n_bytes <= most_bytes and (chunk := content.read(CHUNK_BYTES)):
+            n_bytes = n_read = n_read + len(chunk)
+            if n_bytes <= most_bytes:
+                yield chunk
+        if n_bytes > most_bytes:
+            rule = f"is larger than {_binary(most_bytes)}{' unpacked' if is_packed else ''}"
+            raise OSError(EFBIG, rule, str(path))
+
+
+@contextmanager
+def unpacked(path: Path, *, may_be_gzip: bool = False) -> Iterator[BufferedReader | gzip.GzipFile]:
+    """Open the content of a regular file, unpacked if it is gzip and may be."""
     with open_file(path) as file:
         is_packed = may_be_gzip and file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         file.seek(0)
-        content = gzip.GzipFile(fileobj=file) if is_packed else file
-        chunks: list[bytes] = []
-        n_bytes = os.fstat(file.fileno()).st_size
-        while n_bytes <= most_bytes and (chunk := content.read(CHUNK_BYTES)):
-            n_bytes = n_bytes + len(chunk) if chunks else len(chunk)
-            chunks.append(chunk)
-    if n_bytes > most_bytes:
-        unpacked = " unpacked" if is_packed else ""
-        raise OSError(EFBIG, f"is larger than {_binary(most_bytes)}{unpacked}", str(path))
-    return b"".join(chunks)
+        yield gzip.GzipFile(fileobj=file) if is_packed else file
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -70,18 +89,28 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text. Raises ValueError: JSONDecodeError, or UnicodeDecodeError for bytes."""
     if isinstance(text, bytes):
         text = text.decode("utf-8")
+    value = _decoded(json.loads, text)
+    # fast: most texts have fewer brackets than levels are allowed, so that only a count is needed
+    if text.count("[") + text.count("{") > MOST_JSON_LEVELS and _is_deep(value):
+        raise _too_deep(text)
+    return value
+
+
+def parse_value(text: str, start: int) -> tuple[Any, int]:
+    """Return the JSON value that begins at a place in a text, and where it ends. Raises JSONDecodeError."""
+    value: tuple[Any, int] = _decoded(_DECODER.raw_decode, text, start)
+    return value
+
+
+def _decoded(decode: Callable[..., Any], text: str, *arguments: int) -> Any:
     try:
-        value = json.loads(text)
+        return decode(text, *arguments)
     except json.JSONDecodeError:
         raise
     except RecursionError:  # Python's own limit, which differs between versions
         raise _too_deep(text) from None
     except ValueError:  # Python's limit on the digits of an integer
         raise json.JSONDecodeError("a number has thousands of digits", text, 0) from None
-    # fast: most texts have fewer brackets than levels are allowed, so that only a count is needed
-    if text.count("[") + text.count("{") > MOST_JSON_LEVELS and _is_deep(value):
-        raise _too_deep(text)
-    return value
 
 
 def _is_deep(value: Any) -> bool:

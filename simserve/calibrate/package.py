@@ -13,9 +13,9 @@ from re import findall
 
 import pandas as pd
 
-from simserve.calibrate.table import checked
+from simserve.calibrate.table import MOST_ROWS, checked
 from simserve.errors import CalibrationError
-from simserve.tables.parquet import read_columns
+from simserve.tables.foreign import read_columns
 
 PACKAGE = "aiconfigurator-core"
 SYSTEMS = {"rtx-pro-6000": "rtx_pro_6000_server"}
@@ -67,7 +67,8 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSourc
         same = folder / engine_version / f"{name}.parquet"
         path = same if same.is_file() else _newest(folder, name)
         if path is not None:
-            table = read(pd.DataFrame(read_columns(path)))
+            columns, _ = read_columns(path, lambda _: "value", MOST_ROWS)
+            table = read(pd.DataFrame(columns).infer_objects())
             tables.append(table)
             sources.append(TimingSource(str(path.relative_to(root)), sha256(path.read_bytes()).hexdigest(), len(table)))
     return checked(pd.concat(tables, ignore_index=True), PACKAGE), tuple(sources), engine_version

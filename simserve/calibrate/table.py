@@ -3,14 +3,17 @@
 import zlib
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, NEEDS_RATE
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import ANSWER_BYTES, read_file
-from simserve.tables.parquet import read_columns
+from simserve.tables.columns import Meaning
+from simserve.tables.foreign import read_columns
 
 FITTED = [dtype for dtype in BYTES_PER_VALUE if dtype not in NEEDS_RATE]
 """Dtypes that are fitted; w8a8 and nvfp4 are assumed to resemble fp8 (cost/calibrated.py)."""
@@ -42,6 +45,10 @@ of DeepSeek-V3, alone (`dtype` of its computation) or as a module with all proje
 `n_heads` on this GPU.
 """
 TEXTS = frozenset({"dtype", "kv_dtype", "direction", "routing", "kernel", "op"})
+NUMBERS = frozenset({"latency_s"}.union(*SHAPES.values())) - TEXTS
+
+MOST_ROWS = 10_000_000
+"""Limit on the rows of a table of timings."""
 
 
 def read_timings(path: Path) -> pd.DataFrame:
@@ -53,13 +60,22 @@ def read_timings(path: Path) -> pd.DataFrame:
         raise CalibrationError(f"{path}: no such file; give a CSV or parquet table of kernel timings")
     try:
         if path.suffix == ".parquet":
-            table = pd.DataFrame(read_columns(path))
+            columns, _ = read_columns(path, _meaning, MOST_ROWS)
+            table = pd.DataFrame({name: _none_for_blank(column) for name, column in columns.items()})
         else:
             table = pd.read_csv(BytesIO(read_file(path, ANSWER_BYTES, may_be_gzip=True)))
     except (ValueError, OSError, EOFError, zlib.error, OutputError) as error:
         text = getattr(error, "strerror", None) or error
         raise CalibrationError(f"{path}: must be a table of timings ({text})") from None
     return _with_dtypes(_with_numbers(checked(table, str(path)), str(path)), str(path))
+
+
+def _meaning(name: str) -> Meaning | None:
+    return "text" if name in TEXTS else "number" if name in NUMBERS else None
+
+
+def _none_for_blank(column: NDArray[Any]) -> NDArray[Any]:
+    return np.array([cell or None for cell in column.tolist()], np.object_) if column.dtype.kind == "U" else column
 
 
 def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
@@ -108,7 +124,8 @@ def _with_numbers(table: pd.DataFrame, place: str) -> pd.DataFrame:
     shapes = dict.fromkeys(name for columns in SHAPES.values() for name in columns if name not in TEXTS)
     for name in ("latency_s", *(name for name in shapes if name in table)):
         users = [op for op, columns in SHAPES.items() if name in ("latency_s", *columns)]
-        numbers = pd.to_numeric(table[name], errors="coerce")
+        column = table[name].astype(str) if table[name].dtype == np.bool_ else table[name]  # True is no number
+        numbers = pd.to_numeric(column, errors="coerce")
         good = np.isfinite(numbers) & ((numbers > 0) | ((numbers == 0) & (name == "window")))
         bad = table.index[table["op"].isin(users) & ~good]
         if len(bad):

@@ -1,7 +1,7 @@
 """Columns: a table in memory, equal-length numpy columns by name."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+Meaning = Literal["number", "text", "label", "instant", "ids", "value"]
+"""Meaning of a column of a foreign file. A label is text, cut if long, and not read if it is anything else; an instant
+is a number, a timestamp or a date as text; a value is whatever a scenario holds."""
 
 Columns = dict[str, Any]
 """Name to a `(n_rows,)` numpy array, Categorical or Lists; a column without data is None and written as nulls.
@@ -53,3 +57,30 @@ class Lists:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> list[int]:
+        ids: list[int] = self.values[self.offsets[row] : self.offsets[row + 1]].tolist()
+        return ids
+
+    def take(self, rows: Ints) -> "Lists":
+        """Select rows."""
+        return self.cut(self.offsets[:-1][rows], np.diff(self.offsets)[rows])
+
+    def cut(self, starts: Ints, counts: Ints) -> "Lists":
+        """Return rows that begin at some values, and have as many."""
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        at = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
+        return Lists(self.values[at], offsets)
+
+
+def taken(column: Any, rows: Ints) -> Any:
+    """Select rows of a column: an array, or Lists."""
+    return column.take(rows) if isinstance(column, Lists) else column[rows]
+
+
+def joined(pieces: list[Any]) -> Any:
+    """Return the pieces of a column as one: arrays, or Lists. Raises TypeError for dates and numbers."""
+    if not isinstance(pieces[0], Lists):
+        return np.concatenate(pieces)
+    counts = np.concatenate([np.diff(piece.offsets) for piece in pieces])
+    return Lists(np.concatenate([piece.values for piece in pieces]), np.concatenate([[0], np.cumsum(counts)]))

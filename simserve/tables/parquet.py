@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError
-from simserve.input_files import open_file
 from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Flags, Lists
 from simserve.tables.schema import SCHEMA, Field
@@ -20,8 +19,8 @@ SCHEMA_KEY = b"simserve.schema"
 GROUP_ROWS = 1 << 20
 """Rows of a row group; as many are converted at a time."""
 
-MOST_ROWS = 1_000_000_000
-"""Limit on the rows of a file: a small one can declare more than fit any memory."""
+GROUP_IDS = 5_000_000
+"""Values of lists in a row group, about: half of what `foreign.py` reads at a time."""
 
 _TYPES = {
     "float": pa.float64(),
@@ -47,6 +46,8 @@ def write_table(
     large.release()
     n_rows = _n_rows(columns)
     n_at_once = n_rows if any(isinstance(column, Lists) for column in columns.values()) else GROUP_ROWS
+    n_ids = max((len(column.values) for column in columns.values() if isinstance(column, Lists)), default=0)
+    group_rows = min(GROUP_ROWS, max(1, GROUP_IDS * n_rows // max(1, n_ids)))
     arrays = _arrays(fields, columns, slice(0, min(n_at_once, n_rows)))
     metadata = {SCHEMA_KEY: SCHEMA.encode()} | {
         f"simserve.{key}".encode(): v.encode() for key, v in (extra or {}).items()
@@ -69,12 +70,12 @@ def write_table(
         column_encoding=numbers,
         write_statistics=False,
     ) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=schema), GROUP_ROWS)
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema), group_rows)
         for start in range(n_at_once, n_rows, n_at_once):
             del arrays
             large.release()
             arrays = _arrays(fields, columns, slice(start, min(start + n_at_once, n_rows)))
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), GROUP_ROWS)
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), group_rows)
     large.release()
 
 
@@ -87,37 +88,6 @@ def _rows(column: Any, rows: slice) -> Any:
     if isinstance(column, Categorical):
         return Categorical(column.codes[rows], column.categories)
     return column if column is None or isinstance(column, Lists) else column[rows]
-
-
-def read_columns(path: Path) -> Columns:
-    """Read every column of any parquet file as numpy: floats with NaN for null, or objects. Raises OutputError."""
-    table = _table(path)
-    return {name: _plain(table[name]).to_numpy() for name in table.column_names}
-
-
-def _table(path: Path) -> Any:
-    """Read a parquet file of distinct columns. Raises OutputError, or FileNotFoundError."""
-    try:
-        with open_file(path) as file:
-            content = pq.ParquetFile(file)
-            if content.metadata.num_rows > MOST_ROWS:
-                raise OutputError(f"{path}: must have at most {MOST_ROWS:,} rows, got {content.metadata.num_rows:,}")
-            table = content.read()
-        names = table.column_names
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
-        text = getattr(error, "strerror", None) or error
-        raise OutputError(f"{path}: cannot be read as parquet ({text})") from None
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise OutputError(f"{path}: columns must have distinct names, got {twice} twice")
-    return table
-
-
-def _plain(column: Any) -> Any:
-    """Return the column without a dictionary: arrow cannot convert an all-null one to numpy."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def write_columns(path: Path, columns: Columns) -> None:

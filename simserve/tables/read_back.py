@@ -17,6 +17,7 @@ from simserve.errors import OutputError
 from simserve.input_files import open_file
 from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Flags
+from simserve.tables.foreign import refuse_same_names
 from simserve.tables.parquet import SCHEMA_KEY
 from simserve.tables.schema import MOST, SCHEMA, Field
 
@@ -115,9 +116,7 @@ def _check(path: Path, content: pq.ParquetFile, fields: tuple[Field, ...]) -> No
     missing = [field.name for field in fields if field.name not in schema.names]
     if missing:
         raise OutputError(f"{path}: columns {', '.join(missing)} are missing; {REMEDY}")
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
-    if twice is not None:
-        raise OutputError(f"{path}: columns must have distinct names, got {twice} twice; {REMEDY}")
+    refuse_same_names(path, schema.names)
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,12 @@ def index_of_dispersion(arrival_s: NDArray[np.float64], window_s: float) -> floa
     n_windows = int((arrival_s[-1] - arrival_s[0]) / window_s)
     if n_windows < FEWEST_WINDOWS:
         return None
-    since_s = arrival_s - arrival_s[0]
-    within_s = since_s[since_s <= n_windows * window_s]  # the last window includes its end
-    window = np.minimum(np.floor(within_s / window_s), n_windows - 1)
-    _, counts = np.unique(window, return_counts=True)  # most windows of a long trace are empty
+    window = arrival_s - arrival_s[0]
+    window = window[: np.searchsorted(window, n_windows * window_s, side="right")]  # the last one includes its end
+    window /= window_s
+    np.minimum(np.floor(window, out=window), n_windows - 1, out=window)
+    last = np.append(np.flatnonzero(window[1:] != window[:-1]), len(window) - 1)
+    counts = np.diff(last, prepend=-1)  # most windows of a long trace are empty
     mean = counts.sum() / n_windows
     variance = ((counts**2).sum() - n_windows * mean**2) / (n_windows - 1)
     return float(variance / mean)
@@ -56,9 +58,12 @@ def index_of_dispersion(arrival_s: NDArray[np.float64], window_s: float) -> floa
 
 def rank_correlation(first: NDArray[np.int64], second: NDArray[np.int64]) -> float | None:
     """Return Spearman's correlation of prompt and output lengths; ties share their mean rank."""
-    if len(first) < 2 or len(np.unique(first)) < 2 or len(np.unique(second)) < 2:
+    if len(first) < 2 or first.min() == first.max() or second.min() == second.max():
         return None
-    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+    ranks, others = _ranks(first), _ranks(second)
+    ranks -= ranks.mean()
+    others -= others.mean()
+    return float((ranks @ others) / np.sqrt((ranks @ ranks) * (others @ others)))
 
 
 def stamp_s(trace: Trace) -> float | None:
@@ -70,8 +75,8 @@ def stamp_s(trace: Trace) -> float | None:
 
 
 def _ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    counts = np.bincount(values)  # at most MOST_TOKENS
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2.0)[values]
     return ranks
 
 

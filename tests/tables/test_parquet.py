@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.errors import OutputError
-from simserve.tables.columns import Categorical, Columns
+from simserve.tables import parquet
+from simserve.tables.columns import Categorical, Columns, Lists
+from simserve.tables.foreign import read_columns
 from simserve.tables.frames import frame
-from simserve.tables.parquet import read_columns, write_columns, write_table
+from simserve.tables.parquet import write_columns, write_table
 from simserve.tables.read_back import read_table
 from simserve.tables.schema import MOST, Field
 from tests.effort import examples
@@ -137,7 +139,7 @@ def test_columns_beyond_ours_are_left_alone(tmp_path: Path) -> None:
 def test_any_numbers_and_text_make_a_file(tmp_path: Path) -> None:
     given_columns = {"arrival_s": np.array([0.0, 1.5]), "n": np.array([1, 2]), "id": np.array(["a", "b"])}
     write_columns(tmp_path / "x.parquet", given_columns)
-    back = read_columns(tmp_path / "x.parquet")
+    back, _ = read_columns(tmp_path / "x.parquet", lambda _: "value", most_rows=2)
     assert {name: column.tolist() for name, column in back.items()} == {
         "arrival_s": [0.0, 1.5],
         "n": [1, 2],
@@ -145,7 +147,16 @@ def test_any_numbers_and_text_make_a_file(tmp_path: Path) -> None:
     }
     (tmp_path / "y.parquet").write_text("no parquet")
     with pytest.raises(OutputError, match=r"y.parquet: cannot be read as parquet"):
-        read_columns(tmp_path / "y.parquet")
+        read_columns(tmp_path / "y.parquet", lambda _: "value", most_rows=2)
+
+
+def test_lists_are_written_in_groups_that_can_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "GROUP_IDS", 10)
+    lists = Lists(np.arange(40), np.arange(0, 41, 4))  # ten rows of four: two of them, and half a row, are ten ids
+    write_columns(tmp_path / "x.parquet", {"hash_ids": lists})
+    assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 5
+    back = read_columns(tmp_path / "x.parquet", lambda _: "ids", most_rows=10)[0]["hash_ids"]
+    assert (back.values.tolist(), back.offsets.tolist()) == (lists.values.tolist(), lists.offsets.tolist())
 
 
 def test_a_frame_has_na_where_the_file_has_null() -> None:
@@ -163,6 +174,8 @@ def test_a_category_that_nobody_has_is_read_as_nothing(tmp_path: Path) -> None:
     fields = (Field("status_reason", "category"), Field("arrival_s", "float"))
     nobody = Categorical(np.full(2, -1, np.int32), ())
     write_table(tmp_path / "t.parquet", fields, {"status_reason": nobody, "arrival_s": np.arange(2.0)})
-    result = read_columns(tmp_path / "t.parquet")
-    assert result["status_reason"].tolist() == [None, None]
+    result, _ = read_columns(
+        tmp_path / "t.parquet", lambda name: "text" if name == "status_reason" else "number", most_rows=2
+    )
+    assert result["status_reason"].tolist() == ["", ""]
     assert result["arrival_s"].tolist() == [0.0, 1.0]

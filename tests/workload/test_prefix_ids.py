@@ -188,6 +188,7 @@ def test_a_prefix_may_have_a_name_and_a_length_instead(tmp_path: Path) -> None:
     [
         ("hash_ids", "0", "column hash_block_tokens is missing beside hash_ids; say how many tokens a block has"),
         ("hash_ids,hash_block_tokens", "0 x,16", f"line 2: {WHOLE}'0 x'"),
+        ("hash_ids,hash_block_tokens", f"{'9' * 5000},16", f"line 2: {WHOLE}'999"),
         ("hash_ids,hash_block_tokens", "0 1 2 3 4,16", "line 2: hash_ids must be at most one for each block of 16"),
         ("hash_ids,hash_block_tokens", "0,0", "hash_block_tokens must be whole and in [1, 10000000], got 0"),
         ("hash_ids,hash_block_tokens", "0,16\n1,50,10,0,32", "line 3: hash_block_tokens must be the same in all rows"),

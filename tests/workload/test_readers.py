@@ -6,16 +6,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from simserve import Scenario, simulate
+from simserve import Scenario, input_files, load_results, simulate
 from simserve.errors import TraceError
 from simserve.workload.convert import write_trace
 from simserve.workload.info import stamp_s, trace_info
-from simserve.workload.readers import base, detect, read_trace
+from simserve.workload.readers import detect, read_trace, text_lines
 from simserve.workload.replay import replay
 from simserve.workload.streams import streams
-from simserve.workload.trace import Trace
+from simserve.workload.trace import MOST_TOKENS, Trace
+from tests.cli.invoke import invoke
+from tests.cli.scenarios import write_scenario
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 AZURE = (
@@ -128,6 +132,29 @@ def test_a_bad_trace_is_refused_with_place_rule_and_value(name: str, tmp_path: P
         read_trace(written(tmp_path, file, text))
     assert sentence in str(error.value)
     assert str(tmp_path / file) in str(error.value)
+
+
+def what_is_read(path: Path) -> list[list[float]] | str:
+    try:
+        trace = read_trace(path)
+    except TraceError as error:
+        return str(error)
+    return [trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist()]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 64])
+def test_a_file_reads_the_same_in_pieces_of_any_size(
+    chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = FILES | {f"{name} {file}": text for name, (file, text, _) in BAD.items() if name != "many bad rows"}
+    texts = {name: text for name, text in texts.items() if len(text) < 5_000}
+    texts["quoted.csv"] = "request_id," + HEAD + '"a\nb, ""c""\r\nd",0,1,1\n\ne,1,2,2\n"f\n\n",2,0,3\n'
+    texts["umlauts.csv"] = "\ufeffrequest_id," + HEAD + "äöü€,0,1,1\n"
+    whole = {name: what_is_read(written(tmp_path, name, text)) for name, text in texts.items()}
+    monkeypatch.setattr(text_lines, "PIECE_BYTES", chunk_bytes)
+    monkeypatch.setattr(input_files, "CHUNK_BYTES", chunk_bytes)
+    assert {name: what_is_read(tmp_path / name) for name in texts} == whole
+    assert "line 7: prompt_tokens must be at least 1, got 0" in str(whole["quoted.csv"])
 
 
 def test_files_that_cannot_be_read_are_said_plainly(tmp_path: Path) -> None:
@@ -260,10 +287,48 @@ def test_a_message_repeats_no_more_than_a_field_of_a_file_that_is_no_trace(tmp_p
             assert name == "d.csv" or "hunter2" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (b"0,1,1," + b"?" * 99, r"cannot be read \(is larger than 1 MiB unpacked\)"),
+        (b"0,1,1", r"must have at most 65,536 lines, which take 0.00391 GiB, all free memory, got more; cut it"),
+    ],
+)
 def test_a_small_file_that_unpacks_to_more_than_memory_holds_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    row: bytes, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "t.csv").write_bytes(gzip.compress(HEAD.encode() + b"0,1,1\n" * 2_000_000))
-    monkeypatch.setattr(base, "free_memory_bytes", lambda: 4 * 2**20)
-    with pytest.raises(TraceError, match=r"t.csv: cannot be read \(is larger than 1 MiB unpacked\)"):
+    (tmp_path / "t.csv").write_bytes(gzip.compress(HEAD.encode() + (row + b"\n") * 100_000))
+    monkeypatch.setattr(text_lines, "free_memory_bytes", lambda: 4 * 2**20)
+    with pytest.raises(TraceError, match=f"t.csv: {sentence}"):
         read_trace(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_row_may_lack_a_session_with_its_turn_and_a_limit(suffix: str, tmp_path: Path) -> None:
+    text = "arrival_s,prompt_tokens,output_tokens,max_tokens,session_id,turn\n0,9,9,,a,1\n1,9,9,20,,\n"
+    path = written(tmp_path, "t.csv", text)
+    if suffix == "parquet":
+        path = tmp_path / "t.parquet"
+        columns = {name: [0, 1] if name == "arrival_s" else [9, 9] for name in HEAD.strip().split(",")}
+        more = {"max_tokens": [None, 20], "session_id": ["a", None], "turn": [1, None]}
+        pq.write_table(pa.table(columns | more), path)
+    trace = read_trace(path)
+    assert trace.turn is not None and trace.turn.tolist() == [1, 0]
+    assert trace.max_tokens is not None and trace.max_tokens.tolist() == [MOST_TOKENS, 20]
+    with pytest.raises(TraceError, match="line 3: turn must be a number, got nothing"):
+        read_trace(written(tmp_path, "u.csv", text.replace(",20,,", ",20,b,")))
+
+
+def test_a_run_of_sessions_beside_batch_jobs_can_be_replayed(tmp_path: Path) -> None:
+    lengths = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
+    client = {"kind": "closed_loop", "concurrency": 2}
+    prefixes = {"kind": "conversations", "turns": 2, "think_s": 1.0, "next_turn": "after_answer"}
+    batch = {"n_requests": 3, "lengths": lengths, "at_s": 0.5}
+    workload = {"client": client, "lengths": lengths, "prefixes": prefixes, "n_requests": 12, "batch": batch}
+    assert invoke("run", write_scenario(tmp_path, workload=workload), "--out", tmp_path / "a").exit_code == 0
+    again = write_scenario(tmp_path, workload={"trace": {"path": str(tmp_path / "a" / "requests.parquet")}})
+    outcome = invoke("run", again, "--out", tmp_path / "b")
+    assert outcome.exit_code == 0, outcome.err
+    first, second = (load_results(tmp_path / name).requests for name in "ab")
+    assert first["turn"].isna().sum() == second["turn"].isna().sum() == 3
+    assert first["session_id"].nunique() == second["session_id"].nunique()

@@ -11,6 +11,7 @@ from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.scenario.dump import flow
 from simserve.scenario.overrides import Override
 from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
+from simserve.study.sweep.points import MOST_RUNS
 
 Row = tuple[str, Mapping[str, Any]]
 """Place in the file, and values by key."""
@@ -70,15 +71,18 @@ def _cell(text: str, where: str) -> Any:
 
 
 def _parquet(path: Path) -> Iterable[Row]:
-    from simserve.tables.files import plain
-    from simserve.tables.parquet import read_columns
+    from simserve.tables.foreign import read_columns
 
     if not path.is_file():
         raise FileNotFoundError
-    columns = {name: plain(column) for name, column in read_columns(path).items()}
+    columns, _ = read_columns(path, lambda _: "value", MOST_RUNS)
+    n_characters = sum(len(cell) for column in columns.values() for cell in column if isinstance(cell, str))
+    if n_characters > SCENARIO_BYTES:
+        rule = f"must have at most {SCENARIO_BYTES // 2**20} MiB of text"
+        raise _problem(path, rule, f"{n_characters / 2**20:,.4g} MiB", "shorten its cells")
     for row, cells in enumerate(zip(*columns.values(), strict=True)):
         values = dict(zip(columns, cells, strict=True))
-        yield f"{path} row {row}", {key: value for key, value in values.items() if value is not None}
+        yield f"{path} row {row}", {key: value for key, value in values.items() if value is not None and value == value}
 
 
 def _yaml(path: Path) -> Iterable[Row]:

@@ -7,12 +7,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
-from simserve.workload.readers.base import names_shown, read_text
+from simserve.workload.readers.base import names_shown
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
-from simserve.workload.trace import Trace
+from simserve.workload.readers.text_lines import head
+from simserve.workload.trace import MOST_TOKENS, Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve")
 
@@ -40,7 +43,7 @@ def _detect(path: Path) -> tuple[str, str | None]:
     """Return the format, and a note if another is possible."""
     if path.suffix == ".parquet":
         return "simserve", None
-    text = read_text(path)
+    text = head(path)
     begun = text.lstrip()
     first = begun.split("\n", 1)[0].strip()
     if not first:
@@ -64,11 +67,11 @@ def _json_hint(text: str) -> tuple[str, str | None]:
         return "vllm", None
     rows = [row for line in text.split("\n", ROWS_LOOKED_AT)[:ROWS_LOOKED_AT] if isinstance(row := _json(line), dict)]
     hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]
-    for row in hashed:
-        n_tokens = row.get("input_length")
-        block_tokens = given_block_tokens(n_tokens, row["hash_ids"]) if isinstance(n_tokens, int) else None
-        if block_tokens is not None:
-            return ("vllm" if block_tokens == VLLM_BLOCK_TOKENS else "mooncake"), None
+    known = [row for row in hashed if type(n := row.get("input_length")) is int and n <= MOST_TOKENS]
+    n_tokens, n_ids = ([row["input_length"] for row in known], [len(row["hash_ids"]) for row in known])
+    block_tokens = given_block_tokens(np.array(n_tokens, np.int64), np.array(n_ids, np.int64))
+    if block_tokens is not None:
+        return ("vllm" if block_tokens == VLLM_BLOCK_TOKENS else "mooncake"), None
     if hashed:
         return "mooncake", "read as mooncake, timestamps in milliseconds; if they are seconds, say format: vllm"
     return "vllm", "read as vllm, timestamps in seconds; if they are milliseconds, say format: mooncake"

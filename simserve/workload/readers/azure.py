@@ -5,17 +5,17 @@ Source: Azure Public Dataset, CC-BY 4.0 (Patel et al., Splitwise, ISCA '24).
 
 from pathlib import Path
 
-from simserve.workload.readers.base import checked, numbers
+from simserve.workload.readers.base import checked
+from simserve.workload.readers.cells import NUMBER, STAMP
 from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import Trace
 
-WANTED = {"TIMESTAMP": True, "ContextTokens": True, "GeneratedTokens": True}
+KINDS = {"TIMESTAMP": STAMP, "ContextTokens": NUMBER, "GeneratedTokens": NUMBER}
 
 
 def read(path: Path) -> Trace:
     """Read an Azure trace; its stamps have up to seven fractional digits. Raises TraceError."""
-    place, columns, _ = read_csv(path, WANTED)
-    arrival_s = seconds_since_first(place, "TIMESTAMP", columns["TIMESTAMP"])
-    prompts, outputs = (numbers(place, name, columns[name]) for name in ("ContextTokens", "GeneratedTokens"))
-    return checked(place, Trace(arrival_s, prompts, outputs))
+    place, columns, _ = read_csv(path, KINDS, KINDS)
+    arrival_s = seconds_since_first(columns.pop("TIMESTAMP"))
+    return checked(place, Trace(arrival_s, columns["ContextTokens"], columns["GeneratedTokens"]))

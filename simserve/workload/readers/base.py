@@ -1,7 +1,6 @@
-"""Base of all readers: file text, checks of rows, and the trace of valid rows."""
+"""Base of all readers: places and checks of rows, and the trace of valid rows."""
 
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import TraceError, UnreadableTrace
-from simserve.input_files import TRACE_BYTES, read_file
-from simserve.workload.size import free_memory_bytes
+from simserve.errors import TraceError
+from simserve.tables.columns import Lists
 from simserve.workload.trace import MOST_TOKENS, Trace
-
-COPIES = 4
-"""Times that reading a file takes its size in memory, at least: its bytes, its text, its rows."""
 
 MOST_SHOWN = 40
 """Maximum characters of a field that a message quotes."""
@@ -31,6 +26,14 @@ MOST_S = 1e11
 """Largest stamp in seconds, the year 5138 since 1970; a larger one is in finer units."""
 
 
+class Texts(tuple[str, ...]):
+    """Cells of CSV, where a number is written as text and nothing as an empty cell."""
+
+
+Cells = Sequence[Any] | NDArray[Any]
+"""Cells of one column: Texts, values of JSON, or what `tables/foreign.py` has read from parquet by its type."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Place of rows for messages: the file, and the line (or item) number of each row, `(n_rows,)`."""
@@ -38,6 +41,8 @@ class Place:
     path: Path
     numbers: NDArray[np.int64]
     word: str = "line"
+    is_part: bool = False
+    """Whether the file may have further rows."""
 
     def take(self, rows: NDArray[np.int64]) -> "Place":
         """Select rows."""
@@ -49,56 +54,14 @@ def items(path: Path, n_rows: int, word: str) -> Place:
     return Place(path, np.arange(1, n_rows + 1), word)
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file, unpacked if it is gzip. Raises TraceError."""
-    free_bytes = free_memory_bytes()
-    most_bytes = TRACE_BYTES if free_bytes is None else min(TRACE_BYTES, free_bytes // COPIES)
-    try:
-        return read_file(path, most_bytes, may_be_gzip=True).decode("utf-8-sig")
-    except IsADirectoryError:
-        raise UnreadableTrace(f"{path}: must be a file, got a folder; name the file in it") from None
-    except FileNotFoundError:
-        raise UnreadableTrace(f"{path}: no such file; see traces/README.md for where to get public traces") from None
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: must be UTF-8 text, got byte {error.start} that is not; convert the file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        text = getattr(error, "strerror", None) or error
-        raise UnreadableTrace(f"{path}: cannot be read ({text}); check that it is complete and readable") from None
-
-
-def numbers(place: Place, name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-    """Return a column as floats, `(n,)`; missing or non-numeric values are reported by row. Raises TraceError."""
-    try:
-        column = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        column = np.array([_number(value) for value in values])
-    if column.ndim != 1:  # every value is a list
-        column = np.full(len(values), np.nan)
-    refuse_rows(place, ~np.isfinite(column), f"{name} must be a number", values)
-    return column
-
-
-def spans_s(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
-    """Return a column of seconds, `(n,)`, NaN for anything invalid: few loads need it."""
-    found_s = np.array([_number(value) for value in values])
-    found_s[~((found_s >= 0) & (found_s <= MOST_S))] = np.nan
-    return found_s
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-
-
-def refuse_rows(place: Place, is_bad: NDArray[np.bool_], rule: str, values: Sequence[Any] | NDArray[Any]) -> None:
+def refuse_rows(place: Place, is_bad: NDArray[np.bool_], rule: str, values: Cells | Lists) -> None:
     """Raise TraceError that names the first few bad rows by their place in the file, and their count."""
     bad = np.flatnonzero(is_bad)
     if len(bad):
         named = ", ".join(map(str, place.numbers[bad[:MOST_NAMED_ROWS]].tolist()))
-        more = f" and {len(bad) - MOST_NAMED_ROWS} more" if len(bad) > MOST_NAMED_ROWS else ""
-        value = shown(values[bad[0]])
+        n_more = "" if place.is_part else f"{len(bad) - MOST_NAMED_ROWS} "
+        more = f" and {n_more}more" if len(bad) > MOST_NAMED_ROWS else ""
+        value = shown(values[int(bad[0])])
         raise TraceError(
             f"{place.path}: {place.word} {named}{more}: {rule}, got {value}; correct or remove these {place.word}s"
         )
@@ -106,7 +69,7 @@ def refuse_rows(place: Place, is_bad: NDArray[np.bool_], rule: str, values: Sequ
 
 def shown(value: Any) -> str:
     """Return a value as a message quotes it: short, and `nothing` for a missing one."""
-    if value is None or value == "":
+    if value is None or value == "" or (isinstance(value, np.floating) and np.isnan(value)):  # NaN: null in parquet
         return "nothing"
     text = f"{value:.15g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
@@ -130,13 +93,19 @@ def checked(place: Place, trace: Trace, put_prefixes: Callable[[Place, Trace], T
     refuse_rows(place, trace.arrival_s < 0, "an arrival must not be negative", trace.arrival_s)
     late = f"an arrival must be at most {MOST_S:g} s (are the stamps in other units?)"
     refuse_rows(place, trace.arrival_s > MOST_S, late, trace.arrival_s)
-    given: dict[str, Any] = {name: column for name in LEAST if (column := getattr(trace, name)) is not None}
-    whole: dict[str, Any] = {name: _whole(place, name, column) for name, column in given.items()}
-    trace = replace(trace, **whole)
+    trace = _with_whole(place, trace)
     if put_prefixes is not None:
         trace = put_prefixes(place, trace)
     trace = _in_order(trace)
     return replace(trace, arrival_s=trace.arrival_s - trace.arrival_s[0])
+
+
+def _with_whole(place: Place, trace: Trace) -> Trace:
+    for name in LEAST:
+        if (column := getattr(trace, name)) is not None:
+            whole: Any = {name: _whole(place, name, column)}
+            trace = replace(trace, **whole)  # the numbers as read are no longer held
+    return trace
 
 
 def _whole(place: Place, name: str, values: NDArray[Any]) -> NDArray[np.int64]:

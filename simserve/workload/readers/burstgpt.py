@@ -7,27 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from simserve.workload.readers.base import checked, numbers, spans_s
+from simserve.workload.readers.base import checked
+from simserve.workload.readers.cells import NUMBER, SPAN, TEXT
 from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.trace import Trace
 
-WANTED = {
-    "Timestamp": True,
-    "Request tokens": True,
-    "Response tokens": True,
-    "Session ID": False,
-    "Elapsed time": False,
-}
+NEEDED = ("Timestamp", "Request tokens", "Response tokens")
+KINDS = dict.fromkeys(NEEDED, NUMBER) | {"Session ID": TEXT, "Elapsed time": SPAN}
 
 
 def read(path: Path) -> Trace:
     """Read a BurstGPT trace; stamps are seconds. Raises TraceError."""
-    place, columns, _ = read_csv(path, WANTED)
-    stamps, prompts, outputs = (
-        numbers(place, name, columns[name]) for name in ("Timestamp", "Request tokens", "Response tokens")
-    )
-    sessions = np.array(columns["Session ID"], np.str_) if "Session ID" in columns else None
-    took_s = spans_s(columns["Elapsed time"]) if "Elapsed time" in columns else None
+    place, columns, _ = read_csv(path, KINDS, NEEDED)
+    stamps, prompts, outputs = (columns[name] for name in NEEDED)
+    sessions, took_s = columns.get("Session ID"), columns.get("Elapsed time")
     kept = np.flatnonzero(outputs != 0)
     n_failed = len(outputs) - len(kept)
     notes = (f"{n_failed} failed calls (no response tokens) were left out",) if n_failed else ()

@@ -1,60 +1,110 @@
 """Rows of a CSV file with a header, and the line of each."""
 
 import csv
-from collections.abc import Mapping
-from io import StringIO
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.plugins.validation import closest
-from simserve.workload.readers.base import Place, names_shown, read_text
+from simserve.workload.readers.base import Place, Texts, names_shown
+from simserve.workload.readers.cells import CellKind, Piece, read_pieces
+from simserve.workload.readers.text_lines import line_pieces
 
-Texts = tuple[str, ...]
+Rows = tuple[NDArray[np.int64], list[list[str]]]
+"""Some rows of a file: the lines where they begin, and their cells."""
 
 
-def read_csv(path: Path, wanted: Mapping[str, bool]) -> tuple[Place, dict[str, Texts], list[str]]:
-    """Return the wanted columns that are present (`wanted` marks required ones) and the names of all columns.
+def read_csv(
+    path: Path, kinds: Mapping[str, CellKind], needed: Collection[str]
+) -> tuple[Place, dict[str, Any], list[str]]:
+    """Return the columns with a kind that are present, and the names of all columns.
 
     A short row has "" in its last columns; blank lines are skipped. Raises TraceError.
     """
-    rows, lines = _rows(path, read_text(path))
+    pieces = filter(itemgetter(1), map(_not_blank, _pieces(path)))
+    lines, rows = next(pieces, (np.zeros(0, np.int64), []))
     if not rows:
         raise TraceError(f"{path}: must hold a trace, got an empty file")
-    header = [name.strip() for name in rows.pop(0)]
-    at = columns_of(path, header, wanted, line=int(lines[0]))
-    width = max(at.values()) + 1
-    full = [row if len(row) >= width else row + [""] * (width - len(row)) for row in rows]
-    columns = {name: tuple(map(itemgetter(i), full)) for name, i in at.items()}
-    return Place(path, lines[1:]), columns, header
+    names = [name.strip() for name in rows[0]]
+    at = columns_of(path, names, kinds, needed, int(lines[0]))
+    picked = (_picked(piece, at) for piece in chain([(lines[1:], rows[1:])], pieces))
+    place, columns = read_pieces(path, picked, {name: kinds[name] for name in at})
+    return place, columns, names
 
 
-def _rows(path: Path, text: str) -> tuple[list[list[str]], NDArray[np.int64]]:
-    """Return the rows that are not blank, and the first line of each."""
-    reader = csv.reader(StringIO(text, newline=""))
+def _pieces(path: Path) -> Iterator[Rows]:
+    """Yield the rows of a file, blank ones too."""
+    pieces, n_lines = line_pieces(path), 0
+    for lines in pieces:
+        try:
+            rows = list(csv.reader(lines, strict=True))
+        except csv.Error:
+            rows = []
+        if len(rows) != len(lines):  # a quoted value continues on the next line, which may be in the next piece
+            yield from _quoted(path, chain([lines], pieces), n_lines)
+            return
+        yield np.arange(n_lines + 1, n_lines + len(lines) + 1), rows
+        n_lines += len(lines)
+
+
+def _quoted(path: Path, pieces: Iterable[list[str]], n_before: int) -> Iterator[Rows]:
+    """Yield the rows of the rest of a file, any of which may take several lines."""
+    n_pieces = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal n_pieces
+        for piece in pieces:
+            n_pieces += 1
+            yield from piece
+
+    reader = csv.reader(lines())
+    begins, rows, n_yielded, line = list[int](), list[list[str]](), 1, n_before + 1
     try:
-        rows = list(reader)
+        for row in reader:
+            begins.append(line)
+            rows.append(row)
+            line = n_before + reader.line_num + 1
+            if n_pieces > n_yielded:
+                yield np.array(begins, np.int64), rows
+                begins, rows, n_yielded = [], [], n_pieces
     except csv.Error as error:
-        raise TraceError(f"{path}:{reader.line_num}: must be CSV ({error}); is a quote left open?") from None
-    begins = np.arange(1, len(rows) + 1)
-    if reader.line_num != len(rows):  # a quoted value continues on the next line
-        again = csv.reader(StringIO(text, newline=""))
-        begins[1:] = [again.line_num + 1 for _ in again][:-1]
+        line = n_before + reader.line_num
+        raise TraceError(f"{path}:{line}: must be CSV ({error}); is a quote left open?") from None
+    yield np.array(begins, np.int64), rows
+
+
+def _not_blank(piece: Rows) -> Rows:
+    lines, rows = piece
+    if min(map(len, rows), default=2) > 1:
+        return piece
     kept = [i for i, row in enumerate(rows) if len(row) > 1 or (row and not row[0].isspace())]
-    return (rows if len(kept) == len(rows) else [rows[i] for i in kept]), begins[kept]
+    return lines[kept], [rows[i] for i in kept]
 
 
-def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool], line: int = 1) -> dict[str, int]:
-    """Return the index of each wanted column; `wanted` marks required ones. Raises TraceError with a did-you-mean."""
+def _picked(piece: Rows, at: Mapping[str, int]) -> Piece:
+    """Return the cells of some columns."""
+    lines, rows = piece
+    if min(map(len, rows), default=0) > max(at.values()):
+        return lines, {name: Texts(map(itemgetter(i), rows)) for name, i in at.items()}
+    return lines, {name: Texts(row[i] if i < len(row) else "" for row in rows) for name, i in at.items()}
+
+
+def columns_of(
+    path: Path, header: list[str], wanted: Collection[str], needed: Collection[str], line: int = 1
+) -> dict[str, int]:
+    """Return the index of each wanted column; those needed must be there. Raises TraceError with a did-you-mean."""
     twice = next((name for name in wanted if header.count(name) > 1), None)
     if twice is not None:
         raise TraceError(
             f"{path}:{line}: column {twice} must appear once, got it {header.count(twice)} times; remove one"
         )
-    missing = [name for name, is_required in wanted.items() if is_required and name not in header]
+    missing = [name for name in needed if name not in header]
     if missing:
         near = closest(missing[0], header)
         remedy = f"did you mean {near}?" if near else "name the format of the file"
@@ -65,7 +115,7 @@ def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool], line: 
     return {name: header.index(name) for name in wanted if name in header}
 
 
-def unused(header: list[str], wanted: Mapping[str, bool]) -> Texts:
+def unused(header: list[str], wanted: Collection[str]) -> tuple[str, ...]:
     """Return a note for each unused column with a name close to a wanted one."""
-    near = {name: closest(name, wanted.keys() - set(header)) for name in header if name not in wanted}
+    near = {name: closest(name, set(wanted) - set(header)) for name in header if name not in wanted}
     return tuple(f"column {name} is not used; did you mean {meant}?" for name, meant in near.items() if meant)

@@ -1,7 +1,8 @@
-"""JSON lines with timestamp, input_length and output_length, as in Mooncake and vLLM traces."""
+"""JSON lines: rows of one object each, and traces with timestamp, input_length and output_length (Mooncake, vLLM)."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +11,41 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
-from simserve.workload.readers.base import Place, checked, numbers, read_text
+from simserve.tables.columns import Lists
+from simserve.workload.readers.base import checked
+from simserve.workload.readers.cells import IDS, NUMBER, CellKind, Piece, read_pieces
 from simserve.workload.readers.prefix_ids import HashIds
+from simserve.workload.readers.text_lines import line_pieces
 from simserve.workload.trace import Trace
 
 KEYS = ("timestamp", "input_length", "output_length")
+KINDS: Mapping[str, CellKind] = dict.fromkeys(KEYS, NUMBER) | {"hash_ids": IDS}
 
-
-Meaning = Callable[[list[Any], NDArray[Any]], HashIds]
+Meaning = Callable[[Lists, NDArray[Any]], HashIds]
 """Interprets the hash_ids of all rows, given the prompt lengths."""
+
+ReadRow = Callable[[Path, int, str], Mapping[str, Any]]
+"""Reads the text of a line, given its number. Raises TraceError."""
 
 
 def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
     """Read a trace of such lines; empty ones are skipped. Raises TraceError."""
-    lines: list[int] = []
-    columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-    hash_ids: list[Any] = []
-    for line, text in enumerate(read_text(path).split("\n"), 1):
-        if text and not text.isspace():
-            row = _row(path, line, text)
-            hash_ids.append(row.get("hash_ids"))
-            lines.append(line)
-            for key, column in zip(KEYS, columns, strict=True):
-                column.append(row[key])
-    place = Place(path, np.array(lines, np.int64))
-    stamps, prompts, outputs = (numbers(place, key, column) for key, column in zip(KEYS, columns, strict=True))
-    put_prefixes = meaning(hash_ids, prompts).put if any(hash_ids) else None
+    place, columns = read_pieces(path, cells_of_lines(path, _row, KINDS), KINDS)
+    stamps, prompts, outputs, hash_ids = columns.values()
+    put_prefixes = meaning(hash_ids, prompts).put if len(hash_ids.values) else None
     return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs), put_prefixes)
 
 
-def _row(path: Path, line: int, text: str) -> dict[str, Any]:
+def cells_of_lines(path: Path, read_row: ReadRow, names: Iterable[str]) -> Iterator[Piece]:
+    """Yield line numbers and the cells under some names, None where a row lacks one, piece by piece."""
+    numbers = count(1)
+    for piece in line_pieces(path):
+        lines = [(n, text) for text, n in zip(piece, numbers, strict=False) if not text.isspace()]
+        rows = [read_row(path, n, text) for n, text in lines]
+        yield np.array([n for n, _ in lines], np.int64), {name: [row.get(name) for row in rows] for name in names}
+
+
+def _row(path: Path, line: int, text: str) -> Mapping[str, Any]:
     try:
         row = parse_json(text)
     except json.JSONDecodeError as error:

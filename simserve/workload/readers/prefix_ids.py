@@ -1,18 +1,17 @@
 """Shared prefixes of a file as Prefixes: block ids, checked row by row, or the name of a prefix."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.workload.readers.base import Place, numbers, refuse_rows
+from simserve.tables.columns import Floats, Lists
+from simserve.workload.readers.base import Place, refuse_rows
+from simserve.workload.readers.cells import numbers
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
 
-MOST_ID = 2**63 - 1
 CHAINED = (
     "hash_ids were of the blocks' contents alone and were chained: a block is shared where all before it is equal too"
 )
@@ -26,19 +25,20 @@ tell."""
 Ints = NDArray[np.int64]
 
 
-def given_block_tokens(n_tokens: float, hash_ids: Any) -> int | None:
-    """Return whether a row's ids stand for 16 or 512 tokens each; None if it does not tell."""
-    if not isinstance(hash_ids, list) or not hash_ids or n_tokens <= LONGEST_VLLM_BLOCK_TOKENS:
+def given_block_tokens(n_tokens: NDArray[Any], n_ids: Ints) -> int | None:
+    """Return whether ids stand for 16 or 512 tokens each, from the first row that tells; None if no row does."""
+    telling = np.flatnonzero((n_ids > 0) & (n_tokens > LONGEST_VLLM_BLOCK_TOKENS))
+    if not len(telling):
         return None
-    is_small = n_tokens <= LONGEST_VLLM_BLOCK_TOKENS * len(hash_ids)
+    is_small = n_tokens[telling[0]] <= LONGEST_VLLM_BLOCK_TOKENS * n_ids[telling[0]]
     return VLLM_BLOCK_TOKENS if is_small else MOONCAKE_BLOCK_TOKENS
 
 
 @dataclass(frozen=True)
 class HashIds:
-    """hash_ids as in a file: a list per row, unchecked; None or empty for none."""
+    """hash_ids as in a file: a list per row, empty for none."""
 
-    rows: Sequence[Any]
+    rows: Lists
     block_tokens: int
     of_prompts: bool = True
     """One id for each block of the prompt; a last, partial block may have one or not. Otherwise the ids may end sooner,
@@ -48,12 +48,10 @@ class HashIds:
 
     def put(self, place: Place, trace: Trace) -> Trace:
         """Return the trace with its prefixes. Needs checked lengths. Raises TraceError."""
-        self._refuse_bad(place)
-        offered = np.fromiter(map(_n_ids, self.rows), np.int64, len(self.rows))
+        offered = np.diff(self.rows.offsets)
         n_ids = self._whole_blocks(place, trace, offered)
-        kept = [row[:n] for row, n in zip(self.rows, n_ids.tolist(), strict=True) if n]
-        ids = np.fromiter(chain.from_iterable(kept), np.int64, int(n_ids.sum()))
-        offsets = np.concatenate([[0], np.cumsum(n_ids)])
+        kept = self.rows if np.array_equal(n_ids, offered) else self.rows.cut(self.rows.offsets[:-1], n_ids)
+        ids, offsets = kept.values, kept.offsets
         unlike = _first_other_predecessor(ids, offsets)
         notes = trace.notes
         if unlike is not None and self.may_be_unchained:
@@ -61,10 +59,6 @@ class HashIds:
         elif unlike is not None:
             self._refuse_unchained(place, ids, offsets, *unlike)
         return replace(trace, prefixes=Prefixes.from_ids(self.block_tokens, ids, offsets), notes=notes)
-
-    def _refuse_bad(self, place: Place) -> None:
-        is_bad = np.array([not _are_ids(row) for row in self.rows], np.bool_)
-        refuse_rows(place, is_bad, f"hash_ids must be whole numbers in [0, {MOST_ID}]", self.rows)
 
     def _whole_blocks(self, place: Place, trace: Trace, offered: Ints) -> Ints:
         """Return the number of each row's ids that are whole blocks."""
@@ -111,7 +105,7 @@ class PrefixNames:
         return replace(trace, prefixes=Prefixes(self.block_tokens, first_ids, n_ids, np.arange(len(n_ids) + 1)))
 
 
-def same_in_all(place: Place, name: str, column: Sequence[Any] | NDArray[Any]) -> int:
+def same_in_all(place: Place, name: str, column: Floats) -> int:
     """Return the single value of a column that describes the whole file. Raises TraceError."""
     if not len(column):
         raise TraceError(f"{place.path}: must hold at least one request, got none; is it the right file?")
@@ -152,13 +146,3 @@ def _refuse_counts(place: Place, is_bad: NDArray[np.bool_], rule: str, n_ids: In
     if is_bad.any():
         got = [f"{n} for {t} tokens" for n, t in zip(n_ids.tolist(), tokens.tolist(), strict=True)]
         refuse_rows(place, is_bad, rule, got)
-
-
-def _n_ids(row: Any) -> int:
-    return 0 if row is None else len(row)
-
-
-def _are_ids(row: Any) -> bool:
-    if row is None:
-        return True
-    return isinstance(row, list) and set(map(type, row)) <= {int} and (not row or 0 <= min(row) <= max(row) <= MOST_ID)

@@ -12,18 +12,23 @@ RULE = "must be a date and time in UTC like 2023-11-16 18:15:46.6805900"
 DATE_CHARACTERS = len("2023-11-16")
 
 
-def seconds_since_first(place: Place, name: str, stamps: Sequence[str]) -> NDArray[np.float64]:
-    """Return seconds since the earliest stamp, `(n,)`; `name` is the column's. Raises TraceError."""
+def instants(place: Place, name: str, stamps: Sequence[str]) -> NDArray[np.datetime64]:
+    """Return stamps as instants, `(n,)`; `name` is the column's. Raises TraceError."""
     every = "".join(stamps)
     is_plain = "+" not in every and "Z" not in every and every.count("-") == 2 * len(stamps)
     plain = stamps if is_plain else [_without_zone(stamp) for stamp in stamps]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # numpy warns of a time zone, and drops it
         try:
-            instants = np.array(plain, dtype="datetime64[ns]")
+            result = np.array(plain, dtype="datetime64[ns]")
         except (ValueError, UserWarning):
-            instants = np.array([_instant(stamp) for stamp in plain])
-    refuse_rows(place, np.isnat(instants), f"{name} {RULE}", stamps)
+            result = np.array([_instant(stamp) for stamp in plain], "datetime64[ns]")
+    refuse_rows(place, np.isnat(result), f"{name} {RULE}", stamps)
+    return result
+
+
+def seconds_since_first(instants: NDArray[np.datetime64]) -> NDArray[np.float64]:
+    """Return seconds since the earliest instant, `(n,)`."""
     since = instants - instants.min() if len(instants) else instants - instants
     seconds: NDArray[np.float64] = since.astype(np.float64) / 1e9
     return seconds

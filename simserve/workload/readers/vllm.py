@@ -4,7 +4,6 @@ Timed traces, such as the Qwen-Bailian ones, have hash_ids of 16 tokens (vllm-pr
 from its own block alone (README of alibaba-edu/qwen-bailian-usagetraces-anon). Mooncake's in seconds have 512.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.input_files import parse_json
-from simserve.workload.readers.base import checked, items, numbers, read_text
+from simserve.tables.columns import Lists
+from simserve.workload.readers.base import checked, items
+from simserve.workload.readers.cells import NUMBER
+from simserve.workload.readers.json_document import read_object
 from simserve.workload.readers.json_lines import read_lines
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, HashIds, given_block_tokens
+from simserve.workload.readers.text_lines import head
 from simserve.workload.trace import Trace
 
 ARRAYS = ("start_times", "input_lens", "output_lens")
@@ -23,12 +25,10 @@ ARRAYS = ("start_times", "input_lens", "output_lens")
 
 def read(path: Path) -> Trace:
     """Read a vLLM trace or bench result. Raises TraceError."""
-    text = read_text(path)
-    if not is_result(text):
+    if not is_result(head(path)):
         return read_lines(path, 1.0, _hash_ids)
-    result = _arrays(path, text)
-    place = items(path, len(result["start_times"]), "request")
-    starts, prompts, outputs = (numbers(place, key, result[key]) for key in ARRAYS)
+    starts, prompts, outputs = _arrays(path)
+    place = items(path, len(starts), "request")
     kept = np.flatnonzero(outputs != 0)
     n_failed = len(outputs) - len(kept)
     notes = (f"{n_failed} failed requests (no output tokens) were left out",) if n_failed else ()
@@ -43,19 +43,15 @@ def is_result(text: str) -> bool:
     return '"start_times"' in text or '"input_lens"' in text
 
 
-def _hash_ids(rows: list[Any], prompt_tokens: NDArray[Any]) -> HashIds:
-    sizes = (given_block_tokens(n, row) for row, n in zip(rows, prompt_tokens.tolist(), strict=True))
-    block_tokens = next((n for n in sizes if n is not None), VLLM_BLOCK_TOKENS)
+def _hash_ids(rows: Lists, prompt_tokens: NDArray[Any]) -> HashIds:
+    block_tokens = given_block_tokens(prompt_tokens, np.diff(rows.offsets)) or VLLM_BLOCK_TOKENS
     return HashIds(rows, block_tokens, may_be_unchained=True)
 
 
-def _arrays(path: Path, text: str) -> dict[str, list[Any]]:
-    try:
-        result = parse_json(text)
-    except json.JSONDecodeError as error:
-        remedy = "was the file cut, or does it hold several results?"
-        raise TraceError(f"{path}:{error.lineno}: must be one JSON object ({error.msg}); {remedy}") from None
-    missing = [key for key in ARRAYS if not isinstance(result, dict) or not isinstance(result.get(key), list)]
+def _arrays(path: Path) -> list[NDArray[Any]]:
+    """Return the start times, and the lengths of prompts and outputs."""
+    result = read_object(path, dict.fromkeys(ARRAYS, NUMBER))
+    missing = [key for key in ARRAYS if not isinstance(result.get(key), np.ndarray)]
     if missing:
         remedy = "run the benchmark with --save-detailed, with a version that writes them"
         raise TraceError(f"{path}: {', '.join(missing)} is missing; {remedy}")
@@ -63,4 +59,4 @@ def _arrays(path: Path, text: str) -> dict[str, list[Any]]:
     if len(sizes) > 1:
         got = ", ".join(str(len(result[key])) for key in ARRAYS)
         raise TraceError(f"{path}: {', '.join(ARRAYS)} must have the same length, got {got}; was the file edited?")
-    return {key: result[key] for key in ARRAYS}
+    return [result[key] for key in ARRAYS]

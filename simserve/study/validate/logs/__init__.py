@@ -8,7 +8,8 @@ from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.study.validate.logs import bench, table
 from simserve.study.validate.logs.base import Log
-from simserve.workload.readers.base import items, read_text, shown
+from simserve.workload.readers.base import shown
+from simserve.workload.readers.text_lines import head, read_short
 
 KINDS = "give a table of requests (CSV, JSON lines, parquet) or a result of vllm bench serve"
 
@@ -20,32 +21,34 @@ def read_log(path: Path, seed: int = 0) -> Log:
         raise TraceError(f"{path}: {'is a folder; name the file in it' if path.is_dir() else f'no such file; {KINDS}'}")
     if path.suffix == ".parquet":
         return table.read_parquet(path)
-    text = read_text(path)
-    begun = text.lstrip()
+    begun = head(path).lstrip()
     if not begun:
         raise TraceError(f"{path}: must be a log, got an empty file; {KINDS}")
+    first, *others = begun.splitlines()
     if begun[0] not in "{[" and path.suffix not in (".json", ".jsonl"):
-        return table.read_csv_table(path, text)
-    return _read_json(path, text, seed)
+        return table.read_csv_table(path, first)
+    if any(map(str.strip, others)) and _value(first) is not _NONE:
+        return table.read_lines(path)
+    return _read_document(path, begun, seed)
 
 
-def _read_json(path: Path, text: str, seed: int) -> Log:
-    whole = _whole(text)
-    if isinstance(whole, dict) and bench.is_result(whole):
-        return bench.read(path, whole, seed)
-    if isinstance(whole, dict):
-        return table.of_rows(items(path, 1, "row"), [whole])
-    if whole is not _LINES:
+def _read_document(path: Path, begun: str, seed: int) -> Log:
+    if any(f'"{key}"' in begun for key in (*bench.LISTS, *bench.SUMMARY)):
+        return bench.read(path, seed)
+    whole = _value(read_short(path))
+    if whole is _NONE:
+        return table.read_lines(path)  # which reports errors with their place
+    if not isinstance(whole, dict):
         raise TraceError(f"{path}: must be one JSON object, or one per line, got {shown(whole)}; {KINDS}")
-    return table.read_lines(path, text)
+    return table.of_row(path, whole)
 
 
-_LINES = object()
-"""A text that is not a single JSON value: perhaps JSON lines."""
+_NONE = object()
+"""A text that is not a single JSON value."""
 
 
-def _whole(text: str) -> Any:
+def _value(text: str) -> Any:
     try:
         return parse_json(text)
     except json.JSONDecodeError:
-        return _LINES  # the reader of lines reports errors with their place
+        return _NONE

@@ -1,13 +1,13 @@
 """Log: requests and latencies of a server, whatever the file format, and checks that all formats share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from simserve.tables.columns import Flags, Floats
-from simserve.workload.readers.base import Place, checked, numbers, refuse_rows
+from simserve.tables.columns import Floats
+from simserve.workload.readers.base import Place, checked, refuse_rows
 from simserve.workload.trace import Trace
 
 METRICS = ("ttft_s", "tpot_s", "e2e_s")
@@ -53,23 +53,6 @@ class Log:
     def has_instants(self) -> bool:
         """Whether the send times are known."""
         return self.arrivals in ("measured", "at_once")
-
-
-def times(place: Place, name: str, values: Sequence[Any] | Floats) -> Floats:
-    """Return a column of durations, NaN where missing. Raises TraceError for negative and infinite ones."""
-    is_missing = _missing(values)
-    given = [0.0 if missing else value for missing, value in zip(is_missing.tolist(), values, strict=True)]
-    column: Floats = numbers(place, name, given)
-    refuse_rows(place, column < 0, f"{name} must not be negative", values)
-    column[is_missing] = np.nan
-    return column
-
-
-def _missing(values: Sequence[Any] | Floats) -> Flags:
-    """Mark missing values, which are NaN in a numeric parquet column."""
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        return np.isnan(values)
-    return np.array([value is None or value == "" for value in values], np.bool_)
 
 
 def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) -> dict[str, Floats]:

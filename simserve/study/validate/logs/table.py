@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import OutputError, TraceError
+from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.study.validate.logs import bench
-from simserve.study.validate.logs.base import METRICS, Log, filled_in, in_order, times
-from simserve.tables.columns import Flags, Floats
-from simserve.workload.readers.base import Place, items, names_shown, numbers, shown
+from simserve.study.validate.logs.base import METRICS, Log, filled_in, in_order
+from simserve.tables.columns import Flags, Floats, taken
+from simserve.workload.readers.base import Place, items, names_shown, shown
+from simserve.workload.readers.cells import INSTANT, LABEL, NUMBER, TIME, CellKind, read_pieces
 from simserve.workload.readers.csv_rows import read_csv
-from simserve.workload.readers.simserve import PREFIXES, is_given, prefixes_of
+from simserve.workload.readers.json_lines import cells_of_lines
+from simserve.workload.readers.simserve import PREFIXES, is_given, parquet_columns, prefixes_of
 from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import MOST_TOKENS, Trace
 
@@ -50,7 +52,14 @@ NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 STATUS = {"finished", "rejected", "timed_out", "failed", "unfinished", ""}
 """Values of `status` that identify a simulated run."""
 
-Values = Sequence[Any] | NDArray[Any]
+KINDS: Mapping[str, CellKind] = dict.fromkeys((*METRICS, "max_tokens"), TIME) | {
+    "arrival_s": INSTANT,
+    "prompt_tokens": NUMBER,
+    "output_tokens": NUMBER,
+}
+
+MOST_KEYS = 1000
+"""Limit on the different keys of a file of JSON lines."""
 
 
 @dataclass(frozen=True)
@@ -64,37 +73,48 @@ class LogColumn:
 
 def read_parquet(path: Path) -> Log:
     """Read a log from parquet, for example simserve's `requests.parquet`. Raises TraceError."""
-    from simserve.tables.parquet import read_columns  # late import: pyarrow
-
-    try:
-        columns = read_columns(path)
-    except OutputError as error:
-        raise TraceError(str(error)) from None
-    n_rows = len(next(iter(columns.values()), ()))
-    return _log(items(path, n_rows, "row"), columns)
+    names = parquet_columns(path, lambda _: None)[1]
+    kinds = _kinds(path, names)
+    columns, _ = parquet_columns(path, kinds.get)
+    place = items(path, len(next(iter(columns.values()))), "row")
+    return _log(place, {name: kinds[name].read(place, name, column) for name, column in columns.items()})
 
 
-def read_csv_table(path: Path, text: str) -> Log:
-    """Read a log from CSV with a header. Raises TraceError."""
-    first = next(line for line in text.splitlines() if line.strip())
-    header = [name.strip() for name in next(csv.reader([first]))]
-    names = [column.name for column in _matched(path, header).values()]
-    others = [name for name in ("status", *PREFIXES) if name in header]
-    place, columns, _ = read_csv(path, dict.fromkeys([*names, *others], True))
+def read_csv_table(path: Path, first: str) -> Log:
+    """Read a log from CSV with a header, which is the first line with text. Raises TraceError."""
+    kinds = _kinds(path, [name.strip() for name in next(csv.reader([first]))])
+    place, columns, _ = read_csv(path, kinds, kinds)
     return _log(place, columns)
 
 
-def read_lines(path: Path, text: str) -> Log:
+def read_lines(path: Path) -> Log:
     """Read a log from JSON lines; keys that a line lacks are missing there. Raises TraceError."""
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    rows = [_row(path, number, line) for number, line in lines]
-    return of_rows(Place(path, np.array([number for number, _ in lines], np.int64)), rows)
+    names: dict[str, None] = {}
+
+    def noted(path: Path, number: int, line: str) -> Mapping[str, Any]:
+        row = _row(path, number, line)
+        names.update(dict.fromkeys(row))
+        if len(names) > MOST_KEYS:
+            raise TraceError(f"{path}:{number}: lines must have at most {MOST_KEYS:,} different keys; is it a log?")
+        return row
+
+    for _ in cells_of_lines(path, noted, ()):
+        pass
+    kinds = _kinds(path, list(names))
+    return _log(*read_pieces(path, cells_of_lines(path, _row, kinds), kinds))
 
 
-def of_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Log:
-    """Read a log from one mapping per request. Raises TraceError."""
-    names = dict.fromkeys(key for row in rows for key in row)
-    return _log(place, {name: [row.get(name) for row in rows] for name in names})
+def of_row(path: Path, row: Mapping[str, Any]) -> Log:
+    """Read a log of one request. Raises TraceError."""
+    kinds = _kinds(path, list(row))
+    place = items(path, 1, "row")
+    return _log(place, {name: kind.read(place, name, [row.get(name)]) for name, kind in kinds.items()})
+
+
+def _kinds(path: Path, header: Sequence[str]) -> dict[str, CellKind]:
+    """Return the kinds of the columns that are read. Raises TraceError if a required one is missing."""
+    others = {name: kind for name, kind in ({"status": LABEL} | PREFIXES).items() if name in header}
+    return {column.name: KINDS[ours] for ours, column in _matched(path, header).items()} | others
 
 
 def _row(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -129,29 +149,22 @@ def _matched(path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
     return matched
 
 
-def _log(place: Place, columns: Mapping[str, Values]) -> Log:
+def _log(place: Place, columns: Mapping[str, Any]) -> Log:
     """Build the log from a table's columns; rows without an output token are failed requests."""
     matched = _matched(place.path, list(columns))
-
-    def number(ours: str) -> Floats:
-        return numbers(place, matched[ours].name, columns[matched[ours].name])
-
-    arrival_s = _instants(place, matched["arrival_s"], columns[matched["arrival_s"].name])
-    prompts, outputs = number("prompt_tokens"), number("output_tokens")
-    given = {
-        name: times(place, matched[name].name, columns[matched[name].name]) * matched[name].scale
-        for name in METRICS
-        if name in matched
-    }
-    is_done = _finished(columns, len(outputs))
-    given = {name: np.where(is_done, column, np.nan) for name, column in given.items()}
-    most, sentence = _limits(place, matched, columns, outputs)
+    read = {ours: columns[column.name] for ours, column in matched.items()}
+    is_date = read["arrival_s"].dtype.kind == "M"
+    arrival_s = seconds_since_first(read["arrival_s"]) if is_date else read["arrival_s"] * matched["arrival_s"].scale
+    prompts, outputs = read["prompt_tokens"], read["output_tokens"]
+    is_done = _finished(columns.get("status"), len(outputs))
+    given = {name: np.where(is_done, read[name] * matched[name].scale, np.nan) for name in METRICS if name in read}
+    most, sentence = _limits(read.get("max_tokens"), outputs)
     kept = np.flatnonzero(outputs != 0)
     kept = kept[np.argsort(arrival_s[kept], kind="stable")]
     measured = {name: column[kept] for name, column in given.items()}
     place, trace = place.take(kept), _trace(arrival_s, prompts, outputs, most).take(kept)
     names = [name for name in PREFIXES if name in columns and is_given(columns[name])]
-    shared = {name: [columns[name][row] for row in kept.tolist()] for name in names}
+    shared = {name: taken(columns[name], kept) for name in names}
     put_prefixes = prefixes_of(place, shared)
     prefixes = ("requests share prefixes as the log says",) if put_prefixes else ()
     return in_order(
@@ -172,41 +185,18 @@ def _trace(arrival_s: Floats, prompts: Any, outputs: Any, most: Any) -> Trace:
     return Trace(arrival_s, prompts, outputs, most)
 
 
-def _instants(place: Place, column: LogColumn, values: Values) -> Floats:
-    """Convert numbers or dates to seconds."""
-    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
-        values = values.astype("datetime64[ns]").astype(str)
-    texts = [value for value in values[:1] if isinstance(value, str)]
-    if texts and not _is_number(texts[0]):
-        return seconds_since_first(place, column.name, [str(value) for value in values])
-    seconds: Floats = numbers(place, column.name, values) * column.scale
-    return seconds
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return not text  # an empty text is a missing number, not a date
-    return True
-
-
-def _finished(columns: Mapping[str, Values], n_rows: int) -> Flags:
+def _finished(status: NDArray[np.str_] | None, n_rows: int) -> Flags:
     """Mark rows that a simulated run answered; all rows of other logs."""
-    words = [str(value or "") for value in columns.get("status", ())]
-    if not words or not set(words) <= STATUS:
+    if status is None or not len(status) or not set(np.unique(status)) <= STATUS:
         return np.ones(n_rows, np.bool_)
-    finished: Flags = np.array(words) == "finished"
+    finished: Flags = status == "finished"
     return finished
 
 
-def _limits(
-    place: Place, matched: Mapping[str, LogColumn], columns: Mapping[str, Values], outputs: Floats
-) -> tuple[NDArray[Any], str]:
+def _limits(most: Floats | None, outputs: Floats) -> tuple[NDArray[Any], str]:
     """Return max_tokens of each request and its origin; requests without one are limited by the model."""
-    if "max_tokens" not in matched:
+    if most is None:
         return outputs, "max_tokens of each request is its output length, as benchmarks ignore the end of sequence"
-    most = times(place, matched["max_tokens"].name, columns[matched["max_tokens"].name])
     if np.isnan(most).all():
         return np.full(len(most), MOST_TOKENS), "no request has max_tokens: the model's limit applies"
     return np.where(np.isnan(most), MOST_TOKENS, most), "max_tokens is the log's"

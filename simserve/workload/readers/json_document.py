@@ -1,0 +1,142 @@
+"""One JSON object of any size, such as a benchmark's result: its lists are read item by item, as columns."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import TraceError
+from simserve.input_files import parse_value
+from simserve.tables.columns import joined
+from simserve.workload.readers.base import Place
+from simserve.workload.readers.cells import CellKind
+from simserve.workload.readers.text_lines import MOST_LINE_BYTES, decoded
+
+BLANK = re.compile(r"[ \t\n\r]*")
+
+
+def read_object(path: Path, kinds: Mapping[str, CellKind]) -> dict[str, Any]:
+    """Return the values of an object: lists with a kind as columns, other lists as empty ones, the rest as it is.
+
+    Raises TraceError.
+    """
+    text = _Text(path)
+    try:
+        return dict(_members(path, text, kinds))
+    except json.JSONDecodeError as error:
+        remedy = "was the file cut, or does it hold several results?"
+        raise TraceError(f"{path}:{text.line(error.pos)}: must be one JSON object ({error.msg}); {remedy}") from None
+
+
+def _members(path: Path, text: "_Text", kinds: Mapping[str, CellKind]) -> Iterator[tuple[str, Any]]:
+    text.take("{")
+    is_next = text.peek() != "}"
+    while is_next:
+        key = text.value()
+        text.take(":")
+        is_column = isinstance(key, str) and text.peek() == "["
+        yield key, _column(path, key, text, kinds.get(key)) if is_column else text.value()
+        is_next = text.has_comma()
+    else:
+        text.take("}")
+    if text.peek():
+        raise text.error("Extra data")
+
+
+def _column(path: Path, name: str, text: "_Text", kind: CellKind | None) -> Any:
+    """Return a list as a column of its kind, or an empty list without one."""
+    pieces: list[Any] = []
+    n_items = 0
+    for items, is_last in _items(text):
+        place = Place(path, np.arange(n_items + 1, n_items + len(items) + 1), "request", is_part=not is_last)
+        n_items += len(items)
+        if kind is not None:
+            pieces.append(kind.read(place, name, items))
+    return joined(pieces) if kind is not None else []
+
+
+def _items(text: "_Text") -> Iterator[tuple[list[Any], bool]]:
+    """Yield the items of a list, about as many as a part of the text has, and whether they are the last."""
+    text.take("[")
+    items: list[Any] = []
+    n_parts = text.n_parts
+    is_next = text.peek() != "]"
+    while is_next:
+        items.append(text.value())
+        is_next = text.has_comma()
+        if text.n_parts > n_parts:
+            yield items, False
+            items, n_parts = [], text.n_parts
+    text.take("]")
+    yield items, True
+
+
+class _Text:
+    """A JSON text, of which a part is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pieces = decoded(path)
+        self._part = ""
+        self._at = 0
+        self._n_lines = 0
+        self.n_parts = 0
+
+    def line(self, position: int) -> int:
+        """Return the line of a place in the part."""
+        return self._n_lines + self._part.count("\n", 0, position) + 1
+
+    def error(self, rule: str) -> json.JSONDecodeError:
+        """Return the error of the next character."""
+        return json.JSONDecodeError(rule, self._part, self._at)
+
+    def peek(self) -> str:
+        """Return the next character that is not blank; "" at the end."""
+        while True:
+            blank = BLANK.match(self._part, self._at)
+            self._at = blank.end() if blank else self._at
+            if self._at < len(self._part):
+                return self._part[self._at]
+            if not self._has_more():
+                return ""
+
+    def take(self, character: str) -> None:
+        """Go on behind a character. Raises JSONDecodeError if it is not the next."""
+        if self.peek() != character:
+            raise self.error(f"Expecting '{character}' delimiter")
+        self._at += 1
+
+    def has_comma(self) -> bool:
+        """Return whether a comma is next, and go on behind it."""
+        is_next = self.peek() == ","
+        self._at += is_next
+        return is_next
+
+    def value(self) -> Any:
+        """Return the next value. Raises JSONDecodeError, or TraceError where it is too large."""
+        self.peek()
+        while True:
+            try:
+                value, end = parse_value(self._part, self._at)
+            except json.JSONDecodeError:
+                if not self._has_more():
+                    raise
+            else:
+                if end + 2 < len(self._part) or not self._has_more():  # a number may go on, as in 1e-3
+                    self._at = end
+                    return value
+
+    def _has_more(self) -> bool:
+        """Read on. Raises TraceError where a value is too large."""
+        if len(self._part) - self._at > MOST_LINE_BYTES:
+            rule = f"a value must have at most {MOST_LINE_BYTES // 2**20} MiB"
+            raise TraceError(f"{self._path}:{self.line(self._at)}: {rule}, got more; is it the right file?")
+        piece = next(self._pieces, "")
+        if piece:
+            self._n_lines += self._part.count("\n", 0, self._at)
+            self._part, self._at = self._part[self._at :] + piece, 0
+            self.n_parts += 1
+        return bool(piece)
