@@ -7,7 +7,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -38,22 +37,22 @@ exit "$CODE"
 """A command in place of simserve, which keeps its arguments and ends as the test wants."""
 
 
-def run_step(
-    folder: Path, name: str = "simserve check", context: Mapping[str, str] = MappingProxyType({}), **inputs: str
-) -> tuple[int, str, str]:
-    """Return exit code, outputs and job summary, run as on GitHub: `bash -e -o pipefail` with the given inputs."""
+def run_step(folder: Path, **inputs: str) -> tuple[int, str, str]:
+    """Return exit code, outputs and job summary of the gate, with the given inputs."""
     defaults = {key: value.get("default", "") for key, value in action()["inputs"].items()}
-    given = {f"inputs.{key}": value for key, value in (defaults | inputs).items()} | context
-    values = {
-        key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: given[m[1]], text) for key, text in step(name)["env"].items()
-    }
+    return run_as_on_github(folder, step(), {f"inputs.{key}": value for key, value in (defaults | inputs).items()})
+
+
+def run_as_on_github(folder: Path, step: dict[str, Any], given: Mapping[str, str]) -> tuple[int, str, str]:
+    """Return exit code, outputs and job summary of a step: `bash -e -o pipefail`, with what its `${{ }}` stand for."""
+    values = {key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: given[m[1]], text) for key, text in step["env"].items()}
     files = {name: folder / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     for file in files.values():
         file.write_text("")
     path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, **values, **{name: str(file) for name, file in files.items()}, "PATH": path}
     done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step(name)["run"]],
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_check import TOLERANCE, scenario
-from tests.test_action import action, run_step
+from tests.test_action import action, run_as_on_github, step
 
 SIMSERVE = Path(sys.executable).parent / "simserve"
 
@@ -127,19 +127,18 @@ def test_a_trap_that_is_run_leaves_its_mark(names: set[str], tmp_path: Path) -> 
     assert mark.read_text().split() == ["pip", "pip", "joblib"]
 
 
-@pytest.mark.parametrize("step", ["Install simserve", "simserve check"])
-def test_no_module_of_the_checkout_runs_in_the_action(step: str, names: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Install simserve", "simserve check"])
+def test_no_module_of_the_checkout_runs_in_the_action(name: str, names: set[str], tmp_path: Path) -> None:
     mark = set_traps(tmp_path, names)
     gate = tmp_path / "bin" / "simserve"
     gate.parent.mkdir()
     gate.write_text("#!/bin/bash\necho '{\"passes\": true}'\n")
     gate.chmod(0o755)
-    nothing = {"github.action_path": str(tmp_path / "bin")}  # nothing to install, so that pip ends at once
-    exit_code, output, _ = run_step(
-        tmp_path, step, nothing, scenario="g.yaml", baseline="b.json", arguments="--goal 0.9"
-    )
+    given = {"github.action_path": str(tmp_path / "bin")}  # nothing to install, so that pip ends at once
+    given |= {f"inputs.{name}": "" for name in action()["inputs"]} | {"inputs.arguments": "--goal 0.9"}
+    exit_code, output, _ = run_as_on_github(tmp_path, step(name), given)
     assert not mark.exists(), mark.read_text()
-    assert (exit_code, output) == ((0, "passes=true\n") if step == "simserve check" else (1, ""))
+    assert (exit_code, output) == ((0, "passes=true\n") if name == "simserve check" else (1, ""))
 
 
 def test_each_interpreter_of_the_action_is_isolated() -> None:
