@@ -1,10 +1,12 @@
 """Explain a scenario before it runs: the memory ledger of each GPU, and the cost of typical steps."""
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from simserve.catalog.specs import LayerGroup
+import numpy as np
+
 from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import launch_factor
 from simserve.cost.comm import LOW_LATENCY_TOKENS
@@ -17,12 +19,10 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import of_nodes, wide_intervals
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.sharding import why_one_process
+from simserve.scenario.slow_dtypes import slow_dtypes
+from simserve.scenario.typical_steps import decodes, whole_prompts
 from simserve.units import to_s
-
-CONTEXT_TOKENS = 1024
-"""Context of each request in a typical decode step, where requests may be this long."""
-DECODE_BATCHES = (1, 8, 32, 128, 256)
-PROMPTS_TOKENS = (512, 2048, 8192)
+from simserve.workload.load import Load, offered_load
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,23 @@ class ExchangeAnswer:
 
 
 @dataclass(frozen=True)
+class ReservationAnswer:
+    """What requests reserve and use, where reservations will keep others waiting; keys as in summary.json."""
+
+    at_once: int
+    """Requests that a scheduler runs before its blocks are reserved."""
+    reserved_tokens: int
+    """Median."""
+    used_tokens: int
+    """Mean."""
+    longest_output_tokens: int
+    max_tokens: int | None
+    """Median; None: no request has a limit, so the model's holds."""
+    without: str | None
+    """Setting of the scheduler under which it reserves nothing."""
+
+
+@dataclass(frozen=True)
 class PoolAnswer:
     """One pool: its model, GPUs and engine, the memory ledger of each GPU, and the cost of its steps."""
 
@@ -131,6 +148,8 @@ class PoolAnswer:
     standard deviations of logarithms."""
     wide_intervals: str | None
     """Why, in a sentence; None where that is nothing."""
+    slow_dtypes: tuple[str, ...]
+    """Typical steps that take longer in the dtype of weights or KV cache than in bf16, a sentence each."""
     memory_bytes: dict[str, float]
     """Memory of one GPU: its parts and the total."""
     n_blocks: int
@@ -155,6 +174,8 @@ class PoolAnswer:
     """Expected tokens per step of a decoding request."""
     exchange: ExchangeAnswer | None = None
     """None where experts are not spread over several nodes."""
+    reservation: ReservationAnswer | None = None
+    """None where the policy reserves nothing, or enough requests fit at once."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +194,9 @@ class Answer:
 
 
 def explain(scenario: Scenario) -> Answer:
-    """Dry-run a scenario without simulating it."""
-    pools = tuple(_pool(setup) for setup in scenario.setups)
+    """Dry-run a scenario without simulating it. Raises TraceError and PolicyError for a load that a run refuses."""
+    load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+    pools = tuple(_with_reservation(_pool(setup), setup, load) for setup in scenario.setups)
     return Answer(
         scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), why_one_process(scenario)
     )
@@ -204,6 +226,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         all_reduces=of_nodes(setup),
         server_error_sd=server_errors().of((setup,)),
         wide_intervals=wide_intervals(setup),
+        slow_dtypes=slow_dtypes(setup),
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,
         kv_tokens=setup.ledger.lane_tokens,
@@ -216,6 +239,37 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),
     )
+
+
+def _with_reservation(pool: PoolAnswer, setup: PoolSetup, load: Load) -> PoolAnswer:
+    """Add what requests reserve, where more of them would at times run at once than fit."""
+    policy, trace, blocks = setup.scheduler, load.trace, setup.ledger.layout.blocks
+    if not policy.reserves:
+        return pool
+    most_tokens = setup.max_model_len - trace.prompt_tokens
+    limits = most_tokens if trace.max_tokens is None else np.minimum(trace.max_tokens, most_tokens)
+    outputs, reserved_tokens = np.minimum(trace.output_tokens, limits), int(np.median(trace.prompt_tokens + limits))
+    used_tokens = round(float((trace.prompt_tokens + outputs).mean()))
+    at_once = setup.ledger.lane_blocks // blocks.most(reserved_tokens)
+    is_wasted = 2 * used_tokens < reserved_tokens and at_once < (policy.max_running or math.inf)
+    if not is_wasted or _most_running(pool, load, float(outputs.mean())) <= at_once:
+        return pool
+    limit = None if trace.max_tokens is None else int(np.median(trace.max_tokens))
+    sizes = at_once, reserved_tokens, used_tokens, int(outputs.max())
+    return replace(pool, reservation=ReservationAnswer(*sizes, limit, policy.without_reserving))
+
+
+def _most_running(pool: PoolAnswer, load: Load, output_tokens: float) -> float:
+    """Return how many requests a scheduler would run at once, now and then, if none waited: the clients of a closed
+    loop; else by Little's law, from the shortest step, with three standard deviations of Poisson arrivals."""
+    arrival_s, n_schedulers = load.trace.arrival_s, pool.n_replicas * pool.ranks_per_replica
+    span_s = float(np.ptp(arrival_s))
+    n = len(arrival_s) if load.concurrency is None else load.concurrency
+    if load.concurrency is None and span_s:
+        step_s = min((step.duration_s for step in pool.steps if step.phase == "decode"), default=0.0)
+        mean = n / span_s * output_tokens * step_s / pool.tokens_per_step / n_schedulers
+        return min(n / n_schedulers, mean + 3 * math.sqrt(mean))
+    return n / n_schedulers
 
 
 def _fitted_runs(setup: PoolSetup) -> str | None:
@@ -297,42 +351,17 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
     if how is not None:
         yield from _speculating_steps(setup, cost, how.running_cost(cost), how.tokens_per_step)
         return
-    context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
-    for _, shape in _decodes(setup, context_tokens):
+    for _, shape in decodes(setup):
         yield _step(cost, "decode", shape, setup.n_sharing)
-    for _, prompt in _prompts(setup):
+    for _, prompt in whole_prompts(setup):
         yield _step(cost, "prefill", prompt)
-
-
-def _windows(setup: PoolSetup) -> list[LayerGroup]:
-    """Return the groups with a window: those of the model, then those of its draft."""
-    how = setup.speculation
-    draft = None if how is None else how.shard(setup.step_cost().shard)
-    groups = [*setup.model.groups, *(() if draft is None else draft.model.groups)]
-    return [group for group in groups if group.window is not None]
-
-
-def _decodes(setup: PoolSetup, context_tokens: int) -> Iterator[tuple[int, StepShape]]:
-    for n in DECODE_BATCHES:
-        if n * setup.ledger.layout.blocks.most(context_tokens) <= setup.ledger.lane_blocks:
-            windows = tuple((0, 0, n * group.keys(context_tokens)) for group in _windows(setup))
-            yield n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n, windows=windows)
-
-
-def _prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
-    for n in PROMPTS_TOKENS:
-        if n <= setup.max_model_len:
-            windows = tuple((*group.reads(0, n), 0) for group in _windows(setup))
-            pairs = n * (n + 1) // 2
-            yield n, StepShape(n, prefill_pairs=pairs, prefill_context_tokens=n, sampled_rows=1, windows=windows)
 
 
 def _speculating_steps(
     setup: PoolSetup, target: StepCost, cost: SpeculativeCost, tokens_per_step: float
 ) -> Iterator[TypicalStep]:
     """Yield steps that propose and verify tokens, and prefills by target and draft."""
-    context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
-    for phase, shapes in (("decode", _decodes(setup, context_tokens)), ("prefill", _prompts(setup))):
+    for phase, shapes in (("decode", decodes(setup)), ("prefill", whole_prompts(setup))):
         for n, shape in shapes:
             n_more = shape.decode_requests * cost.n_proposed
             n_tokens = shape.prefill_tokens + shape.decode_requests + n_more
@@ -349,7 +378,7 @@ def _speculating_steps(
                 phase=phase,
                 n_requests=shape.decode_requests or 1,
                 n_tokens=n_tokens,
-                context_tokens=context_tokens if shape.decode_requests else n,
+                context_tokens=shape.kv_tokens // n if shape.decode_requests else n,
                 duration_s=to_s(step_ps),
                 tokens_s=to_s(tokens_ps),
                 attention_s=to_s(total_ps - tokens_ps - sampling_ps - drafting_ps),

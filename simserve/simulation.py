@@ -48,6 +48,7 @@ from simserve.tables.facts import (
     LinkFacts,
     MemberFacts,
     PoolFacts,
+    ReservingFacts,
     RunFacts,
     SpeculationFacts,
     WorkFacts,
@@ -389,7 +390,15 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         speculation=_speculation_facts(setup, cost),
         blocks_per_tokens=setup.ledger.layout.blocks_per_tokens,
         engine_version=setup.engine.version,
+        reserving=_reserving_facts(setup),
     )
+
+
+def _reserving_facts(setup: PoolSetup) -> ReservingFacts | None:
+    policy = setup.scheduler
+    if not policy.reserves:
+        return None
+    return ReservingFacts(policy.max_running, setup.max_model_len, policy.without_reserving)
 
 
 def _speculation_facts(setup: PoolSetup, cost: StepCost) -> SpeculationFacts | None:

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "study": {"simulation", "scenario", "plugins", "catalog", "cost", "tables", "metrics", "workload"},
     "report": {"metrics"},
-    "explain": {"scenario", "cost", "catalog"},
+    "explain": {"scenario", "cost", "catalog", "workload.load"},
     "simulation": {
         "shards",
         "engine",

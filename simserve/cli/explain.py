@@ -26,12 +26,10 @@ def explain(
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.explain import explain as dry_run
-    from simserve.workload.load import offered_load
 
     allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     answer = dry_run(loaded)
-    offered_load(loaded.workload, loaded.seed, loaded.base_dir)  # refuses what a run would refuse
     if as_json:
         terminal.result_json(asdict(answer))
         return
@@ -47,6 +45,7 @@ def explain(
 
 def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     from simserve.cli.terminal import table
+    from simserve.metrics.reservation import cause_and_remedy
 
     version = "" if pool.engine == "ideal" else f" {pool.engine_version}"
     constants = "" if version[1:] in ("", pool.constants_of) else f" (constants of {pool.constants_of})"
@@ -63,6 +62,8 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     if any(group.bytes_per_request for group in pool.kv_groups):
         yield f"    block: {pool.block_tokens:,} tokens, as a state fills one; prefixes hit at its multiples"
     yield f"    longest request: {pool.max_model_len:,} tokens"
+    if pool.reservation is not None:
+        yield f"    {cause_and_remedy(vars(pool.reservation))}"
     if len(pool.kv_groups) > 1:
         yield "    of which it holds, by kind of layer:"
         yield table([_group_row(group) for group in pool.kv_groups], indent="      ")
@@ -91,6 +92,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         waits = ["for the host", *(f"{step.host_wait_s * 1e3:,.2f} ms" for step in pool.steps)]
         rows = [(*row, cell) for row, cell in zip(rows, waits, strict=True)]
     yield table(rows, indent="    ")
+    yield from (f"    {text[0].upper()}{text[1:]}" for text in pool.slow_dtypes)
 
 
 def _state(pool: "PoolAnswer") -> str:

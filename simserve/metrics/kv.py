@@ -1,19 +1,24 @@
-"""KV: blocks in total, peak use, and the cost of preemption."""
+"""KV: blocks in total, peak use, the cost of preemption, and reservations that keep requests waiting."""
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns
-from simserve.tables.facts import RunFacts
+from simserve.tables import large
+from simserve.tables.columns import Categorical, Columns, Flags
+from simserve.tables.facts import ReservingFacts, RunFacts
 
 if TYPE_CHECKING:
-    from simserve.metrics.summary_schema import KvUseJson, PreemptionsJson
+    from simserve.metrics.summary_schema import KvUseJson, PreemptionsJson, ReservationJson
 
 NEAR_LIMIT_FRAC = 0.9
 """Peak share of KV blocks above which their number decides the result, so it should be a measured one."""
+
+LEAST_FRAC = 0.01
+"""Share of the time with reservations for which these must keep requests waiting to be named as a cause."""
 
 
 def kv_use(facts: RunFacts) -> "KvUseJson":
@@ -50,3 +55,67 @@ def preemptions(requests: Columns, window: Window) -> "PreemptionsJson":
         "requests_frac": n_requests / len(times) if len(times) else None,
         "recomputed_tokens": int(requests["n_recomputed_tokens"][window.has].sum()),
     }
+
+
+def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Window) -> "ReservationJson | None":
+    """Return what requests reserve and use, where others wait for blocks that are reserved rather than used.
+
+    None where use or slots keep them out, where none waits, and where policies reserve nothing.
+    """
+    pools = [facts.pools[pool].reserving for pool in facts.replica_pool]
+    known = next(filter(None, pools), None)
+    chosen = _answered(requests, window, [pool is not None for pool in pools])
+    if known is None or not chosen.any():
+        return None
+    waits_frac, at_once = _waits(steps, facts, window)
+    if not waits_frac >= LEAST_FRAC:
+        return None
+    prompts, outputs = (requests[name][chosen] for name in ("prompt_tokens", "output_tokens"))
+    limits = None if requests["max_tokens"] is None else requests["max_tokens"][chosen]
+    reserved = known.longest_tokens if limits is None else np.minimum(prompts + limits, known.longest_tokens)
+    return {
+        "waits_frac": waits_frac,
+        "at_once": max(1, round(at_once)),
+        "reserved_tokens": int(np.median(reserved)),
+        "used_tokens": round(float((prompts + outputs).mean())),
+        "longest_output_tokens": int(outputs.max()),
+        "max_tokens": None if limits is None else int(np.median(limits)),
+        "without": known.without,
+    }
+
+
+def _answered(requests: Columns, window: Window, reserves: list[bool]) -> Flags:
+    """Mark the finished requests of the window that reserved blocks, `(n_requests,)`."""
+    result: Flags = np.array([*reserves, False])[requests["replica"]]  # -1 (no replica) takes the last
+    result &= window.has
+    result &= requests["status"].is_("finished")
+    return result
+
+
+def _waits(steps: Columns, facts: RunFacts, window: Window) -> tuple[float, float]:
+    """Return the share of the time with reservations in which these keep requests waiting, and the mean number of
+    requests that run then."""
+    of_replica = [facts.pools[pool] for pool in facts.replica_pool]
+    totals = np.array([pool.n_blocks for pool in of_replica])
+    slots = np.array([_slots(pool.reserving) for pool in of_replica])
+    reserved_s = waits_s = decode_s = running_s = 0.0
+    for piece in large.pieces(len(steps["start_s"])):
+        replica, starts_s = steps["replica"][piece], steps["start_s"][piece]
+        used, reserved = steps["kv_blocks_used"][piece], steps["kv_blocks_reserved"][piece]
+        n = steps["decode_requests"][piece].astype(np.int64)
+        blocked_by = Categorical(steps["blocked_by"].codes[piece], steps["blocked_by"].categories)
+        next_fits = (used + reserved) * (n + 1) <= totals[replica] * n  # one more like those that run
+        is_full = blocked_by.is_("blocks") | ((n > 0) & (n < slots[replica]) & ~next_fits)
+        lasts_s = (steps["end_s"][piece] - starts_s) * ((starts_s >= window.start_s) & (starts_s <= window.end_s))
+        held_s = lasts_s * (reserved > used) * (steps["queue_len"][piece] > 0) * is_full
+        reserved_s += float((lasts_s * (reserved > 0)).sum())
+        waits_s += float(held_s.sum())
+        only_decodes_s = held_s * (steps["prefill_tokens"][piece] == 0)
+        decode_s += float(only_decodes_s.sum())
+        running_s += float((only_decodes_s * n).sum())
+    return waits_s / reserved_s if reserved_s else 0.0, running_s / decode_s if decode_s else 1.0
+
+
+def _slots(reserving: ReservingFacts | None) -> float:
+    """Return the slots of a replica; none of one that reserves nothing."""
+    return 0 if reserving is None else math.inf if reserving.slots is None else reserving.slots

@@ -12,11 +12,12 @@ from simserve.metrics.classes import FATES, class_cautions
 from simserve.metrics.drawn_load import ArrivalRates, drawn_load, load_warning
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import attainment, good_tokens, goodput
-from simserve.metrics.kv import kv_use, preemptions
+from simserve.metrics.kv import kv_use, preemptions, reservation
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.mechanisms import Measured, mechanisms
 from simserve.metrics.reasons import reasons
 from simserve.metrics.reliability import cautions, reliability
+from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.slowest import time_split
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.steadiness import steadiness
@@ -45,8 +46,11 @@ def summary(
     rates = throughput(requests, window)
     large.release()
     load = drawn_load(window, arrivals, rates["offered_per_s"])
+    reserved = reservation(run.requests, run.steps, facts, window)
+    large.release()
     warnings = (
         facts.warnings,
+        reservation_warnings([reserved]),
         load_warning(load),
         cautions(result, facts, window, fates["finished"]),
         class_cautions(text["classes"]),
@@ -80,7 +84,7 @@ def summary(
         "time_split": time_split(requests, window, facts),
         "preemptions": preemptions(requests, window),
         **text,
-        "kv": kv_use(facts),
+        "kv": kv_use(facts) | {"reservation": reserved},
         "gpu_seconds": lives.gpu_seconds(),
         "fleet": {
             "starting_gpu_s": lives.gpu_seconds(until="ready_s"),
@@ -105,7 +109,7 @@ def _latency(result: Distribution) -> dict[str, Any]:
 
 
 def _pool(pool: PoolFacts, use: Shares, mean_gpus: float) -> dict[str, Any]:
-    left_out = {"work", "speculation"}
+    left_out = {"work", "speculation", "reserving"}
     how = pool.speculation and {name: value for name, value in vars(pool.speculation).items() if name != "draft"}
     facts = {name: value for name, value in vars(pool).items() if name not in left_out}
     return facts | {"speculation": how, "mean_gpus": mean_gpus} | vars(use)

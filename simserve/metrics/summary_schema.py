@@ -301,6 +301,18 @@ class SpeculationJson(TypedDict, total=False):
     drafting_frac: Measured
 
 
+class ReservationJson(TypedDict):
+    """What requests reserve and use, where reservations keep others waiting."""
+
+    waits_frac: Share
+    at_once: Annotated[int, Field(ge=1)]
+    reserved_tokens: Count
+    used_tokens: Count
+    longest_output_tokens: Count
+    max_tokens: Count | None
+    without: str | None
+
+
 class KvUseJson(TypedDict, total=False):
     """Blocks of keys and values."""
 
@@ -308,6 +320,7 @@ class KvUseJson(TypedDict, total=False):
     tokens: Count
     peak_blocks: Count
     peak_frac: Measured
+    reservation: ReservationJson | None
 
 
 class FleetTimeJson(TypedDict, total=False):

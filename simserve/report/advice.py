@@ -2,6 +2,7 @@
 
 import math
 
+from simserve.metrics.reservation import cause_and_remedy
 from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
 from simserve.report.summary_reader import SummaryReader, has_changed
 
@@ -51,6 +52,8 @@ def lost(reader: SummaryReader) -> str:
     refused = sum(n for reason, n in reasons.items() if reason.startswith(REFUSED))
     if most == "failed":
         act = "Let clients retry (workload.retries)"
+    elif reader.reservation and (most != "rejected" or refused * 2 > reader.n("rejected")):
+        act = reserved(reader)
     elif most == "timed_out":
         act = "Add replicas, lower the rate, or refuse what cannot be answered in time (cluster.admission)"
     elif most == "rejected" and refused * 2 > reader.n("rejected"):
@@ -81,10 +84,14 @@ def _uneven(reader: SummaryReader) -> str:
 
 def _cause(reader: SummaryReader, key: str) -> str:
     """Return where the time of a failing latency goes, and what shortens it."""
-    if key in ("ttft_s", "e2e_s") and any(pool.get("streamed") is False for pool in reader.pools):
-        return "as answers leave whole with their batch. Take a continuous or chunked scheduler, or set stream: true"
     queue_s, total_s = reader.percentile("queue_s", "p99"), reader.percentile(key, "p99")
-    if key in ("ttft_s", "e2e_s") and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s:
+    is_late = key in ("ttft_s", "e2e_s")
+    is_queued = is_late and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s
+    if is_queued and reader.reservation:
+        return f"mostly in the queue. {reserved(reader)}"
+    if is_late and any(pool.get("streamed") is False for pool in reader.pools):
+        return "as answers leave whole with their batch. Take a continuous or chunked scheduler, or set stream: true"
+    if is_queued:
         if reader.binds in HELD_UP:
             return HELD_UP[reader.binds]
         if reader.is_uneven:
@@ -100,6 +107,11 @@ def _cause(reader: SummaryReader, key: str) -> str:
         lacking = f"with {share(preempted)} of requests preempted for lack of KV"
         return f"{lacking}. Add KV memory or lower {reader.slots_argument}"
     return f"because decode steps are long. Lower {reader.budget_argument}, add replicas or raise tensor parallelism"
+
+
+def reserved(reader: SummaryReader) -> str:
+    """Return what requests reserve, and the keys to set, where that keeps others waiting; else nothing."""
+    return "" if reader.reservation is None else cause_and_remedy(reader.reservation)
 
 
 def replicas_needed(reader: SummaryReader) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC, probability
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.advice import advice, in_the_end, lost, replicas_needed
+from simserve.report.advice import advice, in_the_end, lost, replicas_needed, reserved
 from simserve.report.confidence import FEWEST
 from simserve.report.formats import (
     LATENCIES,
@@ -180,6 +180,8 @@ def _edge(reader: SummaryReader) -> str:
     if abs(off_frac) > LOAD_TOLERANCE_FRAC:
         why = f"A load {_off(off_frac)} the nominal one cannot show that the goal of {GOAL} is met"
     more = "add seeds (--replications 10)" if reader.replications is None else "add seeds"
+    if reader.reservation:
+        return f"{_attained(reader)}. {why}. Make the run longer or {more}. {reserved(reader)}."
     return f"{_attained(reader)}. {why}. Make the run longer, {more}, or add capacity."
 
 
@@ -197,6 +199,7 @@ def _none(reader: SummaryReader) -> str:
     at_rate = f"{rate(reader.number('requests_per_s'))} req/s"
     return (
         f"{served}, {at_rate}, with a p99 TTFT of {ttft} and a p99 TPOT of {tpot}. "
+        f"{f'{reserved(reader)}. ' if reader.reservation else ''}"
         "Add an slo to the scenario, such as {ttft_s: 0.5, tpot_s: 0.05}, for attainment and goodput."
     )
 
@@ -207,7 +210,7 @@ def _saturated(reader: SummaryReader) -> str:
     return (
         f"{offered} {what}/s arrived and {served} were served, so the queue grew as long as requests came. "
         "Latencies reflect the length of the run, not the cluster. "
-        f"Stay below {served} requests/s{replicas_needed(reader)}."
+        f"{reserved(reader) or f'Stay below {served} requests/s{replicas_needed(reader)}'}."
     )
 
 
@@ -216,7 +219,7 @@ def _critical(reader: SummaryReader) -> str:
     return (
         f"{rate(reader.number('offered_per_s'))} requests/s arrived and {served} were served, but the queue hardly "
         "ever emptied. At capacity it grows with the square root of time, so latencies reflect the length of the run. "
-        f"Stay well below {served} requests/s{replicas_needed(reader)}."
+        f"{reserved(reader) or f'Stay well below {served} requests/s{replicas_needed(reader)}'}."
     )
 
 
@@ -246,6 +249,8 @@ def _against_capacity(reader: SummaryReader) -> str:
 
 def _stay_below(reader: SummaryReader) -> str:
     near = reader.summary.get("near_capacity")
+    if reader.reservation:
+        return f"{reserved(reader)}."
     return f"Stay below {rate(near['low_per_s'])} req/s, or add capacity." if near else "Offer less, or add capacity."
 
 

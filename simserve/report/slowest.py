@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics import reservation
 from simserve.report.formats import NONE, SHORT, plural, seconds, share
 from simserve.report.sections import prose, section, table, text
 from simserve.report.summary_reader import SummaryReader
@@ -149,6 +150,9 @@ PARTS = {
 }
 """Parts in the order of a request's life."""
 
+RESERVED = ("queue_seats_s", "queue_blocks_s")
+"""Parts that reservations of KV lengthen: padded batches wait for a slot, as others do for blocks."""
+
 LONG_ANSWERS = ("their answers are longer: cap max_tokens", SPECULATE)
 """Remedies where decode is the largest cause of a long E2E."""
 
@@ -168,6 +172,8 @@ def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | 
     part, each = PARTS[name], "/token" if latency == "tpot_s" else ""
     requests = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, ≥ {seconds(result['from_s'])})"
     acts = LONG_ANSWERS if (latency, name) == ("e2e_s", "decode_s") else part.acts
+    if name in RESERVED and reader.reservation:
+        acts = (reservation.remedy(reader.reservation),)
     spent = part.spent.format(time=_of_total(mean[name], sum(mean.values())) + each)
     return f"{requests} {spent} (average: {seconds(result['all'][name])}).", _remedy(reader, acts)
 

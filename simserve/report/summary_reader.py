@@ -251,6 +251,11 @@ class SummaryReader:
         return (self.summary.get("transfer") or {}).get("binds")
 
     @property
+    def reservation(self) -> Mapping[str, Any] | None:
+        """What requests reserve and use, where reservations keep others waiting; else None."""
+        return (self.summary.get("kv") or {}).get("reservation")
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings of the run itself, and notes of the load."""
         return [str(text) for key in ("warnings", "notes") for text in self.summary.get(key) or []]

@@ -1,18 +1,20 @@
 """Warnings about the origin and accuracy of a run's step costs."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 from simserve.catalog.load import is_listed
 from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.calibrated import ALIKE
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.setup import PoolSetup
+from simserve.scenario.slow_dtypes import slow_dtypes
 
 
 def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """Return the limits of the step costs that a reader must know."""
-    texts = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
-    return tuple(dict.fromkeys(texts))
+    """Return the limits of the step costs that a reader must know, and dtypes that make steps slower."""
+    own = (_of_costs(setup) or "" for setup in setups), (_of_borrowed(setup) or "" for setup in setups)
+    return tuple(dict.fromkeys(filter(None, chain(*own, *map(slow_dtypes, setups)))))
 
 
 def _of_costs(setup: PoolSetup) -> str | None:

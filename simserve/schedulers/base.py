@@ -27,6 +27,8 @@ class Scheduler:
 
     reserves: bool = False
     """Blocks for the longest possible output are reserved at admission (each plan gives the tokens)."""
+    without_reserving: ClassVar[str | None] = None
+    """Its setting under which it reserves nothing; None: it has none."""
     shares_blocks: ClassVar[bool] = True
     """A request may hold blocks that others have computed; otherwise it has memory of its own, in one piece."""
     runs_to_completion: ClassVar[bool] = False

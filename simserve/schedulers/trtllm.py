@@ -27,6 +27,7 @@ class TrtLlm(Scheduler):
 
     budget_argument = "max_num_tokens"
     slots_argument = "max_batch_size"
+    without_reserving = "capacity_scheduler_policy: max_utilization"
     role_arguments: ClassVar[Mapping[str, Any]] = {"capacity_scheduler_policy": "max_utilization"}
 
     max_num_tokens: PositiveInt = 8192

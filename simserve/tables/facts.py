@@ -34,6 +34,18 @@ class SpeculationFacts:
 
 
 @dataclass(frozen=True)
+class ReservingFacts:
+    """A scheduler that reserves the blocks of a request's longest possible answer."""
+
+    slots: int | None
+    """Most running requests; None: no limit."""
+    longest_tokens: int
+    """Most tokens of a request: what one without max_tokens reserves."""
+    without: str | None
+    """Setting of the scheduler under which it reserves nothing; None: it has none."""
+
+
+@dataclass(frozen=True)
 class PoolFacts:
     """A pool: replicas that are alike."""
 
@@ -69,6 +81,8 @@ class PoolFacts:
     """Blocks that all layers together take for the same block_size tokens."""
     engine_version: str = ""
     """The engine's version, or its default; empty in runs of earlier versions of simserve."""
+    reserving: ReservingFacts | None = None
+    """None: blocks are taken as tokens come."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +233,8 @@ def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
 
 def _pool_to_dict(pool: PoolFacts) -> dict[str, Any]:
     work = {field.name: getattr(pool.work, field.name) for field in fields(WorkFacts)}
-    how = pool.speculation and asdict(pool.speculation)
-    return _own_fields(pool) | {"work": work, "speculation": how}
+    how, reserving = (of and asdict(of) for of in (pool.speculation, pool.reserving))
+    return _own_fields(pool) | {"work": work, "speculation": how, "reserving": reserving}
 
 
 def _own_fields(value: Any) -> dict[str, Any]:

@@ -1,0 +1,34 @@
+"""Reservation, in words: KV that requests reserve for the longest possible answer keeps others waiting."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ENOUGH_FRAC = 0.9
+"""Longest answer over max_tokens from which a lower max_tokens would not help."""
+
+
+def cause_and_remedy(result: Mapping[str, Any]) -> str:
+    """Return `Each request reserves 131,072 tokens of KV but uses about 850, so ... wait. Set workload.max_tokens`."""
+    reserved, used = (f"{result[name]:,}" for name in ("reserved_tokens", "used_tokens"))
+    return (
+        f"Each request reserves {reserved} tokens of KV but uses about {used}, so a replica holds "
+        f"{result['at_once']:,} at once and others wait. {remedy(result)}"
+    )
+
+
+def remedy(result: Mapping[str, Any]) -> str:
+    """Return the keys to set."""
+    longest, limit, acts = result["longest_output_tokens"], result["max_tokens"], []
+    if limit is None:
+        acts.append(f"Set workload.max_tokens (the longest answer has {longest:,} tokens)")
+    elif longest < ENOUGH_FRAC * limit:
+        acts.append(f"Lower max_tokens, of workload or trace (the longest answer has {longest:,} tokens)")
+    if result["without"] is not None:
+        acts.append(f"{'set' if acts else 'Set'} {result['without']}")
+    return ", or ".join(acts) or "Take a scheduler that reserves nothing, such as chunked"
+
+
+def reservation_warnings(results: Iterable[Mapping[str, Any] | None]) -> list[str]:
+    """Return the warning of the first run in which reservations keep requests waiting."""
+    text = next((cause_and_remedy(result) for result in results if result), "")
+    return [f"{text[0].lower()}{text[1:]}"] if text else []
