@@ -48,6 +48,7 @@ def sweep(
     """Run a scenario at many points: every combination of some values, or those of a file."""
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
+    from simserve.report.sweep.words import warnings
 
     allow_modules(allow_plugin or (), scenario.parent)
     question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
@@ -57,6 +58,7 @@ def sweep(
         terminal.result_json(match)
     else:
         terminal.result(_answer(match, directory))
+    terminal.warnings(warnings(match))
 
 
 def _question(

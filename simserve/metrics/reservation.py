@@ -28,7 +28,8 @@ def remedy(result: Mapping[str, Any]) -> str:
     return ", or ".join(acts) or "Take a scheduler that reserves nothing, such as chunked"
 
 
-def reservation_warnings(results: Iterable[Mapping[str, Any] | None]) -> list[str]:
+def reservation_warnings(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the warning of the first run in which reservations keep requests waiting."""
+    results = ((summary.get("kv") or {}).get("reservation") for summary in summaries)
     text = next((cause_and_remedy(result) for result in results if result), "")
     return [f"{text[0].lower()}{text[1:]}"] if text else []

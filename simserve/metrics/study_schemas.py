@@ -456,6 +456,7 @@ class PointOfSweepJson(TypedDict, total=False):
     load: NominalLoadJson | None
     shared_load: NominalLoadJson | None
     measures: Required[dict[str, EstimateJson] | None]
+    warnings: list[str]
 
 
 class OutcomeJson(TypedDict):

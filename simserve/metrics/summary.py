@@ -46,11 +46,11 @@ def summary(
     rates = throughput(requests, window)
     large.release()
     load = drawn_load(window, arrivals, rates["offered_per_s"])
-    reserved = reservation(run.requests, run.steps, facts, window)
+    kv = kv_use(facts) | {"reservation": reservation(run.requests, run.steps, facts, window)}
     large.release()
     warnings = (
         facts.warnings,
-        reservation_warnings([reserved]),
+        reservation_warnings([{"kv": kv}]),
         load_warning(load),
         cautions(result, facts, window, fates["finished"]),
         class_cautions(text["classes"]),
@@ -84,7 +84,7 @@ def summary(
         "time_split": time_split(requests, window, facts),
         "preemptions": preemptions(requests, window),
         **text,
-        "kv": kv_use(facts) | {"reservation": reserved},
+        "kv": kv,
         "gpu_seconds": lives.gpu_seconds(),
         "fleet": {
             "starting_gpu_s": lives.gpu_seconds(until="ready_s"),

@@ -19,7 +19,7 @@ SLOWER = 1.05
 SHOWN = (*DECODE_BATCHES, *PROMPTS_TOKENS)
 """Sizes to name, as `explain` shows their steps, where one of them is slower."""
 
-MOST_DECODING = 511
+MOST_DECODING = 512
 """Largest decode batch that is tried, as is every smaller one."""
 
 DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": get_args(WeightDtype), "kv_dtype": get_args(KvDtype)}

@@ -15,6 +15,7 @@ from simserve.report.sweep.words import (
     PER_USD,
     TPOT,
     TTFT,
+    by_text,
     cells,
     columns,
     dollars,
@@ -42,9 +43,9 @@ def render(result: Mapping[str, Any]) -> str:
     """Return the page as HTML from the content of `sweep.json`."""
     drawn = {"cost": cost_chart(result), "latency": latency_chart(result)}
     figures = {name: chart for name, chart in drawn.items() if chart is not None}
-    seeds = result["seeds"]
+    seeds, lists = result["seeds"], (_warnings(result), _failed(result))
     made = {"simserve": result["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
-    return study_page(_headline(result), [_fronts(result, figures), _table(result), _failed(result)], figures, made)
+    return study_page(_headline(result), [_fronts(result, figures), _table(result), *lists], figures, made)
 
 
 def _headline(result: Mapping[str, Any]) -> Headline:
@@ -109,16 +110,19 @@ def _row_name(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
 
 def _failed(result: Mapping[str, Any]) -> str:
     """Return the reasons of failure, each with its points."""
-    by_reason: dict[str, list[Mapping[str, Any]]] = {}
-    for point in result["points"]:
-        if point["reason"]:
-            by_reason.setdefault(point["reason"], []).append(point)
-    if not by_reason:
-        return ""
-    items = "".join(
-        f"<li>{_points_named(result, points)}: {prose(reason)}</li>" for reason, points in by_reason.items()
-    )
-    return section("failed", "Failed", "", f'<div class="trust"><ul>{items}</ul></div>')
+    return _listed(result, "failed", "Failed", by_text(result, lambda point: [point["reason"]]))
+
+
+def _warnings(result: Mapping[str, Any]) -> str:
+    """Return the warnings, each with its points."""
+    return _listed(result, "warnings", "Warnings", by_text(result, lambda point: point.get("warnings") or []))
+
+
+def _listed(
+    result: Mapping[str, Any], key: str, title: str, points_of: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> str:
+    items = "".join(f"<li>{_points_named(result, points)}: {prose(each)}</li>" for each, points in points_of.items())
+    return section(key, title, "", f'<div class="trust"><ul>{items}</ul></div>') if items else ""
 
 
 def _points_named(result: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:

@@ -1,7 +1,7 @@
 """Sweep words: the point to take, the best points, and a table."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from simserve.report.formats import NONE, interval, listed, number, plural, rate, seconds, share, slo_terms
@@ -121,6 +121,26 @@ def _caveat(point: Mapping[str, Any]) -> str:
 def _rivals(best: Mapping[str, Any]) -> str:
     like = best.get("not_told_apart")
     return f" (statistically tied with {plural(len(like), 'other')})" if like else ""
+
+
+def by_text(
+    result: Mapping[str, Any], texts_of: Callable[[Mapping[str, Any]], Iterable[str | None]]
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the texts of all points, each with its points."""
+    points_of: dict[str, list[Mapping[str, Any]]] = {}
+    for point in result["points"]:
+        for text in texts_of(point):
+            if text:
+                points_of.setdefault(text, []).append(point)
+    return points_of
+
+
+def warnings(result: Mapping[str, Any]) -> list[str]:
+    """Return the warnings of points as `simserve sweep` prints them: `point 3 (max_tokens 4096): ...`."""
+    n, texts = len(result["points"]), by_text(result, lambda point: point.get("warnings") or [])
+    some = {text: f"point {points[0]['point']} ({values_of(result, points[0])})" for text, points in texts.items()}
+    more = {text: f" and {len(points) - 1} more" if len(points) > 1 else "" for text, points in texts.items()}
+    return [text if len(points) == n else f"{some[text]}{more[text]}: {text}" for text, points in texts.items()]
 
 
 def load_warnings(result: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import (
     confidence_facts,
+    ends_of,
     load_at_answer,
     per_facts,
     point_facts,
@@ -82,7 +83,7 @@ def whole(load: Estimate) -> Estimate:
 
 def _facts(result: Capacity | Unbounded, points: Sequence[LoadPoint]) -> dict[str, Any]:
     return {
-        **question_facts(result.question, short_run_warnings(result)),
+        **question_facts(result.question, short_run_warnings(result), ends_of(result)),
         "asked": "concurrency",
         **state_facts(result),
         "load": load_at_answer(result),

@@ -5,6 +5,7 @@ from typing import Any
 
 from simserve import __version__
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary
@@ -28,7 +29,9 @@ def capacity_facts(result: Capacity | Unbounded, points: Sequence[LoadPoint] | N
     probed, goal_frac = points or result.points, result.question.goal_frac
     load = load_at_answer(result)
     return {
-        **question_facts(result.question, [*short_run_warnings(result), *load_warnings(load)]),
+        **question_facts(
+            result.question, [*short_run_warnings(result), *load_warnings(load)], reserving=ends_of(result)
+        ),
         "asked": "rate",
         **state_facts(result),
         "load": load,
@@ -36,6 +39,11 @@ def capacity_facts(result: Capacity | Unbounded, points: Sequence[LoadPoint] | N
         "answer": _answer(result) if isinstance(result, Capacity) else None,
         "points": [{**point_facts(each, goal_frac), "offered_per_s": _offered_per_s(each, result)} for each in probed],
     }
+
+
+def ends_of(result: Capacity | Unbounded) -> tuple[LoadPoint, ...]:
+    """Return the loads on both sides of the answer, or the last one of the search."""
+    return (result.above, result.below) if isinstance(result, Capacity) else (result.last,)
 
 
 def load_at_answer(result: Capacity | Unbounded) -> dict[str, Any]:
@@ -73,10 +81,14 @@ def state_facts(result: Capacity | Unbounded) -> dict[str, Any]:
     return {"state": "every load" if result.is_met else "no load", "stopped_at": stopped_at}
 
 
-def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the question, its scenario and its warnings, as every answer repeats them; adds gate_warnings."""
+def question_facts(
+    question: CapacityQuestion, gate_warnings: Sequence[str] = (), reserving: Sequence[LoadPoint] = ()
+) -> dict[str, Any]:
+    """Return the question, its scenario and its warnings, as every answer repeats them; adds gate_warnings, and that of
+    the first of the loads `reserving` at which reservations of KV keep requests waiting."""
     scenario = question.scenario
     deterministic = [NOTE] if question.is_deterministic else []
+    reserved = reservation_warnings(run for point in reserving for run in point.runs)
     return {
         "version": __version__,
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
@@ -88,7 +100,7 @@ def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()
             for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
         ],
         "is_repeated": question.is_deterministic,
-        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
+        "warnings": [*reserved, *warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
     }
 
 

@@ -116,7 +116,7 @@ def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
     scenario, point = answer.question.scenario, answer.fewest
     load = (point or answer.points[-1]).load
     return {
-        **question_facts(answer.question, load_warnings(load)),
+        **question_facts(answer.question, load_warnings(load), answer.points),
         "asked": "replicas",
         "pool": scenario.cluster.pools[answer.place].name,
         "confidence": CONFIDENCE,

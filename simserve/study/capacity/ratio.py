@@ -171,7 +171,7 @@ def _result(
     others = [each for each in served if each is not best]
     at = best.highest.below if isinstance(best.highest, Boundary) else best.highest
     facts = {
-        **question_facts(question, load_warnings(at.load)),
+        **question_facts(question, load_warnings(at.load), best.probed),
         "asked": "ratio",
         "load": at.load,
         "state": "found" if holds else "no load",

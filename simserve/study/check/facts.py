@@ -6,6 +6,8 @@ from typing import Any
 
 from simserve import __version__
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.reservation import reservation_warnings
+from simserve.scenario.cost_warnings import warnings
 from simserve.study.check.check import Check
 from simserve.study.check.gate import FALSE_ALARMS, LOOKS, AttainmentCurve, significance
 from simserve.study.check.load_facts import PARTS, DrawnLoad, binding, drawn_load, load_facts
@@ -17,7 +19,8 @@ def check_facts(result: Check) -> dict[str, Any]:
     scenario, baseline = result.candidate.scenario, result.baseline
     curve = result.curve if isinstance(result.curve, AttainmentCurve) else None
     now = _facts_now(result)
-    load = drawn_load(result.candidate.runs(baseline.grid.below, min(result.n_seeds, LOOKS[0])))
+    runs = result.candidate.runs(baseline.grid.below, min(result.n_seeds, LOOKS[0]))
+    load = drawn_load(runs)
     return {
         "passes": result.passes,
         "state": _state(result),
@@ -49,7 +52,7 @@ def check_facts(result: Check) -> dict[str, Any]:
         "parts": [_part(part.key, part.label, part.unit, baseline.facts, now) for part in PARTS],
         "changes": [vars(each) for each in result.changes],
         "load": load and load.as_data(),
-        "warnings": _warnings(load),
+        "warnings": [*_warnings(load), *warnings(scenario.setups), *reservation_warnings(runs)],
     }
 
 

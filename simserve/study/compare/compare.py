@@ -1,14 +1,16 @@
 """Compare: read the two sides of `simserve compare A B`, and compare them as far as they allow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simserve.errors import SimserveError
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results, load_results
 from simserve.scenario import Scenario
+from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.loader import load_scenario
 from simserve.simulation import simulate
 from simserve.study.check.load_facts import DrawnLoad
@@ -69,15 +71,18 @@ def compare(
         n_seeds = max(n_replications, LEAST_SEEDS) if is_drawn else 1
         decision = why_not(a.what, b.what) or carried_load(a.what, b.what, n_seeds, load_progress)
         seeds = range(a.what.seed, a.what.seed + (n_replications if is_drawn else 1))
-        result = compare_replications(names, *replicate((a.what, b.what), seeds, progress))
+        summaries = replicate((a.what, b.what), seeds, progress)
+        result = compare_replications(names, *summaries)
+        own = _of_sides(names, (_costs(a.what), _costs(b.what)), summaries)
         differing = (*_differing("slo", a.what.slo, b.what.slo), *_loads(a.what, b.what))
-        warnings = (*differing, *off_nominal(names, result.loads), *(() if is_drawn else (NOTE,)))
-        return replace(result, warnings=warnings, decision=decision)
+        of_load = (*off_nominal(names, result.loads), *(() if is_drawn else (NOTE,)))
+        return replace(result, warnings=(*own, *differing, *of_load), decision=decision)
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
         result = compare_results(names, runs[0], runs[1])
         first, second = ((run.facts.slo, run.facts.slo_classes) for run in (runs[0], runs[1]))
-        return replace(result, warnings=(*_differing("slo", first, second), *off_nominal(names, result.loads)))
+        own = _of_sides(names, (_costs(runs[0]), _costs(runs[1])), ([runs[0].summary], [runs[1].summary]))
+        return replace(result, warnings=(*own, *_differing("slo", first, second), *off_nominal(names, result.loads)))
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
 
 
@@ -86,6 +91,19 @@ def _run(what: Scenario | Results | Mapping[str, Any], other: Any) -> Results | 
     if not isinstance(what, Scenario):
         return what
     return simulate(what.model_copy(update={"seed": other.facts.seed}) if isinstance(other, Results) else what)
+
+
+def _costs(what: Scenario | Results) -> tuple[str, ...]:
+    return warnings(what.setups) if isinstance(what, Scenario) else what.facts.warnings
+
+
+def _of_sides(
+    names: tuple[str, str], costs: Sequence[tuple[str, ...]], summaries: Sequence[Sequence[Mapping[str, Any]]]
+) -> tuple[str, ...]:
+    """Return the warnings of each side's costs and reservations; of one side alone with its name."""
+    a, b = ((*of_costs, *reservation_warnings(runs)) for of_costs, runs in zip(costs, summaries, strict=True))
+    own = ((name, text) for name, texts in zip(names, (a, b), strict=True) for text in texts)
+    return tuple(dict.fromkeys(text if text in a and text in b else f"{name}: {text}" for name, text in own))
 
 
 def _loads(a: Scenario, b: Scenario) -> tuple[str, ...]:
@@ -99,11 +117,11 @@ def _differing(key: str, a: object, b: object) -> tuple[str, ...]:
 
 def off_nominal(names: tuple[str, str], loads: tuple[DrawnLoad | None, DrawnLoad | None]) -> tuple[str, ...]:
     """Return a warning where the drawn load of the measures is far from the nominal load."""
-    warnings = {
+    texts = {
         f"the seeds drew {load.drawn_per_s:.3g} req/s of a nominal {load.nominal_per_s:.3g} ({load.off_frac:+.1%}): "
         f"the measures{'' if loads[0] == loads[1] else f' of {name}'} are those of the drawn load; "
         "add --replications to come nearer": None
         for name, load in zip(names, loads, strict=True)
         if load is not None and abs(load.off_frac) > LOAD_TOLERANCE_FRAC
     }
-    return tuple(warnings)
+    return tuple(texts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.facts import load_warnings
 from simserve.study.plan.options import OF_ONE_SIZE
@@ -19,6 +20,9 @@ def _of_load(plan: Plan) -> Iterator[str]:
     if plan.demand.is_deterministic:
         yield "the load is deterministic, so every seed gives the same run: intervals cover variation within it only"
     best = plan.best
+    sized = [] if best is None else [best.sized.fewer, best.sized.needed]
+    tried = [trial for trial in (*sized, *(other.nearest for other in plan.others)) if trial is not None]
+    yield from reservation_warnings(run for trial in tried for run in trial.point.runs)
     if best is not None:
         yield from load_warnings(best.sized.needed.point.load)
     if best is not None and any(run["trust"]["kv_limit_is_a_guess"] for run in best.sized.needed.point.runs):

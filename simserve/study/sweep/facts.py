@@ -59,6 +59,7 @@ def _facts(each: PointRuns) -> dict[str, Any]:
         "load": each.load if has_runs else None,
         "shared_load": each.shared_load if has_runs else None,
         "measures": {key: vars(result) for key, result in each.measures.items()} if has_runs else None,
+        "warnings": each.warnings,
     }
 
 

@@ -44,6 +44,11 @@ class PointRuns:
         return [row for row in self.rows if row["status"] == "finished"]
 
     @property
+    def warnings(self) -> list[str]:
+        """Return the warnings of its costs and reservations, from the run with most of them."""
+        return max((row.get("warnings") or [] for row in self.finished), key=len, default=[])
+
+    @property
     def status(self) -> str:
         """Return `finished`, `partly` or `failed`."""
         n = sum(row["status"] == "finished" for row in self.shared)

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simserve import __version__
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
+from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.metrics.study_schemas import FailedRunJson, FinishedRunJson
 from simserve.metrics.summary_schema import Signed
@@ -100,5 +101,6 @@ def _finished(scenario: Scenario, results: Results, wall_s: float) -> Row:
     row |= {measure.key: measure.of(summary) for measure in ALL_MEASURES}
     row |= {"saturated": summary["trust"]["saturated"], **fleet_of(scenario), "wall_s": wall_s}
     row |= {"outcomes": outcome_facts(summary), "load": summary["load"]}
+    row |= {"warnings": [*results.facts.warnings, *reservation_warnings([summary])]}
     result: Row = plain(row)
     return result
