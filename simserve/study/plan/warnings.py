@@ -21,8 +21,8 @@ def _of_load(plan: Plan) -> Iterator[str]:
         yield "the load is deterministic, so every seed gives the same run: intervals cover variation within it only"
     best = plan.best
     sized = [] if best is None else [best.sized.fewer, best.sized.needed]
-    tried = [trial for trial in (*sized, *(other.nearest for other in plan.others)) if trial is not None]
-    yield from reservation_warnings(run for trial in tried for run in trial.point.runs)
+    trials = [trial for trial in (*sized, *(other.nearest for other in plan.others)) if trial is not None]
+    yield from reservation_warnings(run for trial in trials for run in trial.point.runs)
     if best is not None:
         yield from load_warnings(best.sized.needed.point.load)
     if best is not None and any(run["trust"]["kv_limit_is_a_guess"] for run in best.sized.needed.point.runs):

@@ -1,0 +1,89 @@
+"""Studies name reservations of KV as runs do: else they recommend more replicas for what a key would change."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simserve import load_scenario
+from simserve.report.sweep.words import warnings as words_of
+from simserve.study.capacity.facts import capacity_facts
+from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.capacity.rate import search
+from simserve.study.compare.compare import compare, read_side
+from simserve.study.plan.demand import Demand
+from simserve.study.plan.facts import plan_facts
+from simserve.study.plan.fleet_search import FleetSearch
+from simserve.study.plan.options import Fleets, Option
+from simserve.study.plan.outcome import Bounds, OptionOutcome, settled, sized
+from simserve.study.plan.plan import PlanQuestion, planned
+from simserve.study.sweep.facts import sweep_facts
+from simserve.study.sweep.run import run_row, task_of
+from tests.cli.invoke import invoke
+from tests.cli.scenarios import write_scenario
+from tests.study.plan_world import World
+from tests.study.served import runs_at
+from tests.study.sweeps import made_up
+from tests.study.sweeps import run as row_of
+
+RESERVED = {"at_once": 3, "reserved_tokens": 131_072, "used_tokens": 850, "longest_output_tokens": 1689}
+KV: dict[str, Any] = {"kv": {"reservation": RESERVED | {"max_tokens": None, "without": None, "waits_frac": 0.5}}}
+TEXT = (
+    "each request reserves 131,072 tokens of KV but uses about 850, so a replica holds 3 at once and others wait. "
+    "Set workload.max_tokens (the longest answer has 1,689 tokens)"
+)
+
+
+def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None:
+    question = CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05)
+    plain = runs_at({"ttft_s": lambda load: 0.0 if load < 3.0 else 0.5})
+    for most, is_said in ((2.0, False), (99.0, True)):
+
+        def runs(load: float, seeds: Sequence[int], most: float = most) -> list[dict[str, Any]]:
+            return [run | (KV if load < most else {}) for run in plain(load, seeds)]
+
+        assert (TEXT in capacity_facts(search(question, runs))["warnings"]) == is_said
+
+
+class Reserving(World):
+    """Fleets of fewer than four replicas wait for reserved blocks."""
+
+    def __call__(self, replicas: tuple[int, ...], scale: float, seeds: Any) -> list[dict[str, Any]]:
+        return [run | (KV if sum(replicas) < 4 else {}) for run in super().__call__(replicas, scale, seeds)]
+
+
+def test_a_plan_names_them_where_one_replica_fewer_waits_for_them(tmp_path: Path) -> None:
+    option, bounds = Option("h100-sxm", 1, is_disaggregated=False), Bounds(0.99, 0, 64)
+    scenario = load_scenario(write_scenario(tmp_path))
+    demand = Demand("arrivals", scenario)
+    for world, is_said in ((Reserving(0.3), True), (World(0.3), False)):
+        known = OptionOutcome(option, "too many", fleets=Fleets(scenario, option))
+        search_of = FleetSearch(world, 0.99, range(3, 11), is_disaggregated=False)
+        outcome = settled(sized(known, search_of, demand, bounds), demand, bounds)
+        plan = planned(PlanQuestion(scenario, bounds), demand, {"h100-sxm": 4.0}, [outcome])
+        assert (TEXT in plan_facts(plan)["warnings"]) == is_said
+
+
+def test_a_sweep_names_the_points_whose_runs_wait(tmp_path: Path) -> None:
+    result = sweep_facts(made_up(tmp_path, [row_of(warnings=[TEXT])], [row_of()], [row_of(warnings=[TEXT])]))
+    assert words_of(result) == [f"point 0 (replicas 1) and 1 more: {TEXT}"]
+    assert words_of(sweep_facts(made_up(tmp_path, [row_of(warnings=[TEXT])]))) == [TEXT]
+
+
+def slow(folder: Path, **changes: Any) -> Path:
+    """Return a scenario whose four requests at once use a twentieth of what they reserve."""
+    load = {"arrivals": {"kind": "poisson", "rate_per_s": 20}, "n_requests": 300}
+    load |= {"lengths": {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 100}, **changes}
+    pool = {"scheduler": {"kind": "trtllm"}, "num_gpu_blocks": 500, "max_model_len": 4000}
+    return write_scenario(folder, engine="trtllm", workload=load, cluster={"pools": [pool]})
+
+
+def test_a_run_of_a_sweep_and_a_comparison_of_folders_carry_them(tmp_path: Path) -> None:
+    for name, changes in (("a", {}), ("b", {"max_tokens": 100})):
+        scenario = slow(tmp_path, **changes)
+        row = run_row(task_of(load_scenario(scenario), 3))
+        assert any("reserves 4,000 tokens of KV but uses about 200" in text for text in row["warnings"]) == (
+            name == "a"
+        )
+        invoke("run", scenario, "--out", tmp_path / name, "--no-report")
+    result = compare(read_side(tmp_path / "a"), read_side(tmp_path / "b"))
+    assert [text[:30] for text in result.warnings if "reserves" in text] == ["a: each request reserves 4,000"]
