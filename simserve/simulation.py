@@ -396,9 +396,9 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
 
 def _reserving_facts(setup: PoolSetup) -> ReservingFacts | None:
     policy = setup.scheduler
-    if not policy.reserves:
+    if not policy.reserves and policy.most_counted_on is None:
         return None
-    return ReservingFacts(policy.max_running, setup.max_model_len, policy.without_reserving)
+    return ReservingFacts(policy.max_running, setup.max_model_len, policy.without_reserving, policy.most_counted_on)
 
 
 def _speculation_facts(setup: PoolSetup, cost: StepCost) -> SpeculationFacts | None:

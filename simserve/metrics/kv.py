@@ -9,7 +9,7 @@ from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
 from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Flags
-from simserve.tables.facts import ReservingFacts, RunFacts
+from simserve.tables.facts import PoolFacts, ReservingFacts, RunFacts
 
 if TYPE_CHECKING:
     from simserve.metrics.summary_schema import KvUseJson, PreemptionsJson, ReservationJson
@@ -67,14 +67,16 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
     chosen = _answered(requests, window, [pool is not None for pool in pools])
     if known is None or not chosen.any():
         return None
-    waits_frac, at_once = _waits(steps, facts, window)
+    prompts, outputs = (requests[name][chosen] for name in ("prompt_tokens", "output_tokens"))
+    waits_frac, at_once = _waits(steps, facts, window, int((prompts + outputs).max()))
     if not waits_frac >= LEAST_FRAC:
         return None
-    prompts, outputs = (requests[name][chosen] for name in ("prompt_tokens", "output_tokens"))
     limits = None if requests["max_tokens"] is None else requests["max_tokens"][chosen]
-    reserved = known.longest_tokens if limits is None else np.minimum(prompts + limits, known.longest_tokens)
+    most = known.longest_tokens - prompts if limits is None else np.minimum(limits, known.longest_tokens - prompts)
+    reserved = prompts + (most if known.most_output_tokens is None else np.minimum(most, known.most_output_tokens))
     return {
         "waits_frac": waits_frac,
+        "is_estimate": known.most_output_tokens is not None,
         "at_once": max(1, round(at_once)),
         "reserved_tokens": int(np.median(reserved)),
         "used_tokens": round(float((prompts + outputs).mean())),
@@ -92,19 +94,23 @@ def _answered(requests: Columns, window: Window, reserves: list[bool]) -> Flags:
     return result
 
 
-def _waits(steps: Columns, facts: RunFacts, window: Window) -> tuple[float, float]:
+def _waits(steps: Columns, facts: RunFacts, window: Window, longest_tokens: int) -> tuple[float, float]:
     """Return the share of the time with reservations in which these keep requests waiting, and the mean number of
-    requests that run then."""
+    requests that run then. Where a policy only counts on blocks, it keeps all unused ones free, if these would hold the
+    longest request."""
     of_replica = [facts.pools[pool] for pool in facts.replica_pool]
+    longest = np.array([_blocks_counted_on(pool, longest_tokens) for pool in of_replica])
     totals = np.array([pool.n_blocks for pool in of_replica])
     slots = np.array([_slots(pool.reserving) for pool in of_replica])
     reserved_s = waits_s = decode_s = running_s = 0.0
     for piece in large.pieces(len(steps["start_s"])):
         replica, starts_s = steps["replica"][piece], steps["start_s"][piece]
-        used, reserved = steps["kv_blocks_used"][piece], steps["kv_blocks_reserved"][piece]
+        used, unused = steps["kv_blocks_used"][piece], totals[replica] - steps["kv_blocks_used"][piece]
+        reserved = np.where(unused >= longest[replica], unused, steps["kv_blocks_reserved"][piece])
         n = steps["decode_requests"][piece].astype(np.int64)
         blocked_by = Categorical(steps["blocked_by"].codes[piece], steps["blocked_by"].categories)
-        next_fits = (used + reserved) * (n + 1) <= totals[replica] * n  # one more like those that run
+        held = used + steps["kv_blocks_reserved"][piece]
+        next_fits = held * (n + 1) <= totals[replica] * n  # one more like those that run
         is_full = blocked_by.is_("blocks") | ((n > 0) & (n < slots[replica]) & ~next_fits)
         lasts_s = (steps["end_s"][piece] - starts_s) * ((starts_s >= window.start_s) & (starts_s <= window.end_s))
         held_s = lasts_s * (reserved > used) * (steps["queue_len"][piece] > 0) * is_full
@@ -114,6 +120,13 @@ def _waits(steps: Columns, facts: RunFacts, window: Window) -> tuple[float, floa
         decode_s += float(only_decodes_s.sum())
         running_s += float((only_decodes_s * n).sum())
     return waits_s / reserved_s if reserved_s else 0.0, running_s / decode_s if decode_s else 1.0
+
+
+def _blocks_counted_on(pool: PoolFacts, longest_tokens: int) -> float:
+    """Return the blocks of the longest request, where a policy counts on blocks that it does not reserve."""
+    if pool.reserving is None or pool.reserving.most_output_tokens is None:
+        return math.inf
+    return longest_tokens / pool.block_size * pool.blocks_per_tokens
 
 
 def _slots(reserving: ReservingFacts | None) -> float:

@@ -9,10 +9,11 @@ ENOUGH_FRAC = 0.9
 
 def cause_and_remedy(result: Mapping[str, Any]) -> str:
     """Return `Each request reserves 131,072 tokens of KV but uses about 850, so ... wait. Set workload.max_tokens`."""
-    reserved, used = (f"{result[name]:,}" for name in ("reserved_tokens", "used_tokens"))
+    reserved, used = f"{result['reserved_tokens']:,} tokens of KV", f"{result['used_tokens']:,}"
+    claims = f"starts only where {reserved} are free" if result.get("is_estimate") else f"reserves {reserved}"
     return (
-        f"Each request reserves {reserved} tokens of KV but uses about {used}, so a replica holds "
-        f"{result['at_once']:,} at once and others wait. {remedy(result)}"
+        f"Each request {claims} but uses about {used}, so a replica holds {result['at_once']:,} at once and others "
+        f"wait. {remedy(result)}"
     )
 
 

@@ -305,6 +305,7 @@ class ReservationJson(TypedDict):
     """What requests reserve and use, where reservations keep others waiting."""
 
     waits_frac: Share
+    is_estimate: bool
     at_once: Annotated[int, Field(ge=1)]
     reserved_tokens: Count
     used_tokens: Count

@@ -252,8 +252,12 @@ class SummaryReader:
 
     @property
     def reservation(self) -> Mapping[str, Any] | None:
-        """What requests reserve and use, where reservations keep others waiting; else None."""
-        return (self.summary.get("kv") or {}).get("reservation")
+        """What requests reserve and use, where reservations keep others waiting for most of their queueing time; else
+        None."""
+        mean = (self.summary.get("time_split") or {}).get("mean") or {}
+        queue_s = sum(mean.get(name, 0.0) for name in ("queue_seats_s", "queue_blocks_s"))
+        others_s = sum(mean.get(name, 0.0) for name in ("queue_budget_s", "queue_turn_s"))
+        return None if queue_s < others_s else (self.summary.get("kv") or {}).get("reservation")
 
     @property
     def warnings(self) -> list[str]:

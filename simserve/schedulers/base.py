@@ -28,7 +28,7 @@ class Scheduler:
     reserves: bool = False
     """Blocks for the longest possible output are reserved at admission (each plan gives the tokens)."""
     without_reserving: ClassVar[str | None] = None
-    """Its setting under which it reserves nothing; None: it has none."""
+    """Its setting under which it reserves nothing, or less; None: it has none."""
     shares_blocks: ClassVar[bool] = True
     """A request may hold blocks that others have computed; otherwise it has memory of its own, in one piece."""
     runs_to_completion: ClassVar[bool] = False
@@ -67,6 +67,12 @@ class Scheduler:
     @property
     def most_chunk(self) -> int | None:
         """Most tokens of one prompt that a step ever computes; None: prompts are computed whole."""
+        return None
+
+    @property
+    def most_counted_on(self) -> int | None:
+        """Most output tokens that it keeps room for as it admits a request, without blocks reserved; None: it does
+        not look ahead."""
         return None
 
     def plan(self, view: ReplicaView) -> StepPlan:

@@ -32,6 +32,7 @@ class SgLang(Scheduler):
     caches_answers = False
     budget_argument = "chunked_prefill_size"
     slots_argument = "max_running_requests"
+    without_reserving = "a lower clip_max_new_tokens_estimation"
     budgets_decode = False
 
     chunked_prefill_size: PositiveInt | None = 8192
@@ -82,6 +83,11 @@ class SgLang(Scheduler):
     def most_chunk(self) -> int | None:
         """The longest chunk."""
         return self.chunked_prefill_size
+
+    @property
+    def most_counted_on(self) -> int:
+        """The cap on the estimate."""
+        return self.clip_max_new_tokens_estimation
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Continue the started prompt, then admit new ones, while tokens, slots and memory last; otherwise decode."""

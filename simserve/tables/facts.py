@@ -35,14 +35,16 @@ class SpeculationFacts:
 
 @dataclass(frozen=True)
 class ReservingFacts:
-    """A scheduler that reserves the blocks of a request's longest possible answer."""
+    """A scheduler that reserves the blocks of a request's longest possible answer, or admits by counting on them."""
 
     slots: int | None
     """Most running requests; None: no limit."""
     longest_tokens: int
     """Most tokens of a request: what one without max_tokens reserves."""
     without: str | None
-    """Setting of the scheduler under which it reserves nothing; None: it has none."""
+    """Setting of the scheduler under which it reserves nothing, or less; None: it has none."""
+    most_output_tokens: int | None = None
+    """Most output tokens that it counts on for a request; None: it reserves the blocks of all."""
 
 
 @dataclass(frozen=True)

@@ -102,3 +102,14 @@ def test_every_scheduler_that_reserves_is_named_in_headline_cause_and_warning(
         for queue in ("critical", "steady"):
             trust = summary["trust"] | {"steady": queue, "saturated": False}
             assert f"E{cause}. {act}." in headline(summary | {"trust": trust, "answer": None} | changes)
+
+
+def test_sglang_that_counts_on_longest_answers_is_named_too(tmp_path: Path) -> None:
+    sets = ("engine=sglang", "cluster.pools.0.num_gpu_blocks=10000", "workload.arrivals.rate_per_s=4")
+    _, answer, warnings = run(tmp_path, *sets)
+    cause = r"ach request starts only where 4,\d\d\d tokens of KV are free but uses about 8\d\d, so a replica holds 3"
+    act = r"Set workload\.max_tokens \(the longest .* tokens\), or set a lower clip_max_new_tokens_estimation"
+    assert re.search(f"E{cause} at once and others wait. {act}\\.$", answer.splitlines()[0])
+    assert re.search(f"warning: e{cause} at once and others wait. {act}\n", warnings)
+    _, answer, warnings = run(tmp_path, *sets, "workload.max_tokens=1000")
+    assert not any("starts only where" in text for text in (answer, warnings))

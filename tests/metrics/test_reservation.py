@@ -20,6 +20,7 @@ def measured(
     steps: list[tuple[float, int, int, int, int, str]],
     reserving: ReservingFacts | None = RESERVING,
     max_tokens: list[int] | None = None,
+    outputs: tuple[int, ...] = (10, 20, 30),
 ) -> Any:
     """Return what is measured of rows (seconds, requests, blocks used, reserved, waiting, blocked by) on 100 blocks.
 
@@ -42,7 +43,7 @@ def measured(
         "replica": np.zeros(3, np.int32),
         "status": Categorical(np.zeros(3, np.int32), ("finished",)),
         "prompt_tokens": np.full(3, 100),
-        "output_tokens": np.array([10, 20, 30]),
+        "output_tokens": np.array(outputs),
         "max_tokens": None if max_tokens is None else np.array(max_tokens),
     }
     facts = run_facts(tables([Life(0, 1)], [Teller([Life(0, 1)])]), pools=(pool_facts(reserving=reserving),))
@@ -54,6 +55,7 @@ def test_it_says_what_is_reserved_what_is_used_and_how_many_fit() -> None:
     result = measured([(3.0, 2, 4, 80, 5, "blocks"), (1.0, 1, 2, 40, 0, "")])
     assert result == {
         "waits_frac": 0.75,
+        "is_estimate": False,
         "at_once": 2,
         "reserved_tokens": 1000,
         "used_tokens": 120,
@@ -84,7 +86,7 @@ def test_a_padded_batch_that_blocks_kept_small_waits_for_reservations_though_it_
     assert measured([(3.0, 2, 4, 60, 5, "seats")]) is None  # a third would have fit: it came later
 
 
-KEYS = {"reserved_tokens": 131_072, "used_tokens": 850, "at_once": 3, "longest_output_tokens": 90}
+KEYS = {"is_estimate": False, "reserved_tokens": 131_072, "used_tokens": 850, "at_once": 3, "longest_output_tokens": 90}
 
 
 @pytest.mark.parametrize(
@@ -110,3 +112,17 @@ def test_limits_of_a_trace_are_what_is_reserved() -> None:
     row = (3.0, 2, 4, 80, 5, "blocks")
     assert measured([row], max_tokens=[300, 400, 500])["reserved_tokens"] == 500
     assert measured([row], max_tokens=[300, 5000, 5000])["reserved_tokens"] == 1000  # no more than the model allows
+
+
+def test_a_policy_that_only_counts_on_blocks_is_named_where_the_longest_request_would_have_fitted() -> None:
+    counting = ReservingFacts(8, 1000, "a lower cap", most_output_tokens=400)
+    result = measured([(3.0, 4, 30, 0, 5, "blocks"), (1.0, 1, 8, 0, 0, "")], counting)
+    assert (result["waits_frac"], result["at_once"]) == (0.75, 4)
+    assert (result["reserved_tokens"], result["used_tokens"], result["is_estimate"]) == (500, 120, True)
+    assert cause_and_remedy(result).startswith(
+        "Each request starts only where 500 tokens of KV are free but uses about 120, so a replica holds 4 at once and "
+        "others wait. Set workload.max_tokens (the longest answer has 30 tokens), or set a lower cap"
+    )
+    assert measured([(3.0, 4, 60, 0, 5, "blocks")], counting) is None  # most blocks are used
+    assert measured([(3.0, 1, 30, 0, 5, "blocks")], counting, outputs=(10, 20, 1100)) is None  # it may not have fitted
+    assert measured([(3.0, 4, 30, 0, 5, "budget")], counting) is None

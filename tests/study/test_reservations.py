@@ -25,8 +25,8 @@ from tests.study.served import runs_at
 from tests.study.sweeps import made_up
 from tests.study.sweeps import run as row_of
 
-RESERVED = {"at_once": 3, "reserved_tokens": 131_072, "used_tokens": 850, "longest_output_tokens": 1689}
-KV: dict[str, Any] = {"kv": {"reservation": RESERVED | {"max_tokens": None, "without": None, "waits_frac": 0.5}}}
+SIZES = {"at_once": 3, "reserved_tokens": 131_072, "used_tokens": 850, "longest_output_tokens": 1689}
+KV: dict[str, Any] = {"kv": {"reservation": SIZES | {"max_tokens": None, "without": None}}}
 TEXT = (
     "each request reserves 131,072 tokens of KV but uses about 850, so a replica holds 3 at once and others wait. "
     "Set workload.max_tokens (the longest answer has 1,689 tokens)"
