@@ -164,7 +164,8 @@ def _fit_server_errors(folder: Path, most: int | None, others: list[str], out: P
 
     cases, skipped = read_public(folder, left_out=True)
     chosen = cases if most is None else spread_out(cases, most)
-    data, fits = data_of(folder, predict_public(chosen, terminal.message), most)
+    runs = predict_public(chosen, terminal.message)
+    data, fits = data_of(folder, runs, most)
     path = out / f"{NAME}.json"
     make_folder(out)
     replace_text(path, json_text(data))
@@ -183,6 +184,7 @@ def _fit_server_errors(folder: Path, most: int | None, others: list[str], out: P
         terminal.result(terminal.table([head, *rows]))
     terminal.message(f"wrote {path}")
     terminal.warnings(f"skipped: {each}" for each in skipped)
+    terminal.warnings(f"refused: {run.label}: {run.reason}" for run in runs if run.predicted_s is None)
 
 
 def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> None:

@@ -51,7 +51,7 @@ def _retries(reader: SummaryReader) -> Facts:
     wasted = at("wasted", "frac")
     return [
         *(again if asked_again else []),
-        *([("Tokens computed after timeouts", share(wasted))] if wasted else []),
+        *([("Tokens computed in vain", share(wasted))] if wasted else []),
     ]
 
 
