@@ -23,6 +23,7 @@ from simserve.scenario.slow_dtypes import slow_dtypes
 from simserve.scenario.typical_steps import decodes, whole_prompts
 from simserve.units import to_s
 from simserve.workload.load import Load, offered_load
+from simserve.workload.trace import MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,8 @@ def _with_reservation(pool: PoolAnswer, setup: PoolSetup, load: Load) -> PoolAns
     is_wasted = 2 * used_tokens < reserved_tokens and at_once < (policy.max_running or math.inf)
     if not is_wasted or _most_running(pool, load, float(outputs.mean())) <= at_once:
         return pool
-    limit = None if trace.max_tokens is None else int(np.median(trace.max_tokens))
+    given = [] if trace.max_tokens is None else trace.max_tokens[trace.max_tokens < MOST_TOKENS]
+    limit = int(np.median(given)) if len(given) else None
     sizes = at_once, reserved_tokens, used_tokens, int(outputs.max())
     return replace(pool, reservation=ReservationAnswer(*sizes, limit, policy.without_reserving))
 

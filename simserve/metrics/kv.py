@@ -64,15 +64,19 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
     """
     pools = [facts.pools[pool].reserving for pool in facts.replica_pool]
     known = next(filter(None, pools), None)
+    if known is None:
+        return None
     chosen = _answered(requests, window, [pool is not None for pool in pools])
-    if known is None or not chosen.any():
+    if not chosen.any():
         return None
     prompts, outputs = (requests[name][chosen] for name in ("prompt_tokens", "output_tokens"))
     waits_frac, at_once = _waits(steps, facts, window, int((prompts + outputs).max()))
     if not waits_frac >= LEAST_FRAC:
         return None
-    limits = None if requests["max_tokens"] is None else requests["max_tokens"][chosen]
-    most = known.longest_tokens - prompts if limits is None else np.minimum(limits, known.longest_tokens - prompts)
+    limits, most = requests["max_tokens"], known.longest_tokens - prompts
+    if limits is not None:
+        most = np.minimum(np.ma.filled(limits[chosen], known.longest_tokens), most)
+    given = [] if limits is None else np.ma.compressed(limits[chosen])
     reserved = prompts + (most if known.most_output_tokens is None else np.minimum(most, known.most_output_tokens))
     return {
         "waits_frac": waits_frac,
@@ -81,7 +85,7 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
         "reserved_tokens": int(np.median(reserved)),
         "used_tokens": round(float((prompts + outputs).mean())),
         "longest_output_tokens": int(outputs.max()),
-        "max_tokens": None if limits is None else int(np.median(limits)),
+        "max_tokens": int(np.median(given)) if len(given) else None,
         "without": known.without,
     }
 

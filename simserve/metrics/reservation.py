@@ -23,7 +23,7 @@ def remedy(result: Mapping[str, Any]) -> str:
     if limit is None:
         acts.append(f"Set workload.max_tokens (the longest answer has {longest:,} tokens)")
     elif longest < ENOUGH_FRAC * limit:
-        acts.append(f"Lower max_tokens, of workload or trace (the longest answer has {longest:,} tokens)")
+        acts.append(f"Lower workload.max_tokens or the trace's max_tokens (the longest answer has {longest:,} tokens)")
     if result["without"] is not None:
         acts.append(f"{'set' if acts else 'Set'} {result['without']}")
     return ", or ".join(acts) or "Take a scheduler that reserves nothing, such as chunked"

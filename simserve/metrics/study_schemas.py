@@ -506,6 +506,7 @@ class FinishedRunJson(TypedDict):
     wall_s: Amount
     outcomes: list[OutcomeJson]
     load: DrawnLoadJson | ServedLoadJson
+    warnings: list[str]
 
 
 class FailedRunJson(TypedDict):

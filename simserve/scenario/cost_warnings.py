@@ -138,8 +138,8 @@ def wide_intervals(setup: PoolSetup) -> str | None:
     reason = errors.reason((setup,))
     if reason is None:
         return None
-    of = errors.of((setup,))
-    sizes = f"{of['tpot_s']:.0%} in TPOT and {of['ttft_s']:.0%} in TTFT"
+    of, names = errors.of((setup,)), {"tpot_s": "TPOT", "ttft_s": "TTFT", "e2e_s": "E2E"}
+    sizes = " and ".join([f"{of[key]:.0%} in {name}" for key, name in names.items() if of[key]][:2])
     return f"prediction intervals allow for an error between servers of {sizes} (standard deviation): {reason}"
 
 

@@ -31,6 +31,9 @@ GROUP_BYTES = 96 * 2**20
 GROUP_VALUES = 10_000_000
 """Bytes and values of a column in any row group, whatever its rows; BYTES_PER_ROW and VALUES_PER_ROW come on top."""
 
+FEW_GROUPS, ROWS_PER_GROUP = 1000, 1000
+"""Limit on the row groups of a file, by its rows."""
+
 MOST_VALUE_CHARACTERS = 4096
 """Limit of text that a scenario would hold, such as the path of a file."""
 
@@ -60,6 +63,14 @@ def refuse_same_names(path: Path, names: list[str]) -> None:
         raise OutputError(f"{path}: columns must have distinct names, got {twice} twice")
 
 
+def refuse_many_groups(path: Path, metadata: Any) -> None:
+    """Raise OutputError where row groups are small and many: each column of each of them takes its time."""
+    most = FEW_GROUPS + metadata.num_rows // ROWS_PER_GROUP
+    if metadata.num_row_groups > most:
+        rule = f"must have at most {most:,} row groups"
+        raise OutputError(f"{path}: {rule}, got {metadata.num_row_groups:,}; write larger ones")
+
+
 class _Foreign:
     """An open file with rows, names and types that are checked."""
 
@@ -70,6 +81,7 @@ class _Foreign:
         self._schema = content.schema_arrow
         if self._metadata.num_rows > most_rows:
             raise OutputError(f"{path}: must have at most {most_rows:,} rows, got {self._metadata.num_rows:,}; cut it")
+        refuse_many_groups(path, self._metadata)
         self._names: list[str] = self._schema.names
         refuse_same_names(path, self._names)
         types = dict(zip(self._names, self._schema.types, strict=True))

@@ -17,7 +17,7 @@ from simserve.errors import OutputError
 from simserve.input_files import open_file
 from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Flags
-from simserve.tables.foreign import refuse_same_names
+from simserve.tables.foreign import refuse_many_groups, refuse_same_names
 from simserve.tables.parquet import SCHEMA_KEY
 from simserve.tables.schema import MOST, SCHEMA, Field
 
@@ -28,9 +28,6 @@ BATCH_ROWS = 1 << 20
 
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 10
 """Limit on the rows of a file by its size: no table that a run writes is longer, but a crafted file may be."""
-
-FEW_GROUPS, ROWS_PER_GROUP = 1000, 1000
-"""Limit on the row groups of a file, by its rows: each column of each of them takes its time."""
 
 COLUMN_BYTES, NUMBER_BYTES, TEXT_BYTES = 32 * 2**20, 64, 520
 """Limit on the bytes of a column, unpacked, and for each of its rows; ids of a load have at most 128 characters."""
@@ -93,13 +90,10 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             content = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
         except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
             raise _unreadable(path, error) from None
-        n_rows, n_groups = metadata.num_rows, metadata.num_row_groups
-        for n, most, what in (
-            (n_rows, FEW_ROWS + ROWS_PER_BYTE * fstat(file.fileno()).st_size, "rows"),
-            (n_groups, FEW_GROUPS + n_rows // ROWS_PER_GROUP, "row groups"),
-        ):
-            if n > most:
-                raise OutputError(f"{path}: must have at most {most:,} {what}, got {n:,}; {REMEDY}")
+        most = FEW_ROWS + ROWS_PER_BYTE * fstat(file.fileno()).st_size
+        if metadata.num_rows > most:
+            raise OutputError(f"{path}: must have at most {most:,} rows, got {metadata.num_rows:,}; {REMEDY}")
+        refuse_many_groups(path, metadata)
         yield content
 
 

@@ -89,7 +89,7 @@ def test_every_scheduler_that_reserves_is_named_in_headline_cause_and_warning(
     every = [part for each in pool for part in ("--set", f"cluster.pools.0.{each}")]
     outcome = invoke("run", scenario, *every, "--out", tmp_path / "out", "--no-report")
     longest = "(the longest answer has 100 tokens)"
-    act = "Set workload.max_tokens" if limit is None else "Lower max_tokens, of workload or trace"
+    act = "Set workload.max_tokens" if limit is None else "Lower workload.max_tokens or the trace's max_tokens"
     act = f"{act} {longest}"
     cause = "ach request reserves 4,000 tokens of KV but uses about 200, so a replica holds 4 at once and others wait"
     assert f"warning: e{cause}. {act}" in outcome.err

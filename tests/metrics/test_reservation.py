@@ -94,7 +94,7 @@ KEYS = {"is_estimate": False, "reserved_tokens": 131_072, "used_tokens": 850, "a
     [
         (None, None, "Set workload.max_tokens (the longest answer has 90 tokens)"),
         (None, "a: b", "Set workload.max_tokens (the longest answer has 90 tokens), or set a: b"),
-        (101, None, "Lower max_tokens, of workload or trace (the longest answer has 90 tokens)"),
+        (101, None, "Lower workload.max_tokens or the trace's max_tokens (the longest answer has 90 tokens)"),
         (99, "a: b", "Set a: b"),
         (99, None, "Take a scheduler that reserves nothing, such as chunked"),
     ],

@@ -17,7 +17,7 @@ def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -
     row |= {"n_gpus": usd / 4, "usd_per_hour": usd, "kw": 0.7}
     row |= {"slo_attainment.frac": 0.995, "goodput.per_s": goodput, "goodput.per_usd": goodput * 3600 / usd}
     row |= {key.replace("__", "."): value for key, value in changes.items()}
-    return {"outcomes": outcomes(row["slo_attainment.frac"], row["saturated"]), "load": None} | row
+    return {"outcomes": outcomes(row["slo_attainment.frac"], row["saturated"]), "load": None, "warnings": []} | row
 
 
 def outcomes(attained_frac: float | None, saturated: bool = False) -> list[dict[str, Any]]:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from simserve import load_scenario
 from simserve.report.sweep.words import warnings as words_of
 from simserve.study.capacity.facts import capacity_facts
@@ -71,7 +73,7 @@ def test_a_sweep_names_the_points_whose_runs_wait(tmp_path: Path) -> None:
 
 def slow(folder: Path, **changes: Any) -> Path:
     """Return a scenario whose four requests at once use a twentieth of what they reserve."""
-    load = {"arrivals": {"kind": "poisson", "rate_per_s": 20}, "n_requests": 300}
+    load = {"arrivals": {"kind": "poisson", "rate_per_s": 20}, "n_requests": 120}
     load |= {"lengths": {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 100}, **changes}
     pool = {"scheduler": {"kind": "trtllm"}, "num_gpu_blocks": 500, "max_model_len": 4000}
     return write_scenario(folder, engine="trtllm", workload=load, cluster={"pools": [pool]})
@@ -87,3 +89,12 @@ def test_a_run_of_a_sweep_and_a_comparison_of_folders_carry_them(tmp_path: Path)
         invoke("run", scenario, "--out", tmp_path / name, "--no-report")
     result = compare(read_side(tmp_path / "a"), read_side(tmp_path / "b"))
     assert [text[:30] for text in result.warnings if "reserves" in text] == ["a: each request reserves 4,000"]
+
+
+@pytest.mark.thorough
+def test_the_gate_names_them_for_its_candidate(tmp_path: Path) -> None:
+    scenario, gate = slow(tmp_path), ("--baseline", tmp_path / "base.json", "--tolerance", 0.6)
+    invoke("check", scenario, *gate, "--update")
+    assert (
+        "warning: each request reserves 4,000 tokens of KV but uses about 200" in invoke("check", scenario, *gate).err
+    )

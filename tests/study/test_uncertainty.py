@@ -23,6 +23,9 @@ from simserve.study.uncertainty import (
 )
 from simserve.workload.load import Load, offered_load
 
+FITTED: dict[str, Any] = {"model": "qwen3-32b", "engine": {"name": "vllm", "version": "0.12"}}
+"""A server that host constants were fitted to, on an H100."""
+
 
 def scenario(**changes: Any) -> Scenario:
     data: dict[str, Any] = {
@@ -81,8 +84,8 @@ def test_costs_that_were_fitted_to_runs_are_known_as_well_as_runs_that_were_left
     fitted = scenario(gpu="mi300x", engine="sglang", model="deepseek-v3", cluster=pools).setups
     runs = fitted[0].calibration.runs  # type: ignore[union-attr]
     assert runs is not None
-    residual, timed = residual_of(fitted), residual_of(scenario().setups)
-    assert dict(timed) == dict(RESIDUAL_SD)
+    residual, like_a_fitted_one = residual_of(fitted), residual_of(scenario(**FITTED).setups)
+    assert dict(like_a_fitted_one) == dict(RESIDUAL_SD)
     assert residual["tpot_s"] == residual["itl_s"] == residual["e2e_s"] == runs.spreads["tpot_s"] > 0.1
     assert residual["ttft_s"] == residual["queue_s"] == runs.spreads["ttft_s"] > 0.2
     one, other = (spread_of(scenario(gpu=gpu, engine="sglang").setups) for gpu in ("mi300x", "h100-sxm"))
@@ -97,7 +100,7 @@ def test_where_nothing_was_fitted_errors_between_servers_are_added(
     latency: str,
 ) -> None:
     """Variances add up; draws of all else stay the same to the bit, and those of servers are as many times as wide."""
-    (plain, wide) = (scenario(), scenario(model="qwen3-30b-a3b"))
+    (plain, wide) = (scenario(**FITTED), scenario(model="qwen3-30b-a3b"))
     between = server_errors().of(wide.setups)[latency]
     assert between > 0.05
     assert residual_of(plain.setups)[latency] == RESIDUAL_SD[latency]
@@ -111,7 +114,7 @@ def test_where_nothing_was_fitted_errors_between_servers_are_added(
 
 
 def test_the_prediction_of_a_run_is_as_wide_as_servers_differ() -> None:
-    dense, experts = (predicted(model=name, measure={"replays": 8}) for name in ("llama-3.1-8b", "qwen3-30b-a3b"))
+    dense, experts = (predicted(**what, measure={"replays": 8}) for what in (FITTED, {"model": "qwen3-30b-a3b"}))
     ends = [result["latencies"]["tpot_s"]["mean"] for result in (dense, experts)]
     widths = [np.log(high / low) / 2 for low, high in ends]
     assert widths[1] > 1.895 * 0.95 * server_errors().of(scenario(model="qwen3-30b-a3b").setups)["tpot_s"]

@@ -86,6 +86,13 @@ def test_a_list_of_a_hundred_million_zeros_is_refused_by_its_metadata(tmp_path: 
         assert peak_bytes < law(0)
 
 
+def test_row_groups_of_a_row_each_are_refused(tmp_path: Path) -> None:
+    pq.write_table(table(1_002), tmp_path / "t.parquet", row_group_size=1)
+    code, _, err = result("trace", "info", tmp_path / "t.parquet")
+    assert code == 2
+    assert "t.parquet: must have at most 1,001 row groups, got 1,002; write larger ones" in err
+
+
 def test_a_packed_file_of_short_rows_is_refused_before_they_are_held(tmp_path: Path) -> None:
     path = packed(tmp_path / "t.csv.gz", (HEAD, 1), (b"0,1,1\n", 150 * 10**6))
     assert path.stat().st_size < 3_900_000

@@ -46,7 +46,7 @@ class PointRuns:
     @property
     def warnings(self) -> list[str]:
         """Return the warnings of its costs and reservations, from the run with most of them."""
-        return max((row.get("warnings") or [] for row in self.finished), key=len, default=[])
+        return max((row["warnings"] for row in self.finished), key=len, default=[])
 
     @property
     def status(self) -> str:
