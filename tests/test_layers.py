@@ -124,7 +124,7 @@ STATEMENTS: dict[str, int] = {
     "catalog": 1042,
     "cli": 1675,
     "cost": 2039,
-    "engine": 4595,
+    "engine": 4600,
     "errors": 43,
     "explain": 273,
     "forks": 27,

@@ -7,10 +7,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simserve.catalog.specs import LayerGroup
 from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Patience
+from simserve.engine.offered import Backoff, Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.decode_rows import decode_rows
@@ -18,9 +19,11 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.trtllm import TrtLlm
-from simserve.workload.trace import Trace
+from simserve.state.layer_blocks import LayerBlocks
+from simserve.workload.trace import Prefixes, Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
+from tests.doubles import LineCost
 from tests.effort import examples
 from tests.invariants import check_memory
 from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
@@ -243,6 +246,23 @@ def test_engine_and_oracle_agree_on_prefixes_read_while_steps_go_on(
     assert_clients_agree(cluster, truth)
     assert_all_is_given_back(cluster)
     assert_tiers_agree(cluster, truth, load)
+
+
+def test_a_replica_plans_where_a_client_gives_up_at_the_end_of_a_step_and_its_prefix_is_being_read() -> None:
+    """The read ends the request's stay, but the step was committed for it: the others must go on at once."""
+    state = LayerBlocks(3, 2, ((LayerGroup("state", 1, window=2), 2),), most_chunk=38)
+    tier = HostTierSpec(10_000, 3e-5, swaps=True, offloads=True, overlaps=True)
+    scheduler = Chunked(max_num_batched_tokens=38, max_num_seqs=2, scheduler_reserve_full_isl=False)
+    setup = ReplicaSetup(scheduler, LineCost(step=10**6), 29, 3, 87, layers=state, host_tier=tier, caches_prefixes=True)
+    arrival_s = np.array([0.0, 0.0, 110e-6, 110e-6, 110e-6, 110e-6, 190e-6, 200e-6])
+    prompts, outputs = np.array([28, 1, 8, 27, 17, 34, 1, 31]), np.array([1, 38, 31, 1, 1, 1, 27, 1])
+    ids, n_ids = np.array([1, 3, 0, 1, 1, 3]), np.array([2, 3, 1, 2, 1, 2])
+    prefixes = Prefixes(12, ids, n_ids, np.array([0, 1, 2, 3, 4, 5, 5, 5, 6]))
+    load = Trace(arrival_s, prompts, outputs, prefixes=prefixes)
+    backoff = Backoff(4, 7 * 10**6, 2.0, 10**8, 0.0, 0)
+    patience = Patience(None, 27 * 10**6, backoff, goes_on=True)
+    cluster, truth = run_both([setup], RoundRobin, load, None, patience=patience)
+    assert_agreement([setup], cluster, truth)
 
 
 @st.composite

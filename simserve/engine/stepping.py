@@ -54,11 +54,12 @@ class Alone:
                 self._step_end.set(step_run.end_ps)
 
     def commit_now(self, now_ps: int) -> None:
-        """Commit a step that ends at this very instant, before its alarm goes off."""
+        """Commit a step that ends at this very instant, before its alarm goes off, and plan as that would have."""
         step_run = self._replica.step_run
         assert step_run is not None, "a step was in flight"
         self._step_end.due_ps = None
         self._replica.commit(step_run, now_ps)
+        self._plan_time.set(now_ps)
 
     def halt(self) -> None:
         """Neither end the step in flight nor plan any more."""
@@ -182,6 +183,12 @@ class Rank(Alone):
         """Plan now when idle; a run of ranks is one step, also while the others still plan."""
         if self._replica.step_run is None:
             super().wake(now_ps, n_ahead)
+
+    def commit_now(self, now_ps: int) -> None:
+        """Commit a step that ends at this very instant; the lane's alarm, which goes off at the same one, plans."""
+        step_run = self._replica.step_run
+        assert step_run is not None, "a step was in flight"
+        self._replica.commit(step_run, now_ps)
 
     def _plan(self, now_ps: int) -> None:
         """Plan with all ranks; arrivals during a step wait for its end."""
