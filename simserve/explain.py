@@ -255,7 +255,7 @@ def _with_reservation(pool: PoolAnswer, setup: PoolSetup, load: Load) -> PoolAns
     is_wasted = 2 * used_tokens < reserved_tokens and at_once < (policy.max_running or math.inf)
     if not is_wasted or _most_running(pool, load, float(outputs.mean())) <= at_once:
         return pool
-    given = [] if trace.max_tokens is None else trace.max_tokens[trace.max_tokens < MOST_TOKENS]
+    given: Any = [] if trace.max_tokens is None else trace.max_tokens[trace.max_tokens < MOST_TOKENS]
     limit = int(np.median(given)) if len(given) else None
     sizes = at_once, reserved_tokens, used_tokens, int(outputs.max())
     return replace(pool, reservation=ReservationAnswer(*sizes, limit, policy.without_reserving))

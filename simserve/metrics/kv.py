@@ -1,7 +1,7 @@
 """KV: blocks in total, peak use, the cost of preemption, and reservations that keep requests waiting."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
     limits, most = requests["max_tokens"], known.longest_tokens - prompts
     if limits is not None:
         most = np.minimum(np.ma.filled(limits[chosen], known.longest_tokens), most)
-    given = [] if limits is None else np.ma.compressed(limits[chosen])
+    given: Any = [] if limits is None else np.ma.compressed(limits[chosen])
     reserved = prompts + (most if known.most_output_tokens is None else np.minimum(most, known.most_output_tokens))
     return {
         "waits_frac": waits_frac,

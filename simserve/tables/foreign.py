@@ -170,7 +170,9 @@ def _is_of(kind: Meaning, type: Any) -> bool:
     if kind == "ids":
         return _is_list(type) and (pa.types.is_integer(type.value_type) or pa.types.is_null(type.value_type))
     if _is_list(type):
-        return kind == "value" and not _is_list(type.value_type) and _is_of("value", type.value_type)
+        inner = type.value_type.value_type if pa.types.is_dictionary(type.value_type) else type.value_type
+        # Decimals of a list would stay Python's, which no scenario holds.
+        return kind == "value" and not _is_list(inner) and not pa.types.is_decimal(inner) and _is_of("value", inner)
     also = {"instant": pa.types.is_timestamp, "value": pa.types.is_boolean}.get(kind, pa.types.is_null)
     is_number = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
     return bool(is_number or also(type) or (kind != "number" and _is_text(type)))

@@ -53,6 +53,7 @@ OTHERS: dict[str, Any] = {
     "list of text": pa.array([["a"], []]),
     "list of floats": pa.array([[1.5], []]),
     "list of flags": pa.array([[True], []]),
+    "list of decimals": pa.array([[Decimal("1.50")], []], pa.list_(pa.decimal128(9, 2))),
     "struct": pa.array([{"a": 1}, {"a": 2}]),
     "list of structs": pa.array([[{"a": 1}], []]),
     "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),

@@ -332,3 +332,10 @@ def test_a_run_of_sessions_beside_batch_jobs_can_be_replayed(tmp_path: Path) -> 
     first, second = (load_results(tmp_path / name).requests for name in "ab")
     assert first["turn"].isna().sum() == second["turn"].isna().sum() == 3
     assert first["session_id"].nunique() == second["session_id"].nunique()
+
+
+@pytest.mark.parametrize("length", [-(2**70), -1, 2**70])
+def test_a_length_out_of_range_is_refused_by_its_line_whatever_the_format(length: int, tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": length, "output_length": 5, "hash_ids": [1, 2]}
+    with pytest.raises(TraceError, match=r"line 1: prompt_tokens must be at (least 1|most 10000000), got "):
+        read_trace(written(tmp_path, "t.jsonl", json.dumps(row)))

@@ -67,7 +67,7 @@ def _json_hint(text: str) -> tuple[str, str | None]:
         return "vllm", None
     rows = [row for line in text.split("\n", ROWS_LOOKED_AT)[:ROWS_LOOKED_AT] if isinstance(row := _json(line), dict)]
     hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]
-    known = [row for row in hashed if type(n := row.get("input_length")) is int and n <= MOST_TOKENS]
+    known = [row for row in hashed if type(n := row.get("input_length")) is int and 0 <= n <= MOST_TOKENS]
     n_tokens, n_ids = ([row["input_length"] for row in known], [len(row["hash_ids"]) for row in known])
     block_tokens = given_block_tokens(np.array(n_tokens, np.int64), np.array(n_ids, np.int64))
     if block_tokens is not None:
