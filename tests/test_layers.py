@@ -130,7 +130,7 @@ STATEMENTS: dict[str, int] = {
     "forks": 27,
     "input_files": 78,
     "interruptions": 17,
-    "metrics": 3218,
+    "metrics": 3223,
     "plugins": 365,
     "report": 5950,
     "routers": 176,

@@ -3,7 +3,7 @@
 As in summary_schema.py, readers ignore the keys that they do not know.
 """
 
-from typing import Annotated, Any, Literal, Required
+from typing import Annotated, Any, Literal, Required, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -257,9 +257,18 @@ def _has_its_point(result: CapacityReplicasJson) -> CapacityReplicasJson:
     return result
 
 
+Searched = TypeVar("Searched", CapacityRateJson, CapacityConcurrencyJson)
+
+
+def _says_where_it_stopped(result: Searched) -> Searched:
+    if result["answer"] is None and result.get("stopped_at") is None:
+        raise ValueError("must have stopped_at, as it has no answer")
+    return result
+
+
 CapacityAnswer = Annotated[
-    CapacityRateJson
-    | CapacityConcurrencyJson
+    Annotated[CapacityRateJson, AfterValidator(_says_where_it_stopped)]
+    | Annotated[CapacityConcurrencyJson, AfterValidator(_says_where_it_stopped)]
     | Annotated[CapacityReplicasJson, AfterValidator(_has_its_point)]
     | CapacityRatioJson,
     Field(discriminator="asked"),

@@ -17,7 +17,7 @@ from simserve.errors import OutputError
 from simserve.metrics import summary_schema
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
-from simserve.metrics.study_schemas import ATTAINED, Index
+from simserve.metrics.study_schemas import ATTAINED, CapacityAnswer, Index
 from simserve.metrics.summary_schema import Count, Size, Summary
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
@@ -280,6 +280,16 @@ def test_whole_numbers_have_bounds(kind: Any, least: int, most: int) -> None:
     for n in (least - 1, most + 1):
         with pytest.raises(ValidationError):
             adapter.validate_python(n)
+
+
+@pytest.mark.parametrize("asked", ["rate", "concurrency"])
+def test_a_capacity_without_an_answer_says_where_its_search_stopped(asked: str) -> None:
+    answer = {**capacity_answer().answer, "asked": asked, "state": "no load", "answer": None}
+    schema: TypeAdapter[Any] = TypeAdapter(CapacityAnswer)
+    for stopped in ({}, {"stopped_at": None}):
+        with pytest.raises(ValidationError, match="must have stopped_at, as it has no answer"):
+            schema.validate_python(answer | stopped, strict=True)
+    schema.validate_python(answer | {"stopped_at": answer["points"][0]}, strict=True)
 
 
 if __name__ == "__main__":
