@@ -1,4 +1,4 @@
-"""Parquet: columns to a file and back, with schema version and units in its metadata."""
+"""Parquet: columns to a file, with schema version and units in its metadata; `read_back.py` reads them."""
 
 from collections.abc import Mapping
 from pathlib import Path
