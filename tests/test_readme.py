@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.calibrate.timings import timings
 from tests.cli.invoke import invoke
 from tests.effort import is_thorough
+from tests.lab.kernels.timings import timings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

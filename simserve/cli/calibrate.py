@@ -9,7 +9,7 @@ import typer
 from simserve.cli.run import AsJson
 
 if TYPE_CHECKING:
-    from simserve.calibrate.fit import Fit
+    from simserve.lab.kernels.fit import Fit
 
 FOLDER = Path("calibration")
 
@@ -84,10 +84,10 @@ def calibrate(
 ) -> None:
     """Time the kernels of a GPU, fit their costs to timings or serving runs, or fit a host to runs or logs."""
     from simserve import catalog
-    from simserve.calibrate.comm import host_bytes_per_s
-    from simserve.calibrate.write import calibrate as fit_all
-    from simserve.calibrate.write import calibration_data, unfitted, write_calibration
     from simserve.cli import terminal
+    from simserve.lab.kernels.comm import host_bytes_per_s
+    from simserve.lab.write import calibrate as fit_all
+    from simserve.lab.write import calibration_data, unfitted, write_calibration
 
     if measure is not None:
         from simserve.cli.measure import time_card
@@ -155,11 +155,11 @@ def _fit_server_errors(folder: Path, most: int | None, others: list[str], out: P
     """Estimate the errors of servers that were not fitted, from public runs, and write them."""
     if others:
         raise typer.BadParameter(f"does not take {', '.join(others)}; leave them out", param_hint="--public")
-    from simserve.calibrate.write import make_folder
     from simserve.cli import terminal
+    from simserve.lab.public import predict_public, read_public, spread_out
+    from simserve.lab.server_error_fit import data_of
+    from simserve.lab.write import make_folder
     from simserve.scenario.server_errors import NAME, REASONS
-    from simserve.study.validate.public import predict_public, read_public, spread_out
-    from simserve.study.validate.server_error_fit import data_of
     from simserve.tables.files import json_text, replace_text
 
     cases, skipped = read_public(folder, left_out=True)
@@ -189,11 +189,11 @@ def _fit_server_errors(folder: Path, most: int | None, others: list[str], out: P
 
 def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> None:
     """Fit an engine's host constants to the serving runs of a GPU, and write them into its calibration."""
-    from simserve.calibrate.write import write_host, written
     from simserve.cli import terminal
     from simserve.cli.validate import campaign_named
-    from simserve.study.validate.host_fit import TTFT_IS_USABLE, at_bound, fit_host
-    from simserve.study.validate.serving import read_rows
+    from simserve.lab.host_fit import TTFT_IS_USABLE, at_bound, fit_host
+    from simserve.lab.serving import read_rows
+    from simserve.lab.write import write_host, written
 
     chosen_runs = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
     if not chosen_runs:
@@ -223,12 +223,12 @@ def _fit_card(gpu: str, engine: str, rows: Path, campaign: str, others: list[str
     from hashlib import sha256
 
     from simserve import catalog
-    from simserve.calibrate.write import write_card
     from simserve.cli import terminal
     from simserve.cli.validate import campaign_named
-    from simserve.study.validate.card_factors import base_of, card_data, factors_for
-    from simserve.study.validate.card_fit import BOUNDS, fit_card
-    from simserve.study.validate.card_runs import read_runs
+    from simserve.lab.card_factors import base_of, card_data, factors_for
+    from simserve.lab.card_fit import BOUNDS, fit_card
+    from simserve.lab.card_runs import read_runs
+    from simserve.lab.write import write_card
 
     if others:
         rule = f"does not go with {', '.join(others)}; leave them out"
@@ -262,12 +262,12 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     """Fit host constants to logs of the server of a scenario; write a calibration and a page."""
     from hashlib import sha256
 
-    from simserve.calibrate.write import make_folder, write_fitted
     from simserve.cli import terminal
-    from simserve.report.log_fit import ERRORS_HEAD, HEAD, constant_rows, error_rows, render, sentence
-    from simserve.study.validate.log_fit import Server, fit_facts, fit_logs, host_constants
-    from simserve.study.validate.logs import read_log
+    from simserve.lab.log_fit import Server, fit_facts, fit_logs, host_constants
+    from simserve.lab.pages.log_fit import ERRORS_HEAD, HEAD, constant_rows, error_rows, render, sentence
+    from simserve.lab.write import make_folder, write_fitted
     from simserve.tables.files import plain, replace_text
+    from simserve.workload.readers.logs import read_log
 
     if others:
         rule = f"takes GPU and engine from --scenario, and does not go with {', '.join(others)}; leave them out"
@@ -302,8 +302,8 @@ def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | No
     from dataclasses import asdict
     from hashlib import sha256
 
-    from simserve.calibrate.package import PACKAGE, package_version, read_package
-    from simserve.calibrate.table import read_timings
+    from simserve.lab.kernels.package import PACKAGE, package_version, read_package
+    from simserve.lab.kernels.table import read_timings
 
     if table is not None:
         timings = read_timings(table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from simserve.calibrate.measure import Measurement
+    from simserve.lab.timing.measure import Measurement
 
 COMPLETE, NOT_COMPLETE = 0, 1
 
@@ -16,10 +16,10 @@ COMPLETE, NOT_COMPLETE = 0, 1
 def time_card(gpu: str | None, table: Path, models: str, minutes: float, others: list[str]) -> None:
     """Time the shapes that a fit needs into a table; the exit code is 1 where time is up before all are done."""
     from simserve import catalog
-    from simserve.calibrate.measure import check_card, measure, partial_path
-    from simserve.calibrate.shapes import MODELS, shapes_to_time
-    from simserve.calibrate.torch_device import open_device
     from simserve.cli import terminal
+    from simserve.lab.timing.measure import check_card, measure, partial_path
+    from simserve.lab.timing.shapes import MODELS, shapes_to_time
+    from simserve.lab.timing.torch_device import open_device
 
     if others:
         raise typer.BadParameter(f"does not go with {', '.join(others)}; leave them out", param_hint="--measure")
@@ -54,8 +54,8 @@ def time_card(gpu: str | None, table: Path, models: str, minutes: float, others:
 
 def _report(result: "Measurement", gpu: str, table: Path, partial: Path) -> None:
     """Print what was timed, what could not be, and the next command."""
-    from simserve.calibrate.measure import UNSTEADY_FRAC
     from simserve.cli import terminal
+    from simserve.lab.timing.measure import UNSTEADY_FRAC
 
     timed = f"{result.n_done:,} of {result.n_shapes:,} shapes timed"
     if result.is_complete:

@@ -12,8 +12,8 @@ from simserve.cli.validate_log import validate_log
 from simserve.cli.validate_public import validate_public
 
 if TYPE_CHECKING:
-    from simserve.study.validate.serving import Campaign, ServingPoint, ServingRow
-    from simserve.study.validate.validate import Validation
+    from simserve.lab.serving import Campaign, ServingPoint, ServingRow
+    from simserve.lab.validate import Validation
 
 WORST = 5
 CAMPAIGN = "aiconfigurator"
@@ -71,7 +71,7 @@ def validate(
 ) -> None:
     """Compare predictions with measured serving runs, request logs or kernel timings."""
     from simserve.allowed_modules import allow_modules
-    from simserve.study.validate.settings import is_table_of_settings
+    from simserve.lab.settings import is_table_of_settings
 
     if public is not None:
         others: dict[str, Any] = {"ROWS": rows, "--scenario": scenario, "--kernels": kernels, "--campaign": campaign}
@@ -126,10 +126,10 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     from dataclasses import asdict
 
     from simserve.cli import terminal
+    from simserve.lab.serving import CAMPAIGNS
+    from simserve.lab.settings import METRICS, errors_by_group, read_settings, replay_settings
+    from simserve.lab.validate import errors_of
     from simserve.report.formats import plural
-    from simserve.study.validate.serving import CAMPAIGNS
-    from simserve.study.validate.settings import METRICS, errors_by_group, read_settings, replay_settings
-    from simserve.study.validate.validate import errors_of
 
     settings, left_out = read_settings(rows)
     settings = [setting for setting in settings if engine is None or setting.engine == engine]
@@ -160,7 +160,7 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
 
 def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
     """Return the runs of a table, or those of one engine."""
-    from simserve.study.validate.serving import read_rows
+    from simserve.lab.serving import read_rows
 
     chosen = [row for row in read_rows(rows) if engine is None or row.engine == engine]
     if not chosen:
@@ -173,11 +173,11 @@ def _validate_runs(
 ) -> None:
     """Print the errors of the means of closed-loop runs."""
     from simserve.cli import terminal
-    from simserve.study.validate.validate import validate as replay_all
+    from simserve.lab.validate import validate as replay_all
 
     validation = replay_all(rows, campaign, leave_out=leave_out, progress=terminal.message)
     if page is not None:
-        from simserve.report.validation import render
+        from simserve.lab.pages.validation import render
         from simserve.tables.files import replace_text
 
         replace_text(page, render(_plain(validation)))
@@ -193,7 +193,7 @@ def _validate_kernels(name: str, as_json: bool) -> None:
     from dataclasses import asdict
 
     from simserve.cli import terminal
-    from simserve.study.validate.validate import kernels_of
+    from simserve.lab.validate import kernels_of
 
     calibration = kernels_of(name)
     if as_json:
@@ -210,7 +210,7 @@ def _validate_kernels(name: str, as_json: bool) -> None:
 
 def campaign_named(name: str) -> "Campaign":
     """Return a campaign by its name."""
-    from simserve.study.validate.serving import CAMPAIGNS
+    from simserve.lab.serving import CAMPAIGNS
 
     if name not in CAMPAIGNS:
         raise typer.BadParameter(
@@ -249,7 +249,7 @@ def _cold_starts(campaign: "Campaign", points: "Sequence[ServingPoint]") -> list
 
 def _tables(points: "Sequence[ServingPoint]") -> list[str]:
     from simserve.cli import terminal
-    from simserve.study.validate.validate import by, errors
+    from simserve.lab.validate import by, errors
 
     lines = []
     for title, key in KEYS.items():
@@ -276,7 +276,7 @@ def _tables(points: "Sequence[ServingPoint]") -> list[str]:
 
 def _worst(points: "Sequence[ServingPoint]") -> list[str]:
     from simserve.cli import terminal
-    from simserve.study.validate.validate import METRICS, worst
+    from simserve.lab.validate import METRICS, worst
 
     lines = []
     for metric in ("tpot", "ttft"):

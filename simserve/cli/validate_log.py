@@ -11,17 +11,17 @@ HEAD = ("requests", "mean error", "median", "p90", "bias")
 def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
     """Replay the requests of a log on the server of a scenario, and print the errors of the predictions."""
     from simserve.cli import terminal
-    from simserve.study.validate.log_error_facts import log_error_facts
-    from simserve.study.validate.log_errors import replay_log, server_of
-    from simserve.study.validate.logs import read_log
+    from simserve.lab.log_error_facts import log_error_facts
+    from simserve.lab.log_errors import replay_log, server_of
     from simserve.tables.files import plain
+    from simserve.workload.readers.logs import read_log
 
     server = server_of(scenario)
     read = read_log(log, server.seed)
     with terminal.progress_bar() as bar:
         facts = plain(log_error_facts(replay_log(read, server, bar.draw if bar else None)))
     if page is not None:
-        from simserve.report.log_comparison import render
+        from simserve.lab.pages.log_comparison import render
         from simserve.tables.files import replace_text
 
         replace_text(page, render(facts))

@@ -11,8 +11,8 @@ def validate_public(
 ) -> None:
     """Replay the public runs of a folder, and print the league."""
     from simserve.cli import terminal
-    from simserve.study.validate.league import league_facts
-    from simserve.study.validate.public import predict_public, read_public, spread_out
+    from simserve.lab.league import league_facts
+    from simserve.lab.public import predict_public, read_public, spread_out
     from simserve.tables.files import plain
 
     cases, skipped = read_public(folder, requests_per_client)
@@ -21,7 +21,7 @@ def validate_public(
     n_of = Counter(case.data_set for case in cases)
     facts = plain(league_facts(runs, n_of, skipped))
     if page is not None:
-        from simserve.report.league import render
+        from simserve.lab.pages.league import render
         from simserve.tables.files import replace_text
 
         replace_text(page, render(facts))
@@ -37,7 +37,7 @@ def validate_public(
 
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     from simserve.cli import terminal
-    from simserve.report.league import NOTE, PEERS_HEAD, SETS_HEAD, lead, peer_rows, set_rows
+    from simserve.lab.pages.league import NOTE, PEERS_HEAD, SETS_HEAD, lead, peer_rows, set_rows
 
     yield lead(facts)
     yield NOTE

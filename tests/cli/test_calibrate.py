@@ -12,10 +12,10 @@ import pytest
 from simserve.cost.calibration import read_calibration
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.gemm import Gemm
-from tests.calibrate.timings import DECODE, GEMM, HEADS, PREFILL, timings
 from tests.cli.invoke import Outcome, invoke
 from tests.cost.specs import H100
-from tests.study.validate.test_settings import ROW
+from tests.lab.kernels.timings import DECODE, GEMM, HEADS, PREFILL, timings
+from tests.lab.test_settings import ROW
 
 TIMINGS = timings()
 
@@ -246,7 +246,7 @@ def test_runs_that_say_nothing_of_the_host_are_2(
 def test_host_constants_need_the_kernels_before_the_minutes_of_a_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simserve.study.validate import host_fit
+    from simserve.lab import host_fit
 
     monkeypatch.setattr(
         host_fit, "fit_host", lambda *_, **__: pytest.fail("fitted before it was known where to put it")
@@ -260,7 +260,7 @@ def test_host_constants_need_the_kernels_before_the_minutes_of_a_fit(
 def test_host_constants_go_into_the_calibration_of_the_runs_engine(
     fitted: tuple[Path, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simserve.study.validate import host_fit
+    from simserve.lab import host_fit
 
     def result(rows: Any, *_: Any, **__: Any) -> host_fit.HostFit:
         return host_fit.HostFit({"step_host_s": 1.25e-3}, len(rows), 0.01, 0.02)

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.calibrate.timings import timings
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.cli.test_calibrate import public
 from tests.cli.test_check import SLO, WORKLOAD
 from tests.cli.test_validate import HEAD, RUN, TWICE
 from tests.cli.test_validate_log import LOG
-from tests.study.validate.test_log_fit import logged, written
+from tests.lab.kernels.timings import timings
+from tests.lab.test_log_fit import logged, written
 
 DRAWN = "--arrivals '{{kind: poisson, rate_per_s: 8}}' --lengths '{{kind: fixed, prompt_tokens: 9, output_tokens: 9}}'"
 

@@ -78,11 +78,6 @@ def checked_reading(n_rows: int, *arguments: object) -> Outcome:
 def _import_all() -> None:
     """Import what reading commands import, so that no case is the first."""
 
-    import simserve.report.page
-    import simserve.simulation
-    import simserve.study.validate.logs
-    import simserve.tables.parquet  # noqa: F401
-
     gc.freeze()  # fast: later collections pass over all of this
 
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from simserve.errors import TraceError
-from simserve.study.validate.logs import read_log
-from simserve.study.validate.logs.base import Log
 from simserve.workload.readers import read_trace
 from simserve.workload.readers.cells import MOST_ID
+from simserve.workload.readers.logs import read_log
+from simserve.workload.readers.logs.base import Log
 from simserve.workload.trace import Trace
 from tests.cli.invoke import invoke
 

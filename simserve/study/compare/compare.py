@@ -19,8 +19,8 @@ from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_n
 from simserve.study.compare.comparison import Comparison, compare_benchmarks, compare_replications, compare_results
 from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.run_seeds import replicate
-from simserve.study.validate.logs.bench import is_result
 from simserve.tables.files import read_json
+from simserve.workload.readers.logs.bench import is_result
 
 REPLICATIONS = 10
 """Pairs of runs: enough for an interval half as wide again as that of many."""

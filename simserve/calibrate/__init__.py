@@ -1,1 +1,0 @@
-"""Calibration, the offline side of costs: read kernel timings, fit the forms of cost/forms, report their errors."""

@@ -1,0 +1,152 @@
+"""Fit of multi-head latent attention: prefill and decode, alone and as modules, by dtype of weights and cache."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.cost.forms.base import Form
+from simserve.cost.forms.mla import (
+    CACHED,
+    KEY_WIDTH,
+    PAIR_WIDTH,
+    MlaDecode,
+    MlaDecodeModule,
+    MlaPrefill,
+    MlaPrefillModule,
+)
+from simserve.lab.kernels.fit import Fit, Residuals, fit_form, held_out
+from simserve.lab.kernels.table import FITTED, rows_of
+
+LEAST_PROMPT = 16
+"""Fewest tokens of a prompt; shorter ones take the kernels of decode."""
+
+FEWEST_ROWS = 40
+"""Fewest rows for nine coefficients."""
+
+LATENT_PREFILL = "flash_attention"
+"""The kernel of prefill that the package timed over latent vectors (aiconfigurator, sglang/collect_mla.py: one key of
+576 values for all heads). SGLang's servers expand them to heads (attention_backend_handler.py: MHA_ONE_SHOT,
+MHA_CHUNKED_KV), so its speed counts, not its work."""
+
+HELD_OUT = ["n_heads", "batch"]
+"""Columns that are held out together: none of the eight measured numbers of heads can be spared."""
+
+
+@dataclass(frozen=True)
+class MlaRows:
+    """The columns of one fit, `(n_rows,)` each."""
+
+    dtype: str
+    kv_dtype: str
+    n_heads: NDArray[np.float64]
+    batch: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    width: NDArray[np.float64]
+    """Multiplications per pair and head, relative to PAIR_WIDTH."""
+
+
+def _prefill_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
+    return form.seconds(gpu, rows.n_heads * rows.width, *_prompts(rows))
+
+
+def _prefill_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
+    return form.module_s(gpu, rows.dtype, rows.n_heads, *_prompts(rows))
+
+
+def _decode_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
+    intercept, slope = form.line(gpu, rows.n_heads, rows.kv_dtype, rows.batch)
+    return intercept + slope * rows.batch * rows.tokens
+
+
+def _decode_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
+    intercept, slope = form.module_line(gpu, rows.dtype, rows.n_heads, rows.kv_dtype, rows.batch)
+    return intercept + slope * rows.batch * rows.tokens
+
+
+def _prompts(rows: MlaRows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return query tokens, query-key pairs and keys of whole prompts."""
+    n_tokens = rows.batch * rows.tokens
+    return n_tokens, n_tokens * (rows.tokens + 1) / 2, n_tokens
+
+
+OPERATIONS: Mapping[str, tuple[type[Form], Callable[[Any, GpuSpec, MlaRows], Any]]] = {
+    "mla_prefill": (MlaPrefill, _prefill_s),
+    "mla_decode": (MlaDecode, _decode_s),
+    "mla_prefill_module": (MlaPrefillModule, _prefill_module_s),
+    "mla_decode_module": (MlaDecodeModule, _decode_module_s),
+}
+"""(form, its time for rows) of every operation."""
+
+
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+    """Fit every operation and dtype; `dtype` is that of the cache ("fp8"), for modules after that of the weights
+    ("fp8_block/fp8"). The kernel of the longest contexts counts: for prompts up to 512 tokens, vLLM attends over
+    latent vectors, as in decode."""
+    fits = []
+    for op in OPERATIONS:
+        for _, rows in rows_of(table, op).groupby(["dtype", "kv_dtype"]):
+            fit = _fit_one(op, rows, gpu)
+            fits += [fit] if fit else []
+    return fits
+
+
+def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
+    """Fit one operation; None with too few rows or an unknown dtype."""
+    dtype, kv_dtype = str(rows["dtype"].iloc[0]), str(rows["kv_dtype"].iloc[0])
+    if dtype not in FITTED or kv_dtype not in FITTED:
+        return None
+    kept, excluded = _usable(op, rows.assign(width=_width(op, rows)), gpu)
+    held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)
+    if (~held).sum() < FEWEST_ROWS or not held.any():
+        return None
+    form_type, time = OPERATIONS[op]
+    measured = kept["latency_s"].to_numpy()
+    sizes = [kept[name].to_numpy() for name in ("n_heads", "batch", "tokens", "width")]
+    fitted, others = (MlaRows(dtype, kv_dtype, *(each[chosen] for each in sizes)) for chosen in (~held, held))
+
+    def seconds(form: Form, rows: MlaRows) -> NDArray[np.float64]:
+        return np.asarray(time(form, gpu, rows), dtype=np.float64)
+
+    form = fit_form(form_type, lambda form: seconds(form, fitted), measured[~held])
+    residuals = Residuals.of(seconds(form, others), measured[held])
+    key = f"{dtype}/{kv_dtype}" if op.endswith("module") else kv_dtype
+    return Fit(op, key, form, int((~held).sum()), excluded, residuals)
+
+
+def _usable(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:
+    """Return the rows that a fit may use, and the excluded rows by reason."""
+    decode = op.startswith("mla_decode")
+    long = rows if decode else rows[rows["tokens"] >= LEAST_PROMPT]
+    ours = long[_kernels(long) == _kernels(long[long["tokens"] == long["tokens"].max()]).min()]
+    possible = ours[(_bytes_s(ours, gpu) if decode else _flop_s(ours, gpu)) <= ours["latency_s"]]
+    return possible, {
+        "prompt as short as a decode step": len(rows) - len(long),
+        "another kernel": len(long) - len(ours),
+        "faster than the data sheet": len(ours) - len(possible),
+    }
+
+
+def _kernels(rows: pd.DataFrame) -> "pd.Series[str]":
+    return rows["kernel"].fillna("") if "kernel" in rows else pd.Series("", index=rows.index)
+
+
+def _width(op: str, rows: pd.DataFrame) -> NDArray[np.float64]:
+    latent = (_kernels(rows) == LATENT_PREFILL) & (op == "mla_prefill")
+    return np.where(latent, KEY_WIDTH / PAIR_WIDTH, 1.0)
+
+
+def _bytes_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
+    """Return the seconds to read the cache once; 0 where the L2 keeps it between measurements."""
+    n_bytes = rows["batch"] * rows["tokens"] * CACHED * rows["kv_dtype"].map(BYTES_PER_VALUE)
+    return (n_bytes / gpu.hbm_bytes_per_s).where(n_bytes > 2 * gpu.l2_bytes, 0.0)
+
+
+def _flop_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
+    """Return the seconds to compute scores and values of whole prompts in 16 bits."""
+    pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
+    return 2 * PAIR_WIDTH * rows["width"] * rows["n_heads"] * pairs / gpu.peak_flop_per_s("bf16")

@@ -1,0 +1,166 @@
+"""The page of the league of public data sets, and its tables, which the terminal prints too."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simserve.lab.pages.validation import NOTE as LINE_NOTE
+from simserve.lab.pages.validation import against
+from simserve.report.cards import card
+from simserve.report.charts import Figure, numbers
+from simserve.report.document import document
+from simserve.report.formats import NONE, plural, seconds, share
+from simserve.report.sections import prose, section, table, text
+
+METRICS = {"tpot": "TPOT", "ttft": "TTFT", "e2e": "E2E"}
+
+NOTE = "Errors are mean absolute errors of mean latencies; in 90%: measured means inside their 90% prediction interval."
+
+SETS_HEAD = (
+    *(
+        "data set",
+        "engine",
+        "GPU",
+        "model",
+        "runs",
+        *METRICS.values(),
+        *(f"{name} in 90%" for name in METRICS.values()),
+    ),
+    *("in-sample", "peer"),
+)
+PEERS_HEAD = ("runs", "tool", *METRICS.values(), "compared with")
+
+MANY_VERSIONS = 2
+
+MARKS = {"yes": ("$c1", "circle"), "partly": ("$c2", "diamond"), "no": ("$c3", "square")}
+"""Color and symbol by what was fitted to a set."""
+
+
+def lead(facts: Mapping[str, Any]) -> str:
+    """Return the answer: the errors of runs that nothing was fitted to, and of those that few constants were."""
+    answers = [
+        _answer(f"{what} ({plural(figures['n_runs'], 'run')})", figures)
+        for what, figures in (("Not in-sample", facts["not_fitted"]), ("Partly in-sample", facts["partly_fitted"]))
+        if figures["n_runs"]
+    ]
+    return " ".join(answers) or f"{plural(len(facts['runs']), 'run')}; constants were fitted to all of these sets."
+
+
+def _answer(what: str, figures: Mapping[str, Any]) -> str:
+    errors = ", ".join(f"{title} {_error(figures, name)}" for name, title in METRICS.items())
+    within = ", ".join(f"{title} {share(figures['within_frac'][name])}" for name, title in METRICS.items())
+    return f"{what}: errors {errors}. Intervals hold: {within}."
+
+
+def set_rows(facts: Mapping[str, Any]) -> list[Sequence[str]]:
+    """Return the cells of each set."""
+    return [_set_row(each) for each in facts["sets"]]
+
+
+def _set_row(data_set: Mapping[str, Any]) -> Sequence[str]:
+    n_runs, n_refused = data_set["n_runs"], data_set["n_refused"]
+    return (
+        data_set["file"].removesuffix(".csv"),
+        _engine(data_set),
+        data_set["gpu"],
+        data_set["model"],
+        f"{n_runs}" if not n_refused else f"{n_runs - n_refused} of {n_runs}",
+        *(_error(data_set, name) for name in METRICS),
+        *(share(data_set["within_frac"][name]) for name in METRICS),
+        data_set["in_sample"],
+        _best_peer(data_set),
+    )
+
+
+def _engine(data_set: Mapping[str, Any]) -> str:
+    versions = data_set["versions"]
+    listed = ", ".join(versions) if len(versions) <= MANY_VERSIONS else f"{versions[0]} to {versions[-1]}"
+    return f"{data_set['engine']} {listed}".strip()
+
+
+def _best_peer(data_set: Mapping[str, Any]) -> str:
+    """Return the peer with the least error of TPOT, at the upper end of a range, with its errors."""
+    best = min(data_set["published"], key=lambda peer: peer["errors_frac"]["tpot"][-1], default=None)
+    return "" if best is None else f"{best['name']}: {' / '.join(_published(best, name) for name in METRICS)}"
+
+
+def peer_rows(facts: Mapping[str, Any]) -> list[Sequence[str]]:
+    """Return the cells of our errors and those of peers, by the runs that they are about."""
+    rows: list[Sequence[str]] = []
+    for each in facts["peers"]:
+        seen = {"yes": "in-sample", "partly": "partly in-sample", "no": "not fitted"}[each["in_sample"]]
+        ours = f"{plural(each['n_runs'] - each['n_refused'], 'run')} of the folder, {seen}"
+        rows.append((each["runs"], "simserve", *(_error(each, name) for name in METRICS), ours))
+        rows += [
+            ("", peer["name"], *(_published(peer, name) for name in METRICS), peer["runs"])
+            for peer in each["published"]
+        ]
+    return rows
+
+
+def _error(figures: Mapping[str, Any], name: str) -> str:
+    errors = figures["errors"][name]
+    return NONE if errors is None else f"{errors['mape_frac']:.1%}"
+
+
+def _published(peer: Mapping[str, Any], name: str) -> str:
+    ends = [100 * end for end in peer["errors_frac"].get(name, ())]
+    shown = [f"{end:,.0f}" if end >= 100 else f"{end:.3g}" for end in ends]
+    return f"{'–'.join(dict.fromkeys(shown))}%" if shown else NONE
+
+
+def render(facts: Mapping[str, Any]) -> str:
+    """Return the page as HTML, from what `simserve validate --public --json` prints."""
+    n_sets = plural(len(facts["sets"]), "public data set")
+    head = (
+        f'<header><p class="eyebrow">simserve · league</p><h1>{text(f"Errors on {n_sets}")}</h1>'
+        f'<p class="lead">{prose(lead(facts))}</p></header>'
+    )
+    figures = {name: drawn for name in METRICS if (drawn := _scatter(facts["runs"], name)) is not None}
+    keys = [(f"dot k{place}", f"in-sample: {name}") for place, name in enumerate(MARKS, 1)]
+    charts = "".join(card(name, figures, METRICS[name], LINE_NOTE, keys, "") for name in figures)
+    sets = [(text(row[0]), row[1:]) for row in set_rows(facts)]
+    body = head + section("sets", "Data sets", NOTE, table(["", *SETS_HEAD[1:]], sets))
+    if facts["peers"]:
+        peers = [(text(row[0]), row[1:]) for row in peer_rows(facts)]
+        body += section("peers", "Peers", "Errors as published.", table(["", *PEERS_HEAD[1:]], peers))
+    body += section("runs", "Runs", "", f'<div class="pair">{charts}</div>')
+    return document("League · simserve", body + _sources(facts), figures)
+
+
+def _sources(facts: Mapping[str, Any]) -> str:
+    published = [(each["runs"], peer) for each in facts["peers"] for peer in each["published"]]
+    facts_of = dict.fromkeys(f"{each['file']}, {each['engine']}: {each['why']}." for each in facts["sets"])
+    facts_of |= dict.fromkeys(f"{peer['name']}, {runs}: {peer['source']}." for runs, peer in published)
+    facts_of |= dict.fromkeys(f"Skipped: {each}." for each in facts["skipped"])
+    items = "".join(f"<li>{prose(each)}</li>" for each in facts_of)
+    return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items}</ul></section>'
+
+
+def _scatter(runs: Sequence[Mapping[str, Any]], name: str) -> Figure | None:
+    """Return predicted (up) against measured (right); None without runs."""
+    known = [run for run in runs if name in run and run[name]["predicted_s"] is not None]
+    if not known:
+        return None
+    sides = [np.array([run[name][f"{side}_s"] for run in known]) for side in ("measured", "predicted")]
+    return against(sides[0], sides[1], [_dots(known, name, seen) for seen in MARKS])
+
+
+def _dots(runs: Sequence[Mapping[str, Any]], name: str, in_sample: str) -> dict[str, Any]:
+    mine = [run for run in runs if run["in_sample"] == in_sample]
+    color, symbol = MARKS[in_sample]
+    texts = [
+        f"{text(run['label'])}<br>measured {seconds(run[name]['measured_s'])}, "
+        f"predicted {seconds(run[name]['predicted_s'])}"
+        for run in mine
+    ]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": numbers([run[name]["measured_s"] for run in mine]),
+        "y": numbers([run[name]["predicted_s"] for run in mine]),
+        "text": texts,
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": color, "symbol": symbol, "size": 7, "opacity": 0.75},
+    }

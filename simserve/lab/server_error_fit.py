@@ -1,0 +1,197 @@
+"""Estimate how far servers are off that no constant was fitted to, from whole groups of runs that were left out.
+
+A group is the runs of an engine, model, card and split. The variance of its log ratios, measured over predicted, is
+that of perturbed costs, that of servers like the fitted ones, and one part for each fact that is true of it. The parts
+are those of highest likelihood, each group counting once. Each group is then held against intervals with parts that
+were estimated without it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from math import hypot, log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import CalibrationError
+from simserve.lab.host_fit import TTFT_IS_USABLE
+from simserve.lab.public import PublicRun
+from simserve.lab.public_knowledge import LOGS
+from simserve.metrics.student import quantile
+from simserve.scenario.server_errors import METRICS, REASONS, SCHEMA, WITHIN_SD, FittedServers, facts_of
+from simserve.study.uncertainty import CONFIDENCE, REPLAYS, normal_scores
+from simserve.tables.columns import Floats
+
+START_SD, ROUNDS = 0.2, 3000
+"""Start of each part, and steps towards the highest likelihood, each of which raises it."""
+
+DIGITS = 3
+
+LEAST_GROUPS = 5
+"""Groups for an estimate."""
+
+NEGLIGIBLE_SD = 0.005
+"""Parts below do not show beside those that every server has."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A latency of a run that was left out of all fits."""
+
+    group: tuple[str, ...]
+    facts: frozenset[str]
+    log_ratio: float
+    """Logarithm of measured over predicted."""
+    costs_sd: float
+
+
+@dataclass(frozen=True)
+class SpreadFit:
+    """The parts of one latency, and how often intervals held runs of groups that were left out."""
+
+    n_runs: int
+    n_groups: int
+    sd: Mapping[str, float]
+    """Standard deviations by fact."""
+    held_frac: float
+    """Share of runs, each predicted without its group."""
+    held_of_groups_frac: float
+    """Share of runs with each group counting once."""
+    held_before_frac: float
+    """Share of runs in intervals without these parts."""
+
+
+def data_of(folder: Path, runs: Sequence[PublicRun], most: int | None) -> tuple[dict[str, Any], dict[str, SpreadFit]]:
+    """Return the content of the file, and the fits by METRICS; most: runs of each data set. Raises CalibrationError for
+    too few groups."""
+    predicted = [run for run in runs if run.predicted_s is not None]
+    fits = {metric: fit_spread(observed(predicted, metric), metric) for metric in METRICS}
+    used = {calibration.gpu + "/" + calibration.engine: calibration.sha256 for calibration in _calibrations(predicted)}
+    made = {
+        "files": [
+            {"file": path.name, "sha256": sha256(path.read_bytes()).hexdigest()}
+            for name in sorted({run.data_set.file for run in predicted})
+            for path in _paths(folder, name)
+        ],
+        "most_runs_of_a_set": most,
+        "calibrations": dict(sorted(used.items())),
+    }
+    fitted = [asdict(each) for each in fitted_servers(predicted)]
+    metrics = {metric: asdict(fit) for metric, fit in fits.items()}
+    return {"schema": SCHEMA, "made": made, "fitted": fitted, "metrics": metrics}, fits
+
+
+def _paths(folder: Path, name: str) -> list[Path]:
+    return (
+        sorted(path for path in (folder / LOGS).iterdir() if path.is_file())
+        if name == LOGS
+        else [folder / "serving" / name]
+    )
+
+
+def _calibrations(runs: Sequence[PublicRun]) -> list[Any]:
+    return [setup.calibration for run in runs for setup in run.setups if setup.calibration is not None]
+
+
+def fitted_servers(runs: Sequence[PublicRun]) -> list[FittedServers]:
+    """Return the groups that host constants were fitted to, with the latencies that the fit used."""
+    groups = {
+        FittedServers(
+            setup.engine.name,
+            setup.engine.constants_of,
+            setup.gpu.name,
+            setup.model.name,
+            setup.weight_dtype,
+            ("tpot_s", "ttft_s") if setup.engine.name in TTFT_IS_USABLE else ("tpot_s",),
+        )
+        for run in runs
+        if _is_fitted(run)
+        for setup in run.setups
+    }
+    return sorted(groups, key=lambda each: (each.engine, each.gpu, each.model, each.weight_dtype, each.version))
+
+
+def _is_fitted(run: PublicRun) -> bool:
+    """Tell whether host constants were fitted to a run; a card's factors are left out of its predictions."""
+    timed = all(setup.calibration is not None and setup.calibrated for setup in run.setups)
+    return run.data_set.knowledge.in_sample == "yes" and timed
+
+
+def observed(runs: Sequence[PublicRun], metric: str) -> list[Observed]:
+    """Return a latency of the runs that no fit used it of."""
+    name = metric.removesuffix("_s")
+    result = []
+    for run in runs:
+        setup = run.setups[0]
+        uses = metric != "ttft_s" or setup.engine.name in TTFT_IS_USABLE
+        if name not in run.measured_s or run.predicted_s is None or (_is_fitted(run) and uses):
+            continue
+        facts = facts_of(run.setups, TTFT_IS_USABLE)
+        group = (setup.engine.name, setup.model.name, setup.gpu.name, "apart" if "roles" in facts else "together")
+        ratio = log(run.measured_s[name] / run.predicted_s[name])
+        result.append(Observed(group, facts, ratio, run.spread.costs_sd[name]))
+    return result
+
+
+def fit_spread(runs: Sequence[Observed], metric: str) -> SpreadFit:
+    """Return the parts of a latency, and coverage of groups that were left out. Raises CalibrationError for too few
+    groups."""
+    groups = sorted({run.group for run in runs})
+    if len(groups) < LEAST_GROUPS:
+        rule = f"at least {LEAST_GROUPS} groups of servers with {metric} are needed, got {len(groups)}"
+        raise CalibrationError(f"{rule}; add runs of others")
+    held = np.zeros(len(runs))
+    for group in groups:
+        without = parts([run for run in runs if run.group != group], metric)
+        held[[run.group == group for run in runs]] = [
+            is_held(run, metric, without) for run in runs if run.group == group
+        ]
+    weight = _weights(runs)
+    return SpreadFit(
+        n_runs=len(runs),
+        n_groups=len(groups),
+        sd=parts(runs, metric),
+        held_frac=_rounded(float(held.mean())),
+        held_of_groups_frac=_rounded(float(weight @ held / weight.sum())),
+        held_before_frac=_rounded(float(np.mean([is_held(run, metric, {}) for run in runs]))),
+    )
+
+
+def parts(runs: Sequence[Observed], metric: str) -> dict[str, float]:
+    """Return the standard deviations by fact that make the log ratios of the runs likeliest, each group counting once.
+
+    Each step multiplies a variance by the root of what its runs have over what they should have: a
+    minorize-maximize step, which never lowers the likelihood (Zhou et al., J. Comput. Graph. Stat. 28, 2019).
+    """
+    facts = list(REASONS)
+    design = np.array([[fact in run.facts for fact in facts] for run in runs], np.float64)
+    square = np.array([run.log_ratio**2 for run in runs])
+    known = np.array([run.costs_sd**2 for run in runs]) + WITHIN_SD[metric] ** 2
+    weight, variances = _weights(runs), np.full(len(facts), START_SD**2)
+    for _ in range(ROUNDS):
+        total = known + design @ variances
+        have, should = (weight * square / total**2) @ design, (weight / total) @ design
+        variances = variances * np.sqrt(np.divide(have, should, out=np.zeros(len(facts)), where=should > 0))
+    sds = {fact: _rounded(sqrt(float(each))) for fact, each in zip(facts, variances, strict=True)}
+    return {fact: sd if sd >= NEGLIGIBLE_SD else 0.0 for fact, sd in sds.items()}
+
+
+def is_held(run: Observed, metric: str, sds: Mapping[str, float]) -> bool:
+    """Tell whether the prediction interval of a run holds its measured mean."""
+    of_draws = float(np.std(normal_scores(REPLAYS), ddof=1))
+    between = sqrt(sum(sds.get(fact, 0.0) ** 2 for fact in run.facts))
+    spread = hypot(run.costs_sd, of_draws * hypot(WITHIN_SD[metric], between))
+    return abs(run.log_ratio) <= quantile((1 + CONFIDENCE) / 2, REPLAYS - 1) * spread
+
+
+def _weights(runs: Sequence[Observed]) -> Floats:
+    """Return the weight of each run, `(n_runs,)`, so that all groups weigh the same."""
+    n_of = Counter(run.group for run in runs)
+    return np.array([1 / n_of[run.group] for run in runs])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,1 @@
+"""The timing of the kernels of a card that lies in this machine."""

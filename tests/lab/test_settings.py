@@ -1,0 +1,249 @@
+"""Settings of InferenceX: what a row says of servers and client, and errors by side."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve.errors import CalibrationError
+from simserve.lab.settings import (
+    SettingPoint,
+    Side,
+    errors_by_group,
+    is_export,
+    is_table_of_settings,
+    read_settings,
+    replay_settings,
+    scenario_of_setting,
+    speculation_of,
+)
+
+ROW: dict[str, Any] = {
+    "hardware": "b200",
+    "framework": "dynamo-sglang",
+    "image": "lmsysorg/sglang:v0.5.8.post1-cu130",
+    "model": "dsr1",
+    "precision": "fp8",
+    "spec": "none",
+    "disagg": True,
+    "prefill_workers": 1,
+    "prefill_tp": 8,
+    "prefill_ep": 8,
+    "prefill_dp_attention": False,
+    "n_gpus_prefill": 8,
+    "decode_workers": 2,
+    "decode_tp": 8,
+    "decode_ep": 8,
+    "decode_dp_attention": True,
+    "n_gpus_decode": 16,
+    "isl": 100,
+    "osl": 10,
+    "concurrency": 4,
+    "mean_ttft_s": 0.2,
+    "median_ttft_s": 0.1,
+    "mean_tpot_s": 0.01,
+    "mean_itl_s": 0.01,
+    "mean_e2el_s": 0.3,
+}
+
+
+def table(folder: Path, *rows: dict[str, Any]) -> Path:
+    """Write rows like ROW, with changes."""
+    path = folder / "settings.csv"
+    lines = [",".join(map(str, ROW))] + [",".join(map(str, (ROW | row).values())) for row in rows]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_row_is_pools_with_roles_workers_and_ranks(tmp_path: Path) -> None:
+    path = table(tmp_path, {})
+    assert is_table_of_settings(path)
+    (setting,), left_out = read_settings(path)
+    scenario = scenario_of_setting(setting, 10)
+    prefill, decode = scenario.cluster.pools
+    assert (prefill.role, prefill.replicas, prefill.parallel.tensor, prefill.parallel.expert) == ("prefill", 1, 8, 8)
+    assert (decode.role, decode.replicas, decode.parallel.tensor, decode.parallel.data) == ("decode", 2, 1, 8)
+    assert decode.parallel.expert == 8
+    assert (scenario.engine.version, scenario.weight_dtype, scenario.kv_dtype) == ("0.5.8", "fp8_block", "fp8")
+    assert scenario.workload.n_requests == 40
+    assert scenario.workload.lengths is not None
+    assert scenario.workload.lengths["prompt_tokens"] == [80, 100]
+    assert not left_out
+
+
+def test_ranks_divide_each_expert_where_a_row_says_so(tmp_path: Path) -> None:
+    (setting,), _ = read_settings(table(tmp_path, {"decode_ep": 1}))
+    decode = scenario_of_setting(setting, 10).cluster.pools[1]
+    assert (decode.parallel.data, decode.parallel.expert) == (8, 1)
+
+
+def test_an_aggregated_row_is_one_pool_and_hopper_keeps_16_bits_under_sglang(tmp_path: Path) -> None:
+    (setting,), _ = read_settings(table(tmp_path, {"disagg": False, "hardware": "h200", "decode_workers": "0"}))
+    (pool,) = scenario_of_setting(setting, 10).cluster.pools
+    assert (pool.role, pool.replicas, setting.kv_dtype) == ("both", 1, "bf16")
+
+
+def test_vllm_is_started_as_inferencex_starts_it(tmp_path: Path) -> None:
+    changes = {"disagg": False, "framework": "vllm", "image": "vllm/vllm-openai:v0.13.0", "model": "gptoss"}
+    (setting,), _ = read_settings(table(tmp_path, changes))
+    scenario = scenario_of_setting(setting, 10)
+    (setup,) = scenario.setups
+    assert (setup.engine.version, setup.plans_ahead) == ("0.14", True)
+    assert (setup.scheduler.budget_tokens, setup.scheduler.max_running) == (8192, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "budget"),
+    [
+        ({"image": "nvidia/tensorrt-llm/release:1.2.0rc2", "model": "gptoss"}, 20000),
+        ({"image": "nvidia/tensorrt-llm/release:1.1.0rc2.post2"}, 100 + 4 + 64),
+        ({"image": "None"}, 100 + 4 + 64),
+        ({"image": "nvidia/tensorrt-llm/release:1.3.0rc14"}, 8192),
+        ({"image": "None", "disagg": True}, 8192),
+    ],
+)
+def test_tensorrt_llm_has_the_tokens_a_step_of_inferencexs_scripts(
+    changes: dict[str, Any], budget: int, tmp_path: Path
+) -> None:
+    (setting,), _ = read_settings(table(tmp_path, {"disagg": False, "framework": "trt", **changes}))
+    assert {setup.scheduler.budget_tokens for setup in scenario_of_setting(setting, 10).setups} == {budget}
+
+
+@pytest.mark.parametrize(
+    ("model", "dp_attention", "balance", "slots", "budget"),
+    [
+        ("gptoss", True, (50, 10), 2048, 20000),
+        ("dsr1", True, (60, 0), 5, 2 * 5 + 100 + 64),
+        ("dsr1", False, None, 40, 4 * 40 + 100 + 64),
+    ],
+)
+def test_ranks_under_tensorrt_llm_wait_for_balance_with_the_slots_of_inferencexs_scripts(
+    model: str, dp_attention: bool, balance: tuple[int, int] | None, slots: int, budget: int, tmp_path: Path
+) -> None:
+    image = "nvidia/tensorrt-llm/release:1.2.0rc2"
+    row = {"disagg": False, "framework": "trt", "image": image, "model": model, "decode_dp_attention": dp_attention}
+    spec = "mtp" if model == "dsr1" else "none"
+    (setting,), _ = read_settings(table(tmp_path, {**row, "spec": spec, "hardware": "h200", "concurrency": 40}))
+    (setup,) = scenario_of_setting(setting, 10).setups
+    waits = setup.balance and (setup.balance.timeout_iters, setup.balance.batching_wait_iters)
+    assert (waits, setup.scheduler.max_running, setup.scheduler.budget_tokens) == (balance, slots, budget)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "kv_dtype"),
+    [
+        ("mi300x", "0.5.5.post3-rocm700", "bf16"),
+        ("mi300x", "0.5.7", "fp8"),
+        ("mi325x", "0.5.12", "fp8"),
+        ("mi355x", "0.5.6", "fp8"),
+    ],
+)
+def test_cards_of_cdna_3_keep_16_bits_until_their_servers_were_started_otherwise(
+    gpu: str, version: str, kv_dtype: str, tmp_path: Path
+) -> None:
+    row = {"disagg": False, "hardware": gpu, "framework": "sglang", "image": f"lmsysorg/sglang:v{version}"}
+    (setting,), _ = read_settings(table(tmp_path, row))
+    assert setting.kv_dtype == kv_dtype
+
+
+def test_gpus_that_workers_do_not_give_are_left_out_and_counted(tmp_path: Path) -> None:
+    settings, left_out = read_settings(table(tmp_path, {}, {"n_gpus_decode": 8}))
+    assert len(settings) == 1
+    assert left_out == {"columns disagree about the number of GPUs": 1}
+    with pytest.raises(CalibrationError, match=r"got 1 left out: columns disagree .* of GPUs; give others"):
+        read_settings(table(tmp_path, {"n_gpus_decode": 8}))
+    with pytest.raises(CalibrationError, match="got none; give others"):
+        read_settings(table(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "parallel"), [(True, {"data": 4, "expert": 4}), (False, {"tensor": 4, "expert": 4})]
+)
+def test_a_worker_whose_tp_and_ep_are_not_given_is_as_wide_as_its_gpus(
+    tmp_path: Path, by_rank: bool, parallel: dict[str, int]
+) -> None:
+    row = {"hardware": "gb200", "decode_tp": 1, "decode_ep": 1, "decode_workers": 4, "decode_dp_attention": by_rank}
+    (setting,), left_out = read_settings(table(tmp_path, row))
+    assert not left_out
+    assert setting.sides[1] == Side("decode", 4, parallel)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"model": "other"}, "model other"), ({"hardware": "z9"}, "GPU z9"), ({"framework": "mlc"}, "engine mlc")],
+)
+def test_a_row_that_cannot_be_simulated_leaves_the_others(tmp_path: Path, change: dict[str, Any], what: str) -> None:
+    settings, left_out = read_settings(table(tmp_path, {}, change, change))
+    assert len(settings) == 1
+    assert left_out == {f"the {what} is not simulated": 2}
+
+
+def test_the_version_of_dynamos_runtime_is_not_the_engines(tmp_path: Path) -> None:
+    image = "nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post2"
+    (setting,), _ = read_settings(table(tmp_path, {"framework": "dynamo-trt", "image": image}))
+    assert (setting.engine, setting.version) == ("trtllm", "")
+
+
+@pytest.mark.parametrize(("version", "host"), [("0.11.2", "0.14"), ("0.18.0", "0.18.0")])
+def test_servers_of_vllm_plan_ahead_whatever_their_version(tmp_path: Path, version: str, host: str) -> None:
+    row = {"framework": "vllm", "image": f"vllm/vllm-openai:v{version}", "model": "gptoss", "precision": "fp4"}
+    (setting,), _ = read_settings(table(tmp_path, row | {"disagg": False, "decode_workers": 0, "decode_tp": 8}))
+    engine = scenario_of_setting(setting, 10).setups[0].engine
+    assert (setting.version, engine.version, engine.async_scheduling) == (version, host, True)
+    assert (engine.moe_backend, setting.kv_dtype) == ("flashinfer_trtllm_afp8", "fp8")  # on a B200
+
+
+def test_tokens_that_clients_see_at_once_are_those_of_a_step(tmp_path: Path) -> None:
+    rows = ({"spec": "mtp", "mean_itl_s": itl_s} for itl_s in (0.022, 0.3))  # 2.2 tokens; 30: several steps together
+    (seen, several), _ = read_settings(table(tmp_path, *rows))
+    assert seen.tokens_per_step == pytest.approx(2.2)
+    assert several.tokens_per_step == 1.85
+    speculation = speculation_of(2.2)
+    rate = speculation["acceptance"]
+    assert speculation["tokens"] == 3
+    assert 1 + rate + rate**2 + rate**3 == pytest.approx(2.2)
+    assert speculation_of(1.85) == {"kind": "mtp", "tokens": 1, "acceptance": pytest.approx(0.85)}
+
+
+def test_ranks_on_h100_are_started_as_their_recipes_say(tmp_path: Path) -> None:
+    sixteen = {f"{role}_{what}": 16 for role in ("prefill", "decode") for what in ("tp", "ep")}
+    h100 = sixteen | {"hardware": "h100", "n_gpus_prefill": 16, "n_gpus_decode": 32, "spec": "mtp", "mean_itl_s": 0.022}
+    (setting, other), _ = read_settings(table(tmp_path, h100, h100 | {"hardware": "h200"}))
+    recipe, unknown = (scenario_of_setting(each, 1).cluster.pools[1] for each in (setting, other))
+    assert recipe.speculation is not None and recipe.speculation.tokens == 2
+    assert unknown.speculation is not None and unknown.speculation.tokens == 3
+    assert [each.parallel.exchange for each in (recipe, unknown)] == ["gather", None]
+
+
+def test_errors_are_of_the_settings_that_run_and_refusals_say_why(tmp_path: Path) -> None:
+    small = {"hardware": "l40s"}  # 8 x 48 GB do not hold the model
+    settings, _ = read_settings(table(tmp_path, {}, small))
+    names: list[str] = []
+    good, refused = replay_settings(settings, 2, names.append)
+    assert good.predicted_s is not None
+    assert 0 < good.predicted_s["median_ttft"] <= good.predicted_s["e2e"]
+    assert refused.predicted_s is None
+    assert "does not fit the memory" in refused.reason
+    assert len(names) == 2
+    half = SettingPoint(settings[0], {name: s / 2 for name, s in settings[0].measured_s.items()})
+    assert errors_by_group([half, refused], "tpot") == {settings[0].group: pytest.approx([-0.5])}
+
+
+def test_a_row_that_is_no_setting_is_named(tmp_path: Path) -> None:
+    rule = r"settings\.csv:3: must be a setting of InferenceX \(invalid literal .* 'many'\); correct the row"
+    with pytest.raises(CalibrationError, match=rule):
+        read_settings(table(tmp_path, {}, {"isl": "many"}))
+
+
+def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = table(tmp_path, {})
+    path.write_text(path.read_text().replace("mean_e2el_s", "e2el"))
+    with pytest.raises(CalibrationError, match="must be settings of InferenceX, got no column 'mean_e2el_s'; add it"):
+        read_settings(path)
+
+
+def test_a_table_that_the_page_of_inferencex_exports_is_told_from_settings(tmp_path: Path) -> None:
+    path = tmp_path / "export.csv"
+    path.write_text("Model,ISL,OSL,Hardware,Hardware Key,Framework\n")
+    assert is_export(path) and not is_table_of_settings(path)
+    assert not is_export(table(tmp_path, {}))
