@@ -535,10 +535,8 @@ class Replica:
         if n:
             if has_more and self._has_windows:
                 self._move_windows(n_steps)
-            else:
-                n_blocks = cohort.advance(n_steps)
-                if n_blocks:
-                    pool.take(n_blocks, self._reserves)
+            elif n_blocks := cohort.advance(n_steps):
+                pool.take(n_blocks, self._reserves)
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
@@ -552,9 +550,8 @@ class Replica:
             self._end_batch(now_ps)
         if self._coming:
             self._show_arrivals(n_steps)
-        follow_up = self._follow_up
-        if follow_up is not None:
-            follow_up(now_ps)
+        if self._follow_up is not None:
+            self._follow_up(now_ps)
 
     def _move_windows(self, n_steps: int) -> None:
         """Apply n_steps of decode, and free the blocks that windows keep no longer."""
@@ -940,9 +937,7 @@ class Replica:
         if free_blocks - pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
             raise broke(self.scheduler, "plan", now_ps, rule, free_blocks - pool.free_blocks)
-        n = kv_tokens = 0
-        if plan.decode:
-            n, kv_tokens = self.cohort.n, self.cohort.kv_tokens
+        n, kv_tokens = (self.cohort.n, self.cohort.kv_tokens) if plan.decode else (0, 0)
         first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         if self._has_windows:
             first_ps += self._windows_ps(plan, n_tokens, n)
