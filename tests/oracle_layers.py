@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.tables.facts import KvSizes
 

@@ -87,7 +87,7 @@ ALLOWED: dict[str, set[str]] = {
     "routers": {"state"},
     "admission": {"state"},
     "splitters": {"state"},
-    "state": {"catalog.specs"},
+    "state": {"catalog.layers"},
     "workload": {"tables", "plugins"},
     "tables": set(),
     "allowed_modules": set(),

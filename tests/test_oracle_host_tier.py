@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.cost.drafting import Drafting, ModelDrafting
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost

@@ -26,7 +26,7 @@ from simserve.catalog.config_keys import (
     WIDTH,
     typed,
 )
-from simserve.catalog.specs import LinearAttention, Mamba2
+from simserve.catalog.layers import LinearAttention, Mamba2
 from simserve.errors import CatalogError
 from simserve.plugins.validation import MOST_SHOWN
 

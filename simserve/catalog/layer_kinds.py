@@ -10,7 +10,7 @@ from typing import Any
 
 from simserve.catalog.families import MOST_NAMED, family_of
 from simserve.catalog.layer_parts import check_needed
-from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, Mamba2
+from simserve.catalog.layers import GroupKind, LayerGroup, LinearAttention, Mamba2
 from simserve.errors import CatalogError
 
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")

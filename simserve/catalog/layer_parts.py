@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from simserve.catalog.specs import Experts, Indexer, Mla
+from simserve.catalog.layers import Experts, Indexer, Mla
 from simserve.errors import CatalogError, did_you_mean
 
 N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")

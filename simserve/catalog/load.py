@@ -11,47 +11,15 @@ from typing import Any
 
 import yaml
 
+from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
 from simserve.catalog.hugging_face import read_config
-from simserve.catalog.specs import (
-    EngineSpec,
-    Experts,
-    GpuSpec,
-    Indexer,
-    LayerGroup,
-    LinearAttention,
-    Mamba2,
-    Mla,
-    ModelSpec,
-)
+from simserve.catalog.layers import Experts, Indexer, LayerGroup, LinearAttention, Mamba2, Mla
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.errors import CatalogError, did_you_mean
 from simserve.units import MIB
 
 NOUNS = {"models": "model", "gpus": "GPU", "engines": "engine"}
 """Folders of the catalog, with the noun for an entry."""
-
-CONSTANTS = (
-    "compute_efficiency",
-    "memory_efficiency",
-    "launch_s",
-    "step_host_s",
-    "request_host_s",
-    "busy_compute_frac",
-    "gap_s",
-    "receive_s",
-    "receive_token_s",
-    "respond_s",
-    "exposed_step_s",
-    "eager_kernel_s",
-    "async_scheduling",
-    "moe_backend",
-    "gpu_memory_utilization",
-    "block_size",
-    "reserve_bytes",
-)
-"""Constants of an engine that a scenario may replace."""
-
-MOST_HOST_S = 3600.0
-"""A host's time for one operation is at most an hour, so that a mistaken unit is seen."""
 
 PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "experts": ("experts", Experts),

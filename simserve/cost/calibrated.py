@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import Any, cast
 
 from simserve import catalog
-from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.cost.calibration import (
     DEFAULT_ENGINE,
     DEFAULT_GPU,

@@ -9,7 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from simserve.catalog.load import CONSTANTS, MOST_HOST_S
+from simserve.catalog.engine_spec import CONSTANTS
+from simserve.catalog.types import MOST_HOST_S
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
 from simserve.cost.forms.collective import COLLECTIVES

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simserve.catalog.specs import Experts, GpuSpec
+from simserve.catalog.layers import Experts
+from simserve.catalog.specs import GpuSpec
 
 NIC_LATENCY_S = 10e-6
 """A small message to another node: RDMA takes 2 to 3 µs, the library call the rest."""

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from simserve.catalog.specs import EngineSpec, LayerGroup, ModelSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.layers import LayerGroup
+from simserve.catalog.specs import ModelSpec
 from simserve.cost.kernels import Kernels
 from simserve.cost.model import CostModel
 from simserve.cost.ops import HEAD_DTYPE, Shard

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.units import MIB
 
 MANY_GPUS = 4

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from simserve.catalog.specs import Matrices
+from simserve.catalog.layers import Matrices
 from simserve.cost.ops import Shard
 
 

@@ -6,7 +6,8 @@ Checked against start-up logs of real servers: tests/cost/test_kv_capacity.py.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simserve.catalog.specs import STORED_BYTES, EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.specs import STORED_BYTES, GpuSpec, ModelSpec
 from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
 from simserve.units import GIB

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE, UNIFORM_ROUTING, Experts, Matrices, ModelSpec
+from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Matrices
+from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
 
 ACTIVATION_BYTES = 2
 """Activations take 16 bits, whatever the weights are stored in."""

@@ -6,7 +6,8 @@ time of a kernel = launch + max(FLOP / (peak * efficiency), bytes / (bandwidth *
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import MATRICES, load_of

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, UNIFORM_ROUTING, EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.layers import UNIFORM_ROUTING
+from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec, ModelSpec
 from simserve.cost.comm import (
     Exchange,
     ExchangeKernels,

@@ -1,6 +1,7 @@
 """Resolve the calibration behind a pool's costs: the user's, the shipped one, or the nearest one, scaled."""
 
-from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.catalog.engine_spec import Engine, EngineSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import (
     NO_CALIBRATION,
@@ -14,7 +15,7 @@ from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
-from simserve.scenario.servers import CalibrationFile, Engine, Pool
+from simserve.scenario.servers import CalibrationFile, Pool
 from simserve.scenario.setup import Machine, calibration_of, n_sharing
 from simserve.scenario.speculation_setup import weight_dtype_of
 

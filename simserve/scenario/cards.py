@@ -8,10 +8,10 @@ from pydantic import Field, ValidationError
 
 from simserve import catalog
 from simserve.catalog.specs import GpuSpec, LinkTopology
+from simserve.catalog.types import Positive, Section
 from simserve.errors import CatalogError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of
-from simserve.scenario.types import Positive, Section
 from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
 from simserve.units import MIB
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
 
+from simserve.catalog.types import Section
 from simserve.plugins.validation import Path
 from simserve.scenario.loads import TraceFile, Workload
 from simserve.scenario.models import Experiment, MeasureSection, Slo, Targets
 from simserve.scenario.servers import ClusterSection, Parallel, Pool, Views
-from simserve.scenario.types import Section
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:

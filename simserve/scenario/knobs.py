@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve import plugins
-from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.plugins.find import find
 from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft

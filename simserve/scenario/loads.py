@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from simserve.scenario.types import (
+from simserve.catalog.types import (
     Count,
     Finite,
     Name,

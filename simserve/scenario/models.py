@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr
 
+from simserve.catalog.engine_spec import Engine
+from simserve.catalog.types import KvDtype, Natural, NotNegative, Positive, Section, WeightDtype, spelled_as_mapping
 from simserve.scenario.loads import Workload
-from simserve.scenario.servers import ClusterSection, Engine
-from simserve.scenario.types import KvDtype, Natural, NotNegative, Positive, Section, WeightDtype, spelled_as_mapping
+from simserve.scenario.servers import ClusterSection
 
 
 def _with_classes(value: Any) -> Any:

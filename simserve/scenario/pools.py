@@ -3,7 +3,9 @@
 from typing import Any
 
 from simserve import catalog, plugins
-from simserve.catalog.specs import UNIFORM_ROUTING, EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.engine_spec import Engine, EngineSpec
+from simserve.catalog.layers import UNIFORM_ROUTING
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.cost.kept_free import kept_free_mib
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
@@ -14,7 +16,7 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, check_rate, fit_memory
-from simserve.scenario.servers import ClusterSection, Engine, Pool
+from simserve.scenario.servers import ClusterSection, Pool
 from simserve.scenario.setup import Machine, load_engine, memory_share_of, server_of, with_links
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.scenario.speculation_setup import weight_dtype_of
@@ -90,7 +92,7 @@ def _by_own_rule(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Schedu
 
 def _check_moe_backend(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     """Report kernels for experts or a card that they were not made for."""
-    given, model = (pool.engine or draft.scenario.engine).moe_backend, machine.model
+    given, model = (pool.engine or draft.scenario.engine).constants.get("moe_backend"), machine.model
     where = (*(("engine",) if pool.engine is None else (*at, "engine")), "moe_backend")
     if given is None or draft.problems.touch(where):
         return

@@ -1,16 +1,15 @@
-"""The engine and cluster sections: pools of replicas, and the routers and links between them."""
+"""The cluster section: pools of replicas, and the routers and links between them."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from simserve.catalog.engine_spec import Engine
 from simserve.catalog.specs import LinkTopology
-from simserve.cost.comm import NIC_LATENCY_S
-from simserve.scenario.types import (
+from simserve.catalog.types import (
     Chance,
     Count,
     HostTime,
-    NotNegative,
     PluginSpec,
     Positive,
     Section,
@@ -18,33 +17,7 @@ from simserve.scenario.types import (
     WeightDtype,
     spelled_as_mapping,
 )
-
-
-class Engine(Section):
-    """A serving engine of the catalog, and constants that replace the catalog's."""
-
-    name: str = "vllm"
-    version: str | None = None
-    compute_efficiency: Share | None = None
-    memory_efficiency: Share | None = None
-    launch_s: HostTime | None = None
-    step_host_s: HostTime | None = None
-    request_host_s: HostTime | None = None
-    busy_compute_frac: Share | None = None
-    gap_s: HostTime | None = None
-    receive_s: HostTime | None = None
-    receive_token_s: HostTime | None = None
-    respond_s: HostTime | None = None
-    exposed_step_s: HostTime | None = None
-    eager_kernel_s: HostTime | None = None
-    async_scheduling: bool | None = None
-    moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None
-    reserve_bytes: NotNegative | None = None
-
-    @property
-    def constants(self) -> dict[str, float | str]:
-        """The constants that were given."""
-        return {key: value for key, value in self if key not in ("name", "version") and value is not None}
+from simserve.cost.comm import NIC_LATENCY_S
 
 
 class NodeLinkSection(Section):

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve import catalog, plugins
-from simserve.catalog.specs import UNIFORM_ROUTING, EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.engine_spec import Engine, EngineSpec
+from simserve.catalog.layers import UNIFORM_ROUTING
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.comm import ExchangeKernels, NodeLink
@@ -20,7 +22,7 @@ from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
     from simserve.scenario.models import Experiment
-    from simserve.scenario.servers import BalanceSection, Engine, HostTierSection, Pool
+    from simserve.scenario.servers import BalanceSection, HostTierSection, Pool
 
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
 """Kernels between nodes by the role of a pool (SGLang, --deepep-mode: normal for prefill, low_latency for decode)."""
@@ -157,7 +159,7 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
     calibration = calibration_of(pool)
     named = pool.engine or scenario.engine
     engine = load_engine(named, calibration)
-    if named.async_scheduling is None and _excludes_async(engine, pool):
+    if "async_scheduling" not in named.constants and _excludes_async(engine, pool):
         engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import get_args
 
 from simserve.catalog.specs import NEEDS_RATE, STORED_BYTES
+from simserve.catalog.types import KvDtype, WeightDtype
 from simserve.cost.shape import StepShape
 from simserve.scenario.setup import PoolSetup
-from simserve.scenario.types import KvDtype, WeightDtype
 from simserve.scenario.typical_steps import CONTEXT_TOKENS, DECODE_BATCHES, PROMPTS_TOKENS, decodes, whole_prompts
 from simserve.units import to_s
 

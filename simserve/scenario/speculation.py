@@ -92,7 +92,7 @@ def _check_keys(draft: Draft, speculating: _SpeculatingPool) -> None:
 def _check_context(draft: Draft, speculating: _SpeculatingPool) -> None:
     pool, kind = speculating.pool, speculating.speculation.kind
     written = pool.engine or draft.scenario.engine
-    if written.async_scheduling and kind not in MODELS:
+    if written.constants.get("async_scheduling") and kind not in MODELS:
         where = ("engine",) if pool.engine is None else (*speculating.at, "engine")
         rule = f"{kind} proposes from tokens on the host, so no step is planned ahead"
         draft.problem((*where, "async_scheduling"), rule, True, "leave it out")

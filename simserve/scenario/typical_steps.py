@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.cost.shape import StepShape
 from simserve.scenario.setup import PoolSetup
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 
 
 @dataclass(frozen=True)

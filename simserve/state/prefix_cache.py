@@ -5,7 +5,7 @@ from heapq import heappop, heappush, heapreplace
 from itertools import groupby
 from typing import Final, Protocol
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
 
 Chain = Sequence[int]

@@ -8,7 +8,7 @@ import pytest
 
 from simserve import catalog
 from simserve.catalog.families import FAMILIES
-from simserve.catalog.specs import Indexer, LinearAttention, Mamba2
+from simserve.catalog.layers import Indexer, LinearAttention, Mamba2
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load
 from tests.fuzz.configs import (

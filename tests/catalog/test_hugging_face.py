@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import LinearAttention, ModelSpec
+from simserve.catalog.layers import LinearAttention
+from simserve.catalog.specs import ModelSpec
 from simserve.errors import CatalogError
 from tests.fuzz.configs import LLAMA
 

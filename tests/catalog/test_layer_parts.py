@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import Experts, Mla
+from simserve.catalog.layers import Experts, Mla
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load
 from tests.fuzz.configs import LLAMA

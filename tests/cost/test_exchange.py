@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import Experts
+from simserve.catalog.layers import Experts
 from simserve.cost.comm import (
     CHUNKED_HOP_S,
     CHUNKED_RING_S,

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import EngineSpec, LayerGroup, ModelSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.layers import LayerGroup
+from simserve.catalog.specs import ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve import catalog
-from simserve.catalog.specs import LayerGroup, ModelSpec
+from simserve.catalog.layers import LayerGroup
+from simserve.catalog.specs import ModelSpec
 from simserve.cost.drafting import one_layer
 from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.memory import stages

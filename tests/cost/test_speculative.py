@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.cost.drafting import LayerCost, MedusaDrafting, ModelDrafting, one_layer, without_host
 from simserve.cost.shape import StepShape
 from simserve.cost.step import StepCost

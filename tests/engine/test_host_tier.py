@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.host_tier import HostCounts, HostTier

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.engine.decode import UnevenStepRun
 from simserve.engine.recorder import FINISHED, REJECTED
 from simserve.engine.replica_setup import ReplicaSetup

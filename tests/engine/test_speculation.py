@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.cost.drafting import FreeDrafting, ModelDrafting
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.decode import Speculation

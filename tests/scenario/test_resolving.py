@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.errors import ScenarioError
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.scenario import Scenario, load_scenario

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.state.fair_share import TokenCounters
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.grouped_cohort import GroupedCohort

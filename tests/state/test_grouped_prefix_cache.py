@@ -1,6 +1,6 @@
 """A prefix cache where layers keep different tokens, by hand; the oracle's random clusters do the rest."""
 
-from simserve.catalog.specs import LayerGroup
+from simserve.catalog.layers import LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
 from tests.invariants import check_cache

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
 from tests.invariants import check_cache

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, UNIFORM_ROUTING, GpuSpec
+from simserve.catalog.layers import UNIFORM_ROUTING
+from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form, smooth_max
 from simserve.cost.ops import ACTIVATION_BYTES
 

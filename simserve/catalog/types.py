@@ -1,13 +1,14 @@
-"""Types that the models of a scenario share: strict mappings, and numbers with their ranges."""
+"""Types that the catalog and the sections of a scenario share: strict mappings, and numbers with their ranges."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from simserve.catalog.load import MOST_HOST_S
-
 MOST = 10**9
 """Limit on counts of all kinds."""
+
+MOST_HOST_S = 3600.0
+"""A host's time for one operation is at most an hour, so that a mistaken unit is seen."""
 
 
 def spelled_as_mapping(key: str) -> BeforeValidator:

@@ -1,0 +1,230 @@
+"""Layers: the kinds of a transformer's layers, and their parts: experts, latent attention, indexers, states."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+UNIFORM_ROUTING = "uniform"
+"""Expert routing where none was measured: each token draws its experts at random."""
+
+GroupKind = Literal["full", "windowed", "chunked", "latent", "state", "none"]
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers of one kind, spread evenly over the model: what each keeps of a request, and what a token attends.
+
+    full: all keys; windowed: the last `window`; chunked: those of the same `window` tokens (Llama 4); latent: one
+    vector per token (MLA); state: a state of fixed size per request (linear attention); none: nothing.
+
+    Invariant: windowed and chunked have a window, others have none, but for states in a `KvLayout` that keeps them.
+    """
+
+    kind: GroupKind
+    n_layers: int
+    window: int | None = None
+    """Tokens of a window or chunk."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether a layer attends cached tokens."""
+        return self.kind not in ("state", "none")
+
+    def keys(self, n_context: int) -> int:
+        """Return the keys that the last of n_context tokens attends in a layer."""
+        return n_context - self.first_kept(n_context - 1) if self.attends else 0
+
+    def first_kept(self, n_tokens: Any) -> Any:
+        """Return the first token that the one after n_tokens attends: those before it are kept no longer.
+
+        A number, or an array of them.
+        """
+        if self.window is None:
+            return 0 * n_tokens
+        if self.kind == "chunked":
+            return n_tokens // self.window * self.window
+        return (n_tokens >= self.window) * (n_tokens - self.window + 1)
+
+    def reads(self, first: int, end: int) -> tuple[int, int]:
+        """Return the query-key pairs of the tokens [first, end) in a layer, and the keys that they attend."""
+        return self._pairs(end) - self._pairs(first), end - self.first_kept(first)
+
+    def reads_of(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Return the sums of `reads` of several prompts' chunks [first, end)."""
+        reads = [self.reads(first, end) for first, end in chunks]
+        return sum(pairs for pairs, _ in reads), sum(keys for _, keys in reads)
+
+    def _pairs(self, n_tokens: int) -> int:
+        """Return the query-key pairs of the first n_tokens."""
+        most = n_tokens if self.window is None else self.window
+        n_whole, rest = divmod(n_tokens, most) if n_tokens else (0, 0)
+        if self.kind == "chunked":
+            return n_whole * (most * (most + 1) // 2) + rest * (rest + 1) // 2
+        n_rising = min(n_tokens, most)
+        return n_rising * (n_rising + 1) // 2 + (n_tokens - n_rising) * most
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts that replace the MLP in layers of a mixture-of-experts model.
+
+    Invariant: 1 <= top_k <= n_experts * top_groups / n_groups; 1 <= top_groups <= n_groups, which divides n_experts.
+    """
+
+    n_experts: int
+    """Routed experts per MoE layer."""
+    top_k: int
+    """Routed experts per token."""
+    expert_size: int
+    """Inner size of one expert."""
+    n_dense_layers: int = 0
+    """Layers with an MLP of intermediate_size instead."""
+    n_shared_experts: int = 0
+    """Experts that every token uses."""
+    shared_size: int = 0
+    """Inner size of one shared expert."""
+    n_groups: int = 1
+    """Groups of experts; a token chooses among the experts of its best `top_groups` groups (DeepSeek-V3)."""
+    top_groups: int = 1
+    routing: str = UNIFORM_ROUTING
+    """How tokens choose experts, unless a pool says otherwise; see `forms.moe.load_of`."""
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention: keys and values come from one short vector per token (DeepSeek-V2, section 2.1)."""
+
+    kv_lora_rank: int
+    """Width of the latent vector, which the cache holds."""
+    qk_nope_head_dim: int
+    """Width of the unrotated part of a head's key."""
+    qk_rope_head_dim: int
+    """Width of the rotated part, shared by all heads; cached with the latent vector."""
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    """Width of the queries' latent vector; None: queries are projected directly."""
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of a head's key."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def cached_size(self) -> int:
+        """Cached values per token and layer, whatever the heads."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """The part of sparse attention that scores all keys, of which the best are attended (DeepSeek-V3.2, section 2.1).
+
+    It has one key per token in fp8, whole on every GPU.
+    """
+
+    n_heads: int
+    head_dim: int
+    top_k: int
+    """Attended keys per token."""
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of a token's key in one layer, with a 32-bit scale for 128 values (vLLM, deepseek_v2.py)."""
+        return self.head_dim * (1 + 4 / 128)
+
+    @property
+    def flop_per_pair(self) -> int:
+        """FLOP of a score."""
+        return 2 * self.n_heads * self.head_dim
+
+
+Matrices = Mapping[str, tuple[int, int]]
+"""(rows in, columns out) by name."""
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """The layers with a state: a gated delta net (Yang et al. 2025, section 3), as Qwen3-Next has it.
+
+    Invariant: n_value_heads is a multiple of n_key_heads.
+    """
+
+    n_key_heads: int
+    key_head_dim: int
+    n_value_heads: int
+    value_head_dim: int
+    conv_size: int
+    """Width of the convolution over queries, keys and values; its last inputs belong to the state."""
+    state_value_bytes: int = 2
+    """Bytes of a value of the state's matrices; inputs of the convolution take 16 bits."""
+
+    @property
+    def key_size(self) -> int:
+        """Width of all keys; queries have the same."""
+        return self.n_key_heads * self.key_head_dim
+
+    @property
+    def value_size(self) -> int:
+        """Width of all values; gates have the same."""
+        return self.n_value_heads * self.value_head_dim
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a request's state in one layer: a matrix per value head, and inputs of the convolution."""
+        inputs = (self.conv_size - 1) * (2 * self.key_size + self.value_size)
+        return self.n_value_heads * self.key_head_dim * self.value_head_dim * self.state_value_bytes + 2 * inputs
+
+    def mixed_size(self, tensor: int) -> int:
+        """Return the values of a token that are convolved and gated, on one of `tensor` GPUs."""
+        return 2 * (self.key_size + self.value_size) // tensor
+
+    def matrices(self, hidden_size: int, tensor: int) -> Matrices:
+        """Return the projections on one of `tensor` GPUs: queries, keys, values and output gates; two gates of the
+        state per value head; output."""
+        return {
+            "qkvz": (hidden_size, self.mixed_size(tensor)),
+            "gates": (hidden_size, 2 * self.n_value_heads // tensor),
+            "output": (self.value_size // tensor, hidden_size),
+        }
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """The layers with a state: selective state spaces (Dao and Gu, ICML '24, section 7), as in Nemotron-H.
+
+    Invariant: n_heads is a multiple of n_groups.
+    """
+
+    n_heads: int
+    head_dim: int
+    state_dim: int
+    """Values of the state for each value of a head."""
+    n_groups: int
+    """Groups of heads with inputs and outputs of the state in common."""
+    conv_size: int
+    """Width of the convolution over inputs; its last inputs belong to the state."""
+    state_value_bytes: int = 2
+    """Bytes of a value of the state's matrices; inputs of the convolution take 16 bits."""
+
+    @property
+    def inner_size(self) -> int:
+        """Width of all heads."""
+        return self.n_heads * self.head_dim
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a request's state in one layer: a matrix per head, and inputs of the convolution."""
+        inputs = (self.conv_size - 1) * (self.inner_size + 2 * self.n_groups * self.state_dim)
+        return self.inner_size * self.state_dim * self.state_value_bytes + 2 * inputs
+
+    def mixed_size(self, tensor: int) -> int:
+        """Return the values of a token that are convolved and gated, on one of `tensor` GPUs, which have whole groups
+        (vLLM, mamba_mixer2.py)."""
+        return 2 * self.inner_size // tensor + 2 * max(1, self.n_groups // tensor) * self.state_dim
+
+    def matrices(self, hidden_size: int, tensor: int) -> Matrices:
+        """Return the projections on one of `tensor` GPUs: gates, inputs, and a step size per head; output."""
+        return {
+            "input": (hidden_size, self.mixed_size(tensor) + self.n_heads // tensor),
+            "output": (self.inner_size // tensor, hidden_size),
+        }
