@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import create_model
-
-from simserve.catalog.types import HostTime, NotNegative, Section, Share
+from simserve.catalog.types import HostTime, NotNegative, Section, Share, with_keys
 
 CONSTANTS = (
     "compute_efficiency",
@@ -105,17 +103,10 @@ class EngineSpec:
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
-SectionT = TypeVar("SectionT", bound=Section)
+_KINDS: dict[str, Any] = {each.name: each.type for each in fields(EngineSpec)}
 
 
-def _with_constants(section: type[SectionT]) -> type[SectionT]:
-    """Return a section with the constants of an engine as further keys, of the same types, which may be left out."""
-    kinds = {each.name: each.type for each in fields(EngineSpec)}
-    keys: dict[str, Any] = {name: (kinds[name] | None, None) for name in CONSTANTS}  # type: ignore[operator]
-    return create_model(section.__name__, __base__=section, __module__=__name__, __doc__=section.__doc__, **keys)
-
-
-@_with_constants
+@with_keys({name: (_KINDS[name] | None, None) for name in CONSTANTS})
 class Engine(Section):
     """A serving engine of the catalog, and constants that replace the catalog's."""
 

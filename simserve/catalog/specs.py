@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from simserve.catalog.layers import Experts, Indexer, LayerGroup, LinearAttention, Mamba2, Mla
+from simserve.catalog.types import Positive
 from simserve.errors import CatalogError
 
 BYTES_PER_VALUE: Mapping[str, float] = MappingProxyType(
@@ -146,36 +149,40 @@ LinkTopology = Literal["nvls", "switch", "mesh", "host"]
 """nvls: a switch that also adds up; switch: every pair at the full rate; mesh: a link to each other GPU, which has its
 share of the rate; host: no peer access, so that bytes cross the bus to the memory of the host and back."""
 
+Bandwidth = Annotated[float, Field(ge=1e8, le=1e13)]
+ReachedShare = Annotated[float, Field(ge=0.05, le=1)]
+
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """The capabilities of a GPU by its data sheet: dense peaks, never sparse ones."""
+    """The capabilities of a GPU by its data sheet: dense peaks, never sparse ones. Limits of files of one's own are
+    ten times beyond any card of today."""
 
     name: str
     flop_per_s: Mapping[str, float]
     """Dense tensor peak by dtype: bf16, fp16, and where the card has them fp8, int8, fp4."""
     hbm_bytes: float
     """Total memory as the driver reports it."""
-    hbm_bytes_per_s: float
-    link_bytes_per_s: float
+    hbm_bytes_per_s: Annotated[float, Field(ge=1e10, le=1e14)]
+    link_bytes_per_s: Bandwidth
     """Bandwidth to the other GPUs of the node, one direction."""
-    link_latency_s: float
-    nic_bytes_per_s: float
+    link_latency_s: Annotated[float, Field(ge=0, le=1e-3)] = field(default=5e-6, kw_only=True)
+    nic_bytes_per_s: Bandwidth
     """Bandwidth to GPUs of other nodes, one direction."""
-    pcie_bytes_per_s: float
+    pcie_bytes_per_s: Bandwidth
     """Bandwidth to the memory of the host, one direction."""
-    n_sms: int
-    l2_bytes: float
-    tdp_w: float
-    price_per_hour_usd: float
-    gpus_per_node: int = 8
+    n_sms: Annotated[int, Field(ge=1, le=10_000)]
+    l2_bytes: Annotated[float, Field(ge=1e5, le=1e10)]
+    tdp_w: Annotated[float, Field(ge=1, le=1e5)]
+    price_per_hour_usd: Annotated[Positive, Field(le=1e4)]
+    gpus_per_node: Annotated[int, Field(ge=1, le=10_000)] = 8
     link_topology: LinkTopology = "switch"
     """What connects the GPUs of a node."""
     kernels_like: str | None = None
     """The GPU with the calibration to scale for this one; None: it has its own, or uses the default."""
-    flop_share: float | None = None
+    flop_share: ReachedShare | None = None
     """Share of the 16-bit peak that large products reach on this card; None: that of the scaled calibration."""
-    byte_share: float | None = None
+    byte_share: ReachedShare | None = None
     """Share of the bandwidth that reads reach; None: that of the scaled calibration."""
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,8 +1,9 @@
 """Types that the catalog and the sections of a scenario share: strict mappings, and numbers with their ranges."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 MOST = 10**9
 """Limit on counts of all kinds."""
@@ -37,3 +38,16 @@ class Section(BaseModel):
     """A mapping of the scenario; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def with_keys(keys: Mapping[str, tuple[Any, Any]]) -> Callable[[type[SectionT]], type[SectionT]]:
+    """Decorate a section with further keys, each with its type and default: those of a struct that has them already."""
+
+    def decorated(section: type[SectionT]) -> type[SectionT]:
+        names = {"__module__": section.__module__, "__doc__": section.__doc__}
+        return create_model(section.__name__, __base__=section, **names, **keys)  # type: ignore[call-overload, no-any-return]
+
+    return decorated

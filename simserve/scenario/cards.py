@@ -1,14 +1,14 @@
 """Cards: a GPU by its name in the catalog, or by the path of a YAML file of one's own."""
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from simserve import catalog
-from simserve.catalog.specs import GpuSpec, LinkTopology
-from simserve.catalog.types import Positive, Section
+from simserve.catalog.specs import GpuSpec
+from simserve.catalog.types import Section, with_keys
 from simserve.errors import CatalogError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of
@@ -16,8 +16,6 @@ from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
 from simserve.units import MIB
 
 Flops = Annotated[float, Field(ge=1e11, le=1e18)]
-Share = Annotated[float, Field(ge=0.05, le=1)]
-Bandwidth = Annotated[float, Field(ge=1e8, le=1e13)]
 
 REMEDY = "data sheets have it; `simserve catalog gpus h100-sxm` shows the numbers of a card"
 
@@ -33,30 +31,20 @@ class Rates(Section):
     fp4: Flops | None = None
 
 
+@with_keys(
+    {
+        each.name: (each.type, ... if each.default is MISSING else each.default)
+        for each in fields(GpuSpec)
+        if each.name not in ("name", "flop_per_s", "hbm_bytes", "sources")
+    }
+    | {"sources": (dict[str, str], {})}
+)
 class CardFile(Section):
-    """A GPU; the limits are ten times beyond any card of today."""
+    """The file of a GPU: the name of the file is that of the card."""
 
     flop_per_s: Rates
     memory_mib: Annotated[float, Field(ge=1024, le=2**22)]
     """Total memory as the driver reports it."""
-    hbm_bytes_per_s: Annotated[float, Field(ge=1e10, le=1e14)]
-    link_bytes_per_s: Bandwidth
-    link_latency_s: Annotated[float, Field(ge=0, le=1e-3)] = 5e-6
-    nic_bytes_per_s: Bandwidth
-    pcie_bytes_per_s: Bandwidth
-    n_sms: Annotated[int, Field(ge=1, le=10_000)]
-    l2_bytes: Annotated[float, Field(ge=1e5, le=1e10)]
-    tdp_w: Annotated[float, Field(ge=1, le=1e5)]
-    price_per_hour_usd: Annotated[Positive, Field(le=1e4)]
-    gpus_per_node: Annotated[int, Field(ge=1, le=10_000)] = 8
-    link_topology: LinkTopology = "switch"
-    kernels_like: str | None = None
-    """The card of the catalog with the kernels to scale; left out: the default one."""
-    flop_share: Share | None = None
-    """Share of the 16-bit peak that large products reach; left out: that of the scaled kernels."""
-    byte_share: Share | None = None
-    """Share of the bandwidth that reads reach; left out: that of the scaled kernels."""
-    sources: dict[str, str] = {}
 
 
 def is_file(gpu: str) -> bool:
@@ -77,14 +65,15 @@ def load_gpu(gpu: str) -> GpuSpec:
         card = CardFile.model_validate_json(as_json(document.data), strict=True)
     except ValidationError as error:
         raise _error(path, document, problems_of(error, document.data)) from None
-    if card.kernels_like is not None and card.kernels_like not in catalog.names("gpus"):
-        near = did_you_mean(card.kernels_like, catalog.names("gpus"))
-        problem = ValueProblem(("kernels_like",), "no such GPU in the catalog", f"'{card.kernels_like}'", near)
-        raise _error(path, document, [problem])
     rates = {dtype: flop_per_s for dtype, flop_per_s in card.flop_per_s if flop_per_s is not None}
     rates.setdefault("fp16", card.flop_per_s.bf16)
     values = {key: value for key, value in card if key not in ("flop_per_s", "memory_mib")}
-    return GpuSpec(name=name, flop_per_s=rates, hbm_bytes=card.memory_mib * MIB, **values)
+    spec = GpuSpec(name=name, flop_per_s=rates, hbm_bytes=card.memory_mib * MIB, **values)
+    if spec.kernels_like not in (None, *catalog.names("gpus")):
+        near = did_you_mean(str(spec.kernels_like), catalog.names("gpus"))
+        problem = ValueProblem(("kernels_like",), "no such GPU in the catalog", f"'{spec.kernels_like}'", near)
+        raise _error(path, document, [problem])
+    return spec
 
 
 def _document(path: Path) -> Document:
