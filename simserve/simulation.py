@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -38,6 +38,7 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
+from simserve.scenario.servers import KvLink
 from simserve.scenario.sharding import why_one_process
 from simserve.scenario.traffic import traffic_notes
 from simserve.shards import ShardFailed, run_in_shards
@@ -51,7 +52,6 @@ from simserve.tables.facts import (
     ReservingFacts,
     RunFacts,
     SpeculationFacts,
-    WorkFacts,
 )
 from simserve.tables.run_tables import RunTables
 from simserve.units import LONGEST, MAX_PS, EndsTooLate, to_ps, to_s
@@ -93,7 +93,7 @@ def simulate(
     if distortion is not None:
         setups = tuple(distorted(setup, distortion) for setup in setups)
     costs = [setup.step_cost() for setup in setups]
-    link = _link(scenario, costs, distortion)
+    link = _link(scenario, distortion)
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     priced = _Priced(setups, costs, link)
@@ -126,7 +126,7 @@ def simulate(
             *traffic_notes(scenario.slo, scenario.setups, _labels(tables)),
         ),
         warnings=warnings(scenario.setups),
-        link=link,
+        link=_link_facts(priced),
         host_tier=served.host_tier,
         drafting_s=served.drafting_s,
         respond_s=to_s(_front_end(setups).respond_ps),
@@ -151,7 +151,7 @@ class _Priced:
 
     setups: Sequence[PoolSetup]
     costs: Sequence[StepCost]
-    link: LinkFacts | None
+    link: KvLink | None
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
         replace(_offered(load), patience=_patience(scenario)),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
-        disaggregation=_disaggregation(scenario, priced.link, setups[0].model.n_layers),
+        disaggregation=_disaggregation(scenario, priced),
         delay=_delay(scenario),
         admission=scenario.build_admission(),
     )
@@ -287,13 +287,20 @@ def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
     )
 
 
-def _link(scenario: Scenario, costs: Sequence[StepCost], distortion: Distortion | None) -> LinkFacts | None:
+def _link(scenario: Scenario, distortion: Distortion | None) -> KvLink | None:
     """Return the link of keys and values, where pools have roles."""
-    link, by = scenario.cluster.kv_link, distortion.link if distortion else 1.0
-    if link is None:
+    link = scenario.cluster.kv_link
+    if link is None or distortion is None:
+        return link
+    by = distortion.link
+    return link.model_copy(update={"bytes_per_s": link.bytes_per_s / by, "latency_s": link.latency_s * by})
+
+
+def _link_facts(priced: _Priced) -> LinkFacts | None:
+    if priced.link is None:
         return None
-    speed = (link.bytes_per_s / by, link.latency_s * by, link.shared)
-    return LinkFacts(*speed, costs[0].kv_bytes_per_token, link.how, link.transfer, _kv_sizes(costs[0].shard))
+    cost = priced.costs[0]
+    return LinkFacts(**dict(priced.link), kv_bytes_per_token=cost.kv_bytes_per_token, sizes=_kv_sizes(cost.shard))
 
 
 def _kv_sizes(shard: Shard) -> KvSizes:
@@ -305,13 +312,13 @@ def _kv_sizes(shard: Shard) -> KvSizes:
     return KvSizes(n_layers, windows, ceil(state_bytes / whole.layer_kv_bytes_per_token))
 
 
-def _disaggregation(scenario: Scenario, link: LinkFacts | None, n_layers: int) -> Disaggregation | None:
-    router = scenario.build_decode_router()
+def _disaggregation(scenario: Scenario, priced: _Priced) -> Disaggregation | None:
+    link, cost, router = priced.link, priced.costs[0], scenario.build_decode_router()
     if link is None or router is None:
         return None
-    token_s = link.kv_bytes_per_token / link.bytes_per_s
-    layers = {"by_chunk": 1, "by_layer": n_layers}.get(link.transfer)
-    spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers, link.sizes)
+    token_s = cost.kv_bytes_per_token / link.bytes_per_s
+    layers = {"by_chunk": 1, "by_layer": cost.shard.model.n_layers}.get(link.transfer)
+    spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers, _kv_sizes(cost.shard))
     return Disaggregation(router, spec, link.how == "push", scenario.build_splitter())
 
 
@@ -386,7 +393,7 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         streamed=setup.scheduler.stream,
         price_per_gpu_hour_usd=setup.gpu.price_per_hour_usd,
         tdp_w=setup.gpu.tdp_w,
-        work=WorkFacts(**asdict(cost.work)),
+        work=cost.work,
         speculation=_speculation_facts(setup, cost),
         blocks_per_tokens=setup.ledger.layout.blocks_per_tokens,
         engine_version=setup.engine.version,
@@ -405,7 +412,5 @@ def _speculation_facts(setup: PoolSetup, cost: StepCost) -> SpeculationFacts | N
     how = setup.speculation
     if how is None:
         return None
-    work = how.draft_work(cost)
-    draft = None if work is None else WorkFacts(**asdict(work))
     model = None if how.model is None else how.model.name
-    return SpeculationFacts(how.kind, how.n_proposed, how.rates, model, draft)
+    return SpeculationFacts(how.kind, how.n_proposed, how.rates, model, how.draft_work(cost))

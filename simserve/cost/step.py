@@ -1,7 +1,7 @@
 """StepCost: the cost of a replica's steps in whole picoseconds, tabulated from the times of its kernels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from simserve.cost.model import step_ps
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.roofline import Roofline
 from simserve.cost.shape import StepShape
+from simserve.tables.facts import WorkFacts
 from simserve.units import array_to_ps, to_ps
 
 FIRST_TABLE = 4096
@@ -32,20 +33,6 @@ FIRST_TABLE = 4096
 
 ELEMENTWISE_KERNELS = 3
 """Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
-
-
-@dataclass(frozen=True)
-class StepWork:
-    """The work of a rank's model and the peaks of its GPUs: the two sides of MFU and MBU."""
-
-    flop_per_token: float
-    flop_per_pair: float
-    flop_per_sampled: float
-    weight_bytes_per_step: float
-    """Weights that every step reads; of experts, those of one token."""
-    kv_bytes_per_token: float
-    peak_flop_per_s: float
-    hbm_bytes_per_s: float
 
 
 class StepCost:
@@ -331,7 +318,7 @@ class StepCost:
         return replace(self.shard, tensor=1, expert=1, data=1).kv_bytes_per_token
 
     @cached_property
-    def work(self) -> StepWork:
+    def work(self) -> WorkFacts:
         """The useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
         (replicated KV heads, padding) and attention within windows do not count."""
         whole, n_gpus = replace(self.shard, tensor=1, expert=1, data=1), self.shard.tensor
@@ -339,7 +326,7 @@ class StepCost:
         if (index := whole.model.indexer) is not None:
             per_token, per_pair = index.top_k * whole.decode_attention(0, 1).flop, index.flop_per_pair
             read_bytes = index.bytes_per_token
-        return StepWork(
+        return WorkFacts(
             flop_per_token=2 * whole.active_weights + self._n_whole * per_token,
             flop_per_pair=self._n_whole * per_pair,
             flop_per_sampled=whole.lm_head(1).flop,

@@ -19,7 +19,8 @@ from simserve.cost.drafting import (
 from simserve.cost.memory import ExtraMemory, stages, weights_bytes
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
 from simserve.cost.speculative import SpeculativeCost
-from simserve.cost.step import StepCost, StepWork
+from simserve.cost.step import StepCost
+from simserve.tables.facts import WorkFacts
 from simserve.units import to_ps
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class SpeculationSetup:
             window_floors_ps=tuple(to_ps(group.n_layers * key_flop / flop_per_s) for group in windows),
         )
 
-    def draft_work(self, target: StepCost) -> StepWork | None:
+    def draft_work(self, target: StepCost) -> WorkFacts | None:
         """Return the work of each draft pass, or of each Medusa head; None where nothing is computed."""
         if self.kind == "medusa":
             n_weights = _medusa_weights(replace(target.shard, tensor=1))

@@ -8,12 +8,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class WorkFacts:
-    """Work of one rank's model and peak of its GPUs: the two sides of MFU and MBU."""
+    """The work of a rank's model and the peaks of its GPUs: the two sides of MFU and MBU."""
 
     flop_per_token: float
     flop_per_pair: float
     flop_per_sampled: float
     weight_bytes_per_step: float
+    """Weights that every step reads; of experts, those of one token."""
     kv_bytes_per_token: float
     peak_flop_per_s: float
     hbm_bytes_per_s: float
@@ -135,7 +136,7 @@ WHOLE_PROMPTS = KvSizes()
 
 @dataclass(frozen=True)
 class LinkFacts:
-    """Link that carries keys and values from prefill to decode replicas."""
+    """Link that carries keys and values from prefill to decode replicas: `cluster.kv_link`, and the sizes of these."""
 
     bytes_per_s: float
     """Bandwidth of a port."""
