@@ -4,11 +4,14 @@ Later versions only add keys: readers ignore those that they do not know, and ma
 Required, which the first version had.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, Required
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
+
+from simserve.tables.facts import HostFacts, PoolFacts
 
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Number = Annotated[float, Field(ge=-1e18, le=1e18)]
@@ -24,6 +27,19 @@ Ends = Annotated[Sequence[Signed], Field(min_length=2, max_length=2)]
 """Low and high."""
 Queue = Literal["growing", "critical", "undetermined", "steady"]
 Slo = dict[str, Annotated[float, Field(gt=0, le=1e18)]]
+
+
+def _with_facts(facts: type, ranges: Mapping[Any, Any], *left_out: str) -> Callable[[type], type]:
+    """Decorate a mapping with the fields of facts as further keys, with ranges for their numbers."""
+
+    def decorated(own: type) -> type:
+        keys = {each.name: ranges.get(each.type, each.type) for each in fields(facts) if each.name not in left_out}
+        made: type = TypedDict(own.__name__, keys | own.__annotations__, total=False)  # type: ignore[misc]
+        made.__doc__ = own.__doc__
+        return made
+
+    return decorated
+
 
 LatencyJson = TypedDict(
     "LatencyJson",
@@ -244,22 +260,13 @@ class HitTokensJson(TypedDict):
     disk: Count
 
 
+@_with_facts(HostFacts, {float: Measured})
 class HostTierJson(TypedDict, total=False):
     """Host memory."""
 
     n_swaps: Count
     requests_frac: Share | None
     hit_tokens: HitTokensJson
-    swapped_out_bytes: Measured
-    swapped_in_bytes: Measured
-    dropped_bytes: Measured
-    left_bytes: Measured
-    written_bytes: Measured
-    read_bytes: Measured
-    disk_written_bytes: Measured
-    disk_read_bytes: Measured
-    wait_s: Measured
-    read_s: Measured
 
 
 TimesJson = TypedDict(
@@ -344,30 +351,18 @@ class SpeculatingJson(TypedDict, total=False):
 Size = Annotated[int, Field(ge=1, le=10**9)]
 
 
+@_with_facts(PoolFacts, {int: Count, float: Amount, int | float: Amount}, "work", "reserving")
 class PoolJson(TypedDict, total=False):
     """A pool."""
 
     name: Required[str]
-    role: str
     n_replicas: Required[Annotated[int, Field(ge=0, le=10**9)]]
     gpus_per_replica: Required[Size]
     ranks_per_replica: Size
     gpu: Required[str]
     model: Required[str]
     engine: Required[str]
-    engine_version: str
     scheduler: Required[str]
-    slots_argument: str | None
-    budget_argument: str | None
-    calibrated: bool
-    calibration: str | None
-    kv_verified: bool
-    n_blocks: Count
-    block_size: Count
-    blocks_per_tokens: Amount
-    streamed: bool
-    price_per_gpu_hour_usd: Amount
-    tdp_w: Amount
     speculation: SpeculatingJson | None
     mean_gpus: Measured
     busy_frac: Measured
