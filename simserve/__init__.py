@@ -10,13 +10,14 @@ The public names are the five in `__all__`; each is imported when first used, so
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from simserve.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from simserve.metrics.results import Results, load_results
     from simserve.scenario import Scenario, load_scenario
     from simserve.simulation import simulate
 
 __all__ = ["Results", "Scenario", "load_results", "load_scenario", "simulate"]
-__version__ = "0.1.0"
 
 _HOMES = {
     "Results": "simserve.metrics.results",

@@ -28,7 +28,7 @@ from simserve.engine.handoff import Disaggregation
 from simserve.engine.host_tier import host_facts
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
-from simserve.engine.replica_setup import Balance, ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
@@ -253,7 +253,7 @@ def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
 
 def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -> list[ReplicaSetup]:
     """Return the replicas of a pool; data-parallel ranks that share nothing are replicas of their own."""
-    how, hold = setup.speculation, setup.balance
+    how = setup.speculation
     speculation = None if how is None else Speculation.drawn(how.rates, seed, how.n_slots)
     replica = ReplicaSetup(
         deepcopy(setup.scheduler),
@@ -269,7 +269,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
         keeps_contents=setup.caches_prefixes,
         host_tier=setup.host_tier,
         speculation=speculation,
-        balance=None if hold is None else Balance(hold.timeout_iters, hold.batching_wait_iters),
+        balance=setup.balance,
         layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,
     )
     n_replicas = setup.n_replicas * setup.data // setup.n_sharing

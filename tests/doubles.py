@@ -14,6 +14,7 @@ from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.routers.round_robin import RoundRobin
+from simserve.scenario.servers import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
@@ -81,6 +82,10 @@ class LineCost:
 
 UNEVEN = LineCost(step=5_003_000_017, token=7_000_003, row=1_000_003, pair=1_009, key=39_119)
 """Odd numbers of about the right size for an 8B model, so that no two steps tie by accident."""
+
+
+def balance(timeout_iters: int, batching_wait_iters: int) -> BalanceSection:
+    return BalanceSection(timeout_iters=timeout_iters, batching_wait_iters=batching_wait_iters)
 
 
 def replica_setup(

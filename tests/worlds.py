@@ -13,7 +13,7 @@ from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
-from simserve.engine.replica_setup import Balance, ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.routers.power_of_two import PowerOfTwo
@@ -35,7 +35,7 @@ from simserve.state.layer_blocks import LayerBlocks
 from simserve.tables.facts import KvSizes
 from simserve.units import to_ps
 from simserve.workload.trace import Prefixes, Trace
-from tests.doubles import LineCost, trace
+from tests.doubles import LineCost, balance, trace
 from tests.oracle_fleet import Change, Kind
 
 KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend")
@@ -102,14 +102,15 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()), *parallel)
     setup = replace(setup, keeps_contents=scheduler.shares_blocks and draw(st.booleans()))
     if setup.n_in_step > 1:
-        setup = replace(setup, balance=draw(st.sampled_from([None, Balance(1, 2), Balance(3, 0), Balance(7, 2)])))
+        waits = draw(st.sampled_from([None, (1, 2), (3, 0), (7, 2)]))
+        setup = replace(setup, balance=waits and balance(*waits))
     return [setup] * draw(st.integers(1, 3))
 
 
 @st.composite
 def balanced(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw ranks in lockstep that hold prompts back until each has one."""
-    waits = Balance(draw(st.integers(1, 7)), draw(st.integers(0, 3)))
+    waits = balance(draw(st.integers(1, 7)), draw(st.integers(0, 3)))
     n_ranks = draw(st.integers(2, 3))
     return [replace(setup, n_in_step=n_ranks, balance=waits) for setup in draw(setups())]
 

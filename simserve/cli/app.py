@@ -37,8 +37,8 @@ def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         from importlib.util import find_spec
 
-        from simserve import __version__
         from simserve.cli import terminal
+        from simserve.version import __version__
 
         engine = find_spec("simserve.engine.replica")
         build = "pure" if engine is None or str(engine.origin).endswith(".py") else "compiled"

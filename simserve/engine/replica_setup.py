@@ -14,22 +14,13 @@ from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemo
 from simserve.engine.recorder import Recorder
 from simserve.engine.role import RoleName
 from simserve.engine.swapping import SwapQueue
+from simserve.scenario.servers import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.state.cohort import Cohort
 from simserve.state.grouped_cohort import GroupedCohort
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.speculative_cohort import SpeculativeCohort
-
-
-@dataclass(frozen=True)
-class Balance:
-    """Steps for which ranks in lockstep hold prompts back (TensorRT-LLM, `AttentionDpConfig`)."""
-
-    timeout_iters: int
-    """Steps until prompts run although some rank has none."""
-    batching_wait_iters: int
-    """Steps for which prompts wait for more although each rank has one."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ class ReplicaSetup:
     """Host memory and disk beside the GPUs."""
     speculation: Speculation | None = None
     """Speculative decoding; None: one token per step."""
-    balance: Balance | None = None
+    balance: BalanceSection | None = None
     """Ranks in lockstep hold prompts back until each has one; None: none waits for other ranks."""
     layers: LayerBlocks | None = None
     """Blocks by group of layers, of block_size; None: all layers keep all tokens."""

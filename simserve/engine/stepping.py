@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.replica import Group, Replica
-from simserve.engine.replica_setup import Balance, ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.step_run import StepRun
+from simserve.scenario.servers import BalanceSection
 
 
 class Alone:
@@ -141,7 +142,7 @@ class Hold:
     counted, and prompts run at each timeout_iters-th; an idle rank decodes a dummy.
     """
 
-    def __init__(self, balance: Balance) -> None:
+    def __init__(self, balance: BalanceSection) -> None:
         self._balance = balance
         self._n_waited = self._n_batching = 0
 

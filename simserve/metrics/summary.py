@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from simserve import __version__
 from simserve.metrics.answer import run_answer
 from simserve.metrics.classes import FATES, class_cautions
 from simserve.metrics.drawn_load import ArrivalRates, drawn_load, load_warning
@@ -26,6 +25,7 @@ from simserve.metrics.utilization import Shares
 from simserve.tables import large
 from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA
+from simserve.version import __version__
 
 
 def summary(

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from simserve.state.id_drops import IdDrops
 from simserve.state.request import DECODE, Request
-
-if TYPE_CHECKING:
-    from simserve.state.id_drops import IdDrops
 
 NO_FINISH: Final = 1 << 62
 """Later than any step."""
@@ -30,7 +28,7 @@ class Cohort:
     """Tokens beyond those stored that a member has blocks for in a step."""
     n_dropped = 0
     """Blocks that windows freed in the last advance, without those of members due in its last step."""
-    drops: "IdDrops | None" = None
+    drops: IdDrops | None = None
     """Members that are due to leave blocks with an id, where a prefix cache has windows."""
 
     __slots__ = (

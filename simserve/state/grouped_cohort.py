@@ -34,7 +34,7 @@ class GroupedCohort(Cohort):
     def __init__(self, layers: LayerBlocks, n_ids: NIds | None = None) -> None:
         super().__init__(layers.block_size)
         self.layers = layers
-        self.drops = None if n_ids is None else IdDrops(self, layers, n_ids)
+        self.drops = None if n_ids is None else IdDrops(layers, n_ids, self.stored_at, self.step_with)
         self._window_keys = [0] * len(layers.windows)
         self._n_rising = [0] * len(layers.windows)
         self._frees = [0] * layers.block_size
@@ -71,7 +71,7 @@ class GroupedCohort(Cohort):
             elif n_tokens + 1 < size:
                 heappush(self._bends, (self.step + size - 1 - n_tokens, number, i, request))
         if self.drops is not None:
-            self.drops.join(request)
+            self.drops.join(request, n_tokens)
         self._find_bend()
 
     def leave(self, request: Request) -> int:
@@ -127,7 +127,7 @@ class GroupedCohort(Cohort):
                 self._frees[self._free_residue(i, size - 1)] += n_parts
             self._find_bend()
         if self.drops is not None:
-            self.n_dropped -= self.drops.advance()
+            self.n_dropped -= self.drops.advance(self.step)
         return n_blocks
 
     def blocks_begun(self, n_steps: int) -> int:

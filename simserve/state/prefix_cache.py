@@ -15,7 +15,7 @@ PLACE_BITS: Final = 26
 MOST_PLACES: Final = (1 << PLACE_BITS) - 1
 """Limit of the blocks of a chain."""
 NEVER: Final = 1 << 62
-"""More tokens than any request has."""
+"""More tokens, and steps, than any request has."""
 
 
 class Beyond(Protocol):

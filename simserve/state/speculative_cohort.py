@@ -91,7 +91,7 @@ class SpeculativeCohort(Cohort):
         self._is_plain = self.layers.n_growing == 1 and not self.layers.n_states and self.layers.draft is None
         """A block for each block_size tokens, and no others."""
         self._rounds_up = block_size - 1 if self._is_plain else 0
-        self.drops = None if n_ids is None else IdDrops(self, self.layers, n_ids)
+        self.drops = None if n_ids is None else IdDrops(self.layers, n_ids, self.stored_at, self.step_with)
         self.n_dropped = 0
         """Blocks that windows freed in the last advance, without those of members due in its last step."""
         self._acceptance = acceptance
@@ -138,7 +138,7 @@ class SpeculativeCohort(Cohort):
         if finish_step < self.next_finish_step:
             self.next_finish_step = finish_step
         if self.drops is not None:
-            self.drops.join(request)
+            self.drops.join(request, stored_tokens)
 
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens that a member holds in the cache."""
@@ -202,7 +202,7 @@ class SpeculativeCohort(Cohort):
         self.held_blocks += n_blocks - self.n_dropped
         self.step += n_steps
         if self.drops is not None:
-            self.n_dropped -= self.drops.advance()
+            self.n_dropped -= self.drops.advance(self.step)
         self.kv_tokens = int(self._keys[self.step - self._origin]) + self._ending_keys.get(self.step, 0)
         return n_blocks
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
-from simserve import __version__
 from simserve.errors import SimserveError
 from simserve.study.processes import Answers, Lost, Task, Work
+from simserve.version import __version__
 
 CONNECT_S = 5
 NO_WORKERS_S = 30
@@ -168,6 +168,6 @@ def _checked(version: str, work: Work, task: Task) -> Any:
 
 def _version() -> str:
     """Return the version on a worker."""
-    from simserve import __version__ as here
+    from simserve.version import __version__ as here
 
     return here

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from simserve.engine.replica_setup import Balance, ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.chunked import Chunked
-from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+from tests.doubles import MS, LineCost, balance, instants, replica_setup, serve, trace
 
 COST = LineCost(step=10 * MS, token=1 * MS)
 
@@ -75,7 +75,7 @@ def test_a_chunk_of_one_rank_waits_for_the_tokens_of_another() -> None:
 
 
 def balanced(timeout_iters: int, batching_wait_iters: int) -> ReplicaSetup:
-    return replace(ranks(2), balance=Balance(timeout_iters, batching_wait_iters))
+    return replace(ranks(2), balance=balance(timeout_iters, batching_wait_iters))
 
 
 def test_a_prompt_waits_for_one_on_each_rank_until_it_has_waited_long_enough() -> None:

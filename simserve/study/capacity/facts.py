@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve import __version__
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario import PoolSetup, Scenario
@@ -16,6 +15,7 @@ from simserve.study.capacity.short_run import short_run_warnings
 from simserve.study.deterministic_load import NOTE
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
+from simserve.version import __version__
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("p50", "p90", "p99", "p99.9")

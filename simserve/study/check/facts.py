@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from simserve import __version__
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario.cost_warnings import warnings
@@ -12,6 +11,7 @@ from simserve.study.check.check import Check
 from simserve.study.check.gate import FALSE_ALARMS, LOOKS, AttainmentCurve, significance
 from simserve.study.check.load_facts import PARTS, DrawnLoad, binding, drawn_load, load_facts
 from simserve.study.intervals import CONFIDENCE
+from simserve.version import __version__
 
 
 def check_facts(result: Check) -> dict[str, Any]:

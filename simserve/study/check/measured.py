@@ -3,7 +3,6 @@
 import math
 from typing import NoReturn, cast
 
-from simserve import __version__
 from simserve.errors import ScenarioError, SimserveError
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
@@ -15,6 +14,7 @@ from simserve.study.check.same_question import portable
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.intervals import around, standard_error
 from simserve.study.load_scale import at_scale
+from simserve.version import __version__
 
 LARGE = 2.5
 """Tolerances of loss that even a side with other seeds should detect."""

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve import __version__
 from simserve.metrics.results import Results
 from simserve.study.check.load_facts import DrawnLoad, drawn_load
 from simserve.study.compare.carried_load import NO_SCENARIOS, CarriedLoad
 from simserve.study.intervals import CONFIDENCE, Estimate, around, blocks_of, leave_one_out, mean_of, standard_error
 from simserve.study.measures import ATTAINMENT, GOODPUT, MEASURES, Measure
 from simserve.tables.columns import Columns, Floats
+from simserve.version import __version__
 
 BENCH_RATES = {
     "request_goodput": "goodput",

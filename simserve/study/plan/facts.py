@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from simserve import __version__
 from simserve.study.capacity.facts import question_facts
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
@@ -16,6 +15,7 @@ from simserve.study.plan.warnings import plan_warnings
 from simserve.tables.files import plain
 from simserve.tables.schema import SCHEMA
 from simserve.units import HOURS_A_MONTH
+from simserve.version import __version__
 
 ENERGY = (
     "the cards' power by their data sheets, at full power while a step runs and at none between steps; "

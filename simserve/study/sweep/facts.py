@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from simserve import __version__
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
 from simserve.study.measures import GOODPUT
 from simserve.study.sweep.pareto import pareto_front
@@ -13,6 +12,7 @@ from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import FLEET, PER_USD
 from simserve.study.sweep.sweep import Sweep
 from simserve.tables.schema import SCHEMA
+from simserve.version import __version__
 
 TTFT, TPOT = "ttft_s.p99", "tpot_s.p99"
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from simserve import __version__
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
@@ -20,6 +19,7 @@ from simserve.study.measures import MEASURES, Measure
 from simserve.study.processes import Task
 from simserve.study.slo_answer import outcome_facts
 from simserve.tables.files import plain
+from simserve.version import __version__
 
 PER_GPU = Measure("goodput.per_gpu_s", "goodput per GPU", "per_s", is_cost=False)
 PER_USD = Measure("goodput.per_usd", "goodput per dollar", "count", is_cost=False)
