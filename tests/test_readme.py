@@ -104,8 +104,11 @@ def commands(text: str) -> list[str]:
 
 def needs_the_package(command: str) -> bool:
     """Return whether a command fits the timings of the package that the extra 'calibrate' installs, which is slow, or
-    times a GPU."""
-    return command.startswith("simserve calibrate") and "--from" not in command and "--host" not in command
+    times a GPU or reads public runs."""
+    is_fit = command.startswith(("simserve calibrate", "simserve lab")) and not command.startswith(
+        "simserve lab kernels"
+    )
+    return is_fit and "--from" not in command and "--host" not in command
 
 
 def needs_the_trace(command: str) -> bool:

@@ -155,7 +155,7 @@ COMMANDS = """
     compare tiny tiny
     sweep tiny.yaml --vary cluster.pools.0.replicas=1,2 --vary gpu=h100-sxm,l40s
     plan tiny.yaml --gpu h100-sxm,l40s --tensor 1 --max-gpus 4 --goal p90
-    validate --kernels h100-sxm/vllm
+    lab kernels h100-sxm/vllm
     validate runs.csv
     validate tiny/requests.parquet --scenario tiny.yaml
     trace info chat_small.csv

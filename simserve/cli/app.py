@@ -13,6 +13,7 @@ from simserve.cli import (
     explain,
     export,
     init,
+    lab,
     plan,
     report,
     run,
@@ -61,8 +62,9 @@ app.command("init")(init.init)
 app.command("report")(report.report)
 app.add_typer(trace.app, name="trace")
 app.command("catalog")(catalog.catalog)
-app.command("calibrate")(calibrate.calibrate)
-app.command("validate")(validate.validate)
+app.command("calibrate", cls=lab.WithMovedOptions)(calibrate.calibrate)
+app.command("validate", cls=lab.WithMovedOptions)(validate.validate)
+app.add_typer(lab.app, name="lab")
 app.command("compare")(compare.compare)
 app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)

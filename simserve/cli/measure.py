@@ -1,9 +1,9 @@
-"""`simserve calibrate --measure`: time the kernels of the card at hand."""
+"""`simserve lab measure`: time the kernels of the card at hand."""
 
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,20 +13,25 @@ if TYPE_CHECKING:
 COMPLETE, NOT_COMPLETE = 0, 1
 
 
-def time_card(gpu: str | None, table: Path, models: str, minutes: float, others: list[str]) -> None:
-    """Time the shapes that a fit needs into a table; the exit code is 1 where time is up before all are done."""
+def measure_card(
+    gpu: Annotated[
+        str, typer.Argument(metavar="GPU", help="GPU in the catalog that the card at hand is.", show_default=False)
+    ],
+    table: Annotated[Path, typer.Argument(metavar="TABLE.csv", help="Table to write.", show_default=False)],
+    models: Annotated[
+        str, typer.Option("--models", metavar="MODEL,...", help="Models with layers that are timed too.")
+    ] = "",
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Time limit.")] = 60.0,
+) -> None:
+    """Time the card at hand into a table for `calibrate --from` (PyTorch); 1 where time is up before all is timed."""
     from simserve import catalog
     from simserve.cli import terminal
     from simserve.lab.timing.measure import check_card, measure, partial_path
     from simserve.lab.timing.shapes import MODELS, shapes_to_time
     from simserve.lab.timing.torch_device import open_device
 
-    if others:
-        raise typer.BadParameter(f"does not go with {', '.join(others)}; leave them out", param_hint="--measure")
-    if gpu is None:
-        raise typer.BadParameter("give the GPU of the catalog that the card at hand is", param_hint="GPU")
     if table.suffix != ".csv":
-        raise typer.BadParameter(f"must be a table .csv, got {table}; rename it", param_hint="--measure")
+        raise typer.BadParameter(f"must be a table .csv, got {table}; rename it", param_hint="TABLE.csv")
     names = dict.fromkeys([*MODELS, *(name.strip() for name in models.split(",") if name.strip())])
     specs = [catalog.load_model(name) for name in names]
     card = catalog.load_gpu(gpu)

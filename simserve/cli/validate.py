@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.calibrate import campaign_named
 from simserve.cli.run import AllowPlugin, AsJson
 from simserve.cli.validate_log import validate_log
-from simserve.cli.validate_public import validate_public
 
 if TYPE_CHECKING:
     from simserve.lab.serving import Campaign, ServingPoint, ServingRow
@@ -25,100 +25,76 @@ KEYS: "dict[str, Callable[[ServingRow], str]]" = {
     "engine, load": lambda row: f"{row.engine} {row.concurrency:3d} in flight",
 }
 
+Rows = Annotated[
+    Path | None,
+    typer.Argument(metavar="ROWS", help="CSV of serving runs; with --scenario, a log (docs/validation.md)."),
+]
+LogScenario = Annotated[
+    Path | None,
+    typer.Option("--scenario", metavar="SCENARIO", help="Server that the log in ROWS was recorded on."),
+]
+# Runs, not logs.
+CampaignName = Annotated[
+    str | None,
+    typer.Option("--campaign", help=f"Benchmark setup of the runs: {CAMPAIGN} (default), inferencemax or plain."),
+]
+RequestsPerClient = Annotated[
+    int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")
+]
+ShortestFrac = Annotated[
+    float | None,
+    typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl."),
+]
+OneEngine = Annotated[str | None, typer.Option("--engine", help="Use only the runs of this engine.")]
+LeaveOut = Annotated[
+    bool, typer.Option("--leave-out", help="Also predict each (model, TP) group from the others; takes minutes.")
+]
+# Both.
+Page = Annotated[
+    Path | None, typer.Option("--page", metavar="HTML", help="Write a page of predicted against measured values.")
+]
+
 
 def validate(
-    rows: Annotated[
-        Path | None,
-        typer.Argument(metavar="ROWS", help="CSV of serving runs; with --scenario, a log (docs/validation.md)."),
-    ] = None,
-    scenario: Annotated[
-        Path | None,
-        typer.Option("--scenario", metavar="SCENARIO", help="Server that the log in ROWS was recorded on."),
-    ] = None,
-    kernels: Annotated[
-        str | None,
-        typer.Option(
-            "--kernels", metavar="CALIBRATION", help="Calibration for held-out kernel errors, such as h100-sxm/vllm."
-        ),
-    ] = None,
-    campaign: Annotated[
-        str | None,
-        typer.Option("--campaign", help=f"Benchmark setup of the runs: {CAMPAIGN} (default), inferencemax or plain."),
-    ] = None,
-    requests_per_client: Annotated[
-        int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")
-    ] = None,
-    shortest_frac: Annotated[
-        float | None,
-        typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl."),
-    ] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="Use only the runs of this engine.")] = None,
-    leave_out: Annotated[
-        bool, typer.Option("--leave-out", help="Also predict each (model, TP) group from the others; takes minutes.")
-    ] = False,
-    page: Annotated[
-        Path | None, typer.Option("--page", metavar="HTML", help="Write a page of predicted against measured values.")
-    ] = None,
-    public: Annotated[
-        Path | None,
-        typer.Option("--public", metavar="FOLDER", help="Folder of public runs and logs (docs/league.md)."),
-    ] = None,
-    most: Annotated[
-        int | None, typer.Option("--most", min=1, help="With --public: at most N runs of each data set, evenly spaced.")
-    ] = None,
+    rows: Rows = None,
+    scenario: LogScenario = None,
+    campaign: CampaignName = None,
+    requests_per_client: RequestsPerClient = None,
+    shortest_frac: ShortestFrac = None,
+    engine: OneEngine = None,
+    leave_out: LeaveOut = False,
+    page: Page = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare predictions with measured serving runs, request logs or kernel timings."""
+    """Compare predictions with measured serving runs or request logs."""
     from simserve.allowed_modules import allow_modules
     from simserve.lab.settings import is_table_of_settings
 
-    if public is not None:
-        others: dict[str, Any] = {"ROWS": rows, "--scenario": scenario, "--kernels": kernels, "--campaign": campaign}
-        others |= {"--shortest-frac": shortest_frac, "--engine": engine, "--leave-out": leave_out}
-        _refuse("--public", [option for option, value in others.items() if value])
-        validate_public(public, most, requests_per_client, page, as_json=as_json)
-        return
-    if most is not None:
-        raise typer.BadParameter("is only for --public; leave it out", param_hint="--most")
+    of_runs: dict[str, object] = {"--campaign": campaign, "--engine": engine, "--leave-out": leave_out}
+    of_runs |= {"--requests-per-client": requests_per_client, "--shortest-frac": shortest_frac}
     if scenario is not None:
         allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
-        only_runs: dict[str, Any] = {"--kernels": kernels, "--campaign": campaign, "--engine": engine}
-        only_runs |= {"--leave-out": leave_out, "--requests-per-client": requests_per_client}
-        only_runs |= {"--shortest-frac": shortest_frac}
-        _refuse("--scenario", [option for option, value in only_runs.items() if value])
+        others = [option for option, value in of_runs.items() if value]
+        if others:
+            rule = f"does not take {', '.join(others)}; leave them out"
+            raise typer.BadParameter(rule, param_hint="--scenario")
         if rows is None:
             raise typer.BadParameter("give a log of requests, or a result of vllm bench serve", param_hint="ROWS")
         validate_log(rows, scenario, page, as_json=as_json)
         return
-    if kernels is not None:
-        if rows is not None:
-            raise typer.BadParameter("does not take ROWS; leave it out", param_hint="--kernels")
-        _validate_kernels(kernels, as_json)
-        return
     if rows is None:
-        raise typer.BadParameter("give a CSV of serving runs, or --kernels", param_hint="ROWS")
+        raise typer.BadParameter("give a CSV of serving runs", param_hint="ROWS")
     if is_table_of_settings(rows):
-        _refuse_with_settings({"--campaign": campaign, "--leave-out": leave_out, "--page": page})
-        _refuse_with_settings({"--shortest-frac": shortest_frac})
+        known = {"--campaign": campaign, "--leave-out": leave_out, "--page": page, "--shortest-frac": shortest_frac}
+        for option in (option for option, value in known.items() if value):
+            raise typer.BadParameter("is not for a table of InferenceX's settings; leave it out", param_hint=option)
         _validate_settings(rows, engine, requests_per_client, as_json=as_json)
         return
     given = {"requests_per_client": requests_per_client, "shortest_frac": shortest_frac}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     chosen = replace(campaign_named(campaign or CAMPAIGN), **changes)
     _validate_runs(_chosen(rows, engine), chosen, page, leave_out=leave_out, as_json=as_json)
-
-
-def _refuse(option: str, others: Sequence[str]) -> None:
-    if others:
-        rule = f"does not take {', '.join(others)}; leave them out"
-        raise typer.BadParameter(rule, param_hint=option)
-
-
-def _refuse_with_settings(options: dict[str, Any]) -> None:
-    for option, value in options.items():
-        if value:
-            raise typer.BadParameter("is not for a table of InferenceX's settings; leave it out", param_hint=option)
 
 
 def _validate_settings(rows: Path, engine: str | None, requests_per_client: int | None, *, as_json: bool) -> None:
@@ -186,37 +162,6 @@ def _validate_runs(
         terminal.result_json(_plain(validation))
         return
     terminal.result(_report(validation))
-
-
-def _validate_kernels(name: str, as_json: bool) -> None:
-    """Print a calibration's errors on held-out shapes, by operation."""
-    from dataclasses import asdict
-
-    from simserve.cli import terminal
-    from simserve.lab.validate import kernels_of
-
-    calibration = kernels_of(name)
-    if as_json:
-        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in calibration.spreads.items()]
-        terminal.result_json({"calibration": name, "engine_version": calibration.engine_version, "held_out": spreads})
-        return
-    table: list[Sequence[str]] = [("operation", "dtype or GPUs", "mean error", "bias", "90% range")]
-    for (op, dtype), spread in calibration.spreads.items():
-        within = f"{spread.p05 - 1:+.0%} to {spread.p95 - 1:+.0%}"
-        table.append((op, dtype, f"{spread.mape_frac:.1%}", f"{spread.bias_frac:+.1%}", within))
-    title = f"Kernels of {calibration.engine} {calibration.engine_version} on {calibration.gpu}, on held-out shapes"
-    terminal.result(f"{title}\n\n{terminal.table(table)}")
-
-
-def campaign_named(name: str) -> "Campaign":
-    """Return a campaign by its name."""
-    from simserve.lab.serving import CAMPAIGNS
-
-    if name not in CAMPAIGNS:
-        raise typer.BadParameter(
-            f"no such campaign {name!r}; there are {', '.join(CAMPAIGNS)}", param_hint="--campaign"
-        )
-    return CAMPAIGNS[name]
 
 
 def _report(validation: "Validation") -> str:

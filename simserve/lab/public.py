@@ -135,8 +135,10 @@ def _replayable(path: Path, *, left_out: bool) -> tuple[list[Setting], dict[str,
     return quick, {**reasons, large: len(settings) - len(small), slow: len(small) - len(quick)}
 
 
-def spread_out(cases: Sequence[Case], most: int) -> list[Case]:
-    """Return at most that many cases of each set, evenly spaced in the order of the file."""
+def spread_out(cases: Sequence[Case], most: int | None) -> Sequence[Case]:
+    """Return at most that many cases of each set, evenly spaced in the order of the file; all for None."""
+    if most is None:
+        return cases
     by_set: dict[DataSet, list[Case]] = {}
     for case in cases:
         by_set.setdefault(case.data_set, []).append(case)

@@ -51,7 +51,7 @@ def kernels_of(name: str) -> Calibration:
     calibration = read_calibration(calibration_path(name))
     if calibration.runs is not None:
         rule = f"{name} is fitted to serving runs, without kernels held out"
-        raise CalibrationError(f"{rule}; validate a table of runs, or --kernels {calibration.runs.kernels_of}")
+        raise CalibrationError(f"{rule}; validate a table of runs, or give {calibration.runs.kernels_of}")
     return calibration
 
 

@@ -145,7 +145,7 @@ def read_server_errors(path: Path) -> ServerErrors:
         return parsed(read_json(path))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         rule = f"must have the errors of servers ({type(error).__name__}: {error})"
-        raise CalibrationError(f"{path}: {rule}; run simserve calibrate --public") from None
+        raise CalibrationError(f"{path}: {rule}; run simserve lab server-errors") from None
 
 
 def parsed(data: Mapping[str, Any]) -> ServerErrors:

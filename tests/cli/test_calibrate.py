@@ -15,7 +15,6 @@ from simserve.cost.forms.gemm import Gemm
 from tests.cli.invoke import Outcome, invoke
 from tests.cost.specs import H100
 from tests.lab.kernels.timings import DECODE, GEMM, HEADS, PREFILL, timings
-from tests.lab.test_settings import ROW
 
 TIMINGS = timings()
 
@@ -275,58 +274,3 @@ def test_host_constants_go_into_the_calibration_of_the_runs_engine(
     assert read_calibration(path).host == {"step_host_s": 1.25e-3}
     assert "fitted to 1 serving runs of vllm 0.12.0 on h100-sxm (runs.csv, " in path.read_text()
     assert read_calibration(path).forms == read_calibration(fitted[0]).forms
-
-
-def public(folder: Path) -> Path:
-    """Write a folder of public runs, of five groups of servers."""
-    others: list[dict[str, Any]] = [
-        {"framework": engine, "hardware": gpu, "model": model, "precision": precision, "image": ""}
-        for engine, gpu, model, precision in (
-            ("vllm", "h200", "gptoss", "fp4"),
-            ("vllm", "b200", "gptoss", "fp4"),
-            ("trt", "h200", "gptoss", "fp4"),
-            ("trt", "h200", "dsr1", "fp8"),
-            ("sglang", "h200", "dsr1", "fp8"),
-        )
-    ]
-    (folder / "serving").mkdir()
-    alike = {"disagg": "False", "spec": "none", "concurrency": 1, "isl": 64, "osl": 8}
-    lines = [",".join(map(str, (ROW | alike | each).values())) for each in others]
-    (folder / "serving" / "runs.csv").write_text("\n".join([",".join(map(str, ROW)), *lines]))
-    return folder
-
-
-def test_errors_between_servers_are_written_to_the_same_bytes(tmp_path: Path) -> None:
-    folder = public(tmp_path)
-    first, second = (
-        invoke("calibrate", "--public", folder, "--most", 1, "--out", tmp_path / name) for name in ("a", "b")
-    )
-    assert (first.exit_code, second.exit_code) == (0, 0), first.err
-    written = [(tmp_path / name / "server_errors.json").read_bytes() for name in ("a", "b")]
-    assert written[0] == written[1]
-    data = json.loads(written[0])
-    assert data["made"]["files"][0]["file"] == "runs.csv"
-    assert {metric: (fit["n_runs"], fit["n_groups"]) for metric, fit in data["metrics"].items()} == dict.fromkeys(
-        ("tpot_s", "ttft_s", "e2e_s"), (5, 5)
-    )
-    assert first.out.splitlines()[0].split()[:4] == ["runs", "groups", "server", "experts"]
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (("h100-sxm", "--public"), "does not take GPU; leave them out"),
-        (("--logs", "log.csv", "--public"), "does not take --logs; leave them out"),
-        (("h100-sxm", "--most", 3, "--measure", "out.csv", "--public"), "--public, --most"),
-    ],
-)
-def test_errors_between_servers_go_with_no_other_fit(options: tuple[str, ...], text: str, tmp_path: Path) -> None:
-    outcome = invoke("calibrate", *options, tmp_path)
-    assert outcome.exit_code == 2
-    assert text in " ".join(outcome.err.replace("│", " ").split())
-
-
-def test_most_runs_are_for_public_runs(tmp_path: Path) -> None:
-    outcome = invoke("calibrate", "h100-sxm", "--most", 3, "--out", tmp_path)
-    assert outcome.exit_code == 2
-    assert "only for --public" in outcome.err

@@ -1,4 +1,4 @@
-"""`simserve calibrate --measure`: from a card to a simulation of it, and what is refused before any time is spent."""
+"""`simserve lab measure`: from a card to a simulation of it, and what is refused before any time is spent."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from tests.lab.timing.fake_card import COLLECTIVE, FakeCard
 
 
 def measure(folder: Path, *more: object) -> Outcome:
-    return invoke("calibrate", "h100-sxm", "--measure", folder / "mine.csv", *more)
+    return invoke("lab", "measure", "h100-sxm", folder / "mine.csv", *more)
 
 
 @pytest.fixture
@@ -124,13 +124,11 @@ def test_models_of_ones_own_are_timed_too(card: FakeCard, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--from", "t.csv", "--out", "mine"], "does not go with --from, --out; leave them out"),
-        (["--engine", "vllm", "--logs", "a.csv"], "does not go with --engine, --logs; leave them out"),
         (["--models", "lama"], "no such model in the catalog, or the path of a config.json, got 'lama'"),
         (["--minutes", "-1"], "Invalid value for '--minutes'"),
     ],
 )
-def test_options_that_do_not_go_together_are_2(more: list[str], text: str, card: FakeCard, tmp_path: Path) -> None:
+def test_options_that_are_wrong_are_2(more: list[str], text: str, card: FakeCard, tmp_path: Path) -> None:
     outcome = measure(tmp_path, *more)
     assert outcome.exit_code == 2
     assert text in " ".join(outcome.err.replace("│", " ").split())
@@ -140,21 +138,21 @@ def test_options_that_do_not_go_together_are_2(more: list[str], text: str, card:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--measure", "mine.csv"], "give the GPU of the catalog that the card at hand is"),
-        (["h100-sxm", "--measure", "mine.parquet"], "must be a table .csv, got mine.parquet; rename it"),
-        (["h100-sxm", "--models", "qwen3-8b"], "is for --measure; leave it out"),
+        ([], "Missing argument 'GPU'"),
+        (["h100-sxm"], "Missing argument 'TABLE.csv'"),
+        (["h100-sxm", "mine.parquet"], "must be a table .csv, got mine.parquet; rename it"),
         (
-            ["a100-sxm", "--measure", "mine.csv"],
+            ["a100-sxm", "mine.csv"],
             "must be a100-sxm (108 SMs, 80 GiB), got a fake H100 (132 SMs, 79 GiB)",
         ),
-        (["h200-sxm", "--measure", "mine.csv"], "must be h200-sxm (132 SMs, 140 GiB), got a fake H100"),
+        (["h200-sxm", "mine.csv"], "must be h200-sxm (132 SMs, 140 GiB), got a fake H100"),
     ],
 )
 def test_a_table_or_card_of_another_kind_is_2(
     arguments: list[str], text: str, card: FakeCard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = invoke("calibrate", *arguments)
+    outcome = invoke("lab", "measure", *arguments)
     assert outcome.exit_code == 2
     assert text in " ".join(outcome.err.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []

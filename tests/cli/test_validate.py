@@ -97,50 +97,6 @@ def test_options_that_settings_have_already_are_refused(tmp_path: Path, more: tu
     assert "is not for a table of InferenceX's settings" in outcome.err
 
 
-def public(folder: Path, *more: object) -> Outcome:
-    (folder / "serving").mkdir(exist_ok=True)
-    (folder / "serving" / "h100_serving.csv").write_text(
-        HEAD + RUN + RUN.replace("vllm,0.12.0", "sglang,0.5.8") + TWICE
-    )
-    (folder / "serving" / "mine.csv").write_text(HEAD + RUN)
-    return invoke("validate", "--public", folder, "--requests-per-client", 2, *more)
-
-
-def test_public_runs_are_compared_by_set_beside_peers(tmp_path: Path) -> None:
-    outcome = public(tmp_path, "--json")
-    assert outcome.exit_code == 0, outcome.err
-    result = json.loads(outcome.out)
-    assert [(each["file"], each["engine"], each["n_runs"], each["in_sample"]) for each in result["sets"]] == [
-        ("h100_serving.csv", "sglang", 1, "yes"),
-        ("h100_serving.csv", "vllm", 2, "yes"),
-        ("mine.csv", "vllm", 1, "no"),
-    ]
-    wording = public(tmp_path, "--page", tmp_path / "page.html")
-    assert wording.out.startswith("Not in-sample (1 run): errors TPOT ")
-    (line,) = (line for line in wording.out.splitlines() if line.split()[:3] == ["h100_serving", "vllm", "0.12.0"])
-    assert f"{result['sets'][1]['errors']['tpot']['mape_frac']:.1%}" in line
-    assert line.endswith("yes        best published calculator: 10.9% / 37% / –")
-    assert "skipped: logs/runs.json is not there" in wording.err
-    assert "League" in (tmp_path / "page.html").read_text()
-
-
-def test_at_most_so_many_public_runs_of_a_set_are_replayed(tmp_path: Path) -> None:
-    result = json.loads(public(tmp_path, "--most", 1, "--json").out)
-    assert [(each["n_runs"], each["n_in_folder"]) for each in result["sets"]] == [(1, 1), (1, 2), (1, 1)]
-
-
-def test_a_folder_without_public_runs_and_options_of_other_kinds_are_2(tmp_path: Path) -> None:
-    empty = invoke("validate", "--public", tmp_path)
-    assert (empty.exit_code, empty.out) == (2, "")
-    assert "must hold public runs as serving/h100_serving.csv" in empty.err
-    for more in (("--leave-out",), ("--engine", "vllm"), ("--campaign", "plain")):
-        outcome = public(tmp_path, *more)
-        assert outcome.exit_code == 2
-        assert f"does not take {more[0]}; leave them out" in outcome.err
-    alone = validate(tmp_path, HEAD + RUN, "--most", 3)
-    assert (alone.exit_code, "is only for --public" in alone.err) == (2, True)
-
-
 def run(**changes: str) -> str:
     """A table of one run with other cells."""
     cells = dict(zip(HEAD.strip().split(","), RUN.strip().split(","), strict=True)) | changes
@@ -202,25 +158,6 @@ def test_an_option_that_fits_nothing_is_2(more: list[str], sentence: str, tmp_pa
     assert sentence in " ".join(outcome.err.split())
 
 
-def test_kernels_are_told_by_operation() -> None:
-    result = json.loads(invoke("validate", "--kernels", "h100-sxm/vllm", "--json").out)
-    errors = {(each["op"], each["dtype"]): each["mape_frac"] for each in result["held_out"]}
-    wording = invoke("validate", "--kernels", "h100-sxm/vllm").out
-    (line,) = (line for line in wording.splitlines() if line.split()[:2] == ["gemm", "bf16"])
-    assert line.split()[2] == f"{errors['gemm', 'bf16']:.1%}"
-    assert 0 < errors["gemm", "bf16"] < 0.06  # the bar
-    assert max(errors["gemm", "fp8"], errors["prefill_attention", "bf16"], errors["decode_attention", "bf16"]) < 0.1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "give a CSV of serving runs, or --kernels"),
-        (["--kernels", "h100-sxm/nobody"], "h100-sxm/nobody: no such calibration; there are"),
-        (["runs.csv", "--kernels", "h100-sxm/vllm"], "does not take ROWS; leave it out"),
-    ],
-)
-def test_runs_or_kernels_but_one_of_them(arguments: list[str], sentence: str) -> None:
-    outcome = invoke("validate", *arguments)
-    assert outcome.exit_code == 2
-    assert sentence in outcome.err
+def test_a_table_must_be_given() -> None:
+    outcome = invoke("validate")
+    assert (outcome.exit_code, "give a CSV of serving runs" in outcome.err) == (2, True)

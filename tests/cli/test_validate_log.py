@@ -67,7 +67,6 @@ def test_a_result_without_a_pairing_has_percentiles_only(tmp_path: Path) -> None
             ["--requests-per-client", "3", "--shortest-frac", "0.5"],
             "does not take --requests-per-client, --shortest-frac",
         ),
-        (["--kernels", "h100-sxm/vllm"], "does not take --kernels; leave"),
     ],
 )
 def test_options_of_tables_do_not_go_with_a_log(more: list[str], sentence: str, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
-from tests.cli.test_calibrate import public
 from tests.cli.test_check import SLO, WORKLOAD
+from tests.cli.test_lab import five_groups
 from tests.cli.test_validate import HEAD, RUN, TWICE
 from tests.cli.test_validate_log import LOG
 from tests.lab.kernels.timings import timings
@@ -47,14 +47,14 @@ COMMANDS = {
     "calibrate --logs": Command(
         "calibrate --logs {server_log} --scenario {server} --out out", ("out/h100-sxm/vllm.json", "out/report.html")
     ),
-    "calibrate --public": Command("calibrate --public {public} --most {n} --out out", ("out/server_errors.json",)),
+    "lab server-errors": Command("lab server-errors {public} --most {n} --out out", ("out/server_errors.json",)),
     "validate": Command("validate {rows} --requests-per-client 2 --page out.html", ("out.html",)),
     "validate log": Command("validate {log} --scenario {scenario} --page out.html", ("out.html",)),
-    "validate --public": Command("validate --public {serving} --requests-per-client 2 --page out.html", ("out.html",)),
+    "lab league": Command("lab league {serving} --requests-per-client 2 --page out.html", ("out.html",)),
 }
-"""By name; without `calibrate --host` and `--serving-runs`, which write as `calibrate` does after a fit of minutes.
+"""By name; without `calibrate --host` and `lab card`, which write as `calibrate` does after a fit of minutes.
 
-`calibrate --measure` needs a card; `tests/cli/test_measure.py` interrupts it.
+`lab measure` needs a card; `tests/cli/test_measure.py` interrupts it.
 """
 
 
@@ -123,7 +123,7 @@ MAKERS: dict[str, Callable[[Inputs, Path], Path]] = {
     "timings": _timings,
     "server": lambda inputs, folder: written(folder),
     "server_log": _server_log,
-    "public": lambda inputs, folder: public(folder),
+    "public": lambda inputs, folder: five_groups(folder),
     "rows": lambda inputs, folder: _text(folder, "rows.csv", HEAD + (RUN, TWICE)[inputs.n - 1]),
     "log": lambda inputs, folder: _text(folder, "log.csv", LOG.replace(",8\n", f",{7 + inputs.n}\n")),
     "serving": _serving,

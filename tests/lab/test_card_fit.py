@@ -116,7 +116,7 @@ def test_a_card_takes_the_kernels_of_the_card_it_resembles_and_one_with_timings_
         ),
         (("mi300x", "--engine", "vllm"), "must have runs of vllm on mi300x"),
         (("h100-sxm", "--engine", "sglang"), "h100-sxm/sglang has timed kernels, which serving runs do not replace"),
-        (("mi300x", "--engine", "sglang", "--engine-version", "1"), "does not go with --engine-version; leave them"),
+        (("mi300x", "--engine", "sglang", "--engine-version", "1"), "No such option: --engine-version"),
         (("mi300x", "--engine", "sglang", "--campaign", "mine"), "mine"),
         (("mi300x", "--engine", "sglang"), "runs of at least 3 models, splits, versions or lengths are needed"),
     ],
@@ -125,7 +125,7 @@ def test_what_cannot_be_fitted_is_an_error_and_writes_nothing(
     options: tuple[str, ...], text: str, tmp_path: Path
 ) -> None:
     rows = table(tmp_path, servers=SERVERS[:2])
-    outcome = invoke("calibrate", *options, "--serving-runs", rows, "--out", tmp_path / "out")
+    outcome = invoke("lab", "card", options[0], rows, *options[1:], "--out", tmp_path / "out")
     assert outcome.exit_code == 2
     assert text in " ".join(outcome.err.split())
     assert not (tmp_path / "out").exists()
@@ -138,7 +138,7 @@ def test_the_command_writes_a_calibration_that_runs_use_and_say_what_it_is(tmp_p
     lines = rows.read_text().splitlines()
     lines[1:] = [line.replace(",100,10", f",{each}") for line, each in zip(lines[1:], times, strict=True)]
     rows.write_text("\n".join([*lines, lines[1].replace("mi300x", "h100-sxm")]) + "\n")
-    command = ("calibrate", "mi300x", "--engine", "sglang", "--serving-runs", rows, "--campaign", "plain")
+    command = ("lab", "card", "mi300x", rows, "--engine", "sglang", "--campaign", "plain")
     outcome = invoke(*command, "--out", tmp_path / "out")
     assert outcome.exit_code == 0, outcome.err
     assert "Fitted to 9 runs; each of 3 parts is left out in turn." in outcome.out
@@ -159,7 +159,7 @@ def test_the_command_writes_a_calibration_that_runs_use_and_say_what_it_is(tmp_p
     assert "(fitted to serving runs)" in shown
     told = " ".join(invoke("run", scenario, *with_it, "--out", tmp_path / "run", "--no-report").err.split())
     assert "fitted to 9 serving runs, none of them of qwen3-8b; its kernels were not timed. Runs left out" in told
-    refused = invoke("validate", "--kernels", path)
+    refused = invoke("lab", "kernels", path)
     assert refused.exit_code == 2
     assert "is fitted to serving runs, without kernels held out; validate a table of runs" in " ".join(
         refused.err.split()
@@ -190,7 +190,7 @@ def test_a_refit_gives_the_shipped_file_to_the_last_bit(name: str, tmp_path: Pat
     copy = tmp_path / f"{name}.json"
     copy.parent.mkdir()
     copy.write_bytes(shipped.read_bytes())
-    outcome = invoke("calibrate", gpu, "--engine", engine, "--serving-runs", DATA, "--out", tmp_path)
+    outcome = invoke("lab", "card", gpu, DATA, "--engine", engine, "--out", tmp_path)
     assert f"unchanged: {copy}" in outcome.err
     assert copy.read_bytes() == shipped.read_bytes()
 

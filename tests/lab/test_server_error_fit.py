@@ -124,7 +124,7 @@ def test_the_shipped_file_says_how_often_it_held() -> None:
 def test_the_shipped_file_is_of_todays_calibrations() -> None:
     used = json.loads(SHIPPED.read_text(encoding="utf-8"))["made"]["calibrations"]
     assert used == {name: read_calibration(calibration_path(name)).sha256 for name in used}, (
-        "a calibration has changed: run simserve calibrate --public again (CONTRIBUTING.md)"
+        "a calibration has changed: run simserve lab server-errors again (CONTRIBUTING.md)"
     )
 
 
@@ -133,7 +133,7 @@ def test_the_shipped_file_is_of_todays_calibrations() -> None:
 def test_a_refit_gives_the_shipped_file_to_the_last_bit(tmp_path: Path) -> None:
     made = json.loads(SHIPPED.read_text(encoding="utf-8"))["made"]
     most = str(made["most_runs_of_a_set"])
-    assert invoke("calibrate", "--public", DATA, "--most", most, "--out", tmp_path).exit_code == 0
+    assert invoke("lab", "server-errors", DATA, "--most", most, "--out", tmp_path).exit_code == 0
     assert (tmp_path / SHIPPED.name).read_bytes() == SHIPPED.read_bytes()
 
 

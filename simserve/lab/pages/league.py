@@ -111,7 +111,7 @@ def _published(peer: Mapping[str, Any], name: str) -> str:
 
 
 def render(facts: Mapping[str, Any]) -> str:
-    """Return the page as HTML, from what `simserve validate --public --json` prints."""
+    """Return the page as HTML, from what `simserve lab league --json` prints."""
     n_sets = plural(len(facts["sets"]), "public data set")
     head = (
         f'<header><p class="eyebrow">simserve · league</p><h1>{text(f"Errors on {n_sets}")}</h1>'

@@ -99,7 +99,9 @@ def check_card(device: Device, gpu: GpuSpec) -> None:
     if device.n_sms != gpu.n_sms or far:
         wanted = f"{gpu.name} ({gpu.n_sms} SMs, {gpu.hbm_bytes / 2**30:.0f} GiB)"
         got = f"{device.name} ({device.n_sms} SMs, {device.memory_bytes / 2**30:.0f} GiB)"
-        raise CalibrationError(f"--measure: the card at hand must be {wanted}, got {got}; name its GPU of the catalog")
+        raise CalibrationError(
+            f"lab measure: the card at hand must be {wanted}, got {got}; name its GPU of the catalog"
+        )
 
 
 def partial_path(table: Path) -> Path:
@@ -142,7 +144,7 @@ def measure(
             progress(result)
         if not result.n_done and result.not_timed:
             (_, reason), _ = result.not_timed.most_common(1)[0]
-            raise CalibrationError(f"--measure: a shape must run on {device.name}, got {reason}; try another PyTorch")
+            raise CalibrationError(f"lab measure: a shape must run on {device.name}, got {reason}; try another PyTorch")
         if result.is_complete:
             os.fsync(file.fileno())
             os.replace(partial_path(table), table)
@@ -203,7 +205,7 @@ def _rows_before(file: TextIO, partial: Path, device: str) -> list[dict[str, str
     except (ValueError, TypeError, KeyError):
         known = False
     if not known or (text and not text.startswith(",".join(_columns()) + "\n")):
-        raise CalibrationError(f"{partial}: must be a table that --measure began; remove it")
+        raise CalibrationError(f"{partial}: must be a table that lab measure began; remove it")
     others = sorted({row["device"] for row in rows} - {device})
     if others:
         raise CalibrationError(f"{partial}: must be of the card at hand, {device}, got {others[0]}; remove it")

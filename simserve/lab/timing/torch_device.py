@@ -36,12 +36,12 @@ def open_device(l2_bytes: float) -> "TorchDevice":
     try:
         import torch
     except ImportError as error:
-        rule = f"--measure: PyTorch must be installed ({error})"
+        rule = f"lab measure: PyTorch must be installed ({error})"
         raise CalibrationError(f"{rule}; pip install 'simserve[measure]'") from None
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
         raise CalibrationError(
-            f"--measure: PyTorch must see a CUDA device, got none (PyTorch {torch.__version__}, "
+            f"lab measure: PyTorch must see a CUDA device, got none (PyTorch {torch.__version__}, "
             f"{f'CUDA {built}' if built else 'built for CPUs'}); run it on the card, and check nvidia-smi"
         )
     return TorchDevice(l2_bytes)
@@ -93,7 +93,7 @@ def _prepared(shape: Shape, device: str, cold_bytes: float) -> TimedKernel:
     except (RuntimeError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         if "CUDA error" in reason or "HIP error" in reason:  # nothing after it can be right
-            raise CalibrationError(f"--measure: {dict(shape)} must run, got {reason}; start again to go on") from None
+            raise CalibrationError(f"lab measure: {dict(shape)} must run, got {reason}; start again to go on") from None
         raise NotTimed(reason) from None
 
 
@@ -165,7 +165,7 @@ class GpuGroup:
             answers = [pipe.recv() if pipe.poll(ANSWER_S) else None for pipe in self._pipes]
         errors = [each for each in answers if isinstance(each, Exception)]
         if len(answers) < self.n_gpus or None in answers:
-            rule = f"--measure: {self.n_gpus} GPUs must communicate, got a process that ended or waits"
+            rule = f"lab measure: {self.n_gpus} GPUs must communicate, got a process that ended or waits"
             raise CalibrationError(f"{rule}; check NCCL, or hide the GPUs with CUDA_VISIBLE_DEVICES=0")
         if errors:
             raise errors[0]

@@ -139,8 +139,8 @@ def test_a_card_that_runs_nothing_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("op,m\ngemm,1\n", "must be a table that --measure began; remove it"),
-        ("\x00\x01\n", "must be a table that --measure began; remove it"),
+        ("op,m\ngemm,1\n", "must be a table that lab measure began; remove it"),
+        ("\x00\x01\n", "must be a table that lab measure began; remove it"),
         (None, "must be of the card at hand, a fake H100, got another card; remove it"),
     ],
 )
