@@ -9,7 +9,7 @@ import numpy as np
 from simserve.lab.public import METRICS, DataSet, PublicRun
 from simserve.lab.public_knowledge import Knowledge
 from simserve.lab.validate import errors_of
-from simserve.study.uncertainty import CONFIDENCE
+from simserve.study.cost_draws import CONFIDENCE
 
 
 def league_facts(runs: Sequence[PublicRun], n_of: Mapping[DataSet, int], skipped: Sequence[str]) -> dict[str, Any]:

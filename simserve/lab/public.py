@@ -29,8 +29,8 @@ from simserve.lab.settings import (
 )
 from simserve.scenario import PoolSetup, Scenario
 from simserve.simulation import simulate
+from simserve.study.cost_draws import draws_for
 from simserve.study.processes import forked
-from simserve.study.uncertainty import draws_for
 
 METRICS = ("tpot", "ttft", "e2e")
 

@@ -22,7 +22,7 @@ from simserve.lab.public import PublicRun
 from simserve.lab.public_knowledge import LOGS
 from simserve.metrics.student import quantile
 from simserve.scenario.server_errors import METRICS, REASONS, SCHEMA, WITHIN_SD, FittedServers, facts_of
-from simserve.study.uncertainty import CONFIDENCE, REPLAYS, normal_scores
+from simserve.study.cost_draws import CONFIDENCE, REPLAYS, normal_scores
 from simserve.tables.columns import Floats
 
 START_SD, ROUNDS = 0.2, 3000

@@ -13,9 +13,9 @@ from simserve.input_files import read_json
 from simserve.lab.log_errors import ReplayedLog, replay_log
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
-from simserve.study.capacity_probe import Draw
+from simserve.study.cost_draws import Draw, draws_for
 from simserve.study.processes import forked
-from simserve.study.uncertainty import draws_for, prediction_interval
+from simserve.study.uncertainty import prediction_interval
 from simserve.tables.columns import Flags
 from simserve.workload.load import Load
 from simserve.workload.readers.logs import read_log

@@ -16,6 +16,7 @@ from simserve.scenario import Scenario
 from simserve.scenario.distortion import Distortion
 from simserve.scenario.models import MeasureSection
 from simserve.simulation import simulate
+from simserve.study.cost_draws import CONFIDENCE, Draw, reach_of
 from simserve.study.processes import forked
 from simserve.tables.columns import Columns, Floats
 from simserve.workload.load import Load, offered_load
@@ -38,12 +39,6 @@ MIDDLE = (0.3, 0.8)
 
 BATCHES = 20
 """Parts of a trace, for the error of its rate."""
-
-CONFIDENCE = 0.9
-
-Draw = tuple[Distortion, Mapping[str, float]]
-"""Factors on costs, and residual errors of latencies."""
-
 
 UNKNOWN: Mapping[str, Any] = {"probability_beyond_capacity": None, "near_capacity": None}
 """Facts where the load adapts, or is too short to fill the cluster."""
@@ -120,14 +115,14 @@ def offered_rate(summary: Mapping[str, Any], load: Load) -> OfferedRate | None:
 
 
 def near_capacity(
-    scenario: Scenario, load: Load, summary: Mapping[str, Any], draws: Sequence[Draw], reach: float
+    scenario: Scenario, load: Load, summary: Mapping[str, Any], draws: Sequence[Draw]
 ) -> NearCapacity | None:
     """Compare a load with capacity; None where it adapts, is too short to fill the cluster, or has batch jobs, which
     are no rate.
 
-    load, summary: of a run of the scenario. draws: of its costs. reach: distance from capacity, as a logarithm, beyond
-    which costs do not matter, so that one probe is enough. Draw k has a load of its own, with the k-th seed after the
-    run's, or another part of a trace. Deterministic.
+    load, summary: of a run of the scenario. draws: of its costs; so far from capacity that costs do not matter, one
+    probe is enough. Draw k has a load of its own, with the k-th seed after the run's, or another part of a trace.
+    Deterministic.
     """
     rate = offered_rate(summary, load)
     if rate is None or scenario.workload.batch is not None or not draws:
@@ -137,7 +132,7 @@ def near_capacity(
         served, least = probe.run(len(draws))
         if served is not None or n_requests >= len(load.trace):
             break
-    off = math.log((served or least) / rate.per_s)
+    off, reach = math.log((served or least) / rate.per_s), reach_of(scenario.setups)
     if off > reach or (served is not None and off < -reach):
         return NearCapacity(rate, np.array([off + math.log(rate.per_s)]))
     if served is None:

@@ -6,36 +6,21 @@ that. With w = n a scaled replay is the perturbed run itself, as of a run that i
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import Outcome, Outcomes
+from simserve.metrics.answer import Outcome
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.study.nominal import answer_over
+from simserve.study.run_figures import RunFigures
 from simserve.tables.columns import Floats
 
 FULL = ("growing", "critical")
 """States of a queue at or above capacity."""
-
-Levels = Mapping[str, Mapping[str, float]]
-"""Figures by latency and level."""
-
-
-@dataclass(frozen=True)
-class RunFigures:
-    """Latencies and outcomes of one run, or of a replay."""
-
-    latencies: Levels
-    """Seconds, by latency and level."""
-    outcomes: Outcomes
-    n_arrived: int
-    """Requests of its measured window."""
-    log_errors: Levels = field(default_factory=dict)
-    """Standard errors of the logarithms of latencies, where the run itself tells them."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simserve.scenario.server_errors import METRICS, REASONS, ServerErrors
-from simserve.study import uncertainty
+from simserve.study import cost_draws
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.cli.test_check import SLO, WORKLOAD
@@ -45,7 +45,7 @@ def test_an_error_that_both_sides_share_does_not_widen_their_difference(
 
     prediction, compared = answers()
     sds = {name: dict.fromkeys(REASONS, 0.5) for name in METRICS}
-    monkeypatch.setattr(uncertainty, "server_errors", lambda: ServerErrors((), sds))
+    monkeypatch.setattr(cost_draws, "server_errors", lambda: ServerErrors((), sds))
     wider_prediction, compared_again = answers()
     assert wider_prediction != prediction
     assert compared_again == compared

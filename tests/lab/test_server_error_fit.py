@@ -13,7 +13,7 @@ from simserve.errors import CalibrationError
 from simserve.lab.public import DataSet, PublicRun, predict_public, read_public, spread_out
 from simserve.lab.server_error_fit import Observed, fit_spread, fitted_servers, is_held, observed, parts
 from simserve.scenario.server_errors import METRICS, REASONS, WITHIN_SD, server_errors
-from simserve.study.uncertainty import normal_scores
+from simserve.study.cost_draws import normal_scores
 from tests.cli.invoke import invoke
 from tests.lab.test_public import DATA, row, serving
 

@@ -15,8 +15,9 @@ from simserve.report.headline import headline
 from simserve.study import capacity_probe
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate_study import study_rate
-from simserve.study.capacity_probe import NearCapacity
-from simserve.study.uncertainty import draws_for, near_capacity, run_with_replays
+from simserve.study.capacity_probe import NearCapacity, near_capacity
+from simserve.study.cost_draws import draws_for
+from simserve.study.uncertainty import run_with_replays
 from simserve.workload.load import offered_load
 
 PROMPT, OUTPUT = 512, 32
@@ -223,7 +224,7 @@ def test_the_rate_of_a_trace_is_a_sample_of_its_traffic(tmp_path: Path) -> None:
 
 def test_capacity_says_how_likely_its_answer_is_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SLO is so wide that the search ends where queues grow: at capacity."""
-    monkeypatch.setattr("simserve.study.uncertainty.REPLAYS", 3)
+    monkeypatch.setattr("simserve.study.cost_draws.REPLAYS", 3)
     requested = scenario(0.7 * ALONE_PER_S, slots=1, n_requests=300, slo={"e2e_s": 30})
     facts = study_rate(CapacityQuestion(requested, 0.99, 0.2)).facts
     at_answer = facts["answer"]["near_capacity"]["capacity_per_s"]

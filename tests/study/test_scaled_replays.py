@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.answer import Outcome
-from simserve.study.scaled_replays import RunFigures, ScaledReplays
+from simserve.study.run_figures import RunFigures
+from simserve.study.scaled_replays import ScaledReplays
 
 LOADS = (-0.1, 0.02, -0.03, 0.11)
 EFFECTS = (0.01, -0.02, 0.03, 0.004)

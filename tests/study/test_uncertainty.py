@@ -12,15 +12,8 @@ from simserve.report.headline import prediction
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.server_errors import server_errors
 from simserve.study import processes, uncertainty
-from simserve.study.uncertainty import (
-    RESIDUAL_SD,
-    draws_of,
-    predict,
-    prediction_interval,
-    residual_of,
-    run_with_replays,
-    spread_of,
-)
+from simserve.study.cost_draws import RESIDUAL_SD, draws_of, residual_of, spread_of
+from simserve.study.uncertainty import predict, prediction_interval, run_with_replays
 from simserve.workload.load import Load, offered_load
 
 FITTED: dict[str, Any] = {"model": "qwen3-32b", "engine": {"name": "vllm", "version": "0.12"}}

@@ -11,9 +11,9 @@ from simserve.study.capacity.load_curve_facts import load_curve_facts, requests_
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import SCALES, Capacity, runs_at_scale, search_in
-from simserve.study.capacity_probe import UNKNOWN, NearCapacity
+from simserve.study.capacity_probe import UNKNOWN, NearCapacity, near_capacity
+from simserve.study.cost_draws import draws_for
 from simserve.study.load_scale import at_scale
-from simserve.study.uncertainty import draws_for, near_capacity
 from simserve.workload.load import offered_load
 
 Near = Callable[[Capacity], NearCapacity | None]

@@ -1,0 +1,81 @@
+"""Run figures: latencies and outcomes of one run, or of one whose latencies are off by factors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import log
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.answer import FAR_FRAC, Outcome, Outcomes, outcomes
+from simserve.metrics.batches import T_95
+from simserve.metrics.classes import of_class
+from simserve.metrics.goodput import met_by_goal
+from simserve.metrics.results import Results
+from simserve.study.cost_draws import NO_RESIDUAL
+from simserve.tables.columns import Flags
+
+LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
+
+Levels = Mapping[str, Mapping[str, float]]
+"""Figures by latency and level."""
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """Latencies and outcomes of one run, or of a replay."""
+
+    latencies: Levels
+    """Seconds, by latency and level."""
+    outcomes: Outcomes
+    n_arrived: int
+    """Requests of its measured window."""
+    log_errors: Levels = field(default_factory=dict)
+    """Standard errors of the logarithms of latencies, where the run itself tells them."""
+
+    @classmethod
+    def of(cls, results: Results, residual: Mapping[str, float] = NO_RESIDUAL) -> "RunFigures":
+        """Return the figures of a run when its latencies are off by the residual factors."""
+        summary = results.summary
+        latencies = {
+            key: {level: summary[key][level] * factor for level in LEVELS}
+            for key, factor in residual.items()
+            if summary[key]["n"]
+        }
+        of_run = outcomes(summary) if residual is NO_RESIDUAL else _outcomes(results, residual)
+        errors = {key: {level: log_error(summary[key], level) for level in levels} for key, levels in latencies.items()}
+        return cls(latencies, of_run, summary["requests"]["arrived"], errors)
+
+
+def log_error(latency: Mapping[str, Any], level: str) -> float:
+    """Return the standard error of a latency's logarithm by its interval in the summary; 0 where it has none."""
+    low, high = latency["intervals"].get(level) or (0.0, None)
+    if not low > 0:
+        return 0.0
+    return log(latency[level] / low if high is None else high / low) / (1 if high is None else 2) / T_95[max(T_95)]
+
+
+def _outcomes(results: Results, residual: Mapping[str, float]) -> dict[str | None, Outcome]:
+    """Return the outcomes of a run when its latencies are off by the residual factors."""
+    met, is_far = _met(results, residual), _met(results, residual, FAR_FRAC)
+    requests, result = results.columns["requests"], {}
+    for name, outcome in outcomes(results.summary).items():
+        mine = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
+        result[name] = replace(
+            outcome,
+            attained_frac=float(np.logical_and.reduce(list(met.values()))[mine].mean()),
+            by_slo={goal: float(met[goal][mine].mean()) for goal in outcome.by_slo},
+            is_far_below=bool(np.logical_and.reduce(list(is_far.values()))[mine].all()),
+            interval=None,
+        )
+    return result
+
+
+def _met(results: Results, residual: Mapping[str, float], frac: float = 1.0) -> dict[str, Flags]:
+    """Return which requests meet that share of the limit of each goal, `(n_requests,)`."""
+
+    def nearer(targets: Mapping[str, float]) -> dict[str, float]:
+        return {goal: frac * limit / residual[goal] for goal, limit in targets.items()}
+
+    of_classes = {name: nearer(targets) for name, targets in results.facts.slo_classes.items()}
+    return met_by_goal(results.columns["requests"], nearer(results.facts.slo), of_classes)
