@@ -516,8 +516,7 @@ class Replica:
             used_blocks += self._n_left
             reserved_blocks -= self._n_left if self._reserves else 0
             self._n_left = 0
-        rows = self._step_run_rows
-        rows += pack_step(
+        self._step_run_rows += pack_step(
             step_run.start_ps,
             step_run.first_ps,
             step_run.growth_ps,
@@ -550,8 +549,9 @@ class Replica:
             self._end_batch(now_ps)
         if self._coming:
             self._show_arrivals(n_steps)
-        if self._follow_up is not None:
-            self._follow_up(now_ps)
+        follow_up = self._follow_up
+        if follow_up is not None:
+            follow_up(now_ps)
 
     def _move_windows(self, n_steps: int) -> None:
         """Apply n_steps of decode, and free the blocks that windows keep no longer."""

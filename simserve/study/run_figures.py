@@ -1,4 +1,4 @@
-"""Run figures: latencies and outcomes of one run, or of one whose latencies are off by factors."""
+"""Latencies and outcomes of a run, as simulated or with latencies off by factors: the figures that a study needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
