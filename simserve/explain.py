@@ -18,7 +18,6 @@ from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import of_nodes, wide_intervals
 from simserve.scenario.server_errors import server_errors
-from simserve.scenario.sharding import why_one_process
 from simserve.scenario.slow_dtypes import slow_dtypes
 from simserve.scenario.typical_steps import decodes, whole_prompts
 from simserve.units import to_s
@@ -199,7 +198,7 @@ def explain(scenario: Scenario) -> Answer:
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     pools = tuple(_with_reservation(_pool(setup), setup, load) for setup in scenario.setups)
     return Answer(
-        scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), why_one_process(scenario)
+        scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), scenario.why_one_process()
     )
 
 

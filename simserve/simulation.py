@@ -36,10 +36,9 @@ from simserve.forks import can_fork
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
-from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.servers import KvLink
-from simserve.scenario.sharding import why_one_process
+from simserve.scenario.setup import Distortion
 from simserve.scenario.traffic import traffic_notes
 from simserve.shards import ShardFailed, run_in_shards
 from simserve.tables import large
@@ -91,12 +90,11 @@ def simulate(
     started_s = time.perf_counter()
     setups = scenario.setups
     if distortion is not None:
-        setups = tuple(distorted(setup, distortion) for setup in setups)
+        setups = tuple(setup.distorted(distortion) for setup in setups)
     costs = [setup.step_cost() for setup in setups]
-    link = _link(scenario, distortion)
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    priced = _Priced(setups, costs, link)
+    priced = _Priced(setups, costs, _link(scenario, distortion))
     served = None
     with suppress(ShardFailed):
         served = _serve(scenario, priced, load, progress, n_shards(scenario, load, jobs))
@@ -176,7 +174,7 @@ def n_shards(scenario: Scenario, load: Load, jobs: int) -> int:
     """Return how many processes serve a load: one where replicas influence each other, or for a short load."""
     is_open = load.concurrency is None and load.trace.dependencies is None and not load.n_timed
     n_members = sum(setup.n_replicas * setup.data // setup.n_sharing for setup in scenario.setups)
-    if jobs < 2 or not is_open or len(load.trace) < LEAST_SHARDED or why_one_process(scenario) or not can_fork():
+    if jobs < 2 or not is_open or len(load.trace) < LEAST_SHARDED or scenario.why_one_process() or not can_fork():
         return 1
     return min(jobs, n_members)
 
@@ -289,11 +287,8 @@ def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
 
 def _link(scenario: Scenario, distortion: Distortion | None) -> KvLink | None:
     """Return the link of keys and values, where pools have roles."""
-    link = scenario.cluster.kv_link
-    if link is None or distortion is None:
-        return link
-    by = distortion.link
-    return link.model_copy(update={"bytes_per_s": link.bytes_per_s / by, "latency_s": link.latency_s * by})
+    link, by = scenario.cluster.kv_link, distortion.link if distortion else 1.0
+    return link and link.model_copy(update={"bytes_per_s": link.bytes_per_s / by, "latency_s": link.latency_s * by})
 
 
 def _link_facts(priced: _Priced) -> LinkFacts | None:

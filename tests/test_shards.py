@@ -25,7 +25,6 @@ from simserve.errors import PolicyError
 from simserve.report.page import render
 from simserve.routers.random import Random
 from simserve.routers.round_robin import RoundRobin
-from simserve.scenario.sharding import why_one_process
 from simserve.schedulers.base import Scheduler, StepPlan
 from simserve.schedulers.chunked import Chunked
 from simserve.shards import run_in_shards
@@ -231,7 +230,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
 def test_replicas_that_influence_each_other_have_one_process_and_a_reason(name: str) -> None:
     reason, changes = ALIKE[name]
     scenario = Scenario.from_dict(CHAT | changes)
-    assert why_one_process(scenario) == reason
+    assert scenario.why_one_process() == reason
     assert n_shards(scenario) == 1
 
 

@@ -15,8 +15,8 @@ from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
+from simserve.scenario.machine import Machine, calibration_of, n_sharing
 from simserve.scenario.servers import CalibrationFile, Pool
-from simserve.scenario.setup import Machine, calibration_of, n_sharing
 from simserve.scenario.speculation_setup import weight_dtype_of
 
 DTYPES: tuple[Path, ...] = (("weight_dtype",), ("kv_dtype",))

@@ -33,10 +33,11 @@ def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, obj
             _check_scheduler(draft, index, pool)
     _check_models(draft, pools)
     _check_local_decode(draft, pools)
+    splitter = {"kind": "always"} if cluster.disaggregate is None else cluster.disaggregate
     return {
         "kv_link": _link(draft, cluster, pools),
         "decode_router": _decode_router(draft, cluster),
-        "disaggregate": _splitter(draft, cluster),
+        "disaggregate": draft.spelled_out("splitters", splitter, ("cluster", "disaggregate")),
     }
 
 
@@ -118,16 +119,6 @@ def _check_transfer(draft: Draft, link: KvLink) -> None:
     if link.how == "pull":
         rule = "a pull transfers the whole KV cache of a prompt after its prefill"
         draft.problem((*LINK, "transfer"), rule, link.transfer, "add how: push, or use transfer: whole")
-
-
-def _splitter(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:
-    """Return the splitter as given, else `always`."""
-    if cluster.disaggregate is None:
-        return {"kind": "always"}
-    splitter, problems = plugins.check("splitters", cluster.disaggregate)
-    draft.problems.extend(problems, ("cluster", "disaggregate"))
-    spelled = {} if splitter is None else plugins.spelled_out(splitter)
-    return cluster.disaggregate if splitter is None else {"kind": cluster.disaggregate["kind"], **spelled}
 
 
 def _decode_router(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from simserve import plugins
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path, ValueProblem, shown
 from simserve.scenario.cards import is_file
@@ -30,6 +31,12 @@ class Draft:
     def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
         """Report values that do not fit together; None leaves the value out of the message."""
         self.problems.add(ValueProblem(path, rule, None if value is None else shown(value), remedy, is_conflict=True))
+
+    def spelled_out(self, family: str, spec: dict[str, Any], path: Path) -> dict[str, Any]:
+        """Return a plug-in with all its arguments, or as it is after reporting its problems."""
+        policy, problems = plugins.check(family, spec)
+        self.problems.extend(problems, path)
+        return spec if policy is None else {"kind": spec["kind"], **plugins.spelled_out(policy)}
 
     def looked_up(self, path: Path, look_up: Callable[[], T]) -> T | None:
         """Return a catalog entry, or None after reporting the error at `path`."""

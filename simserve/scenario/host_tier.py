@@ -1,13 +1,14 @@
-"""Resolve the host memory tier of a pool: its users and its speed."""
+"""The host memory tier of a pool: its users, its speed, and its blocks."""
 
 from typing import Any
 
 from simserve.catalog.specs import GpuSpec
+from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.servers import Pool
-from simserve.scenario.setup import Machine, host_block_bytes
+from simserve.scenario.machine import Machine
+from simserve.scenario.servers import HostTierSection, Pool
 from simserve.schedulers.base import Scheduler
 
 
@@ -90,3 +91,31 @@ def _offload_prefixes(draft: Draft, pool: Pool, here: Path) -> bool:
     if given and not pool.enable_prefix_caching:
         draft.problem(at, "this pool caches no prefixes", given, "set enable_prefix_caching: true, or leave it out")
     return given
+
+
+def host_block_bytes(pool: Pool, memory: MemoryLedger) -> float:
+    """Return the bytes of a tier for each block. With `scope: pool`, these are the parts of all GPUs of a rank; else
+    that of one GPU, and each lane of a pipeline has an equal part of the tier, as the virtual engines of vLLM 0 had
+    (core/scheduler.py, num_cpu_blocks)."""
+    if pool.host_tier is not None and pool.host_tier.scope == "pool":
+        return memory.block_bytes * pool.parallel.tensor * pool.parallel.pipeline
+    return memory.block_bytes * memory.n_lanes
+
+
+def host_tier_spec(pool: Pool, tier: HostTierSection, memory: MemoryLedger) -> HostTierSpec:
+    """Convert a resolved host tier to blocks; the GPUs of a replica copy their shards of a block in parallel, and one
+    disk of a pool stores all of them."""
+    block_bytes, disk = host_block_bytes(pool, memory), tier.disk
+    is_shared = tier.scope == "pool"
+    on_disk_bytes = block_bytes if is_shared else memory.block_bytes
+    assert tier.bytes_per_s is not None, "resolved"
+    return HostTierSpec(
+        n_blocks=int(tier.bytes // block_bytes),
+        block_s=memory.block_bytes / tier.bytes_per_s,
+        swaps=tier.preemption == "swap",
+        offloads=bool(tier.offload_prefixes),
+        overlaps=tier.reads == "overlap",
+        disk_blocks=0 if disk is None else int(disk.bytes // block_bytes),
+        disk_block_s=0.0 if disk is None else on_disk_bytes / disk.bytes_per_s,
+        store=pool.name if is_shared else None,
+    )

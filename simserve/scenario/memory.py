@@ -9,8 +9,8 @@ from simserve.errors import CatalogError
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import check_host_room
+from simserve.scenario.machine import Machine, memory_of, n_sharing
 from simserve.scenario.servers import Pool
-from simserve.scenario.setup import Machine, memory_of, n_sharing
 from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.schedulers.base import Scheduler
 

@@ -1,8 +1,8 @@
-"""Resolve the cluster: model, GPU, engine and scheduler of each pool, and whether the model fits its GPUs."""
+"""Resolve a pool: its model, GPU, engine and scheduler, and whether the model fits its GPUs."""
 
 from typing import Any
 
-from simserve import catalog, plugins
+from simserve import catalog
 from simserve.catalog.engine_spec import Engine, EngineSpec
 from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import GpuSpec, ModelSpec
@@ -10,40 +10,19 @@ from simserve.cost.kept_free import kept_free_mib
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.cards import load_gpu
-from simserve.scenario.clients import resolve_admission
-from simserve.scenario.disaggregation import resolve_disaggregation
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
+from simserve.scenario.machine import Machine, load_engine, memory_share_of, server_of, with_links
 from simserve.scenario.memory import check_parallel, check_rate, fit_memory
-from simserve.scenario.servers import ClusterSection, Pool
-from simserve.scenario.setup import Machine, load_engine, memory_share_of, server_of, with_links
+from simserve.scenario.servers import Pool
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.schedulers.base import Scheduler
 from simserve.units import GIB, MIB
 
 
-def resolve_cluster(draft: Draft) -> ClusterSection:
-    """Return the cluster with every default filled in, as far as it has no problems."""
-    cluster = draft.scenario.cluster
-    router, problems = plugins.check("routers", cluster.router)
-    draft.problems.extend(problems, ("cluster", "router"))
-    _check_names(draft)
-    pools = tuple(_resolve_pool(draft, index) for index in range(len(cluster.pools)))
-    spec = cluster.router if router is None else {"kind": cluster.router["kind"], **plugins.spelled_out(router)}
-    update = {"router": spec, "pools": pools, "admission": resolve_admission(draft, cluster)}
-    return cluster.model_copy(update=update | resolve_disaggregation(draft, pools))
-
-
-def _check_names(draft: Draft) -> None:
-    names = [pool.name for pool in draft.scenario.cluster.pools]
-    for index, name in enumerate(names):
-        if names.index(name) != index:
-            draft.problem(("cluster", "pools", index, "name"), "must differ from other pools' names", name, "rename it")
-
-
-def _resolve_pool(draft: Draft, index: int) -> Pool:
+def resolve_pool(draft: Draft, index: int) -> Pool:
     at: Path = ("cluster", "pools", index)
     pool = draft.scenario.cluster.pools[index]
     model, gpu, engine = _model(draft, pool, at), _gpu(draft, pool, at), _engine(draft, pool, at)

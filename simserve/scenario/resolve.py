@@ -1,25 +1,56 @@
 """Resolve plain data into an Experiment with every default filled in, or raise all problems at once."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
-from simserve.plugins.validation import Path, dotted
+from pydantic import ValidationError
+
+from simserve.plugins.validation import (
+    Path,
+    ValueProblem,
+    as_json,
+    did_you_mean,
+    dotted,
+    infinities,
+    problems_of,
+    shown,
+)
+from simserve.scenario.cluster import check_sessions, resolve_cluster
 from simserve.scenario.draft import Draft
 from simserve.scenario.dump import scenario_data
+from simserve.scenario.glossary import known_keys
 from simserve.scenario.models import Experiment
-from simserve.scenario.parse import ExperimentT, parse
-from simserve.scenario.pools import absolute_model, resolve_cluster, with_version
+from simserve.scenario.pools import absolute_model, with_version
 from simserve.scenario.problems import Problems
-from simserve.scenario.routing import check_sessions
 from simserve.scenario.traffic import check_slo_classes
 from simserve.scenario.weights import resolve_weight_dtype
 from simserve.scenario.workload_rules import resolve_workload
 
+ExperimentT = TypeVar("ExperimentT", bound=Experiment)
+
+STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
+"""Stand-ins for required values that are missing or wrong; the default is an empty text."""
+
+MISSING = {
+    "schema": "begin the file with `schema: simserve/1`",
+    "model": "name one: `simserve catalog models` lists them",
+    "gpu": "name one: `simserve catalog gpus` lists them",
+    "workload": "give arrivals, a trace or a client",
+}
+"""Remedies for missing required keys."""
+
+PLUGIN_KEYS = {"router", "admission", "scheduler", "arrivals", "lengths", "prefixes"}
+"""Keys that plug-ins check themselves, as some of them accept infinity."""
+
+MOST_ROUNDS = 8
+"""Rounds of removing wrong values, which can reveal others; nesting is not deeper than this."""
+
 
 def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> ExperimentT:
     """Parse, check and fill in defaults. Raises ScenarioError with all problems, including earlier ones."""
-    parsed = parse(kind, data, problems)
+    parsed = _parse(kind, data, problems)
     draft = Draft(parsed, problems, folders)
     resolve_weight_dtype(draft)
     measure = draft.scenario.measure
@@ -73,3 +104,48 @@ def _is_written(data: Any, path: Path, value: Any) -> bool:
         except (KeyError, IndexError, TypeError):
             return False
     return data is not None or value is None
+
+
+def _parse(kind: type[ExperimentT], data: Any, problems: Problems) -> ExperimentT:
+    """Return the experiment of the data, with stand-ins for every reported problem.
+
+    Raises ScenarioError only if no part of it can be read.
+    """
+    if not isinstance(data, Mapping):
+        problems.add(ValueProblem((), "a scenario must be a mapping of keys to values", shown(data)))
+        raise problems.as_error()
+    problems.extend(problem for problem in infinities(data) if not PLUGIN_KEYS & set(problem.path))
+    for _ in range(MOST_ROUNDS):
+        try:
+            return kind.model_validate_json(as_json(data), strict=True)
+        except ValidationError as error:
+            for problem in problems_of(error, data):
+                if not problems.knows(problem.path):
+                    problems.add(_with_remedy(problem, data))
+                data = _mended(data, problem)
+    raise problems.as_error()
+
+
+def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
+    """Add the remedy for a missing or unknown key."""
+    if problem.kind == "unknown":
+        return replace(problem, remedy=did_you_mean(str(problem.path[-1]), known_keys(problem.path[:-1], data)))
+    if problem.kind == "missing":
+        return replace(problem, remedy=MISSING.get(str(problem.path[-1])))
+    return problem
+
+
+def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
+    """Return a copy of the data with a stand-in in place of the problem."""
+    key = problem.path[depth] if depth < len(problem.path) else None
+    is_here = depth == len(problem.path) - 1
+    if isinstance(data, list) and isinstance(key, int) and key < len(data):
+        item = {} if is_here else _mended(data[key], problem, depth + 1)
+        return [*data[:key], item, *data[key + 1 :]]
+    if not isinstance(data, Mapping) or (key not in data and not is_here):
+        return data
+    if not is_here:
+        return {**data, key: _mended(data[key], problem, depth + 1)}
+    if problem.kind == "missing":
+        return {**data, key: STAND_INS.get(str(key), "")}
+    return {name: value for name, value in data.items() if name != key}

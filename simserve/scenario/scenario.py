@@ -9,6 +9,7 @@ from simserve import plugins
 from simserve.admission.base import Admission
 from simserve.routers.base import Router
 from simserve.scenario import dump
+from simserve.scenario.loads import Workload
 from simserve.scenario.models import Experiment
 from simserve.scenario.problems import Problems, ScenarioSource
 from simserve.scenario.resolve import resolve
@@ -53,6 +54,26 @@ class Scenario(Experiment):
         spec = self.cluster.disaggregate
         return None if spec is None or spec["kind"] == "always" else plugins.build("splitters", spec)
 
+    def why_one_process(self) -> str | None:
+        """Return why one process must serve all replicas; None: processes of their own give the same tables."""
+        cluster, workload = self.cluster, self.workload
+        if sum(setup.n_replicas * setup.data // setup.n_sharing for setup in self.setups) < 2:
+            return "there is only one replica"
+        if cluster.kv_link is not None:
+            return "prefill replicas hand over to decode replicas"
+        if self.build_router().sees_load:
+            return f"the router {cluster.router['kind']} looks at loads or requests"
+        if cluster.admission is not None:
+            return f"the admission policy {cluster.admission['kind']} looks at all replicas"
+        if _waits_for_answers(workload):
+            return "clients send requests after answers"
+        if workload.timeout is not None or workload.retries is not None:
+            return "clients give up or retry"
+        shared = [setup.name for setup in self.setups if setup.host_tier is not None and setup.host_tier.store]
+        if shared:
+            return f"the replicas of pool {shared[0]} share host memory"
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data with the contract's short forms, without values of None."""
         return dump.scenario_data(self)
@@ -72,3 +93,12 @@ class Scenario(Experiment):
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def _waits_for_answers(workload: Workload) -> bool:
+    if workload.client is not None or (workload.trace is not None and workload.trace.next_turn == "after_answer"):
+        return True
+    if workload.prefixes is None:
+        return False
+    structure = plugins.build("workload.prefixes", workload.prefixes)
+    return structure.makes_sessions and not structure.needs_arrivals

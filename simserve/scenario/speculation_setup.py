@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING
 
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
@@ -20,12 +19,10 @@ from simserve.cost.memory import ExtraMemory, stages, weights_bytes
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
+from simserve.scenario.models import Experiment
+from simserve.scenario.servers import Pool
 from simserve.tables.facts import WorkFacts
 from simserve.units import to_ps
-
-if TYPE_CHECKING:
-    from simserve.scenario.models import Experiment
-    from simserve.scenario.servers import Pool
 
 MODELS = ("draft_model", "eagle", "mtp")
 """Drafts with a KV cache of their own."""
@@ -151,12 +148,12 @@ class SpeculationSetup:
         )
 
 
-def weight_dtype_of(scenario: "Experiment", pool: "Pool") -> str:
+def weight_dtype_of(scenario: Experiment, pool: Pool) -> str:
     """Return the weight dtype of a pool: its own, else the scenario's."""
     return pool.weight_dtype or scenario.weight_dtype
 
 
-def speculation_of(scenario: "Experiment", pool: "Pool") -> SpeculationSetup | None:
+def speculation_of(scenario: Experiment, pool: Pool) -> SpeculationSetup | None:
     """Return how a pool speculates; None without proposals. Raises CatalogError."""
     speculation = pool.speculation
     if speculation is None or not speculation.tokens:

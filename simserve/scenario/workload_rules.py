@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from simserve import plugins
 from simserve.input_files import open_file
 from simserve.plugins.validation import Path, ValueProblem, as_json, problems_of
-from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
 from simserve.scenario.traffic import check_traffic
@@ -17,6 +16,9 @@ from simserve.workload.size import expected_requests, why_too_many
 
 SOURCES = ("arrivals", "trace", "client")
 AT: Path = ("workload",)
+ADMISSION: Path = ("cluster", "admission")
+TIMEOUT: Path = ("workload", "timeout")
+RETRIES: Path = ("workload", "retries")
 
 Traffic = TypeVar("Traffic", TrafficClass, Batch)
 
@@ -28,7 +30,7 @@ def resolve_workload(draft: Draft) -> Workload:
         return workload
     _check_sources(draft, workload)
     _check_end(draft, workload)
-    check_clients(draft, workload)
+    _check_clients(draft, workload)
     update: dict[str, Any] = {
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),
@@ -92,6 +94,32 @@ def _check_end(draft: Draft, workload: Workload) -> None:
     said_before = draft.problems.touch((*AT, "duration_s"), (*AT, "n_requests")) or draft.problems.has_unknown_key(AT)
     if is_open and not said_before and (workload.arrivals is not None or workload.client is not None):
         draft.problem(AT, "must end", None, "give duration_s or n_requests")
+
+
+def _check_clients(draft: Draft, workload: Workload) -> None:
+    """Check that timeouts, retries and admission do not contradict each other."""
+    _check_timeout(draft, workload)
+    retries, admission = workload.retries, draft.scenario.cluster.admission
+    is_idle = retries is not None and workload.timeout is None and admission is None
+    if is_idle and not draft.problems.touch(TIMEOUT, ADMISSION):
+        rule = "retries need requests that are rejected or time out"
+        draft.problem(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
+    if admission is None or workload.client is None or draft.problems.touch(RETRIES):
+        return
+    if retries is None or not retries.backoff_s:
+        rule = "a closed-loop client that is rejected retries at once, endlessly"
+        draft.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
+
+
+def _check_timeout(draft: Draft, workload: Workload) -> None:
+    timeout = workload.timeout
+    if timeout is None or draft.problems.touch(TIMEOUT):
+        return
+    if timeout.ttft_s is None and timeout.e2e_s is None:
+        draft.problem(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
+    elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
+        rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never applies"
+        draft.problem((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
 
 
 def _check_measure(draft: Draft, workload: Workload) -> None:

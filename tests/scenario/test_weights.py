@@ -9,7 +9,7 @@ import pytest
 
 from simserve import catalog, simulate
 from simserve.cost.comm import NIC_LATENCY_S, NodeLink
-from simserve.scenario.distortion import Distortion, distorted
+from simserve.scenario.setup import Distortion
 from tests.scenario.conftest import Load, MessagesOf
 
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -213,7 +213,7 @@ def test_a_replica_of_several_nodes_has_its_own_link_or_the_cards(load: Load, sm
     assert buffers == pytest.approx(4 * 128 * 256 * 2048 * 2 + 2**30)  # low-latency ones of twice two, and 1 GiB
     of_roles = [replace(own, role=role).step_cost().exchange for role in ("prefill", "decode", "both")]
     assert [each and each.kernels for each in of_roles] == ["normal", "low_latency", "by_batch"]
-    assert distorted(own, Distortion(link=2)).node_link == NodeLink(12.5e9, 2e-6)
+    assert own.distorted(Distortion(link=2)).node_link == NodeLink(12.5e9, 2e-6)
 
 
 def test_ranks_without_deepep_gather_tokens_and_hold_no_buffers_for_it(

@@ -9,8 +9,8 @@ import pytest
 
 from simserve import Scenario, simulate
 from simserve.report.headline import prediction
-from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.server_errors import server_errors
+from simserve.scenario.setup import Distortion
 from simserve.study import processes, uncertainty
 from simserve.study.cost_draws import RESIDUAL_SD, draws_of, residual_of, spread_of
 from simserve.study.uncertainty import predict, prediction_interval, run_with_replays
@@ -225,13 +225,13 @@ def test_the_two_rules_agree_where_they_meet(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_distortion_makes_steps_longer_by_its_factors() -> None:
     (setup,) = scenario().setups
-    slow = distorted(setup, Distortion(compute=2.0, memory=2.0, host=2.0, kv_blocks=0.5))
+    slow = setup.distorted(Distortion(compute=2.0, memory=2.0, host=2.0, kv_blocks=0.5))
     before, after = setup.step_cost(), slow.step_cost()
     assert 1.5 < after.tokens_ps(4000) / before.tokens_ps(4000) < 2.0
     assert after.decode_line(8)[1] == pytest.approx(2 * before.decode_line(8)[1], rel=1e-3)
     assert slow.ledger.n_blocks == round(setup.ledger.n_blocks / 2)
     counted = replace(setup, ledger=replace(setup.ledger, verified=True))
-    assert distorted(counted, Distortion(kv_blocks=0.5)).ledger.n_blocks == setup.ledger.n_blocks
+    assert counted.distorted(Distortion(kv_blocks=0.5)).ledger.n_blocks == setup.ledger.n_blocks
 
 
 def test_an_interval_is_students_in_logs() -> None:

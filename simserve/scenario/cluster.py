@@ -1,11 +1,32 @@
-"""Check routers against the load: session affinity needs sessions."""
+"""Resolve the cluster: its pools, and the routers and admission policy before them."""
 
 from simserve import plugins
 from simserve.plugins.validation import Path
 from simserve.routers.base import Router
+from simserve.scenario.disaggregation import resolve_disaggregation
 from simserve.scenario.draft import Draft
+from simserve.scenario.pools import resolve_pool
+from simserve.scenario.servers import ClusterSection
 
-KEYS = ("router", "decode_router")
+
+def resolve_cluster(draft: Draft) -> ClusterSection:
+    """Return the cluster with every default filled in, as far as it has no problems."""
+    cluster = draft.scenario.cluster
+    router = draft.spelled_out("routers", cluster.router, ("cluster", "router"))
+    _check_names(draft)
+    pools = tuple(resolve_pool(draft, index) for index in range(len(cluster.pools)))
+    admission = cluster.admission
+    if admission is not None:
+        admission = draft.spelled_out("admission", admission, ("cluster", "admission"))
+    update = {"router": router, "pools": pools, "admission": admission}
+    return cluster.model_copy(update=update | resolve_disaggregation(draft, pools))
+
+
+def _check_names(draft: Draft) -> None:
+    names = [pool.name for pool in draft.scenario.cluster.pools]
+    for index, name in enumerate(names):
+        if names.index(name) != index:
+            draft.problem(("cluster", "pools", index, "name"), "must differ from other pools' names", name, "rename it")
 
 
 def check_sessions(draft: Draft) -> None:
@@ -16,7 +37,7 @@ def check_sessions(draft: Draft) -> None:
     prefixes, _ = (None, []) if workload.prefixes is None else plugins.check("workload.prefixes", workload.prefixes)
     if getattr(prefixes, "makes_sessions", False):
         return
-    for key in KEYS:
+    for key in ("router", "decode_router"):
         at: Path = ("cluster", key)
         spec = getattr(cluster, key)
         if spec is None or draft.problems.touch(at):
