@@ -18,8 +18,7 @@ from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import of_nodes, wide_intervals
 from simserve.scenario.server_errors import server_errors
-from simserve.scenario.slow_dtypes import slow_dtypes
-from simserve.scenario.typical_steps import decodes, whole_prompts
+from simserve.scenario.typical_steps import decodes, slow_dtypes, whole_prompts
 from simserve.units import to_s
 from simserve.workload.load import Load, offered_load
 from simserve.workload.trace import MOST_TOKENS

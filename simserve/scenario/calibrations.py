@@ -2,7 +2,6 @@
 
 from simserve.catalog.engine_spec import Engine, EngineSpec
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import (
     NO_CALIBRATION,
     Calibration,
@@ -11,13 +10,11 @@ from simserve.cost.calibration import (
     read_calibration,
     shipped_names,
 )
-from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
-from simserve.scenario.machine import Machine, calibration_of, n_sharing
+from simserve.scenario.machine import Machine, calibration_of, step_cost_of
 from simserve.scenario.servers import CalibrationFile, Pool
-from simserve.scenario.speculation_setup import weight_dtype_of
 
 DTYPES: tuple[Path, ...] = (("weight_dtype",), ("kv_dtype",))
 
@@ -53,22 +50,10 @@ def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     at_calibration = (*at, "calibration")
     if draft.problems.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), (*at, "weight_dtype"), *DTYPES):
         return
-    calibration, scenario = calibration_of(pool), draft.scenario
-    if calibration is None:
+    if calibration_of(pool) is None:
         return
     try:
-        StepCost(
-            machine.model,
-            machine.gpu,
-            machine.engine,
-            kernels=Calibrated(machine.gpu, calibration, machine.engine),
-            weight_dtype=weight_dtype_of(scenario, pool),
-            kv_dtype=scenario.kv_dtype,
-            tensor=pool.parallel.tensor,
-            pipeline=pool.parallel.pipeline,
-            data=n_sharing(machine.model, pool.parallel.data),
-            expert=pool.parallel.expert,
-        ).check()
+        step_cost_of(draft.scenario, pool, machine).check()
     except CalibrationError as error:
         draft.problems.add(ValueProblem(at_calibration, str(error)))
 

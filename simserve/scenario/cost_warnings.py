@@ -8,7 +8,7 @@ from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.calibrated import ALIKE
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.setup import PoolSetup
-from simserve.scenario.slow_dtypes import slow_dtypes
+from simserve.scenario.typical_steps import slow_dtypes
 
 
 def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:

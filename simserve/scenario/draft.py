@@ -1,18 +1,133 @@
 """Draft: a scenario between parsing and resolving, with its problems so far and the origins of its values."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from simserve import plugins
-from simserve.errors import CatalogError
-from simserve.plugins.validation import Path, ValueProblem, shown
+from simserve.errors import CatalogError, Problem, ScenarioError
+from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.cards import is_file
+from simserve.scenario.glossary import remedy_for_unknown
 from simserve.scenario.models import Experiment
-from simserve.scenario.problems import Problems
 
 T = TypeVar("T")
+
+
+@dataclass
+class ScenarioSource:
+    """The places of a scenario's values: lines of a file, or command-line options."""
+
+    name: str
+    """The file's name as the user gave it."""
+    lines: dict[Path, int] = field(default_factory=dict)
+    options: dict[Path, str] = field(default_factory=dict)
+    """Options such as `--set cluster.router=random` by the path that each sets."""
+
+    def override(self, path: Path, option: str) -> None:
+        """Attribute the value at `path`, and all below it, to an option."""
+        self.lines = {at: line for at, line in self.lines.items() if at[: len(path)] != path}
+        self.options = {at: text for at, text in self.options.items() if at[: len(path)] != path}
+        self.options[path] = option
+
+    def place(self, path: Path, line: int | None = None) -> str:
+        """Return the place of a value for messages: `file:line: path`, or the option that set it."""
+        option = self._option(path)
+        if option is not None:
+            at, text = option
+            return f"command line {text}" + ("" if at == path else f": {dotted(path)}")
+        line = line or self.line(path)
+        where = self.name if line is None else f"{self.name}:{line}"
+        return f"{where}: {dotted(path)}" if path else where
+
+    def order(self, path: Path) -> tuple[bool, int]:
+        """Return a sort key: by line, then by option."""
+        option = self._option(path)
+        if option is not None:
+            return True, list(self.options).index(option[0])
+        return False, self.line(path) or 0
+
+    def has(self, path: Path) -> bool:
+        """Tell whether the value at exactly this path was written."""
+        return path in self.lines or path in self.options
+
+    def line(self, path: Path) -> int | None:
+        """Return the line of a value, or of the nearest enclosing section that was written."""
+        return next((self.lines[at] for at in _upwards(path) if at in self.lines), None)
+
+    def _option(self, path: Path) -> tuple[Path, str] | None:
+        for at in _upwards(path):
+            if at in self.options:
+                return at, self.options[at]
+            if at in self.lines:
+                return None
+            made = next((inner for inner in self.options if at and inner[: len(at)] == at), None)
+            if made is not None:  # the option created this key
+                return made, self.options[made]
+        return None
+
+
+class Problems:
+    """Collects the problems of a scenario; each is reported once."""
+
+    def __init__(self, source: ScenarioSource) -> None:
+        self._source = source
+        self._problems: dict[tuple[Path, str], tuple[ValueProblem, int | None]] = {}
+        self._of_options: list[Problem] = []
+
+    def add(self, problem: ValueProblem, line: int | None = None) -> None:
+        """Add one problem; unknown keys get a remedy from the glossary."""
+        if (
+            problem.path
+            and problem.path[-1] == "kind"
+            and problem.kind == "value"
+            and not self._source.has(problem.path)
+        ):
+            problem = replace(problem, path=problem.path[:-1])  # the user wrote a bare name
+        if problem.kind == "unknown":
+            problem = replace(problem, remedy=remedy_for_unknown(problem.path) or problem.remedy)
+        self._problems.setdefault((problem.path, problem.rule), (problem, line))
+
+    def add_option(self, option: str, problem: ValueProblem) -> None:
+        """Add the problem of an option that could not be parsed, and so has no path."""
+        self._of_options.append(Problem(f"command line {option}", problem.rule, problem.value, problem.remedy))
+
+    def extend(self, problems: Iterable[ValueProblem], below: Path = ()) -> None:
+        """Add the problems of the section at `below`."""
+        for problem in problems:
+            self.add(problem.below(below))
+
+    def knows(self, path: Path) -> bool:
+        """Tell whether there is a problem at exactly this path."""
+        return any(at == path for at, _ in self._problems)
+
+    def touch(self, *paths: Path) -> bool:
+        """Tell whether there is a problem at, above or below one of these paths."""
+        return any(_overlap(at, path) for at, _ in self._problems for path in paths)
+
+    def has_unknown_key(self, path: Path) -> bool:
+        """Tell whether the mapping at `path` has an unknown key, so that a default may hide the intended value."""
+        return any(problem.kind == "unknown" and at[:-1] == path for (at, _), (problem, _) in self._problems.items())
+
+    def raise_if_any(self) -> None:
+        """Raise ScenarioError with all problems, if there are any."""
+        if self._problems or self._of_options:
+            raise self.as_error()
+
+    def as_error(self) -> ScenarioError:
+        """Return all problems in the order of the file; those of the command line come last."""
+        in_order = sorted(self._problems.values(), key=self._order)
+        return ScenarioError([*(self._located(problem, line) for problem, line in in_order), *self._of_options])
+
+    def _order(self, entry: tuple[ValueProblem, int | None]) -> tuple[bool, int]:
+        problem, line = entry
+        return (False, line) if line is not None else self._source.order(problem.path)
+
+    def _located(self, problem: ValueProblem, line: int | None) -> Problem:
+        return Problem(
+            self._source.place(problem.path, line), problem.rule, problem.value, problem.remedy, problem.is_conflict
+        )
 
 
 @dataclass
@@ -62,3 +177,13 @@ class Draft:
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""
         return " and ".join(dict.fromkeys(str(folder) for folder in self.folders))
+
+
+def _upwards(path: Path) -> list[Path]:
+    """Return the path and its enclosing paths, up to the whole scenario."""
+    return [path[:n] for n in range(len(path), -1, -1)]
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    n = min(len(one), len(other))
+    return one[:n] == other[:n]

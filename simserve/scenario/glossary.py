@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 from simserve.catalog.types import Section
 from simserve.plugins.validation import Path
-from simserve.scenario.loads import TraceFile, Workload
-from simserve.scenario.models import Experiment, MeasureSection, Slo, Targets
+from simserve.scenario.models import Experiment, MeasureSection, Slo, Targets, TraceFile, Workload
 from simserve.scenario.servers import ClusterSection, Parallel, Pool, Views
 
 POOL = "cluster.pools[]"

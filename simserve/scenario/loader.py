@@ -9,8 +9,8 @@ from pathlib import Path
 from simserve.errors import Problem, ScenarioError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import ValueProblem
+from simserve.scenario.draft import Problems, ScenarioSource
 from simserve.scenario.overrides import BadOverride, Override, apply_override, override_seed, parse_override
-from simserve.scenario.problems import Problems, ScenarioSource
 from simserve.scenario.resolve import resolve
 from simserve.scenario.scenario import Scenario
 from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml

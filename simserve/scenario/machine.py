@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from simserve import catalog, plugins
 from simserve.catalog.engine_spec import Engine, EngineSpec
 from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.comm import ExchangeKernels, NodeLink
 from simserve.cost.kept_free import ServerKnobs, memory_share
 from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
 from simserve.cost.ops import Shard
-from simserve.cost.step import exchange_of
+from simserve.cost.step import StepCost, exchange_of
 from simserve.scenario.models import Experiment
 from simserve.scenario.servers import Pool
 from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of, weight_dtype_of
@@ -66,6 +67,23 @@ def load_engine(engine: Engine, calibration: Calibration | None = None) -> Engin
     of_version = None if calibration is None else calibration.host_version
     return catalog.load_engine(
         engine.name, version=engine.version, fitted=fitted, fitted_version=of_version, **engine.constants
+    )
+
+
+def step_cost_of(scenario: Experiment, pool: Pool, machine: Machine) -> StepCost:
+    """Return the step costs of a pool before it is resolved. Raises CalibrationError."""
+    calibration, parallel = calibration_of(pool), pool.parallel
+    return StepCost(
+        machine.model,
+        machine.gpu,
+        machine.engine,
+        kernels=None if calibration is None else Calibrated(machine.gpu, calibration, machine.engine),
+        weight_dtype=weight_dtype_of(scenario, pool),
+        kv_dtype=scenario.kv_dtype,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        data=n_sharing(machine.model, parallel.data),
+        expert=parallel.expert,
     )
 
 

@@ -23,6 +23,7 @@ from simserve.units import GIB, MIB
 
 
 def resolve_pool(draft: Draft, index: int) -> Pool:
+    """Return a pool with every default filled in, as far as it has no problems."""
     at: Path = ("cluster", "pools", index)
     pool = draft.scenario.cluster.pools[index]
     model, gpu, engine = _model(draft, pool, at), _gpu(draft, pool, at), _engine(draft, pool, at)

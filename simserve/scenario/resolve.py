@@ -18,12 +18,11 @@ from simserve.plugins.validation import (
     shown,
 )
 from simserve.scenario.cluster import check_sessions, resolve_cluster
-from simserve.scenario.draft import Draft
+from simserve.scenario.draft import Draft, Problems
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.glossary import known_keys
 from simserve.scenario.models import Experiment
 from simserve.scenario.pools import absolute_model, with_version
-from simserve.scenario.problems import Problems
 from simserve.scenario.traffic import check_slo_classes
 from simserve.scenario.weights import resolve_weight_dtype
 from simserve.scenario.workload_rules import resolve_workload

@@ -9,9 +9,8 @@ from simserve import plugins
 from simserve.admission.base import Admission
 from simserve.routers.base import Router
 from simserve.scenario import dump
-from simserve.scenario.loads import Workload
-from simserve.scenario.models import Experiment
-from simserve.scenario.problems import Problems, ScenarioSource
+from simserve.scenario.draft import Problems, ScenarioSource
+from simserve.scenario.models import Experiment, Workload
 from simserve.scenario.resolve import resolve
 from simserve.scenario.setup import PoolSetup, pool_setup
 from simserve.splitters.base import Splitter

@@ -6,7 +6,7 @@ from simserve import catalog, plugins
 from simserve.plugins.find import find
 from simserve.plugins.manual import plugin_schema
 from simserve.plugins.validation import ValueProblem
-from simserve.scenario.loads import ClosedLoop
+from simserve.scenario.models import ClosedLoop
 from simserve.scenario.scenario import Scenario
 
 ID = "https://json-schema.org/draft/2020-12/schema"

@@ -4,16 +4,13 @@ from dataclasses import dataclass
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.calibrated import Calibrated
 from simserve.cost.memory import weights_bytes
 from simserve.cost.ops import Shard
-from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.machine import Machine, calibration_of
+from simserve.scenario.machine import Machine, step_cost_of
 from simserve.scenario.memory import check_rate
-from simserve.scenario.models import Experiment
 from simserve.scenario.servers import Pool, SpeculationSection
 from simserve.scenario.speculation_setup import MODELS, speculation_of, weight_dtype_of
 from simserve.schedulers.base import Scheduler
@@ -185,23 +182,8 @@ def _check_timed(draft: Draft, pool: Pool, speculating: _SpeculatingPool) -> Non
     if setup is None:
         return
     try:
-        drafted = setup.draft_cost(_step_cost(draft.scenario, pool, speculating.machine))
+        drafted = setup.draft_cost(step_cost_of(draft.scenario, pool, speculating.machine))
         if drafted is not None:
             drafted.check()
     except CalibrationError as error:
         draft.problem(speculating.here, str(error))
-
-
-def _step_cost(scenario: Experiment, pool: Pool, machine: Machine) -> StepCost:
-    """Return the step costs of a pool's target before the pool is resolved. Raises CalibrationError."""
-    calibration = calibration_of(pool)
-    return StepCost(
-        machine.model,
-        machine.gpu,
-        machine.engine,
-        kernels=None if calibration is None else Calibrated(machine.gpu, calibration, machine.engine),
-        weight_dtype=weight_dtype_of(scenario, pool),
-        kv_dtype=scenario.kv_dtype,
-        tensor=pool.parallel.tensor,
-        expert=min(pool.parallel.tensor, pool.parallel.expert),
-    )

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from simserve.plugins.validation import Path, did_you_mean
 from simserve.scenario.draft import Draft
-from simserve.scenario.loads import Workload
-from simserve.scenario.models import Slo
+from simserve.scenario.models import Slo, Workload
 from simserve.scenario.setup import PoolSetup
 from simserve.schedulers.base import Scheduler
 

@@ -1,15 +1,33 @@
-"""Typical steps: the shapes for which `explain` and warnings give the cost of a pool's steps."""
+"""Typical steps: those that `explain` gives the cost of, and dtypes in which they take longer than in bf16."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import get_args
 
 from simserve.catalog.layers import LayerGroup
+from simserve.catalog.specs import NEEDS_RATE, STORED_BYTES
+from simserve.catalog.types import KvDtype, WeightDtype
 from simserve.cost.shape import StepShape
 from simserve.scenario.setup import PoolSetup
+from simserve.units import to_s
 
 CONTEXT_TOKENS = 1024
 """Context of each request in a typical decode step, where requests may be this long."""
 DECODE_BATCHES = (1, 8, 32, 128, 256)
 PROMPTS_TOKENS = (512, 2048, 8192)
+
+PLAIN = "bf16"
+
+SLOWER = 1.05
+"""Ratio of times from which a step is slower; the fits of kernels are off by as much (docs/calibration.md)."""
+
+SHOWN = (*DECODE_BATCHES, *PROMPTS_TOKENS)
+"""Sizes to name, as `explain` shows their steps, where one of them is slower."""
+
+MOST_DECODING = 512
+"""Largest decode batch that is tried, as is every smaller one."""
+
+DTYPES: Mapping[str, tuple[str, ...]] = {"weight_dtype": get_args(WeightDtype), "kv_dtype": get_args(KvDtype)}
 
 
 def windows_of(setup: PoolSetup) -> list[LayerGroup]:
@@ -36,3 +54,83 @@ def whole_prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
             windows = tuple((*group.reads(0, n), 0) for group in windows_of(setup))
             pairs = n * (n + 1) // 2
             yield n, StepShape(n, prefill_pairs=pairs, prefill_context_tokens=n, sampled_rows=1, windows=windows)
+
+
+def slow_dtypes(setup: PoolSetup) -> tuple[str, ...]:
+    """Return, for weights and KV cache in fewer than 16 bits, which decode step and which prefill lose most against
+    bf16, and what to set instead; nothing where no step is slower."""
+    target = replace(setup, speculation=None)
+    return tuple(text for key in DTYPES for text in _of(target, key))
+
+
+def _of(setup: PoolSetup, key: str) -> Iterator[str]:
+    dtype = getattr(setup, key)
+    if STORED_BYTES[dtype] >= STORED_BYTES[PLAIN]:
+        return
+    own, plain = _Steps(setup), _Steps(_in(setup, key, PLAIN))
+    most = min(MOST_DECODING, setup.scheduler.max_running or MOST_DECODING)
+    context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
+    for steps, each, shapes in (
+        ("decode steps", f" x {context_tokens:,}", dict(decodes(setup, range(1, most + 1)))),
+        ("prefills", "", dict(whole_prompts(setup))),
+    ):
+        ratios = {n: own.ps(shape) / plain.ps(shape) for n, shape in shapes.items()}
+        slow = {n: ratio for n, ratio in ratios.items() if ratio > SLOWER}
+        if not slow:
+            continue
+        n = max([n for n in SHOWN if n in slow] or slow, key=lambda n: slow[n])
+        own_ps, plain_ps = own.ps(shapes[n]), plain.ps(shapes[n])
+        yield (
+            f"{key} {dtype} of {setup.model.name} on {setup.gpu.name} is slower than {PLAIN} in "
+            f"{'some' if len(slow) < len(shapes) else 'all'} {steps}: {n:,}{each} tokens take {_ms(own_ps)}, "
+            f"with {PLAIN} {_ms(plain_ps)}. {_instead(setup, key, shapes[n])}"
+        )
+
+
+def _instead(setup: PoolSetup, key: str, shape: StepShape) -> str:
+    """Return the fastest dtype of no fewer bits that has kernels of its own on the card."""
+    own = getattr(setup, key)
+    times_ps = {
+        dtype: _Steps(_in(setup, key, dtype)).ps(shape)
+        for dtype in DTYPES[key]
+        if dtype != own and STORED_BYTES[dtype] > 0.99 * STORED_BYTES[own] and _is_timed(setup, dtype)
+    }
+    best = min(times_ps, key=lambda dtype: times_ps[dtype])
+    more = STORED_BYTES[best] / STORED_BYTES[own]
+    if more > 1.01:
+        return f"{key} {best} takes {_ms(times_ps[best])}, in {more:.2g} times the memory"
+    return f"Set {key}: {best} ({_ms(times_ps[best])})"
+
+
+def _is_timed(setup: PoolSetup, dtype: str) -> bool:
+    """Tell whether the model's kernels of a dtype were timed, or none of any dtype; bf16 always counts."""
+    if dtype in NEEDS_RATE and not setup.gpu.multiplies(dtype):
+        return False
+    ops = {"gemm", "moe"} if setup.model.experts else {"gemm"}
+    forms = None if setup.calibration is None else setup.calibration.forms
+    return dtype == PLAIN or forms is None or all((op, dtype) in forms for op in ops)
+
+
+def _in(setup: PoolSetup, key: str, dtype: str) -> PoolSetup:
+    """Return a pool in another dtype."""
+    return replace(setup, weight_dtype=dtype) if key == "weight_dtype" else replace(setup, kv_dtype=dtype)
+
+
+class _Steps:
+    """The costs of a pool's steps, as `explain` shows them."""
+
+    def __init__(self, setup: PoolSetup) -> None:
+        self._cost, self._n_ranks = setup.step_cost(), setup.n_sharing
+
+    def ps(self, shape: StepShape) -> int:
+        """Return the duration of a step; of ranks that share experts all decode, or one computes a prompt."""
+        n_tokens = shape.prefill_tokens + shape.decode_requests
+        n_all = (self._n_ranks if shape.decode_requests else 1) * n_tokens
+        step_ps = self._cost.step_ps(shape) + self._cost.group_ps(n_all, n_tokens)
+        return max(step_ps, self._cost.host_ps(shape.sampled_rows))
+
+
+def _ms(ps: int) -> str:
+    """Return `52.9 ms`."""
+    value_ms = to_s(ps) * 1e3
+    return f"{value_ms:,.0f} ms" if value_ms >= 1000 else f"{value_ms:.3g} ms"

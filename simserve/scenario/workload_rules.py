@@ -10,7 +10,7 @@ from simserve import plugins
 from simserve.input_files import open_file
 from simserve.plugins.validation import Path, ValueProblem, as_json, problems_of
 from simserve.scenario.draft import Draft
-from simserve.scenario.loads import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
+from simserve.scenario.models import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
 from simserve.scenario.traffic import check_traffic
 from simserve.workload.size import expected_requests, why_too_many
 

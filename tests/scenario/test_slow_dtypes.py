@@ -13,7 +13,7 @@ from simserve.explain import explain
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.setup import PoolSetup
-from simserve.scenario.slow_dtypes import SLOWER, slow_dtypes
+from simserve.scenario.typical_steps import SLOWER, slow_dtypes
 from simserve.units import to_s
 from tests.cli.invoke import invoke
 from tests.effort import examples

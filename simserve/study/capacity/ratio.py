@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
-from simserve.scenario.disaggregation import DISAGGREGATED_ONLY
+from simserve.scenario.cluster import DISAGGREGATED_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import fails_first, load_warnings, per_facts, question_facts

@@ -8,7 +8,7 @@ from simserve import catalog
 from simserve.errors import CatalogError, Problem, ScenarioError, SimserveError, did_you_mean
 from simserve.scenario import Scenario
 from simserve.scenario.cards import is_file, load_gpu
-from simserve.scenario.disaggregation import DISAGGREGATED_ONLY
+from simserve.scenario.cluster import DISAGGREGATED_ONLY
 
 OF_ONE_SIZE = ("num_gpu_blocks", "host_tier", "calibration")
 """Pool keys that are specific to a GPU and a number of ranks; other options are planned without them."""
