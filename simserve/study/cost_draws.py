@@ -13,8 +13,8 @@ import numpy as np
 
 from simserve.cost.calibration import Calibration
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.distortion import Distortion
 from simserve.scenario.server_errors import WITHIN_SD, server_errors
+from simserve.scenario.setup import Distortion
 from simserve.tables.columns import Floats
 
 REPLAYS = 8
