@@ -24,7 +24,8 @@ from simserve.engine.recorder import RecordedShard
 from simserve.engine.replica import Replica
 from simserve.errors import SimserveError
 from simserve.forks import Copy
-from simserve.tables import large
+from simserve.tables.buffers import Parts
+from simserve.tables.pieces import rows_where
 from simserve.units import to_s
 
 POLL_S = 0.1
@@ -76,7 +77,7 @@ class _RankState:
 class _Answer:
     """What a copy says of its shard."""
 
-    parts: list[large.Parts]
+    parts: list[Parts]
     reasons: list[str]
     ranks: list[_RankState]
     unfinished: list[tuple[list[int], str]]
@@ -119,8 +120,8 @@ def run_in_shards(
 ) -> None:
     """Serve all requests as `Cluster.run`, in n_shards copies of this process at once.
 
-    The cluster must be built with `large.shared`. If a process dies, its shard is tried once more. Raises ShardFailed
-    where a shard fails, and SimserveError where its process dies again; the cluster is then of no use.
+    The cluster must be built while its scratch is shared. If a process dies, its shard is tried once more. Raises
+    ShardFailed where a shard fails, and SimserveError where its process dies again; the cluster is then of no use.
     """
     try:
         replica_of, out_ps = cluster.route_all()
@@ -165,7 +166,7 @@ def _shards(cluster: Cluster, n_shards: int, replica_of: NDArray[np.int32]) -> l
     for place in range(n_shards):
         members = cluster.members[place::n_shards]
         is_own = shard_of == place
-        rows = large.flatnonzero(len(replica_of), lambda piece, is_own=is_own: is_own[replica_of[piece]])  # type: ignore[misc]
+        rows = rows_where(lambda part, is_own=is_own: is_own[part["replica"]], {"replica": replica_of})  # type: ignore[misc]
         progress = memoryview(mmap.mmap(-1, 16)).cast("q")
         result.append(_Shard(members, rows, cluster.recorder.new_files(), progress))
     return result

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,6 @@ from simserve.scenario.servers import KvLink
 from simserve.scenario.setup import Distortion
 from simserve.scenario.traffic import traffic_notes
 from simserve.shards import ShardFailed, run_in_shards
-from simserve.tables import large
 from simserve.tables.facts import (
     HostFacts,
     KvSizes,
@@ -53,6 +53,7 @@ from simserve.tables.facts import (
     SpeculationFacts,
 )
 from simserve.tables.run_tables import RunTables
+from simserve.tables.scratch import Scratch
 from simserve.units import LONGEST, MAX_PS, EndsTooLate, to_ps, to_s
 from simserve.workload.load import Load, offered_load
 
@@ -79,13 +80,15 @@ def simulate(
     progress: Callable[[Progress], None] | None = None,
     distortion: Distortion | None = None,
     jobs: int = 1,
+    beside: Path | None = None,
 ) -> Results:
     """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
 
     A `load` is served instead of the scenario's own workload; digest and YAML stay those of the scenario. `progress`
-    is called now and then; a `distortion` multiplies all costs by its factors. Up to `jobs`
-    processes serve replicas that cannot influence each other; the answer never depends on that. Raises TraceError for a
-    load that cannot be served, PolicyError for a policy that breaks a rule.
+    is called now and then; a `distortion` multiplies all costs by its factors. Up to `jobs` processes serve replicas
+    that cannot influence each other; the answer never depends on that. A long run keeps its rows in files on the disk
+    of the folder `beside`, by default in the system's temporary folder. Raises TraceError for a load that cannot be
+    served, PolicyError for a policy that breaks a rule.
     """
     started_s = time.perf_counter()
     setups = scenario.setups
@@ -94,14 +97,14 @@ def simulate(
     costs = [setup.step_cost() for setup in setups]
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    priced = _Priced(setups, costs, _link(scenario, distortion))
+    priced = _Priced(setups, costs, _link(scenario, distortion), Scratch(beside))
     served = None
     with suppress(ShardFailed):
         served = _serve(scenario, priced, load, progress, n_shards(scenario, load, jobs))
-    large.collect()
+    priced.scratch.collect()
     if served is None:  # a single process says which error comes first
         served = _serve(scenario, priced, load, progress)
-        large.collect()
+        priced.scratch.collect()
     tables = served.tables
     is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with retries
     last_arrival_s = float(tables.requests["arrival_s"][is_offered].max(initial=0.0))
@@ -145,11 +148,12 @@ def _labels(tables: RunTables) -> dict[str, list[Any] | None]:
 
 @dataclass(frozen=True)
 class _Priced:
-    """The pools, the costs of their steps, and the link between them."""
+    """The pools, the costs of their steps, the link between them, and where the rows of the run lie."""
 
     setups: Sequence[PoolSetup]
     costs: Sequence[StepCost]
     link: KvLink | None
+    scratch: Scratch
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def _serve(
     """Build a cluster, run the clock, and keep its tables."""
     setups = priced.setups
     _check_sessions(scenario, load)
-    with large.shared() if n_processes > 1 else nullcontext():
+    with priced.scratch.shared() if n_processes > 1 else nullcontext():
         cluster = _cluster(scenario, priced, load)
     is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
     on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
@@ -228,6 +232,7 @@ def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
         disaggregation=_disaggregation(scenario, priced),
         delay=_delay(scenario),
         admission=scenario.build_admission(),
+        scratch=priced.scratch,
     )
 
 

@@ -30,9 +30,9 @@ from simserve.schedulers.chunked import Chunked
 from simserve.shards import run_in_shards
 from simserve.state.view import ReplicaView
 from simserve.study import processes
-from simserve.tables import large
 from simserve.tables.columns import Categorical
 from simserve.tables.files import plain
+from simserve.tables.scratch import Scratch
 from simserve.workload.load import offered_load
 from simserve.workload.trace import Trace
 from tests.agreement import own
@@ -272,10 +272,16 @@ def test_shards_of_random_clusters_leave_the_same_records(
 ) -> None:
     one = Cluster(own(setups), router(), Offered(load), 7, front_end)
     one.run(drain_limit_ps)
-    with large.shared():
-        several = Cluster(own(setups), router(), Offered(load), 7, front_end)
+    several = sharing(own(setups), router(), Offered(load), front_end)
     run_in_shards(several, min(n, len(setups)), drain_limit_ps)
     assert_same(records(one), records(several))
+
+
+def sharing(setups: list[ReplicaSetup], router: Any, offered: Offered, front_end: FrontEnd | None = None) -> Cluster:
+    """Return a cluster whose arrays other processes may write."""
+    scratch = Scratch()
+    with scratch.shared():
+        return Cluster(setups, router, offered, 7, front_end, scratch=scratch)
 
 
 def records(cluster: Cluster) -> object:
@@ -290,8 +296,7 @@ def test_preemptions_of_one_instant_are_in_the_order_of_the_replicas() -> None:
     load = trace(times.tolist(), [40] * 36, [60] * 36)
     replicas = [replica_setup(n_blocks=20)] * 3
     one = serve(own(replicas), load)
-    with large.shared():
-        several = Cluster(own(replicas), RoundRobin(), Offered(load), router_seed=0)
+    several = sharing(own(replicas), RoundRobin(), Offered(load))
     run_in_shards(several, 2)
     assert_same(records(one), records(several))
     pauses = several.recorder.pauses()
@@ -308,8 +313,7 @@ def test_a_deadlock_of_one_shard_is_none_while_another_runs_on() -> None:
     for drain_limit_ps in (None, 10**10, 10**14):
         replicas = [replica_setup(Lazy()), replica_setup()]
         one = serve(own(replicas), load, drain_limit_ps=drain_limit_ps)
-        with large.shared():
-            several = Cluster(own(replicas), RoundRobin(), Offered(load), router_seed=0)
+        several = sharing(own(replicas), RoundRobin(), Offered(load))
         run_in_shards(several, 2, drain_limit_ps)
         assert_same(records(one), records(several))
         assert any("deadlock" in reason for reason in several.recorder.reasons) == (drain_limit_ps != 10**10)

@@ -93,7 +93,6 @@ def run(
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.study.uncertainty import run_with_replays
-    from simserve.tables import large
     from simserve.tables.folder import check_folder
 
     allow_modules(allow_plugin or (), scenario.parent)
@@ -102,9 +101,9 @@ def run(
     check_folder(directory)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     wanted = _wanted(loaded, replications, precision, of)
-    with large.kept_beside(directory), terminal.progress_bar(is_wanted=not quiet) as bar:
+    with terminal.progress_bar(is_wanted=not quiet) as bar:
         on_replay = (lambda n, of: bar.show(f"replays: {n} of {of} runs")) if bar else None
-        results = run_with_replays(loaded, bar.draw if bar else None, on_replay)
+        results = run_with_replays(loaded, bar.draw if bar else None, on_replay, directory)
         if wanted is not None:
             _replicate(loaded, results, wanted, bar)
         if bar:

@@ -31,7 +31,7 @@ from simserve.errors import InvariantError
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
-from simserve.tables import large
+from simserve.tables.scratch import Scratch
 from simserve.units import to_s
 
 SENDS_A_REPORT = 256
@@ -83,6 +83,7 @@ class Cluster:
         delay: Delay | None = None,
         admission: Admission | None = None,
         control: Control | None = None,
+        scratch: Scratch | None = None,
     ) -> None:
         """Without a `control` the replicas stay as they are."""
         self.clock = Clock()
@@ -97,9 +98,10 @@ class Cluster:
             local_decode = {index: _Entry.of(replace(ranks[index], role="both"), setups) for index in prefill}
         self._cached_sizes = {rank.block_size for rank in ranks if rank.caches_prefixes}
         limits_tokens = [entry.limit_tokens for entry in (*entries.values(), *local_decode.values())]
-        self.rows = OfferedRows(offered.trace, max(limits_tokens))
+        self.scratch = scratch or Scratch()
+        self.rows = OfferedRows(offered.trace, max(limits_tokens), self.scratch)
         self._labels = self.rows.has_labels
-        self.recorder = Recorder(len(self.rows))
+        self.recorder = Recorder(len(self.rows), scratch=self.scratch)
         self.replicas: list[Replica] = []
         self._stores: dict[str, HostStore] = {}
         """Host memory that replicas share, by name."""
@@ -197,9 +199,9 @@ class Cluster:
         """
         sender, pick, n = self.sender, self._routing_view.pick, len(self.rows)
         assert isinstance(sender, TraceSender), "the load waits for no answers"
-        replica_of, out_ps = large.empty(n, np.int32), large.empty(n, np.int64)
+        replica_of, out_ps = self.scratch.empty(n, np.int32), self.scratch.empty(n, np.int64)
         request = Request(0, 0, 1, 1)
-        for piece in large.pieces(n):
+        for piece in self.scratch.pieces(n):
             for row in range(piece.start, piece.stop):
                 destination = pick(request)
                 assert destination is not None, "all replicas are ready"

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
 from simserve.engine.replica import Group, Replica
-from simserve.tables import large
+from simserve.tables.pieces import pieces
 
 Ints = NDArray[np.int64]
 
@@ -23,8 +23,8 @@ class Interference:
     def __init__(self, replicas: Sequence[Replica], rows: NDArray[np.void], lengths: Sequence[int]) -> None:
         """rows: step runs of all replicas, one after the other; lengths: of each replica."""
         self._replicas, self._rows, self._ends = replicas, rows, np.cumsum(lengths)
-        parts = large.pieces(len(rows))
-        n_most = max((int(rows["decode_requests"][piece].max(initial=0)) for piece in parts), default=0)
+        parts = pieces({"n": rows["decode_requests"]})
+        n_most = max((int(part["n"].max(initial=0)) for part in parts), default=0)
         lines = {id(replica.cost): replica.cost for replica in replicas}
         self._lines = {key: _lines(cost, n_most) for key, cost in lines.items()}
         is_grouped = any(replica.stepping.group is not None for replica in replicas)

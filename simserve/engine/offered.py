@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import Problem, ScenarioError
 from simserve.state.request import Request
-from simserve.tables import large
+from simserve.tables.scratch import Scratch
 from simserve.units import array_to_ps
 from simserve.workload.trace import Trace, check_arrivals
 
@@ -92,7 +92,8 @@ class OfferedRows:
     fast: a memoryview of an int64 column reads and writes Python integers, in 8 bytes a cell.
     """
 
-    def __init__(self, trace: Trace, longest_tokens: int) -> None:
+    def __init__(self, trace: Trace, longest_tokens: int, scratch: Scratch) -> None:
+        self._scratch = scratch
         self._longest_tokens = longest_tokens
         empty = np.empty(0, np.int64)
         self.arrivals: NDArray[np.int64] = empty
@@ -124,10 +125,10 @@ class OfferedRows:
         """Append cells to all columns, piece by piece."""
         columns = []
         for old, part in zip((self.arrivals, self.prompts, self.outputs, self.most), cells, strict=True):
-            new = large.empty(self._n + n_rows, np.int64)
-            for piece in large.pieces(self._n):
+            new = self._scratch.empty(self._n + n_rows, np.int64)
+            for piece in self._scratch.pieces(self._n):
                 new[piece] = old[piece]
-            for piece in large.pieces(n_rows):
+            for piece in self._scratch.pieces(n_rows):
                 new[self._n + piece.start : self._n + piece.stop] = part(piece)
             columns.append(new)
         self.arrivals, self.prompts, self.outputs, self.most = columns

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.state.request import Request
-from simserve.tables import large
+from simserve.tables.buffers import Buffers, Parts
+from simserve.tables.scratch import Scratch
 
 BLOCKED_BY: Final[Mapping[str | None, int]] = MappingProxyType({None: 0, "seats": 1, "blocks": 2, "budget": 3})
 """Why the head of the queue was not admitted, as stored."""
@@ -96,7 +97,7 @@ class RecordedShard:
     """What another process recorded of its rows, beside the columns that all processes write."""
 
     rows: NDArray[np.int64]
-    parts: list[large.Parts]
+    parts: list[Parts]
     """Where the rows of its replicas are."""
     reasons: list[str]
     """Reasons by the codes in its rows; each has a row."""
@@ -115,10 +116,11 @@ class Recorder:
     without a copy.
     """
 
-    def __init__(self, n_requests: int, n_replicas: int = 0) -> None:
+    def __init__(self, n_requests: int, n_replicas: int = 0, scratch: Scratch | None = None) -> None:
+        self.scratch = scratch or Scratch()
         self.reasons: list[str] = [""]
         # Each replica appends whole rows at each commit.
-        self._buffers = [large.Buffers() for _ in range(5)]
+        self._buffers = [Buffers(self.scratch) for _ in range(5)]
         self._step_run_buffers, self._span_buffers, self._stall_buffers, self._copy_buffers, pauses = self._buffers
         self.step_run_rows, self._spans = self._step_run_buffers.tails, self._span_buffers.tails
         self._stalls, self._copies = self._stall_buffers.tails, self._copy_buffers.tails
@@ -142,9 +144,9 @@ class Recorder:
         if self.columns and n_requests <= len(self.columns["status"]):
             return
         for name, fill in _FILLS.items():
-            column = large.full(n_requests, fill, np.int64)
+            column = self.scratch.full(n_requests, fill, np.int64)
             old = self.columns.get(name, column[:0])
-            for piece in large.pieces(len(old)):
+            for piece in self.scratch.pieces(len(old)):
                 column[piece] = old[piece]
             self.columns[name] = column
         views = {name: column.data for name, column in self.columns.items()}
@@ -259,7 +261,7 @@ class Recorder:
         if sum(sum(map(len, buffers.tails)) for buffers in self._buffers) >= SPILL_BYTES:
             for buffers in self._buffers:
                 buffers.spill()
-            large.release()
+            self.scratch.release()
 
     # -- shards, which other processes serve -----------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class Recorder:
         for buffers, file in zip(self._buffers, files, strict=True):
             buffers.spill_into(file)
 
-    def spilled(self) -> list[large.Parts]:
+    def spilled(self) -> list[Parts]:
         """Spill, and return where all rows are."""
         return [buffers.spilled() for buffers in self._buffers]
 
@@ -312,7 +314,7 @@ class Recorder:
     def n_with(self, status: int) -> int:
         """Return the number of requests with a status."""
         column = self.columns["status"]
-        return sum(int((column[piece] == status).sum()) for piece in large.pieces(len(column)))
+        return sum(int((column[piece] == status).sum()) for piece in self.scratch.pieces(len(column)))
 
     def _code(self, reason: str) -> int:
         if reason not in self.reasons:

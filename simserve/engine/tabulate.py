@@ -11,10 +11,10 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.interference import Interference
 from simserve.engine.recorder import BLOCKED_BY, FAILED, NEVER, REJECTED, STATUS, TIMED_OUT
 from simserve.engine.session_sender import SessionSender
-from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import MemberFacts
 from simserve.tables.run_tables import ExtraColumns, RunTables
+from simserve.tables.scratch import Scratch
 from simserve.units import PS_PER_S, array_to_s, to_s
 from simserve.workload.trace import MOST_TOKENS
 
@@ -35,7 +35,7 @@ def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tupl
     """
     sent = _Sent(cluster)
     replica = sent.recorded(cluster, "replica", np.int32)
-    pool = large.built(
+    pool = sent.scratch.built(
         sent.n, lambda piece: np.where(replica[piece] == NEVER, NEVER, replica_pool[replica[piece]]).astype(np.int32)
     )
     requests = _requests(cluster, sent) | {
@@ -53,11 +53,12 @@ class _Sent:
     def __init__(self, cluster: Cluster) -> None:
         self.rows = cluster.sender.rows_sent
         self.n = cluster.sender.n_sent
+        self.scratch = cluster.scratch
         self._n_rows = cluster.rows.capacity
 
     @cached_property
     def _place(self) -> NDArray[np.int64]:
-        place = large.empty(self._n_rows, np.int64)
+        place = self.scratch.empty(self._n_rows, np.int64)
         place[self.rows] = np.arange(self.n)
         return place
 
@@ -71,7 +72,7 @@ class _Sent:
 
     def column(self, convert: Callable[..., NDArray[Any]], *columns: NDArray[np.int64]) -> NDArray[Any]:
         """Return what a function makes of these rows of columns, `(n_requests,)`."""
-        return large.built(self.n, lambda piece: convert(*(column[self.of(piece)] for column in columns)))
+        return self.scratch.built(self.n, lambda piece: convert(*(column[self.of(piece)] for column in columns)))
 
     def recorded(self, cluster: Cluster, name: str, dtype: DTypeLike = np.int64) -> NDArray[Any]:
         """Return a column of the recorder, `(n_requests,)`."""
@@ -85,7 +86,7 @@ def _requests(cluster: Cluster, sent: _Sent) -> Columns:
     if given["request_id"] is None:
         given["request_id"] = _numbers(cluster)
     if given["priority"] is None:
-        given["priority"] = large.zeros(sent.n, np.int32)
+        given["priority"] = sent.scratch.zeros(sent.n, np.int32)
 
     def categorical(name: str, words: tuple[str, ...]) -> Categorical:
         return Categorical(sent.recorded(cluster, name, np.int32), words)
@@ -137,9 +138,9 @@ def attempt_columns(cluster: Cluster) -> Columns:
     else:
         first_sent_s = array_to_s(cluster.rows.arrivals[original])
     columns: Columns = {
-        "attempt": large.full(sender.n_sent, 1, np.int32),
+        "attempt": sent.scratch.full(sender.n_sent, 1, np.int32),
         "first_sent_s": first_sent_s,
-        "gave_up_s": large.full(sender.n_sent, np.nan, np.float64),
+        "gave_up_s": sent.scratch.full(sender.n_sent, np.nan, np.float64),
         "wasted_tokens": _wasted_tokens(cluster, sent),
     }
     deadlines = None
@@ -186,7 +187,7 @@ def _numbers(cluster: Cluster) -> NDArray[np.int64]:
     sender = cluster.sender
     if isinstance(sender, SessionSender) and sender.has_attempts:
         return np.arange(len(cluster.rows))[cluster.rows.originals(sender.rows_sent)]
-    return large.built(sender.n_sent, lambda piece: np.arange(piece.start, piece.stop))
+    return cluster.scratch.built(sender.n_sent, lambda piece: np.arange(piece.start, piece.stop))
 
 
 def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
@@ -197,7 +198,7 @@ def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
 
 def _steps(cluster: Cluster) -> Columns:
     rows, lengths = cluster.recorder.all_step_runs()
-    replica = _replicas(lengths)
+    replica = _replicas(lengths, cluster.scratch)
     step, decode_step = (_Before(lengths) for _ in range(2))
     copies_ps, interference = _copies(cluster, lengths), Interference(cluster.replicas, rows, lengths)
     counters = ("prefill_tokens", "prefill_pairs", "decode_requests", "kv_tokens", "kv_blocks_used")
@@ -222,18 +223,18 @@ def _steps(cluster: Cluster) -> Columns:
             "copy_s": array_to_s(waits_ps),
         }
 
-    columns = large.built_all(len(rows), part)
+    columns = cluster.scratch.built_all(len(rows), part)
     return {"replica": replica} | columns | {"blocked_by": _blocked_by(columns["blocked_by"])}
 
 
-def _replicas(lengths: list[int]) -> NDArray[np.int32]:
+def _replicas(lengths: list[int], scratch: Scratch) -> NDArray[np.int32]:
     """Return the replica of each row, replica after replica."""
     numbers, ends = np.arange(len(lengths), dtype=np.int32), np.cumsum(lengths)
 
     def part(piece: slice) -> NDArray[np.int32]:
         return np.repeat(numbers, np.diff(np.clip(ends, piece.start, piece.stop), prepend=piece.start))
 
-    return large.built(sum(lengths), part)
+    return scratch.built(sum(lengths), part)
 
 
 def _blocked_by(codes: NDArray[np.int64]) -> Categorical:
@@ -242,7 +243,7 @@ def _blocked_by(codes: NDArray[np.int64]) -> Categorical:
 
 def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
     """Return the time each row waited for copies."""
-    waits_ps = large.zeros(sum(lengths), np.int64)
+    waits_ps = cluster.scratch.zeros(sum(lengths), np.int64)
     for index, (first, n_rows) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
         copies = cluster.recorder.copies(index)
         copies = copies[copies["row"] < n_rows]  # the run may have ended before that step
@@ -272,7 +273,7 @@ class _Before:
 
 def _spans(cluster: Cluster, sent: _Sent) -> Columns:
     rows, lengths = cluster.recorder.all_spans()
-    return {"replica": _replicas(lengths)} | large.built_all(
+    return {"replica": _replicas(lengths, cluster.scratch)} | cluster.scratch.built_all(
         len(rows),
         lambda piece: {
             "request_id": sent.places(rows["request_id"][piece]),
@@ -286,7 +287,8 @@ def _spans(cluster: Cluster, sent: _Sent) -> Columns:
 def _extra(cluster: Cluster, sent: _Sent) -> ExtraColumns:
     recorder = cluster.recorder
     recorded, pauses, (stalls, lengths) = recorder.columns, recorder.pauses(), recorder.all_stalls()
-    of_pauses = large.built_all(
+    scratch = cluster.scratch
+    of_pauses = scratch.built_all(
         len(pauses),
         lambda piece: {
             "request_id": sent.places(pauses["request_id"][piece]),
@@ -301,9 +303,9 @@ def _extra(cluster: Cluster, sent: _Sent) -> ExtraColumns:
         chunks_s=sent.column(array_to_s, recorded["chunks_ps"]),
         pauses=of_pauses,
         stalls={
-            "replica": _replicas(lengths),
-            "at_s": large.built(len(stalls), lambda piece: array_to_s(stalls["at_ps"][piece])),
-            "blocked_by": _blocked_by(large.built(len(stalls), lambda piece: np.copy(stalls["blocked_by"][piece]))),
+            "replica": _replicas(lengths, scratch),
+            "at_s": scratch.built(len(stalls), lambda piece: array_to_s(stalls["at_ps"][piece])),
+            "blocked_by": _blocked_by(scratch.built(len(stalls), lambda piece: np.copy(stalls["blocked_by"][piece]))),
         },
     )
 

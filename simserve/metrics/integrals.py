@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from simserve.tables import large
-from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.columns import Columns, Flags, Floats, Ints, bounds
+from simserve.tables.pieces import beside_pieces, column, running_sums
 
 
 @dataclass(frozen=True)
@@ -23,19 +22,21 @@ class Places:
     before: Ints
     """The row before each replica's first, `(n_replicas, 1)`; -1 for none."""
 
-    def sums(self, n: int, amounts: Callable[[slice], Floats]) -> Floats:
-        """Sum amounts of n rows, spread evenly over them, up to each instant. amounts: those of a piece of the rows."""
+    def sums(self, amounts: Callable[..., Floats], rows: Columns, beside: int = 0) -> Floats:
+        """Sum the amounts that a formula gives rows, spread evenly over them, up to each instant."""
         upto, own, before = np.zeros(self.row.shape), np.zeros(self.row.shape), np.zeros(self.before.shape)
         so_far: Floats | None = None
-        for piece in large.pieces(n):
-            values = amounts(piece)
-            sums = large.running_sums(values, so_far)
+        start = 0
+        for tables in beside_pieces(rows, beside):
+            values = amounts(*tables)
+            sums = running_sums(values, so_far)
             so_far = sums[-1:]
-            for rows, results in ((self.row, ((upto, sums), (own, values))), (self.before, ((before, sums),))):
-                inside = (rows >= piece.start) & (rows < piece.stop)
-                place = rows[inside] - piece.start
+            for rows_at, results in ((self.row, ((upto, sums), (own, values))), (self.before, ((before, sums),))):
+                inside = (rows_at >= start) & (rows_at < start + len(values))
+                place = rows_at[inside] - start
                 for result, source in results:
                     result[inside] = source[place]
+            start += len(values)
         total = upto - own * (1 - self.over_frac)
         total -= np.where(self.before >= 0, before, 0.0)
         return np.where(self.has_begun, total, 0.0)
@@ -43,13 +44,13 @@ class Places:
 
 def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Places:
     """Locate instants `(n_instants,)` in rows that last from start_s until `until_s`, `(n_rows,)`."""
-    bounds = large.bounds(steps["replica"], n_replicas)
+    edges = bounds(steps["replica"], n_replicas)
     start_s = steps["start_s"]
     row = np.empty((n_replicas, len(at_s)), np.int64)
     for replica in range(n_replicas):
-        first, stop = bounds[replica : replica + 2]
+        first, stop = edges[replica : replica + 2]
         row[replica] = first - 1 + np.searchsorted(start_s[first:stop], at_s, side="right")
-    before = bounds[:-1, None] - 1
+    before = edges[:-1, None] - 1
     has_begun = row > before
     if not len(start_s):
         return Places(row, has_begun, np.zeros(row.shape), before)
@@ -63,19 +64,17 @@ def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Pl
 def next_starts(steps: Columns, gone_s: Floats) -> Floats:
     """Return the start of the next row of the same replica, `(n_rows,)`; after the last, when the replica is gone."""
 
-    def part(piece: slice) -> Floats:
-        return following(steps["replica"], steps["start_s"], piece, gone_s[steps["replica"][piece]])
+    def formula(own: Columns, after: Columns) -> Floats:
+        return following("start_s", own, after, gone_s[own["replica"]])
 
-    return large.built(len(steps["start_s"]), part)
+    return column(formula, {name: steps[name] for name in ("replica", "start_s")}, beside=1)
 
 
-def following(replica: Any, values: Any, piece: slice, last: Floats) -> Floats:
-    """Return the value of the next row of the same replica for a piece of the rows, or that of `last`, `(n_rows,)`."""
+def following(name: str, own: Columns, after: Columns, last: Floats) -> Floats:
+    """Return the value of the next row of the same replica, or that of `last`; after: the rows after the own ones."""
     result = np.array(last)
-    own = slice(piece.start, min(piece.stop, len(replica) - 1))
-    after = slice(own.start + 1, own.stop + 1)
-    same = np.flatnonzero(replica[after] == replica[own])
-    result[same] = values[after][same]
+    same = np.flatnonzero(after["replica"] == own["replica"][: len(after["replica"])])
+    result[same] = after[name][same]
     return result
 
 

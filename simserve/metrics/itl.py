@@ -12,8 +12,8 @@ from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.intervals import Ends, mean_interval
 from simserve.metrics.progressions import Census, Progressions, census, order_statistics, singles
 from simserve.metrics.stats import EMPTY, PERCENTILES, Distribution, interpolated, level_name
-from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.pieces import column, full, joined, pieces, rows_where
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
 
 SUMMED_ROWS = 1 << 16
@@ -39,22 +39,22 @@ class Gaps:
     """Gaps inside answers that are returned whole."""
 
     def __iter__(self) -> Iterator[Progressions]:
-        for piece in large.pieces(len(self.rows), SUMMED_ROWS):
-            yield from self._shared(piece)
-        for piece in large.pieces(len(self.own_ps), SUMMED_ROWS):
-            yield singles(self.own_ps[piece])
+        for part in pieces(self.rows.by_row | {"within": self.within, "begin": self.begin}, SUMMED_ROWS):
+            yield from _shared(part)
+        for part in pieces({"own_ps": self.own_ps}, SUMMED_ROWS):
+            yield singles(part["own_ps"])
         if self.n_zero:
             yield singles(np.zeros(1, np.int64), np.array([self.n_zero]))
 
-    def _shared(self, piece: slice) -> Iterator[Progressions]:
-        """Yield gaps between decode steps: at the start of each row, and inside it."""
-        rows, within = self.rows, self.within[piece]
-        first, growth, n = rows.first_ps[piece], rows.growth_ps[piece], rows.n_steps[piece] - 1
-        yield singles(first + rows.pause_ps[piece], within - self.begin[piece])
-        several = np.flatnonzero((n > 0) & (within > 0))
-        first, growth, n = first[several], growth[several], n[several]
-        lowest = np.minimum(first + growth, first + growth * n)  # the same numbers, ascending
-        yield Progressions(lowest, np.abs(growth), n, within[several])
+
+def _shared(rows: Columns) -> Iterator[Progressions]:
+    """Yield gaps between decode steps: at the start of each row, and inside it."""
+    within, first, growth, n = rows["within"], rows["first_ps"], rows["growth_ps"], rows["n_steps"] - 1
+    yield singles(first + rows["pause_ps"], within - rows["begin"])
+    several = np.flatnonzero((n > 0) & (within > 0))
+    first, growth, n = first[several], growth[several], n[several]
+    lowest = np.minimum(first + growth, first + growth * n)  # the same numbers, ascending
+    yield Progressions(lowest, np.abs(growth), n, within[several])
 
 
 def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: int) -> Distribution:
@@ -66,10 +66,10 @@ def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: in
     counted = of_spans(spans, counts)
     request, junctions = _junctions(rows, spans)
     firsts = (
-        _first_gaps(rows, spans, piece.start + np.flatnonzero(counted[piece] & rows.has_steps[piece]))
-        for piece in large.pieces(len(counted))
+        _first_gaps(rows, part, part["counted"] & (part["last"] >= part["first"]))
+        for part in pieces(rows.by_span(spans) | {"counted": counted})
     )
-    own_ps = large.joined(len(counted) + len(request), chain(firsts, [junctions[counts[request]]]))
+    own_ps = joined(chain(firsts, [junctions[counts[request]]]), len(counted) + len(request), spans)
     gaps = Gaps(rows, *rows.members(counted), own_ps, n_whole_gaps)
     moments = census(gaps)
     if moments is None:
@@ -95,31 +95,31 @@ def itl_intervals(requests: Columns, counts: Flags, pooled: Distribution) -> dic
 
 def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_whole: Flags, n_tokens: Ints) -> Floats:
     """Return the largest gap between tokens of each finished request, in seconds; NaN with fewer than two tokens."""
-    largest = large.zeros(len(n_tokens), np.int64)
-    for piece in large.pieces(len(rows.span_first)):
-        chosen = piece.start + np.flatnonzero(rows.has_steps[piece])
-        if len(chosen):
-            request = spans["request_id"][chosen]
-            _raise(largest, request, _gaps_in_rows(rows, chosen))
-            _raise(largest, request, _first_gaps(rows, spans, chosen))
-    _raise(largest, *_junctions(rows, spans))
+    largest = full(len(n_tokens), 0, spans)
+    for part in pieces(rows.by_span(spans)):
+        chosen = part["last"] >= part["first"]
+        if chosen.any():
+            request = part["request_id"][chosen]
+            np.maximum.at(largest, request, _gaps_in_rows(rows, part["first"][chosen], part["last"][chosen]))
+            np.maximum.at(largest, request, _first_gaps(rows, part, chosen))
+    np.maximum.at(largest, *_junctions(rows, spans))
 
-    def seconds(piece: slice) -> Floats:
-        largest_s = array_to_s(np.where(answers_whole[piece], 0, largest[piece]))
-        largest_s[~has_finished[piece] | (n_tokens[piece] < 2)] = np.nan
+    def seconds(part: Columns) -> Floats:
+        largest_s = array_to_s(np.where(part["is_whole"], 0, part["largest"]))
+        largest_s[~part["has_finished"] | (part["n_tokens"] < 2)] = np.nan
         return largest_s
 
-    return large.built(len(n_tokens), seconds)
+    table = {"is_whole": answers_whole, "largest": largest, "has_finished": has_finished, "n_tokens": n_tokens}
+    return column(seconds, table)
 
 
-def _gaps_in_rows(rows: DecodeRows, chosen: Ints) -> Ints:
-    """Return the largest gap of some spans after their first decode step, `(n_chosen,)`; without, no more than that."""
-    first, last = rows.span_first[chosen], rows.span_last[chosen]
+def _gaps_in_rows(rows: DecodeRows, first: Ints, last: Ints) -> Ints:
+    """Return the largest gap of some spans after their first decode step, `(n_spans,)`; without, no more than that."""
     lowest = int(first.min())
     near = slice(lowest, int(last.max()) + 1)
     # Row by row, the largest gap that a member has in it; a member that begins with the row has no gap at its start.
-    first_ps, growth_ps = rows.first_ps[near], rows.growth_ps[near]
-    inner: Ints = np.maximum(first_ps + growth_ps, rows.last_ps(near))
+    first_ps, growth_ps, n_steps = rows.first_ps[near], rows.growth_ps[near], rows.n_steps[near]
+    inner: Ints = np.maximum(first_ps + growth_ps, first_ps + growth_ps * (n_steps - 1))
     whole = np.maximum(inner, first_ps + rows.pause_ps[near])
     first, last = first - lowest, last - lowest
     largest: Ints = np.maximum(inner[first], _range_max(whole, first, last))
@@ -128,41 +128,38 @@ def _gaps_in_rows(rows: DecodeRows, chosen: Ints) -> Ints:
 
 def of_spans(spans: Columns, of_requests: Any) -> Any:
     """Return the value of each span's request, `(n_spans,)`."""
-    return large.built(len(spans["request_id"]), lambda piece: of_requests[spans["request_id"][piece]])
+    return column(lambda part: of_requests[part["request_id"]], {"request_id": spans["request_id"]})
 
 
-def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Ints) -> Ints:
+def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Flags) -> Ints:
     """Return the gaps from join_s to the end of the first decode step of the chosen spans."""
-    first = rows.span_first[chosen]
-    return rows.first_ps[first] + array_to_ps(rows.start_s[first] - spans["join_s"][chosen])
+    first = spans["first"][chosen]
+    gaps: Ints = rows.first_ps[first] + array_to_ps(rows.start_s[first] - spans["join_s"][chosen])
+    return gaps
 
 
 def _junctions(rows: DecodeRows, spans: Columns) -> tuple[Ints, Ints]:
     """Return (request, gap) between the last token of a span and the join of the request's next one."""
     request = spans["request_id"]
-    n_spans = np.zeros(
-        1 + max((int(request[piece].max()) for piece in large.pieces(len(request))), default=-1), np.int32
-    )
-    for piece in large.pieces(len(request)):
-        np.add.at(n_spans, request[piece], 1)
-    chosen = large.flatnonzero(len(request), lambda piece: n_spans[request[piece]] > 1)
+    by_request = {"request_id": request}
+    n_requests = 1 + max((int(part["request_id"].max()) for part in pieces(by_request)), default=-1)
+    n_spans = np.zeros(n_requests, np.int32)
+    for part in pieces(by_request):
+        np.add.at(n_spans, part["request_id"], 1)
+    chosen = rows_where(lambda part: n_spans[part["request_id"]] > 1, by_request)
     order = chosen[np.lexsort((spans["join_s"][chosen], request[chosen]))]
     same = request[order][1:] == request[order][:-1]
     before, after = order[:-1][same], order[1:][same]
-    return request[after], array_to_ps(spans["join_s"][after] - span_ends(rows, spans, before))
+    ends_s = span_ends(rows, {name: values[before] for name, values in rows.by_span(spans).items()})
+    return request[after], array_to_ps(spans["join_s"][after] - ends_s)
 
 
-def span_ends(rows: DecodeRows, spans: Columns, chosen: Ints | slice) -> Floats:
-    """Return the time of the last token of some spans, `(n_chosen,)`."""
-    first, last = rows.span_first[chosen], rows.span_last[chosen]
-    ends: Floats = np.array(spans["join_s"][chosen])
-    real = last >= first
-    ends[real] = rows.end_s[last[real]]
+def span_ends(rows: DecodeRows, spans: Columns) -> Floats:
+    """Return the time of the last token of spans, which have their rows (`DecodeRows.by_span`), `(n_spans,)`."""
+    ends: Floats = np.array(spans["join_s"])
+    real = spans["last"] >= spans["first"]
+    ends[real] = rows.end_s[spans["last"][real]]
     return ends
-
-
-def _raise(largest: Ints, request: Ints, gaps: Ints) -> None:
-    np.maximum.at(largest, request, gaps)
 
 
 def _range_max(values: Ints, first: Ints, last: Ints) -> Ints:

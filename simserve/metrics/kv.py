@@ -7,9 +7,9 @@ import numpy as np
 
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
-from simserve.tables import large
-from simserve.tables.columns import Categorical, Columns, Flags
+from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import PoolFacts, ReservingFacts, RunFacts
+from simserve.tables.pieces import pieces
 
 if TYPE_CHECKING:
     from simserve.metrics.summary_schema import KvUseJson, PreemptionsJson, ReservationJson
@@ -107,20 +107,19 @@ def _waits(steps: Columns, facts: RunFacts, window: Window, longest_tokens: int)
     totals = np.array([pool.n_blocks for pool in of_replica])
     slots = np.array([_slots(pool.reserving) for pool in of_replica])
     reserved_s = waits_s = decode_s = running_s = 0.0
-    for piece in large.pieces(len(steps["start_s"])):
-        replica, starts_s = steps["replica"][piece], steps["start_s"][piece]
-        used, unused = steps["kv_blocks_used"][piece], totals[replica] - steps["kv_blocks_used"][piece]
-        reserved = np.where(unused >= longest[replica], unused, steps["kv_blocks_reserved"][piece])
-        n = steps["decode_requests"][piece].astype(np.int64)
-        blocked_by = Categorical(steps["blocked_by"].codes[piece], steps["blocked_by"].categories)
-        held = used + steps["kv_blocks_reserved"][piece]
+    for part in pieces(steps):
+        replica, starts_s, used = part["replica"], part["start_s"], part["kv_blocks_used"]
+        unused = totals[replica] - used
+        reserved = np.where(unused >= longest[replica], unused, part["kv_blocks_reserved"])
+        n = part["decode_requests"].astype(np.int64)
+        held = used + part["kv_blocks_reserved"]
         next_fits = held * (n + 1) <= totals[replica] * n  # one more like those that run
-        is_full = blocked_by.is_("blocks") | ((n > 0) & (n < slots[replica]) & ~next_fits)
-        lasts_s = (steps["end_s"][piece] - starts_s) * ((starts_s >= window.start_s) & (starts_s <= window.end_s))
-        held_s = lasts_s * (reserved > used) * (steps["queue_len"][piece] > 0) * is_full
+        is_full = part["blocked_by"].is_("blocks") | ((n > 0) & (n < slots[replica]) & ~next_fits)
+        lasts_s = (part["end_s"] - starts_s) * ((starts_s >= window.start_s) & (starts_s <= window.end_s))
+        held_s = lasts_s * (reserved > used) * (part["queue_len"] > 0) * is_full
         reserved_s += float((lasts_s * (reserved > 0)).sum())
         waits_s += float(held_s.sum())
-        only_decodes_s = held_s * (steps["prefill_tokens"][piece] == 0)
+        only_decodes_s = held_s * (part["prefill_tokens"] == 0)
         decode_s += float(only_decodes_s.sum())
         running_s += float((only_decodes_s * n).sum())
     return waits_s / reserved_s if reserved_s else 0.0, running_s / decode_s if decode_s else 1.0

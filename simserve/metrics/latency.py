@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from simserve.tables import large
 from simserve.tables.columns import Columns, Floats
 
 
@@ -12,18 +11,12 @@ def latency_columns(requests: Columns) -> dict[str, Floats]:
     TPOT is (last token - first token) / (output tokens - 1); a request with one output token has none. It is vLLM's
     `tpot`, and the inter-token latency of GuideLLM and AIPerf.
     """
-
-    def part(piece: slice) -> dict[str, Floats]:
-        arrival_s, first_token_s, finish_s = (
-            requests[f"{name}_s"][piece] for name in ("arrival", "first_token", "finish")
-        )
-        n_gaps = np.asarray(requests["output_tokens"][piece] - 1, np.float64)
-        n_gaps[n_gaps < 1] = np.nan
-        return {
-            "queue_s": requests["scheduled_s"][piece] - arrival_s,
-            "ttft_s": first_token_s - arrival_s,
-            "tpot_s": (finish_s - first_token_s) / n_gaps,
-            "e2e_s": finish_s - arrival_s,
-        }
-
-    return large.built_all(len(requests["arrival_s"]), part)
+    arrival_s, first_token_s, finish_s = (requests[f"{name}_s"] for name in ("arrival", "first_token", "finish"))
+    n_gaps = np.asarray(requests["output_tokens"] - 1, np.float64)
+    n_gaps[n_gaps < 1] = np.nan
+    return {
+        "queue_s": requests["scheduled_s"] - arrival_s,
+        "ttft_s": first_token_s - arrival_s,
+        "tpot_s": (finish_s - first_token_s) / n_gaps,
+        "e2e_s": finish_s - arrival_s,
+    }

@@ -14,9 +14,9 @@ from simserve.metrics.speculation import speculation
 from simserve.metrics.transfer import transfer
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
-from simserve.tables import large
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
+from simserve.tables.pieces import in_turn
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,7 @@ class Measured:
 
 def mechanisms(run: Measured) -> dict[str, Any]:
     """Return the summary of each mechanism; None for those that the run did not have."""
-    result = {}
-    for key, summarize in MECHANISMS.items():
-        result[key] = summarize(run)
-        large.release()
-    return result
+    return {key: MECHANISMS[key](run) for key in in_turn(MECHANISMS, run.requests)}
 
 
 MECHANISMS: dict[str, Callable[[Measured], Any]] = {

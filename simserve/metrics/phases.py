@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Ints
+from simserve.tables.pieces import rows_where
 from simserve.units import array_to_ps
 
 SCHEDULED, JOINED, LEFT, BACK, SWAPPED_BACK, ENDED = range(6)
@@ -29,14 +29,15 @@ class Phases:
     """Spans that continue a swapped one; their first token came from the step before; `(n_spans,)`."""
 
 
-def phases(pauses: Columns, spans: Columns, has_finished: Flags, scheduled_ps: Ints, end_ps: Ints) -> Phases:
-    """Return the phases of requests that finished after a preemption. The last three are `(n_requests,)`; those of
-    unfinished requests are not read."""
+def phases(pauses: Columns, spans: Columns, lives: Columns) -> Phases:
+    """Return the phases of requests that finished after a preemption. lives: has_finished, scheduled_ps and end_ps,
+    `(n_requests,)` each; instants of unfinished requests are not read."""
+    has_finished, scheduled_ps, end_ps = (lives[name] for name in ("has_finished", "scheduled_ps", "end_ps"))
     had_to_go = pauses["request_id"]
     request = np.unique(had_to_go[has_finished[had_to_go]])
     is_one = np.zeros(len(has_finished), np.bool_)
     is_one[request] = True
-    own_spans, own_pauses = (_rows_of(is_one, each["request_id"]) for each in (spans, pauses))
+    own_spans, own_pauses = (rows_where(lambda part: is_one[part["request_id"]], each) for each in (spans, pauses))
     left, back = (array_to_ps(pauses[name][own_pauses]) for name in ("left_s", "back_s"))
     is_swapped = pauses["is_swapped"][own_pauses]
     n, n_spans, n_pauses = len(request), len(own_spans), len(own_pauses)
@@ -69,8 +70,3 @@ def phases(pauses: Columns, spans: Columns, has_finished: Flags, scheduled_ps: I
     was_cut[owner[follows[(kind[follows] == SCHEDULED) & (kind[follows + 1] == LEFT)]]] = True
     returned = order[follows[(kind[follows] == SWAPPED_BACK) & (kind[follows + 1] == JOINED)] + 1]
     return Phases(request, total_ps(SCHEDULED), was_cut, total_ps(LEFT), total_ps(BACK), own_spans[returned - n])
-
-
-def _rows_of(is_one: Flags, request: Ints) -> Ints:
-    """Return the rows of a table of the requests that are marked, `(n_found,)`."""
-    return large.flatnonzero(len(request), lambda piece: is_one[request[piece]])

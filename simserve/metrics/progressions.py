@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.tables import large
+from simserve.tables import scratch
 from simserve.tables.columns import Floats, Ints
 
 FIRST_SHIFT = 46
@@ -158,7 +158,7 @@ class _Bin:
         """Return order statistics of the bin's numbers."""
         if self.stop - self.low == 1:
             return dict.fromkeys(ranks, self.low)
-        if sum(int(part.n.sum()) for part in self.parts) <= large.PIECE_ROWS:
+        if sum(int(part.n.sum()) for part in self.parts) <= scratch.PIECE_ROWS:
             return _written_out(self.parts, ranks)
         return _search(self.parts, (self.low, self.stop - 1), ranks, shift)
 
@@ -198,7 +198,7 @@ def _count_across(part: Progressions, low: Ints, high: Ints, shift: int, lowest:
 
 def _pieces(rows: Ints, n_bins: Ints) -> Iterable[Ints]:
     """Yield the rows in pieces of about as many bins as there are rows in a piece."""
-    piece = np.cumsum(n_bins) // large.PIECE_ROWS
+    piece = np.cumsum(n_bins) // scratch.PIECE_ROWS
     return np.split(rows, np.flatnonzero(np.diff(piece)) + 1) if len(rows) else []
 
 

@@ -23,9 +23,9 @@ from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilization import utilization
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
 from simserve.metrics.window import measured_window
-from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts
+from simserve.tables.pieces import computed, in_turn, release
 from simserve.tables.run_tables import RunTables
 from simserve.tables.schema import REQUESTS
 
@@ -45,7 +45,7 @@ class Reduced:
 def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None = None) -> Reduced:
     """Compute all metrics of a run, from the arguments alone."""
     spans = tables.spans
-    requests = tables.requests | latency_columns(tables.requests)
+    requests = tables.requests | computed(latency_columns, tables.requests)
     window = measured_window(requests, facts.measure, facts.last_arrival_s, facts.end_s)
     finished = requests["status"].is_("finished")
     answers_whole = _answers_whole(requests, facts)
@@ -55,17 +55,17 @@ def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None
     met = met_by_goal(requests, facts.slo, facts.slo_classes)
     requests |= {"in_window": window.has, "slo_met": all_met(met), "n_in_system": n_in_system(requests)}
     counted = finished & window.has
-    large.release()
+    release(requests)
     sample = partial(with_intervals, inefficiency=inefficiency(requests["n_in_system"][window.has]))
     latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
     if not any(
         pool.speculation for pool in facts.pools
     ):  # with speculation, gaps are between chunks, of unknown number
         latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
-    large.release()
+    release(requests)
     series = time_series(tables, rows, facts, window.span_s)
     use = utilization(series.window_work, window, facts)
-    large.release()
+    release(requests)
     fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
     columns = {
         "requests": {field.name: requests[field.name] for field in REQUESTS},
@@ -99,10 +99,10 @@ def _latencies(
 ) -> dict[str, Distribution]:
     """Return the latencies of the requests that count: the window's finished ones."""
     distributions = {}
-    for name in SAMPLED:
+    for name in in_turn(SAMPLED, requests):
         values = requests[name][counted]
         values = values[~np.isnan(values)]
-        large.release()
+        release(requests)
         distributions[name] = sample(values)
     n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
     itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)

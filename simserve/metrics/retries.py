@@ -6,8 +6,8 @@ import numpy as np
 
 from simserve.metrics.stats import distribution, level_name
 from simserve.metrics.window import Window
-from simserve.tables import large
 from simserve.tables.columns import Columns
+from simserve.tables.pieces import pieces
 
 if TYPE_CHECKING:
     from simserve.metrics.summary_schema import WastedJson
@@ -40,7 +40,7 @@ def wasted(requests: Columns, steps: Columns) -> "WastedJson":
     """Return the tokens computed in vain in the whole run, and their share of all computed tokens."""
     n_tokens = int(requests["wasted_tokens"].sum())
     n_all = 0
-    for piece in large.pieces(len(steps["n_steps"])):
-        decoded = steps["decode_requests"][piece].astype(np.int64) * steps["n_steps"][piece]
-        n_all += int(steps["prefill_tokens"][piece].sum() + decoded.sum() + steps["accepted_tokens"][piece].sum())
+    for part in pieces(steps):
+        decoded = part["decode_requests"].astype(np.int64) * part["n_steps"]
+        n_all += int(part["prefill_tokens"].sum() + decoded.sum() + part["accepted_tokens"].sum())
     return {"tokens": n_tokens, "frac": n_tokens / n_all if n_all else 0.0}

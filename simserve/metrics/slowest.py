@@ -8,9 +8,9 @@ import numpy as np
 
 from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
-from simserve.tables import large
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
+from simserve.tables.pieces import computed, in_turn, pieces, rows_where
 from simserve.tables.schema import SPLIT
 
 SLOWEST_FRAC = 0.01
@@ -34,23 +34,18 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
     None where nothing finished, or where there is no time split.
     """
     chosen = requests["status"].is_("finished") & window.has
-    rows = large.flatnonzero(len(chosen), lambda piece: chosen[piece])
-    if not len(rows) or any(_lacks(requests, name, rows) for name in PARTS):
+    table = requests | {"chosen": chosen}
+    rows = rows_where(lambda part: part["chosen"], table)
+    if not len(rows) or any(np.isnan(part[name][part["chosen"]]).any() for part in pieces(table) for name in PARTS):
         return None
     slowest, mean = {}, {}
     parts_of = _measured(requests, rows, facts)
-    for latency in LATENCIES:  # one at a time, as its parts are as large as the table
+    for latency in in_turn(LATENCIES, requests):  # one at a time, as its parts are as large as the table
         parts = parts_of(latency)
-        large.release()
         slowest[latency] = _of_slowest(requests[latency][chosen], parts)
         if latency == "e2e_s":
             mean = _means(parts, slice(None))
     return {"parts": list(PARTS), "mean": mean, "slowest": slowest}
-
-
-def _lacks(requests: Columns, name: str, rows: Ints) -> bool:
-    """Tell whether a column has no value in one of some rows."""
-    return any(np.isnan(requests[name][rows[piece]]).any() for piece in large.pieces(len(rows)))
 
 
 def latency_parts(requests: Columns, chosen: Flags, facts: RunFacts) -> dict[str, SlowestParts]:
@@ -64,14 +59,15 @@ def _measured(requests: Columns, rows: Ints, facts: RunFacts) -> Callable[[str],
     pushes = facts.link is not None and facts.link.how == "push"
 
     @lru_cache(maxsize=1)  # fast: the latencies of a run of one piece share them
-    def basis(start: int, stop: int) -> tuple[SlowestParts, SlowestParts, Columns]:
-        own = rows[start:stop]
+    def basis(first: int, last: int) -> tuple[SlowestParts, SlowestParts, Columns]:
+        own = rows[slice(*np.searchsorted(rows, (first, last + 1)))]
         parts = {name: requests[name][own] for name in PARTS}
         table = {name: requests[name][own] for name in (*LATENCIES, *TIMES)}
         return parts, _until_first(parts, table, pushes=pushes), table
 
     def parts_of(latency: str) -> SlowestParts:
-        return large.built_all(len(rows), lambda piece: LATENCIES[latency](*basis(piece.start, piece.stop)))
+        share = LATENCIES[latency]
+        return computed(lambda part: share(*basis(int(part["row"][0]), int(part["row"][-1]))), {"row": rows})
 
     return parts_of
 
@@ -119,7 +115,6 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None
         return None
     n = int(np.ceil(SLOWEST_FRAC * len(known)))
     slow = known[np.argsort(latency_s[known], kind="stable")[-n:]]
-    large.release()
     mean, of_all = _means(parts, slow), _means(parts, known)
     more = {name: mean[name] - of_all[name] for name in PARTS}
     binds = max(more, key=lambda name: more[name])
@@ -133,8 +128,4 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None
 
 
 def _means(parts: SlowestParts, chosen: Any) -> dict[str, float]:
-    means = {}
-    for name in PARTS:
-        means[name] = float(parts[name][chosen].mean())
-        large.release()
-    return means
+    return {name: float(parts[name][chosen].mean()) for name in in_turn(PARTS, dict(parts))}

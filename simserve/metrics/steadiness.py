@@ -9,8 +9,8 @@ import numpy as np
 from simserve.metrics.batches import LEAST, inefficiency
 from simserve.metrics.integrals import Presences, presence
 from simserve.metrics.window import Window
-from simserve.tables import large
-from simserve.tables.columns import Categorical, Columns, Floats, Ints
+from simserve.tables.columns import Columns, Floats, Ints
+from simserve.tables.pieces import pieces
 
 SETTLES = 20
 """Effective sample size of a backlog that counts as steady; one that wanders at capacity has 2 to 14, however long
@@ -85,16 +85,14 @@ def _grows(backlog: tuple[float, float, float], n_arrived: int) -> bool:
 
 def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, float]:
     """Return the mean number of requests in the system in each third of the window."""
-    refused = requests["status"].is_("rejected")
 
     def parts() -> Presences:
-        for piece in large.pieces(len(refused)):
-            stays = ~refused[piece]
-            leave_s = np.fmin(requests["finish_s"][piece], requests["gave_up_s"][piece])[stays]
-            arrival_s = requests["arrival_s"][piece][stays]
+        for part in pieces(requests):
+            stays = ~part["status"].is_("rejected")
+            leave_s = np.fmin(part["finish_s"], part["gave_up_s"])[stays]
             # A request that was there before the window opens, or stays when it closes, counts within it.
-            in_window = (np.clip(at_s, window.start_s, window.end_s) for at_s in (arrival_s, leave_s))
-            yield *in_window, np.zeros(len(leave_s), np.int64)
+            within = (np.clip(at_s, window.start_s, window.end_s) for at_s in (part["arrival_s"][stays], leave_s))
+            yield *within, np.zeros(len(leave_s), np.int64)
 
     edges_s = np.linspace(window.start_s, window.end_s, 4)
     early, middle, late = presence(parts(), 1, edges_s)[0].tolist()
@@ -106,12 +104,11 @@ def _free_frac(steps: Columns, window: Window, pool: Ints, lived_frac: Floats | 
     if not window.end_s > window.start_s or not len(pool):
         return math.nan
     held_up_s = np.zeros(len(pool))
-    for piece in large.pieces(len(steps["start_s"])):
-        blocked = Categorical(steps["blocked_by"].codes[piece], steps["blocked_by"].categories).without_blank()
-        held_up = blocked.codes >= 0
-        until_s = np.minimum(steps["end_s"][piece][held_up], window.end_s)
-        lasts_s = np.maximum(until_s - np.maximum(steps["start_s"][piece][held_up], window.start_s), 0.0)
-        np.add.at(held_up_s, steps["replica"][piece][held_up], lasts_s)
+    for part in pieces(steps):
+        blocked = part["blocked_by"].without_blank().codes >= 0
+        until_s = np.minimum(part["end_s"][blocked], window.end_s)
+        lasts_s = np.maximum(until_s - np.maximum(part["start_s"][blocked], window.start_s), 0.0)
+        np.add.at(held_up_s, part["replica"][blocked], lasts_s)
     n_there = np.bincount(pool, lived_frac)
     held_up_frac = np.bincount(pool, held_up_s)[n_there > 0] / n_there[n_there > 0] / (window.end_s - window.start_s)
     return 1.0 - float(held_up_frac.max(initial=0.0))

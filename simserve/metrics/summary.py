@@ -22,8 +22,8 @@ from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.steadiness import steadiness
 from simserve.metrics.throughput import throughput
 from simserve.metrics.utilization import Shares
-from simserve.tables import large
 from simserve.tables.facts import PoolFacts
+from simserve.tables.pieces import release
 from simserve.tables.schema import SCHEMA
 from simserve.version import __version__
 
@@ -34,20 +34,20 @@ def summary(
     """Collect all numbers that are reported of a run; NaN where a number could not be measured."""
     requests, facts, window = run.requests, run.facts, run.window
     fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
-    large.release()
+    release(requests)
     attained = attainment(requests, window, run.met)
-    large.release()
+    release(requests)
     lives = Lifetimes(facts)
     there_frac = lives.lived_frac((window.start_s, window.end_s))
     queue = steadiness(requests, run.steps, window, facts.replica_pool, there_frac)
-    large.release()
+    release(requests)
     result = reliability(facts, window, queue, fates["finished"])
     text = mechanisms(run)
     rates = throughput(requests, window)
-    large.release()
+    release(requests)
     load = drawn_load(window, arrivals, rates["offered_per_s"])
     kv = kv_use(facts) | {"reservation": reservation(run.requests, run.steps, facts, window)}
-    large.release()
+    release(requests)
     warnings = (
         facts.warnings,
         reservation_warnings([{"kv": kv}]),
@@ -56,7 +56,7 @@ def summary(
         class_cautions(text["classes"]),
     )
     of_good = attained and goodput(attained["n_met"], window, facts) | good_tokens(requests, window, run.met)
-    large.release()
+    release(requests)
     numbers = {
         "schema": SCHEMA,
         "version": __version__,

@@ -10,9 +10,9 @@ from simserve.metrics.integrals import Places, Presences, counts, following, nex
 from simserve.metrics.itl import span_ends
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.utilization import WorkDone, shares, work_done
-from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
+from simserve.tables.pieces import column, full, pieces
 from simserve.tables.run_tables import RunTables
 
 MOST_INTERVALS = 600
@@ -84,44 +84,43 @@ def interval_edges(end_s: float) -> Floats:
 def _mean_queue(steps: Columns, until_s: Floats, held: Places) -> Floats:
     """Integrate the queue length over each interval, linear from one row's start to the next's."""
 
-    def amounts(piece: slice) -> Floats:
-        queue = steps["queue_len"][piece].astype(np.float64)
-        coming = following(steps["replica"], steps["queue_len"], piece, queue)
-        result: Floats = (queue + coming) / 2 * (until_s[piece] - steps["start_s"][piece])
+    def amounts(own: Columns, after: Columns) -> Floats:
+        queue = own["queue_len"].astype(np.float64)
+        coming = following("queue_len", own, after, queue)
+        result: Floats = (queue + coming) / 2 * (own["until_s"] - own["start_s"])
         return result
 
-    return np.diff(held.sums(len(until_s), amounts), axis=1)
+    return np.diff(held.sums(amounts, steps | {"until_s": until_s}, beside=1), axis=1)
 
 
 def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunFacts) -> Floats:
     """Integrate the share of used or reserved KV blocks; it is zero while the replica is idle."""
 
-    held = large.built(len(until_s), lambda piece: steps["kv_blocks_used"][piece] + steps["kv_blocks_reserved"][piece])
-
-    def amounts(piece: slice) -> Floats:
-        blocks, end_s = held[piece].astype(np.float64), steps["end_s"][piece]
-        coming = following(steps["replica"], held, piece, blocks)
-        means = np.where(until_s[piece] <= end_s, (blocks + coming) / 2, blocks)
-        result: Floats = means * (end_s - steps["start_s"][piece])
+    def amounts(own: Columns, after: Columns) -> Floats:
+        blocks = own["held"].astype(np.float64)
+        coming = following("held", own, after, blocks)
+        means = np.where(own["until_s"] <= own["end_s"], (blocks + coming) / 2, blocks)
+        result: Floats = means * (own["end_s"] - own["start_s"])
         return result
 
+    held = column(lambda part: part["kv_blocks_used"] + part["kv_blocks_reserved"], steps)
     totals = np.array([facts.pools[pool].n_blocks for pool in facts.replica_pool], np.float64)
-    return np.diff(in_steps.sums(len(until_s), amounts), axis=1) / totals[:, None]
+    sums = in_steps.sums(amounts, steps | {"until_s": until_s, "held": held}, beside=1)
+    return np.diff(sums, axis=1) / totals[:, None]
 
 
 def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
     """Return the mean number of running requests: from scheduled_s to the first join_s on the prefill replica, then
     over each span; a span begins with its first token, so handed-over requests count on the decode replica."""
-    requests, spans = tables.requests, tables.spans
-    joins_s = _first_joins(tables)
+    requests = tables.requests | {"joined_s": _first_joins(tables)}
 
     def parts() -> Presences:
-        for piece in large.pieces(len(joins_s)):
-            known = requests["replica"][piece] >= 0
-            joined_s = np.where(np.isinf(joins_s[piece]), requests["gave_up_s"][piece], joins_s[piece])
-            yield requests["scheduled_s"][piece][known], joined_s[known], _prefilled_at(requests, piece)[known]
-        for piece in large.pieces(len(spans["join_s"])):
-            yield spans["join_s"][piece], span_ends(rows, spans, piece), spans["replica"][piece].astype(np.int64)
+        for part in pieces(requests):
+            known = part["replica"] >= 0
+            joined_s = np.where(np.isinf(part["joined_s"]), part["gave_up_s"], part["joined_s"])
+            yield part["scheduled_s"][known], joined_s[known], _prefilled_at(part, known)
+        for part in pieces(rows.by_span(tables.spans)):
+            yield part["join_s"], span_ends(rows, part), part["replica"].astype(np.int64)
 
     return presence(parts(), n_replicas, edges_s)
 
@@ -129,30 +128,27 @@ def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floa
 def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
     """Return the output tokens in each interval: one per completed prefill, one per member and decode step, and
     accepted proposals."""
-    spans, requests = tables.spans, tables.requests
-    joins_s, n_spans = _first_joins(tables), len(spans["join_s"])
+    joins_s = _first_joins(tables)
     firsts = np.zeros((n_replicas, len(edges_s) - 1))
-    for piece in large.pieces(n_spans):
-        request, join_s = spans["request_id"][piece], spans["join_s"][piece]
-        at = np.where(
-            join_s == joins_s[request], _prefilled_at(requests, request), spans["replica"][piece].astype(np.int64)
-        )
+    for part in pieces(tables.spans):
+        request, join_s = part["request_id"], part["join_s"]
+        is_first = join_s == joins_s[request]
+        at = np.where(is_first, _prefilled_at(tables.requests, request), part["replica"].astype(np.int64))
         firsts += counts(join_s, at, n_replicas, edges_s)
-    within, _ = rows.members(np.ones(n_spans, np.bool_))
-    of_rows = {"replica": rows.replica, "start_s": rows.start_s}
-    in_rows = places(of_rows, rows.end_s, n_replicas, edges_s)
+    within, _ = rows.members(np.ones(len(tables.spans["join_s"]), np.bool_))
+    in_rows = places(rows.by_row, rows.end_s, n_replicas, edges_s)
 
-    def n_tokens(piece: slice) -> Floats:
-        return np.asarray(within[piece] * rows.n_steps[piece] + rows.accepted_tokens[piece], np.float64)
+    def n_tokens(part: Columns) -> Floats:
+        return np.asarray(part["within"] * part["n_steps"] + part["accepted_tokens"], np.float64)
 
-    return firsts + np.diff(in_rows.sums(len(rows), n_tokens), axis=1)
+    return firsts + np.diff(in_rows.sums(n_tokens, rows.by_row | {"within": within}), axis=1)
 
 
 def _first_joins(tables: RunTables) -> Floats:
     """Return the time of each request's first token, `(n_requests,)`; inf without one."""
-    joined_s = large.full(len(tables.requests["arrival_s"]), np.inf, np.float64)
-    for piece in large.pieces(len(tables.spans["join_s"])):
-        np.minimum.at(joined_s, tables.spans["request_id"][piece], tables.spans["join_s"][piece])
+    joined_s: Floats = full(len(tables.requests["arrival_s"]), np.inf, tables.requests, np.float64)
+    for part in pieces(tables.spans):
+        np.minimum.at(joined_s, part["request_id"], part["join_s"])
     return joined_s
 
 

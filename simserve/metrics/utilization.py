@@ -49,22 +49,13 @@ class Utilization:
 
 def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     """Sum the work of steps up to the instants of `places`."""
-    n = len(steps["n_steps"])
 
     def total(name: str) -> Floats:
-        return places.sums(n, lambda piece: steps[name][piece].astype(np.float64))
+        return places.sums(lambda part: part[name].astype(np.float64), steps)
 
-    def n_decoding(piece: slice) -> Floats:
-        return np.asarray(steps["decode_requests"][piece], np.float64)
-
-    def keys(piece: slice) -> Floats:
-        # contexts of a row: kv in the first step, decode_requests more in each further one
-        n_steps = steps["n_steps"][piece]
-        result: Floats = (steps["kv_tokens"][piece] + n_decoding(piece) * ((n_steps - 1) / 2)) * n_steps
-        return result
-
-    n_decoded = places.sums(n, lambda piece: n_decoding(piece) * steps["n_steps"][piece])
-    prefill_tokens, keys_read, prefill_pairs = total("prefill_tokens"), places.sums(n, keys), total("prefill_pairs")
+    n_decoded = places.sums(lambda part: part["decode_requests"].astype(np.float64) * part["n_steps"], steps)
+    prefill_tokens, prefill_pairs = total("prefill_tokens"), total("prefill_pairs")
+    keys_read = places.sums(_keys, steps)
     extra = _proposed(facts)  # proposals that each decoding request verifies besides its next token
     decode_tokens = n_decoded * (1 + extra)
     pairs = prefill_pairs + (1 + extra) * keys_read + n_decoded * (extra * (extra + 1) / 2)
@@ -75,11 +66,18 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     moved = _each(of, "kv_bytes_per_token") * (keys_read + n_decoded * extra + tokens)
     moved += _each(of, "weight_bytes_per_step") * total("n_steps")
     if extra.any():
-        decodes = places.sums(n, lambda piece: (n_decoding(piece) > 0) * steps["n_steps"][piece].astype(np.float64))
+        decodes = places.sums(lambda part: (part["decode_requests"] > 0) * part["n_steps"].astype(np.float64), steps)
         own = drafted(facts, DraftedWork(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes))
         flop, moved = flop + own.flop, moved + own.bytes
-    busy_s = places.sums(n, lambda piece: steps["end_s"][piece] - steps["start_s"][piece])
+    busy_s = places.sums(lambda part: part["end_s"] - part["start_s"], steps)
     return WorkDone(busy_s, prefill_tokens, flop, moved)
+
+
+def _keys(steps: Columns) -> Floats:
+    """Return the sum of contexts of each row: kv_tokens in its first step, decode_requests more in each further one."""
+    n_steps, n_decoding = steps["n_steps"], steps["decode_requests"].astype(np.float64)
+    keys: Floats = (steps["kv_tokens"] + n_decoding * ((n_steps - 1) / 2)) * n_steps
+    return keys
 
 
 def _proposed(facts: RunFacts) -> Floats:

@@ -10,8 +10,8 @@ from simserve.metrics.goodput import all_met
 from simserve.metrics.itl import of_spans
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.window import Window
-from simserve.tables import large
-from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.columns import Columns, Flags, Floats, Ints, bounds
+from simserve.tables.pieces import cumulated, pieces
 from simserve.units import array_to_ps
 
 NAMES = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2el"}
@@ -74,9 +74,9 @@ def most_in_one_second(start_s: Floats, end_s: Floats) -> int:
         return 0
     origin_s = start_s.min()
     first, last = np.zeros((2, int(end_s.max() - origin_s) + 1), np.int64)
-    for piece in large.pieces(len(start_s)):
-        for at_s, counts in ((start_s, first), (end_s, last)):
-            counts += np.bincount((at_s[piece] - origin_s).astype(np.int64), minlength=len(counts))
+    for part in pieces({"first": start_s, "last": end_s}):
+        for name, counts in (("first", first), ("last", last)):
+            counts += np.bincount((part[name] - origin_s).astype(np.int64), minlength=len(counts))
     ended_before = np.cumsum(last) - last
     return int((np.cumsum(first) - ended_before).max())
 
@@ -95,8 +95,8 @@ def max_output_tokens_per_s(
     whole = completed & answers_whole
     counts = _per_second(requests["finish_s"][whole], origin_s, n_seconds, requests["output_tokens"][whole])
     counted = of_spans(spans, completed & ~answers_whole)
-    for piece in large.pieces(len(counted)):
-        counts += _per_second(spans["join_s"][piece][counted[piece]], origin_s, n_seconds)
+    for part in pieces({"join_s": spans["join_s"], "counted": counted}):
+        counts += _per_second(part["join_s"][part["counted"]], origin_s, n_seconds)
     members, _ = rows.members(counted)
     counts += _decoded_per_second(rows, members, origin_s, n_seconds)
     return float(counts.max())
@@ -110,16 +110,16 @@ def _per_second(at_s: Floats, origin_s: float, n_seconds: int, n_tokens: Ints | 
 def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seconds: int) -> Floats:
     """Count the tokens of decode steps by the second in which their step ends, `(n_seconds,)`."""
     edges_s = origin_s + np.arange(n_seconds + 1)
-    upto = large.cumulated(len(rows), lambda piece: members[piece] * rows.n_steps[piece])
+    upto = cumulated(lambda part: part["members"] * part["n_steps"], rows.by_row | {"members": members})
     before_edge = np.zeros(n_seconds + 1, np.int64)
-    bounds = large.bounds(rows.replica, int(rows.replica.max(initial=-1)) + 1)
-    for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        for piece in large.pieces(len(edges_s)):
-            row = first - 1 + np.searchsorted(rows.start_s[first:stop], edges_s[piece], side="right")
+    ends = bounds(rows.replica, int(rows.replica.max(initial=-1)) + 1)
+    for first, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        for part in pieces({"edge_s": edges_s, "before": before_edge}, run=rows.by_row):
+            row = first - 1 + np.searchsorted(rows.start_s[first:stop], part["edge_s"], side="right")
             begun = row >= first
-            row, edge_s = row[begun], edges_s[piece][begun]
+            row, edge_s = row[begun], part["edge_s"][begun]
             n_before = upto[row] - members[row] * rows.n_steps[row] - (upto[first - 1] if first else 0)
-            before_edge[piece][begun] += n_before + members[row] * _steps_before(rows, row, edge_s)
+            part["before"][begun] += n_before + members[row] * _steps_before(rows, row, edge_s)
     return np.diff(before_edge).astype(np.float64)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,22 +44,28 @@ OnReplay = Callable[[int, int], None]
 
 
 def run_with_replays(
-    scenario: Scenario, progress: Callable[[Progress], None] | None = None, on_replay: OnReplay | None = None
+    scenario: Scenario,
+    progress: Callable[[Progress], None] | None = None,
+    on_replay: OnReplay | None = None,
+    beside: Path | None = None,
 ) -> Results:
-    """Run a scenario, and `predict` on the other cores at the same time; or afterward, if the run needs them all."""
+    """Run a scenario, and `predict` on the other cores at the same time; or afterward, if the run needs them all.
+
+    beside: as of `simulate`; replays are too short to need it.
+    """
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     if load.concurrency is not None:  # its number of requests, or its end, shows only at the end
-        results = simulate(scenario, load=load, progress=progress)
+        results = simulate(scenario, load=load, progress=progress, beside=beside)
         predict(scenario, results, on_replay)
         return results
     replays = _Replays.of(scenario, load)
     if n_shards(scenario, load, n_jobs()) > 1:
-        results = simulate(scenario, load=load, progress=progress, jobs=n_jobs())
+        results = simulate(scenario, load=load, progress=progress, jobs=n_jobs(), beside=beside)
         with forked(replays.run, replays.n_runs) as answers:
             replays.put(results, answers, on_replay)
         return results
     with forked(replays.run, replays.n_runs) as answers:
-        results = simulate(scenario, load=load, progress=progress)
+        results = simulate(scenario, load=load, progress=progress, beside=beside)
         replays.put(results, answers, on_replay)
     return results
 

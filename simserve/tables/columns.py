@@ -35,6 +35,9 @@ class Categorical:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def __getitem__(self, rows: Any) -> "Categorical":
+        return Categorical(self.codes[rows], self.categories)
+
     def without_blank(self) -> "Categorical":
         """Return the same column with only -1 for null."""
         code_of = {word: code for code, word in enumerate(dict.fromkeys(filter(None, self.categories)))}
@@ -71,6 +74,14 @@ class Lists:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         at = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
         return Lists(self.values[at], offsets)
+
+
+def bounds(groups: NDArray[Any], n: int) -> Ints:
+    """Return where the rows of each of n groups begin in a sorted column, and their end, `(n + 1,)`.
+
+    The numbers have the column's type, as numpy would convert all of it to another.
+    """
+    return np.searchsorted(groups, np.arange(n + 1, dtype=groups.dtype))
 
 
 def taken(column: Any, rows: Ints) -> Any:

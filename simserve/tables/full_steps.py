@@ -1,10 +1,8 @@
 """Full steps: expands step runs into one row per step."""
 
-from typing import Any
-
 import numpy as np
 
-from simserve.tables.columns import Categorical, Columns, Ints
+from simserve.tables.columns import Columns, Ints
 from simserve.units import array_to_ps, array_to_s
 
 
@@ -16,7 +14,7 @@ def full_steps(steps: Columns) -> Columns:
     n_steps = steps["n_steps"]
     row = np.repeat(np.arange(len(n_steps)), n_steps)
     place = np.arange(len(row)) - np.repeat(np.cumsum(n_steps) - n_steps, n_steps)
-    full: Columns = {name: _taken(column, row) for name, column in steps.items()}
+    full: Columns = {name: column[row] for name, column in steps.items()}
     first_ps = array_to_ps(steps["first_step_s"])
     growth_ps = (array_to_ps(steps["last_step_s"]) - first_ps) // np.maximum(n_steps - 1, 1)
     start_ps = array_to_ps(steps["start_s"])[row]
@@ -41,12 +39,6 @@ def full_steps(steps: Columns) -> Columns:
         "prefill_pairs": np.where(place == 0, full["prefill_pairs"], 0),
         "kv_tokens": full["kv_tokens"] + place * full["decode_requests"],
     }
-
-
-def _taken(column: Any, row: Ints) -> Any:
-    if isinstance(column, Categorical):
-        return Categorical(column.codes[row], column.categories)
-    return column[row]
 
 
 def _sums(first: Ints, growth: Ints, n: Ints) -> Ints:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError
-from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Flags, Lists
+from simserve.tables.pieces import n_rows_of, pieces, release
 from simserve.tables.schema import SCHEMA, Field
 
 SCHEMA_KEY = b"simserve.schema"
@@ -43,12 +43,13 @@ def write_table(
 
     The same columns always give the same bytes. Raises OSError if the disk refuses.
     """
-    large.release()
-    n_rows = _n_rows(columns)
-    n_at_once = n_rows if any(isinstance(column, Lists) for column in columns.values()) else GROUP_ROWS
-    n_ids = max((len(column.values) for column in columns.values() if isinstance(column, Lists)), default=0)
+    release(columns)
+    n_rows = n_rows_of(columns)
+    lists = [column for column in columns.values() if isinstance(column, Lists)]
+    n_ids = max((len(column.values) for column in lists), default=0)
     group_rows = min(GROUP_ROWS, max(1, GROUP_IDS * n_rows // max(1, n_ids)))
-    arrays = _arrays(fields, columns, slice(0, min(n_at_once, n_rows)))
+    parts = iter((columns,)) if lists or not n_rows else pieces(columns, GROUP_ROWS)
+    arrays = _arrays(fields, next(parts))
     metadata = {SCHEMA_KEY: SCHEMA.encode()} | {
         f"simserve.{key}".encode(): v.encode() for key, v in (extra or {}).items()
     }
@@ -71,23 +72,15 @@ def write_table(
         write_statistics=False,
     ) as writer:
         writer.write_table(pa.Table.from_arrays(arrays, schema=schema), group_rows)
-        for start in range(n_at_once, n_rows, n_at_once):
-            del arrays
-            large.release()
-            arrays = _arrays(fields, columns, slice(start, min(start + n_at_once, n_rows)))
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), group_rows)
-    large.release()
+        del arrays
+        for part in parts:
+            writer.write_table(pa.Table.from_arrays(_arrays(fields, part), schema=schema), group_rows)
+    release(columns)
 
 
-def _arrays(fields: tuple[Field, ...], columns: Columns, rows: slice) -> list[Any]:
-    """Return some rows of the columns as arrow arrays."""
-    return [_array(field, _rows(columns[field.name], rows), rows.stop - rows.start) for field in fields]
-
-
-def _rows(column: Any, rows: slice) -> Any:
-    if isinstance(column, Categorical):
-        return Categorical(column.codes[rows], column.categories)
-    return column if column is None or isinstance(column, Lists) else column[rows]
+def _arrays(fields: tuple[Field, ...], columns: Columns) -> list[Any]:
+    """Return columns as arrow arrays."""
+    return [_array(field, columns[field.name], n_rows_of(columns)) for field in fields]
 
 
 def write_columns(path: Path, columns: Columns) -> None:
@@ -98,10 +91,6 @@ def write_columns(path: Path, columns: Columns) -> None:
         for name, column in columns.items()
     )
     write_table(path, fields, columns)
-
-
-def _n_rows(columns: Columns) -> int:
-    return next((len(column) for column in columns.values() if column is not None), 0)
 
 
 def _is_number(array: Any) -> bool:

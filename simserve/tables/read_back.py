@@ -15,11 +15,11 @@ from pyarrow import types as is_type
 
 from simserve.errors import OutputError
 from simserve.input_files import open_file
-from simserve.tables import large
 from simserve.tables.columns import Categorical, Columns, Flags
 from simserve.tables.foreign import refuse_many_groups, refuse_same_names
 from simserve.tables.parquet import SCHEMA_KEY
 from simserve.tables.schema import MOST, SCHEMA, Field
+from simserve.tables.scratch import Scratch
 
 REMEDY = "run the command again"
 
@@ -63,9 +63,10 @@ def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str
         metadata = content.schema_arrow.metadata or {}
         _check(path, content, fields)
         columns: Columns = {}
+        scratch = Scratch()
         for field in fields:
-            columns[field.name] = _StoredColumn(path, content, field).values()
-            large.release()
+            columns[field.name] = _StoredColumn(path, content, field, scratch).values()
+            scratch.release()
     ours = {key: value for key, value in metadata.items() if key.startswith(b"simserve.") and key != SCHEMA_KEY}
     try:
         return columns, {key.decode().removeprefix("simserve."): value.decode() for key, value in ours.items()}
@@ -120,6 +121,7 @@ class _StoredColumn:
     path: Path
     content: pq.ParquetFile
     field: Field
+    scratch: Scratch
 
     def values(self) -> Any:
         """Return the column; None where it has rows but no value, and its kind has no null of its own."""
@@ -143,9 +145,8 @@ class _StoredColumn:
             self._check_limit(part[~is_null])
             parts.append(part)
             nulls.append(is_null)
-        return self._with_nulls(
-            large.joined(sum(map(len, parts)), parts, dtype), nulls, has_own=kind in ("float", "replica")
-        )
+        joined = self.scratch.joined(parts, sum(map(len, parts)), dtype)
+        return self._with_nulls(joined, nulls, has_own=kind in ("float", "replica"))
 
     def _cast(self, array: Any, arrow: pa.DataType) -> Any:
         """Return numbers as another type. Raises OutputError where a value would change."""
@@ -166,7 +167,7 @@ class _StoredColumn:
             words = encoded.dictionary.to_pylist()
             codes = np.array([*(code_of.setdefault(word, len(code_of)) for word in words), -1], np.int32)
             parts.append(codes[encoded.indices.fill_null(-1).to_numpy()])
-        codes = large.joined(sum(map(len, parts)), parts, np.int32)
+        codes = self.scratch.joined(parts, sum(map(len, parts)), np.int32)
         nulls = [codes < 0]
         if self.field.kind == "category":
             return self._with_nulls(Categorical(codes, tuple(code_of)), nulls, has_own=True)

@@ -300,8 +300,8 @@ def test_a_disk_that_fills_during_the_run_is_2_and_says_what_was_written(tmp_pat
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     program = (
         "import resource, sys\n"
-        "from simserve.engine import recorder; from simserve.tables import large\n"
-        "recorder.SPILL_BYTES = large.LARGE_BYTES = 8_000  # as in a run of millions of requests\n"
+        "from simserve.engine import recorder; from simserve.tables import scratch\n"
+        "recorder.SPILL_BYTES = scratch.LARGE_BYTES = 8_000  # as in a run of millions of requests\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # writes past it fail, as on a full disk\n"
         "from simserve.cli.main import main; sys.exit(main())"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from simserve.metrics import itl
 from simserve.metrics.window import Window
-from simserve.tables import large
+from simserve.tables import scratch
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
@@ -214,7 +214,7 @@ def run_facts(run: RunTables, n_replicas: int = 1, pools: tuple[PoolFacts, ...] 
 def in_pieces(n_rows: int = 3) -> Iterator[None]:
     """Compute so many rows at a time, as in a run of millions of requests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large, "PIECE_ROWS", n_rows)
+        patch.setattr(scratch, "PIECE_ROWS", n_rows)
         patch.setattr(itl, "SUMMED_ROWS", n_rows)
         yield
 

@@ -25,7 +25,7 @@ def rows_of(rng: Random, n_replicas: int) -> tuple[Columns, list[float]]:
 @pytest.mark.parametrize("seed", range(30))
 def test_amounts_up_to_an_instant_are_those_of_the_rows_until_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = Random(seed)
-    monkeypatch.setattr("simserve.tables.large.PIECE_ROWS", rng.choice([1, 3, 100]))
+    monkeypatch.setattr("simserve.tables.scratch.PIECE_ROWS", rng.choice([1, 3, 100]))
     n_replicas = rng.randint(1, 4)
     steps, until_s = rows_of(rng, n_replicas)
     amounts = np.array([rng.uniform(0, 9) for _ in until_s])
@@ -37,7 +37,7 @@ def test_amounts_up_to_an_instant_are_those_of_the_rows_until_then(seed: int, mo
         for place, now_s in enumerate(at_s):
             share = min((now_s - start_s) / (end_s - start_s), 1.0) if end_s > start_s else 1.0
             expected[replica, place] += amount * share if now_s >= start_s else 0.0
-    assert result.sums(len(amounts), lambda piece: amounts[piece]) == pytest.approx(expected)
+    assert result.sums(lambda part: part["amount"], {"amount": amounts}) == pytest.approx(expected)
     gone_s = np.array([rng.uniform(50, 60) for _ in range(n_replicas)])
     following = [
         starts_s[row + 1] if replicas[row : row + 2] == [replica] * 2 else gone_s[replica]

@@ -9,7 +9,7 @@ from simserve.errors import InvariantError
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.itl import largest_gaps, pooled_itl, span_ends
 from simserve.metrics.stats import PERCENTILES, Distribution
-from simserve.tables import large
+from simserve.tables import scratch
 from simserve.tables.columns import Flags
 from simserve.tables.run_tables import RunTables
 from tests.effort import examples
@@ -163,7 +163,7 @@ def test_pooled_gaps_are_those_of_all_tokens_written_out(seed: int, narrow: bool
     lives, run = random_story(seed)
     counts = np.array([life.status == "finished" and i % 5 != 0 for i, life in enumerate(lives)])
     gaps_s = [gap for life, counted in zip(lives, counts, strict=True) if counted for gap in life.gaps_s]
-    with in_pieces(3 if narrow else large.PIECE_ROWS):  # every branch of the search, on a few numbers
+    with in_pieces(3 if narrow else scratch.PIECE_ROWS):  # every branch of the search, on a few numbers
         result = pooled(run, counts)
     assert result.n == len(gaps_s)
     if gaps_s:
@@ -180,7 +180,8 @@ def test_largest_gaps_and_ends_of_spans_are_those_of_all_tokens_written_out(seed
     lives, run = random_story(seed)
     expected = [max(life.gaps_s) if life.status == "finished" and life.gaps_s else np.nan for life in lives]
     np.testing.assert_array_equal(largest(run, lives), expected)
-    ends_s = span_ends(decode_rows(run.steps, run.spans), run.spans, slice(None))
+    rows = decode_rows(run.steps, run.spans)
+    ends_s = span_ends(rows, rows.by_span(run.spans))
     last_s = np.full(len(lives), -1.0)
     np.maximum.at(last_s, run.spans["request_id"], ends_s)
     assert last_s.tolist() == [life.token_ps[-1] / S if life.token_ps else -1.0 for life in lives]

@@ -155,7 +155,7 @@ def test_running_is_the_time_between_the_start_of_prefill_and_the_last_token(see
     begun = [(life.scheduled_ps, life.token_ps[0]) for life in lives if life.scheduled_ps is not None]
     first_prefills_s = sum((first_ps - scheduled_ps) / S for scheduled_ps, first_ps in begun)
     rows = decode_rows(run.steps, run.spans)
-    expected_s = first_prefills_s + float((span_ends(rows, run.spans, slice(None)) - run.spans["join_s"]).sum())
+    expected_s = first_prefills_s + float((span_ends(rows, rows.by_span(run.spans)) - run.spans["join_s"]).sum())
     assert float((result.columns["running"] * lasts_s).sum()) == pytest.approx(expected_s, abs=1e-9)
 
 

@@ -117,7 +117,9 @@ def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list
     places = np.flatnonzero(np.isin(spans["request_id"], rows))
     places = places[np.argsort(spans["join_s"][places], kind="stable")]
     result: dict[int, list[Span]] = {row: [] for row in rows}
-    for place, end_s in zip(places.tolist(), span_ends(decoding, spans, places).tolist(), strict=True):
+    for place, end_s in zip(
+        places.tolist(), span_ends(decoding, decoding.by_span(spans))[places].tolist(), strict=True
+    ):
         n_steps = int(spans["last_step"][place] - spans["first_step"][place]) + 1
         first_s = float(decoding.start_s[decoding.span_first[place]]) if n_steps else None
         span = Span(int(spans["replica"][place]), float(spans["join_s"][place]), end_s, n_steps, first_s)

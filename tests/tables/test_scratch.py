@@ -1,6 +1,5 @@
-"""Large arrays: what lies in files gives the same tables, and little of it is in memory."""
+"""Scratch files: what lies in them gives the same tables, and little of it is in memory."""
 
-import gc
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,12 @@ from hypothesis import strategies as st
 from simserve import Results, load_scenario, simulate
 from simserve.engine import cluster, recorder
 from simserve.errors import OutputError
-from simserve.tables import large, parquet
+from simserve.tables import parquet, scratch
+from simserve.tables.buffers import Buffers
+from simserve.tables.columns import Categorical
 from simserve.tables.files import plain
+from simserve.tables.pieces import cumulated, rows_where, scratch_of
+from simserve.tables.scratch import LARGE_BYTES, Scratch
 from tests.effort import examples, is_thorough
 from tests.test_golden import GOLDEN, digests, run
 
@@ -34,8 +37,8 @@ SOME = (
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put every array into a file, and compute a few rows at a time."""
-    monkeypatch.setattr(large, "PIECE_ROWS", 97)
-    monkeypatch.setattr(large, "LARGE_BYTES", 64)
+    monkeypatch.setattr(scratch, "PIECE_ROWS", 97)
+    monkeypatch.setattr(scratch, "LARGE_BYTES", 64)
     monkeypatch.setattr(recorder, "SPILL_BYTES", 4_000)
     monkeypatch.setattr(cluster, "SENDS_A_REPORT", 16)
     monkeypatch.setattr(parquet, "GROUP_ROWS", 128)
@@ -128,23 +131,31 @@ def is_in_file(array: object) -> bool:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_files_go_with_their_arrays_and_have_no_name(tmp_path: Path) -> None:
-    gc.collect()
-    n_before = len(large._maps)
-    with large.kept_beside(tmp_path / "out"):
-        array = large.full(1000, 7, np.int64)
-        assert array.sum() == 7000
-        assert list(tmp_path.iterdir()) == []
-    assert len(large._maps) == n_before + 1
+    files = Scratch(tmp_path / "out")
+    array = files.full(1000, 7, np.int64)
+    assert array.sum() == 7000
+    assert list(tmp_path.iterdir()) == []
+    assert len(files._pages) == 1
     del array
-    assert len(large._maps) == n_before
+    assert not len(files._pages)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_columns_know_where_their_run_keeps_its_arrays() -> None:
+    files = Scratch()
+    array = files.full(1000, 7, np.int64)
+    for column in (array, array[10:], array.view(np.int32), Categorical(array.view(np.int32), ("",))):
+        assert scratch_of({"text": None, "in memory": np.zeros(9), "": column}) is files
+    assert scratch_of({"in memory": np.zeros(9)}) is not files
 
 
 @pytest.mark.usefixtures("small_pieces")
 def test_released_pages_keep_their_content() -> None:
-    array = large.built(1000, lambda piece: np.arange(piece.start, piece.stop) ** 2)
-    large.release()
+    files = Scratch()
+    array = files.built(1000, lambda piece: np.arange(piece.start, piece.stop) ** 2)
+    files.release()
     array[500] = -1
-    large.release()
+    files.release()
     assert array[999] == 999**2
     assert array[500] == -1
 
@@ -155,16 +166,13 @@ def test_a_disk_without_room_is_an_error_with_what_was_written(tmp_path: Path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", no_room)
-    with (
-        large.kept_beside(tmp_path),
-        pytest.raises(OutputError, match=r"No space left on device; free space there, .* GB of temporary rows"),
-    ):
-        large.empty(1000, np.int64)
+    with pytest.raises(OutputError, match=r"No space left on device; free space there, .* GB of temporary rows"):
+        Scratch(tmp_path).empty(1000, np.int64)
 
 
 def test_a_system_that_cannot_reserve_space_writes_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.posix_fallocate")
-    array = large.empty(large.LARGE_BYTES, np.int32)
+    array = Scratch().empty(LARGE_BYTES, np.int32)
     array[-1] = 5
     assert array.sum() == 5
 
@@ -178,9 +186,9 @@ FLOATS = st.lists(st.floats(-1e6, 1e6), max_size=600)
 def test_sums_in_pieces_are_those_of_numpy_to_the_last_bit(values: list[float]) -> None:
     column = np.array(values, np.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large, "PIECE_ROWS", 7)
-        sums = large.cumulated(len(column), lambda piece: column[piece])
-        places = large.flatnonzero(len(column), lambda piece: column[piece] > 0)
+        patch.setattr(scratch, "PIECE_ROWS", 7)
+        sums = cumulated(lambda part: part["value"], {"value": column})
+        places = rows_where(lambda part: part["value"] > 0, {"value": column})
     assert sums.tolist() == np.cumsum(column).tolist()
     assert places.tolist() == np.flatnonzero(column > 0).tolist()
 
@@ -189,7 +197,7 @@ def test_sums_in_pieces_are_those_of_numpy_to_the_last_bit(values: list[float]) 
 @settings(max_examples=examples(60))
 @given(appended=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 99), st.booleans()), max_size=60))
 def test_buffers_hold_all_rows_in_order_however_often_they_spill(appended: list[tuple[int, int, bool]]) -> None:
-    buffers, expected = large.Buffers(), [[], [], []]  # type: ignore[var-annotated]
+    buffers, expected = Buffers(Scratch()), [[], [], []]  # type: ignore[var-annotated]
     buffers.tails += [bytearray() for _ in expected]
     kind = np.dtype([("value", "<i8")])
     for index, value, spills in appended:
