@@ -167,7 +167,8 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     from hashlib import sha256
 
     from simserve.cli import terminal
-    from simserve.lab.log_fit import Server, fit_facts, fit_logs, host_constants
+    from simserve.lab.log_errors import Server
+    from simserve.lab.log_fit import fit_facts, fit_logs, host_constants
     from simserve.lab.pages.log_fit import ERRORS_HEAD, HEAD, constant_rows, error_rows, render, sentence
     from simserve.lab.write import make_folder, write_fitted
     from simserve.tables.files import plain, replace_text

@@ -13,7 +13,7 @@ from simserve.cli.measure import measure_card
 from simserve.cli.run import AsJson
 
 if TYPE_CHECKING:
-    from simserve.lab.card_factors import CardFit
+    from simserve.lab.card_fit import CardFit
     from simserve.lab.server_error_fit import SpreadFit
 
 app = typer.Typer(
@@ -99,8 +99,7 @@ def card(
 
     from simserve import catalog
     from simserve.cli import terminal
-    from simserve.lab.card_factors import base_of, card_data, factors_for
-    from simserve.lab.card_fit import BOUNDS, fit_card
+    from simserve.lab.card_fit import BOUNDS, base_of, card_data, factors_for, fit_card
     from simserve.lab.card_runs import read_runs
     from simserve.lab.write import write_card
 

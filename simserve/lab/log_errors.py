@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.cost.calibration import calibration_path
+from simserve.errors import CalibrationError
 from simserve.lab.validate import Errors, errors_of
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
@@ -201,6 +203,31 @@ def quartiles(values: Floats) -> list[Flags]:
     edges = np.unique(np.percentile(values, [25, 50, 75]))
     place = np.searchsorted(edges, values, side="left")
     return [place == i for i in range(len(edges) + 1) if (place == i).any()]
+
+
+class Server:
+    """The server of a scenario, with constants that may be changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the scenario. Raises ScenarioError, and CalibrationError for pools that differ."""
+        self.path = path
+        self.scenario = self.with_constants({})
+        kinds = {(setup.gpu.name, setup.engine.name, setup.engine.version) for setup in self.scenario.setups}
+        if len(kinds) > 1 or any(pool.engine is not None for pool in self.scenario.cluster.pools):
+            rule = "the pools must have one GPU and the engine of the scenario"
+            raise CalibrationError(f"{path}: {rule}, got {len(self.scenario.setups)} pools; fit one kind at a time")
+        self.setup = self.scenario.setups[0]
+
+    @property
+    def calibration(self) -> Path | None:
+        """File with the kernels; None where they were timed on another GPU, or not at all."""
+        named = self.scenario.cluster.pools[0].calibration
+        return calibration_path(named.file) if self.setup.calibrated and named is not None else None
+
+    def with_constants(self, constants: Mapping[str, float]) -> Scenario:
+        """Return the scenario with these constants."""
+        given = [f"engine.{name}={value!r}" for name, value in constants.items()]
+        return load_scenario(self.path, overrides=(*STAND_IN, *given))
 
 
 def server_of(path: Path) -> Scenario:

@@ -10,8 +10,7 @@ from simserve import catalog
 from simserve.cost.calibration import calibration_path, launch_factor, read_calibration
 from simserve.errors import CalibrationError
 from simserve.input_files import read_json
-from simserve.lab.card_factors import APART, FACTORS, base_of, card_data, content, factors_for
-from simserve.lab.card_fit import fit_card
+from simserve.lab.card_fit import APART, FACTORS, base_of, card_data, content, factors_for, fit_card
 from simserve.lab.card_runs import Run, read_runs
 from tests.cli.invoke import invoke
 

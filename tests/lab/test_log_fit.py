@@ -11,7 +11,8 @@ import pytest
 
 from simserve import load_scenario, simulate
 from simserve.errors import CalibrationError
-from simserve.lab.log_fit import LogFit, Server, fit_logs
+from simserve.lab.log_errors import Server
+from simserve.lab.log_fit import LogFit, fit_logs
 from simserve.workload.readers.logs import read_log
 from tests.cli.invoke import Outcome, invoke
 

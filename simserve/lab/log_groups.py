@@ -1,0 +1,139 @@
+"""Requests of a log that tell about the host of its server, in groups with a mean that is one observation."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simserve.errors import CalibrationError
+from simserve.lab.log_errors import ReplayedLog, quartiles
+from simserve.tables.columns import Flags, Ints
+
+FEWEST = 200
+"""Answered requests that a fit needs."""
+
+BLOCKS = 10
+"""Parts of a log in order of time; their errors count as independent."""
+
+FLOOR_FRAC = {"tpot_s": 0.003, "ttft_s": 0.02}
+"""Error of a group of requests that no constant explains: repeated runs on the same server differ by so much."""
+
+LEAST_GROUP = 50
+"""Requests of a group, at least: which step a request meets is random."""
+
+WAITING = 10.0
+"""TTFT over that of a request that does not wait; beyond it TTFT and batch show the queue, not the host."""
+
+
+@dataclass(frozen=True)
+class LogGroup:
+    """Requests with a mean that is one observation."""
+
+    log: int
+    block: int
+    metric: str
+    rows: Ints
+    weight: float
+    """One over the error of the mean, as a share."""
+
+
+@dataclass
+class UsableRequests:
+    """Requests of a log that tell about the host, and what was left out."""
+
+    rows: Ints
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Requests by reason."""
+    notes: list[str] = field(default_factory=list)
+
+
+def groups_of(index: int, replay: ReplayedLog, rows: Ints) -> Iterator[LogGroup]:
+    """Yield the groups of some requests of a log: by time, then by load (TPOT) or prompt (TTFT)."""
+    measured = replay.log.measured
+    features = {"tpot_s": replay.in_flight, "ttft_s": replay.log.trace.prompt_tokens.astype(np.float64)}
+    for block, in_block in enumerate(np.array_split(rows, BLOCKS)):
+        for metric, feature in features.items():
+            if metric not in measured:
+                continue
+            known = in_block[replay.compared(metric)[in_block] & (measured[metric][in_block] > 0)]
+            is_large = feature is not None and len(known) >= 4 * LEAST_GROUP
+            parts = quartiles(feature[known]) if feature is not None and is_large else [slice(None)]
+            for group in (known[part] for part in parts if len(known)):
+                ratio = measured[metric][group] / replay.predicted[metric][group]
+                error = float(ratio.std() / ratio.mean()) / np.sqrt(len(group)) if len(group) > 1 else 1.0
+                yield LogGroup(index, block, metric, group, 1 / np.hypot(error, FLOOR_FRAC[metric]))
+
+
+def usable_requests(replay: ReplayedLog) -> UsableRequests:
+    """Return the requests that tell about the host. Raises CalibrationError where too few are left."""
+    path = replay.log.place.path
+    usable = replay.is_answered.copy()
+    result = UsableRequests(np.zeros(0, np.int64))
+    if np.count_nonzero(usable) < FEWEST:
+        rule = f"a log needs at least {FEWEST} answered requests, got {np.count_nonzero(usable)}"
+        raise CalibrationError(f"{path}: {rule}; log some ten minutes of traffic")
+    fast, text = _beats_roofline(replay)
+    if 2 * np.count_nonzero(fast) > np.count_nonzero(usable):
+        raise CalibrationError(f"{path}: {text}")
+    if fast.any():
+        result.notes.append(f"{path}: {text}; left out")
+        result.left_out["faster than the data sheet allows"] = int(np.count_nonzero(fast))
+        usable &= ~fast
+    waits = _waits(replay, usable)
+    if waits[usable].all():
+        rule = "must not be saturated throughout: its requests spend their time in the queue, not in the host"
+        raise CalibrationError(f"{path}: {rule}; log a time with less load")
+    if waits.any():
+        result.left_out["in parts of the log that wait in the queue"] = int(np.count_nonzero(waits & usable))
+        usable &= ~waits
+    if np.count_nonzero(usable) < FEWEST:
+        rule = f"a fit needs at least {FEWEST} requests that do not wait, got {np.count_nonzero(usable)}"
+        raise CalibrationError(f"{path}: {rule}; log a longer time with less load")
+    result.rows = np.flatnonzero(usable)
+    return result
+
+
+def _beats_roofline(replay: ReplayedLog) -> tuple[Flags, str]:
+    """Mark requests that no server of this scenario can answer so fast, and say what would explain them."""
+    log, setup = replay.log, replay.scenario.setups[-1]
+    early, quick, floor_s = np.zeros(len(log), np.bool_), np.zeros(len(log), np.bool_), 0.0
+    least_s = (log.trace.prompt_tokens - replay.results.columns["requests"]["cached_tokens"]) * replay.token_floor_s
+    if "ttft_s" in log.measured:
+        early = log.measured["ttft_s"] < least_s
+    if "tpot_s" in log.measured and setup.speculation is None:
+        work = setup.step_cost().work
+        floor_s = work.weight_bytes_per_step / work.hbm_bytes_per_s
+        quick = log.measured["tpot_s"] < floor_s
+    rows = np.flatnonzero(early | quick)
+    if not len(rows):
+        return early, ""
+    shown = ", ".join(str(log.place.numbers[row]) for row in rows[:3].tolist()) + (", ..." if len(rows) > 3 else "")
+    texts = []
+    if early.any():
+        least = float((log.measured["ttft_s"][early] / least_s[early]).min())
+        texts.append(
+            f"TTFT of {np.count_nonzero(early)} is down to {least:.0%} of computing the prompt at peak (were prompts "
+            "cached? add hash_ids and hash_block_tokens)"
+        )
+    if quick.any():
+        least = float(log.measured["tpot_s"][quick].min() / floor_s)
+        texts.append(
+            f"TPOT of {np.count_nonzero(quick)} is down to {least:.0%} of reading the weights once (another model, "
+            "weight_dtype or number of GPUs? speculation?)"
+        )
+    what = f"{len(rows)} of {len(log)} requests beat the bare roofline of the scenario ({log.place.word} {shown})"
+    return early | quick, f"{what}: {'; '.join(texts)}"
+
+
+def _waits(replay: ReplayedLog, usable: Flags) -> Flags:
+    """Mark the blocks in which the middle request waits most of its TTFT, `(n_requests,)`."""
+    log, waits = replay.log, np.zeros(len(replay.log), np.bool_)
+    if "ttft_s" not in log.measured:
+        return waits
+    requests = replay.results.columns["requests"]
+    alone_s = requests["ttft_s"] - requests["queue_s"]
+    for rows in np.array_split(np.flatnonzero(usable), BLOCKS):
+        known = rows[~np.isnan(log.measured["ttft_s"][rows]) & ~np.isnan(alone_s[rows])]
+        if len(known):
+            waits[rows] = np.median(log.measured["ttft_s"][known]) > WAITING * np.median(alone_s[known])
+    return waits
