@@ -25,9 +25,9 @@ from simserve.metrics.steadiness import Steadiness, steadiness
 from simserve.metrics.window import measured_window
 from simserve.study.cost_draws import REPLAYS, RESIDUAL_SD, CostSpread, draws_of
 from simserve.study.intervals import mean_of, percentile_of, share_of
-from simserve.study.nominal import answer_over
 from simserve.study.run_figures import RunFigures, log_error
 from simserve.study.scaled_replays import ScaledReplays
+from simserve.study.slo_answer import answer_over
 from simserve.study.uncertainty import MOST_WHOLE, RUN_IN_FRAC, SEGMENT, prediction_over
 from simserve.tables.columns import Categorical, Columns
 

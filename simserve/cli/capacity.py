@@ -97,7 +97,7 @@ def _ask(
         raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
     text = (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None
     if not given:
-        from simserve.study.capacity.rate_study import study_rate
+        from simserve.study.capacity.rate import study_rate
 
         return study_rate(question, text)
     if given == ["--concurrency"]:

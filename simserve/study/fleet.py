@@ -1,6 +1,16 @@
-"""Fleet: GPUs, price and power of a scenario."""
+"""Fleet: a scenario with other numbers of replicas; its GPUs, price and power."""
+
+from collections.abc import Mapping
 
 from simserve.scenario import Scenario
+
+
+def with_replicas(scenario: Scenario, replicas: Mapping[int, int]) -> Scenario:
+    """Return the scenario with other numbers of replicas, by the index of their pool."""
+    data = scenario.to_dict()
+    for place, n in replicas.items():
+        data["cluster"]["pools"][place]["replicas"] = n
+    return Scenario.from_dict(data)
 
 
 def fleet_of(scenario: Scenario) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import SimserveError, did_you_mean
-from simserve.metrics.answer import whole_outcome
+from simserve.metrics.answer import outcomes, whole_outcome
 from simserve.metrics.decision import within_capacity
 from simserve.metrics.drawn_load import load_warning
 from simserve.metrics.goal import GOAL_FRAC
@@ -19,9 +19,8 @@ from simserve.metrics.stats import PERCENTILES, level_name
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
-from simserve.study.nominal import answer_of, at_nominal
 from simserve.study.run_seeds import Summary, replicate
-from simserve.study.slo_answer import MOST_SEEDS as MOST_SEEDS
+from simserve.study.slo_answer import MOST_SEEDS, at_nominal, slo_answer
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
 
@@ -100,7 +99,7 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
         n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
     results.columns["replications"] = _table(scenario.seed, runs)
     results.summary["replications"] = _facts(scenario.seed, runs, wanted)
-    results.summary["answer"] = answer = answer_of(runs, GOAL_FRAC)
+    results.summary["answer"] = answer = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
     if answer is not None:
         answer["decision"] = within_capacity(answer["decision"], results.summary.get("probability_beyond_capacity"))
     trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]

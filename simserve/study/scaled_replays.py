@@ -15,8 +15,8 @@ import numpy as np
 
 from simserve.metrics.answer import Outcome
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.study.nominal import answer_over
 from simserve.study.run_figures import RunFigures
+from simserve.study.slo_answer import answer_over
 from simserve.tables.columns import Floats
 
 FULL = ("growing", "critical")

@@ -19,10 +19,10 @@ from simserve.scenario.setup import Distortion
 from simserve.simulation import Progress, n_shards, simulate
 from simserve.study.capacity_probe import UNKNOWN, near_capacity
 from simserve.study.cost_draws import CONFIDENCE, NO_RESIDUAL, Draw, draws_for
-from simserve.study.nominal import answer_over, met_probability
 from simserve.study.processes import Answers, forked, n_jobs
 from simserve.study.run_figures import RunFigures
 from simserve.study.scaled_replays import FULL, ScaledReplays
+from simserve.study.slo_answer import answer_over, met_probability
 from simserve.workload.load import Load, offered_load
 from simserve.workload.segment import segment
 

@@ -3,6 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
+from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
+from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.capacity.rate import SCALES, runs_at_scale
+
 N = 1_000_000
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -49,3 +54,9 @@ def _attained(missed: Mapping[str, float], n: int, n_unlucky: int) -> dict[str, 
     by_slo = {"ttft_s": 1.0, "tpot_s": 1.0} | {key: 1 - share for key, share in missed.items()}
     ends = {"low_frac": n_met / n - 0.01, "high_frac": n_met / n + 0.01}
     return {"n_met": n_met, "n_arrived": n, "frac": n_met / n, **ends, "by_slo": by_slo}
+
+
+def highest_rate(question: CapacityQuestion, runs: RunsAt | None = None) -> Boundary | Unbounded:
+    """The highest rate of the scenario, or of a double that runs a load."""
+    probed = ProbedLoads(question, runs or runs_at_scale(question))
+    return Search(probed, SCALES, Goal(question.goal_frac, question.precision_frac)).highest()

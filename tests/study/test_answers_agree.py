@@ -9,18 +9,19 @@ from hypothesis import strategies as st
 
 from simserve import Scenario
 from simserve.errors import SimserveError
+from simserve.metrics.answer import outcomes
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity
 from simserve.study.check.measured import find_grid, measured
 from simserve.study.check.side import GateSide
 from simserve.study.compare.carried_load import carried_load
-from simserve.study.nominal import answer_of
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.outcome import Bounds
 from simserve.study.plan.plan import PlanQuestion, find_plan
 from simserve.study.processes import in_processes
 from simserve.study.run_seeds import Summary, replicate
+from simserve.study.slo_answer import slo_answer
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import is_row
@@ -28,6 +29,7 @@ from simserve.study.sweep.sweep import SweepQuestion, run_sweep
 from simserve.tables.journal import open_journal
 from simserve.tables.kinds import SWEEP
 from tests.effort import is_thorough
+from tests.study.served import highest_rate
 
 GOAL = 0.9
 MOST_REPLICAS = 3
@@ -76,11 +78,11 @@ def swept(scenarios: list[Scenario]) -> dict[str, Any]:
         return sweep_facts(run_sweep(question, journal, in_processes))
 
 
-def load_interval(result: Capacity | Unbounded) -> tuple[float, float]:
+def load_interval(result: Boundary | Unbounded) -> tuple[float, float]:
     """Return between which shares of the scenario's own load the capacity lies; open where it is not known."""
     if isinstance(result, Unbounded):
         return (result.last.scale, float("inf")) if result.is_met else (0.0, result.last.scale)
-    low, high = result.scale.low, result.scale.high
+    low, high = result.load.low, result.load.high
     return (low if low == low else 0.0), (high if high == high else float("inf"))
 
 
@@ -95,12 +97,12 @@ def test_run_sweep_capacity_and_plan_imply_each_other(
 ) -> None:
     scenario = scenario_of(arrivals, output_tokens, ttft_s, seed)
     runs = runs_of(scenario, 8)
-    alone, together = answer_of(runs[:1], GOAL), answer_of(runs, GOAL)
+    alone, together = (slo_answer([outcomes(run) for run in some], GOAL) for some in (runs[:1], runs))
     assert alone is not None
     assert together is not None
     if abs(runs[0]["load"]["off_frac"]) > LOAD_TOLERANCE_FRAC:
         assert alone["decision"] != "met"
-    low, high = load_interval(find_capacity(CapacityQuestion(scenario, GOAL, 0.5)))
+    low, high = load_interval(highest_rate(CapacityQuestion(scenario, GOAL, 0.5)))
     assert high >= 1 or together["decision"] != "met"
     assert low <= 1 or together["decision"] != "missed"
 
@@ -135,8 +137,8 @@ def test_capacity_and_check_give_one_rate(
 ) -> None:
     """The gate interpolates between two loads of the same seeds; its interval and that of the capacity overlap."""
     scenario = scenario_of(arrivals, output_tokens, ttft_s, seed)
-    result = find_capacity(CapacityQuestion(scenario, GOAL, 0.5))
-    if not isinstance(result, Capacity) or result.above.is_saturated:
+    result = highest_rate(CapacityQuestion(scenario, GOAL, 0.5))
+    if not isinstance(result, Boundary) or result.above.is_saturated:
         return
     try:
         side = GateSide(scenario, GOAL)
@@ -165,7 +167,7 @@ def test_compare_agrees_with_capacity_and_itself(
     assert not isinstance(again, str)
     assert again.outcome == "same"
     assert (again.a.per_s, again.a.holds_every_load) == (doubled.a.per_s, doubled.a.holds_every_load)
-    result = find_capacity(CapacityQuestion(one, GOAL, 0.5))
+    result = highest_rate(CapacityQuestion(one, GOAL, 0.5))
     if isinstance(result, Unbounded):
         assert doubled.a.per_s is None or not result.is_met
     elif doubled.more_frac is not None:

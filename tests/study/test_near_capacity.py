@@ -14,7 +14,7 @@ from simserve.metrics.decision import beyond_warning, within_capacity
 from simserve.report.headline import headline
 from simserve.study import capacity_probe
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate_study import study_rate
+from simserve.study.capacity.rate import study_rate
 from simserve.study.capacity_probe import NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
 from simserve.study.uncertainty import run_with_replays

@@ -15,13 +15,13 @@ from simserve.study.intervals import mean_of, percentile_of, share_of
 from simserve.study.measures import MEASURES
 from simserve.study.precision import (
     FIRST_SEEDS,
-    MOST_SEEDS,
     RECORDED,
     Precision,
     add_replications,
     estimate,
     wanted_runs,
 )
+from simserve.study.slo_answer import MOST_SEEDS
 from tests.cli.scenarios import write_scenario
 
 

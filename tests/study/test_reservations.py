@@ -8,9 +8,8 @@ import pytest
 
 from simserve import load_scenario
 from simserve.report.sweep.words import warnings as words_of
-from simserve.study.capacity.facts import capacity_facts
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import search
+from simserve.study.capacity.rate import study
 from simserve.study.compare.compare import compare, read_side
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.facts import plan_facts
@@ -43,7 +42,7 @@ def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None
         def runs(load: float, seeds: Sequence[int], most: float = most) -> list[dict[str, Any]]:
             return [run | (KV if load < most else {}) for run in plain(load, seeds)]
 
-        assert (TEXT in capacity_facts(search(question, runs))["warnings"]) == is_said
+        assert (TEXT in study(question, runs).facts["warnings"]) == is_said
 
 
 class Reserving(World):

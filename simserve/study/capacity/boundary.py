@@ -6,19 +6,18 @@ rises. Attainment is estimated at the nominal load; the interval is the sampling
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from simserve.errors import EndOfLoads
 from simserve.metrics.answer import pooled_frac
 from simserve.study.capacity.axis import CLOSE, SearchAxis
-from simserve.study.capacity.criterion import EVERYTHING, Criterion
-from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.point import EVERYTHING, Criterion, LoadPoint
 from simserve.study.capacity.probed_loads import ProbedLoads
 from simserve.study.capacity.saturation import saturation_ends
 from simserve.study.intervals import Estimate, around, standard_error
-from simserve.study.nominal import at_nominal
-from simserve.study.slo_answer import MOST_SEEDS
+from simserve.study.slo_answer import MOST_SEEDS, at_nominal
 
 FIRST_SEEDS = 8
 MOST_PROBES = 40
@@ -41,6 +40,12 @@ class Boundary:
     below: LoadPoint
     above: LoadPoint
     """`below` meets the goal, `above` does not."""
+    state: ClassVar[str] = "found"
+
+    @property
+    def ends(self) -> tuple[LoadPoint, ...]:
+        """Loads on both sides; the last meets the goal."""
+        return self.above, self.below
 
     @property
     def half_frac(self) -> float:
@@ -54,6 +59,26 @@ class Boundary:
         share = math.log(self.load.value / low.scale) / math.log(high.scale / low.scale)
         value = low.offered_per_s * (high.offered_per_s / low.offered_per_s) ** share
         return Estimate(*(end / self.load.value * value for end in (self.load.value, self.load.low, self.load.high)))
+
+
+@dataclass(frozen=True)
+class Unbounded:
+    """Instead of a boundary: every load meets the goal, or none does."""
+
+    last: LoadPoint
+    """The highest load, or the lowest."""
+    is_met: bool
+    """Whether every load meets the goal."""
+
+    @property
+    def state(self) -> str:
+        """Where the search ended."""
+        return "every load" if self.is_met else "no load"
+
+    @property
+    def ends(self) -> tuple[LoadPoint, ...]:
+        """The last load."""
+        return (self.last,)
 
 
 @dataclass(frozen=True)
@@ -78,10 +103,10 @@ class Search:
         self._goal = goal
         self._n_seeds = FIRST_SEEDS
 
-    def highest(self) -> Boundary | LoadPoint:
-        """Bracket, close in, and add seeds until the interval is narrow enough; return a point without a bracket."""
+    def highest(self) -> Boundary | Unbounded:
+        """Bracket, close in, and add seeds until the interval is narrow enough."""
         bracket = self.bracket(self._axis.start, 2.0)
-        while not isinstance(bracket, LoadPoint):
+        while not isinstance(bracket, Unbounded):
             boundary = self.close_in(*bracket)
             wanted = self._seeds_wanted(boundary)
             if wanted <= self._n_seeds:
@@ -93,8 +118,8 @@ class Search:
                 return boundary
         return bracket
 
-    def bracket(self, start: float, factor: float) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
-        """Return a load that meets the goal and the next that does not, at most a factor apart; or the last one run.
+    def bracket(self, start: float, factor: float) -> tuple[LoadPoint, LoadPoint] | Unbounded:
+        """Return a load that meets the goal and the next that does not, at most a factor apart.
 
         Loads too light for any arrival, or too heavy to run, end the axis; steps shorten as they come near.
         """
@@ -111,7 +136,7 @@ class Search:
             if self._goal.is_met(other) != is_up:
                 return (point, other) if is_up else (other, point)
             point = other
-        return point
+        return Unbounded(point, is_up)
 
     def close_in(self, below: LoadPoint, above: LoadPoint, width: float = CLOSE) -> Boundary:
         """Narrow the bracket by linear interpolation, kept off both ends, until its loads are close."""
@@ -143,18 +168,18 @@ class Search:
             wanted = max(wanted, math.ceil(LEAST_MISSES / (1 - self._goal.frac) / max(n_arrived, 1) - 1e-9))
         return min(MOST_SEEDS, wanted)
 
-    def _again(self, boundary: Boundary) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
+    def _again(self, boundary: Boundary) -> tuple[LoadPoint, LoadPoint] | Unbounded:
         """Return the bracket rerun with more seeds, moved where the answer now lies beyond it."""
         below, above = self._at(boundary.below.scale), self._at(boundary.above.scale)
         while not self._goal.is_met(below):
             lower = self._axis.down(below.scale, 1 + CLOSE)
             if lower == below.scale:
-                return below
+                return Unbounded(below, is_met=False)
             below, above = self._at(lower), below
         while self._goal.is_met(above):
             higher = self._axis.up(above.scale, 1 + CLOSE)
             if higher == above.scale:
-                return above
+                return Unbounded(above, is_met=True)
             below, above = above, self._at(higher)
         return below, above
 

@@ -1,11 +1,31 @@
-"""Capacity result: the facts of a capacity study, and every load that it ran."""
+"""Capacity result: the facts of a capacity study, and every load that it ran, one row per load and seed."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.study.capacity.facts import LATENCIES
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.capacity.rows import ROWS, capacity_rows
 from simserve.study.study_folder import TableRows
+from simserve.tables.schema import Field
+from simserve.tables.typed import typed_columns
+
+LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
+COUNTS = (("offered_per_s", "requests/s"), ("served_per_s", "requests/s"), ("output_tokens_per_s", "tokens/s"))
+
+ROWS = (
+    Field("asked", "text"),
+    Field("load", "float"),
+    Field("split", "text"),
+    Field("seed", "int64"),
+    *(Field(name, "float", unit) for name, unit in COUNTS),
+    Field("n_arrived", "int64", "requests"),
+    Field("n_met", "int64", "requests"),
+    Field("attained_frac", "float", "share 0..1"),
+    *(Field(f"{key.removesuffix('_s')}_met_frac", "float", "share 0..1") for key in LATENCIES),
+    Field("saturated", "flag"),
+    *(Field(f"{key.removesuffix('_s')}_{level}_s", "float", "s") for key in LATENCIES for level in LEVELS),
+)
+"""`load` is a multiple of the scenario's rates (rate, ratio), a number of clients, or of replicas."""
 
 
 @dataclass(frozen=True)
@@ -19,5 +39,27 @@ class CapacityResult:
 
     @property
     def rows(self) -> TableRows:
-        """`capacity.parquet`: one row per load and seed."""
-        return TableRows("capacity.parquet", ROWS, capacity_rows(self.facts["asked"], self.probed))
+        """`capacity.parquet`."""
+        asked = self.facts["asked"]
+        rows = [_row(asked, split, point, run) for split, point in self.probed for run in point.runs]
+        return TableRows("capacity.parquet", ROWS, typed_columns(ROWS, rows))
+
+
+def _row(kind: str, split: str | None, point: LoadPoint, run: dict[str, Any]) -> dict[str, Any]:
+    attainment = run["slo_attainment"]
+    row = {
+        "asked": kind,
+        "load": point.scale,
+        "split": split,
+        "seed": run["seed"],
+        **{name: run[name] for name, _ in COUNTS},
+        "n_arrived": attainment["n_arrived"],
+        "n_met": attainment["n_met"],
+        "attained_frac": attainment["frac"],
+        "saturated": run["trust"]["saturated"],
+    }
+    for key in LATENCIES:
+        name = key.removesuffix("_s")
+        row[f"{name}_met_frac"] = attainment["by_slo"].get(key)
+        row |= {f"{name}_{level}_s": run[key][level] for level in LEVELS}
+    return row

@@ -7,11 +7,9 @@ from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
-from simserve.study.capacity.boundary import LEAST_MISSES, Boundary
+from simserve.study.capacity.boundary import LEAST_MISSES, Boundary, Unbounded
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import Capacity, Unbounded
-from simserve.study.capacity.short_run import short_run_warnings
 from simserve.study.deterministic_load import NOTE
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
@@ -20,35 +18,34 @@ from simserve.version import __version__
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("p50", "p90", "p99", "p99.9")
 
+LEAST_WINDOW = 10
+"""Shortest window, in p99 E2E latencies: a shorter one is largely start-up."""
 
-def capacity_facts(result: Capacity | Unbounded, points: Sequence[LoadPoint] | None = None) -> dict[str, Any]:
-    """Return what `simserve capacity --json` prints; `answer` is null where the search found no highest load.
 
-    points: all loads that were run, where they are more than those of the search.
-    """
-    probed, goal_frac = points or result.points, result.question.goal_frac
-    load = load_at_answer(result)
+def search_facts(
+    question: CapacityQuestion, asked: str, highest: Boundary | Unbounded, warnings: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the question, whether there is an answer, and where the search stopped if not; adds `warnings`."""
+    is_found = isinstance(highest, Boundary)
     return {
-        **question_facts(
-            result.question, [*short_run_warnings(result), *load_warnings(load)], reserving=ends_of(result)
-        ),
-        "asked": "rate",
-        **state_facts(result),
-        "load": load,
-        "own_load": own_load_facts(result.question, probed),
-        "answer": _answer(result) if isinstance(result, Capacity) else None,
-        "points": [{**point_facts(each, goal_frac), "offered_per_s": _offered_per_s(each, result)} for each in probed],
+        **question_facts(question, [*_short_run_warnings(highest), *warnings], reserving=highest.ends),
+        "asked": asked,
+        "state": highest.state,
+        "stopped_at": None if is_found else point_facts(highest.ends[-1], question.goal_frac),
+        "load": highest.ends[-1].load,
     }
 
 
-def ends_of(result: Capacity | Unbounded) -> tuple[LoadPoint, ...]:
-    """Return the loads on both sides of the answer, or the last one of the search."""
-    return (result.above, result.below) if isinstance(result, Capacity) else (result.last,)
-
-
-def load_at_answer(result: Capacity | Unbounded) -> dict[str, Any]:
-    """Return nominal and drawn load at the highest load that meets the goal, or at the last one of the search."""
-    return (result.below if isinstance(result, Capacity) else result.last).load
+def _short_run_warnings(highest: Boundary | Unbounded) -> list[str]:
+    """Return a warning where saturation limits the answer, and the runs are too short to show it."""
+    if not isinstance(highest, Boundary) or not highest.above.is_saturated:
+        return []
+    window_s = min(float(run["window"]["duration_s"]) for run in highest.below.runs)
+    e2e_s = highest.below.latency_s("e2e_s", "p99")
+    if not window_s < LEAST_WINDOW * e2e_s:
+        return []
+    cause = f"runs of {window_s:.3g} s are short for requests that take up to {e2e_s:.3g} s"
+    return [f"{cause}: their start-up may look like a queue that only grows; lengthen the runs"]
 
 
 def load_warnings(load: Mapping[str, Any]) -> list[str]:
@@ -57,28 +54,6 @@ def load_warnings(load: Mapping[str, Any]) -> list[str]:
         return []
     side, off = "below" if load["off_frac"] < 0 else "above", f"{abs(load['off_frac']):.1%}"
     return [f"the seeds drew a load {off} {side} the nominal one; the answer is corrected by regression on that"]
-
-
-def own_load_facts(question: CapacityQuestion, points: Sequence[LoadPoint]) -> dict[str, Any] | None:
-    """Return whether the scenario meets its SLO at its own load; None where the search did not run that."""
-    own = next((point for point in points if point.scale == 1), None)
-    return None if own is None else point_facts(own, question.goal_frac)
-
-
-def _offered_per_s(point: LoadPoint, result: Capacity | Unbounded) -> float:
-    """Return the nominal rate; without one, the drawn rate scaled to the answer's seeds, so that rates are in order."""
-    if not isinstance(result, Capacity) or point.load["nominal_per_s"]:
-        return point.offered_per_s
-    same_seeds = result.below.first(len(point.runs))
-    return point.offered_per_s * result.below.offered_per_s / same_seeds.offered_per_s
-
-
-def state_facts(result: Capacity | Unbounded) -> dict[str, Any]:
-    """Return whether there is an answer, and where the search stopped if not."""
-    if isinstance(result, Capacity):
-        return {"state": "found", "stopped_at": None}
-    stopped_at = point_facts(result.last, result.question.goal_frac)
-    return {"state": "every load" if result.is_met else "no load", "stopped_at": stopped_at}
 
 
 def question_facts(
@@ -127,25 +102,15 @@ def _targets(targets: Any) -> dict[str, float]:
     return {key: limit for key, limit in targets if limit is not None}
 
 
-def _answer(result: Capacity) -> Mapping[str, Any]:
-    rate = result.offered_per_s
-    return {
-        **confidence_facts(result.question, result.boundary, result.is_precise),
-        "scale": vars(result.scale),
-        "offered_per_s": vars(rate),
-        **per_facts(result.question.scenario, rate),
-    }
-
-
-def confidence_facts(question: CapacityQuestion, boundary: Boundary, is_precise: bool) -> dict[str, Any]:
-    """Return how precise the answer is, and what fails beyond it."""
+def confidence_facts(question: CapacityQuestion, boundary: Boundary, *, is_known: bool = False) -> dict[str, Any]:
+    """Return how precise the answer is, which may be known whatever its interval, and what fails beyond it."""
     n_requests = boundary.below.n_requests
     return {
         "confidence": CONFIDENCE,
         "n_seeds": len(boundary.below.runs),
         "n_requests": n_requests,
         "n_enough": n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
-        "is_precise": is_precise,
+        "is_precise": is_known or boundary.half_frac <= question.precision_frac,
         "precision_frac": question.precision_frac,
         "fails_first": fails_first(boundary.above),
         "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in boundary.below.runs),
@@ -154,7 +119,7 @@ def confidence_facts(question: CapacityQuestion, boundary: Boundary, is_precise:
 
 def fails_first(above: LoadPoint) -> str:
     """Return what fails at a load: `queue` where it saturates, else the SLO that most requests miss."""
-    return "queue" if above.is_saturated else min(above.by_slo().items(), key=_share)[0]
+    return "queue" if above.is_saturated else above.worst_slo[0]
 
 
 def per_facts(scenario: Scenario, rate: Estimate) -> dict[str, Any]:
@@ -166,10 +131,6 @@ def per_facts(scenario: Scenario, rate: Estimate) -> dict[str, Any]:
         "per_kwh": _over(rate, fleet["kw"] / 3600),
         "fleet": fleet,
     }
-
-
-def _share(item: tuple[str, float]) -> float:
-    return item[1]
 
 
 def _over(rate: Estimate, amount: float) -> dict[str, float] | None:

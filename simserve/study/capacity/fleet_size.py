@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics.decision import Decision
-from simserve.scenario import Scenario
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import load_warnings, point_facts, question_facts
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
-from simserve.study.fleet import fleet_of
+from simserve.study.fleet import fleet_of, with_replicas
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.run_seeds import Summary, replicate
 
@@ -44,22 +43,17 @@ class FleetSize:
         return next((each for each in edges if self.fewest is None or each.scale < self.fewest.scale), None)
 
 
-def find_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> FleetSize:
-    """Return the fewest replicas of a pool. Raises SimserveError without an SLO or such a pool."""
+def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> CapacityResult:
+    """Return the fewest replicas of a pool as data. Raises SimserveError without an SLO or such a pool."""
     check_slo(question.scenario)
     place = place_of_pool(question.scenario, pool, "--replicas")
 
     def runs_with(n: int, seeds: Sequence[int]) -> list[Summary]:
         if progress:
             progress(n)
-        return replicate([with_replicas(question.scenario, place, n)], seeds)[0]
+        return replicate([with_replicas(question.scenario, {place: n})], seeds)[0]
 
-    return search(question, place, runs_with)
-
-
-def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> CapacityResult:
-    """Return the fewest replicas of a pool as data."""
-    answer = find_fleet_size(question, pool, progress)
+    answer = search(question, place, runs_with)
     return CapacityResult(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
 
 
@@ -82,7 +76,7 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> Fleet
     fewer = (n or 1) - 1
     while fewer > 0 and decision(fewer) == "edge":
         fewer -= 1
-    return FleetSize(question, place, None if n is None else probed[n], _in_order(probed))
+    return FleetSize(question, place, None if n is None else probed[n], tuple(probed[n] for n in sorted(probed)))
 
 
 def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
@@ -104,13 +98,6 @@ def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int |
     return most
 
 
-def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
-    """Return the scenario with n replicas in one of its pools."""
-    data = scenario.to_dict()
-    data["cluster"]["pools"][place]["replicas"] = n
-    return Scenario.from_dict(data)
-
-
 def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
     """Return what `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
     scenario, point = answer.question.scenario, answer.fewest
@@ -123,21 +110,15 @@ def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
         "load": load,
         "answer": None if point is None else _fleet(answer, point),
         "tied": None if answer.tied is None else _fleet(answer, answer.tied),
-        "points": [_point(each, answer.question.goal_frac) for each in answer.points],
+        "points": [
+            {"replicas": int(each.scale), **point_facts(each, answer.question.goal_frac)} for each in answer.points
+        ],
     }
 
 
 def _fleet(answer: FleetSize, point: LoadPoint) -> dict[str, Any]:
     n, estimate = int(point.scale), point.attained
-    fleet = fleet_of(with_replicas(answer.question.scenario, answer.place, n))
+    fleet = fleet_of(with_replicas(answer.question.scenario, {answer.place: n}))
     attained = {"attained_frac": estimate.value, "low_frac": estimate.low, "high_frac": estimate.high}
     decision = point.decision(answer.question.goal_frac)
     return {"replicas": n, "decision": decision, **attained, "n_seeds": len(point.runs), "fleet": fleet}
-
-
-def _point(point: LoadPoint, goal_frac: float) -> dict[str, Any]:
-    return {"replicas": int(point.scale), **point_facts(point, goal_frac)}
-
-
-def _in_order(probed: dict[int, LoadPoint]) -> tuple[LoadPoint, ...]:
-    return tuple(point for _, point in sorted(probed.items()))

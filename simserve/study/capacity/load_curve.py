@@ -1,14 +1,18 @@
-"""Load curve: latency against load around a capacity, and the highest load for each SLO and class alone."""
+"""Load curve: latency against load around a capacity, its knees, and the highest load for each SLO and class alone."""
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
-from simserve.study.capacity.criterion import Criterion, single_criteria
-from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search, Unbounded
+from simserve.study.capacity.facts import LATENCIES, point_facts
+from simserve.study.capacity.point import Criterion, LoadPoint
 from simserve.study.capacity.probed_loads import ProbedLoads
-from simserve.study.capacity.rate import Capacity
+from simserve.study.intervals import Estimate
 
 GRID = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
 """Loads of the curve, as shares of the capacity: sparse where latency is flat."""
@@ -25,77 +29,141 @@ STEP = 1.25
 COARSE = 0.05
 """CLOSE for single criteria, which need less precision than the answer."""
 
-
-@dataclass(frozen=True)
-class SingleCriterion:
-    """The highest load for one SLO or one class alone."""
-
-    criterion: Criterion
-    highest: Boundary | LoadPoint
-    """A point: the highest load meets the criterion too, or the lowest does not."""
-    is_met: bool
-    """Whether a point meets the criterion."""
-    whole: Boundary | LoadPoint
-    """The capacity with the same seeds, so that the difference carries no sampling noise."""
+RISE = 2.0
+LEVEL = "p99"
+"""A knee is the highest load up to which p99 stays within twice its light-load value. For an M/M/1 queue that is half
+its capacity, where throughput over latency, the power of a queue, is highest (Kleinrock, Power and deterministic rules
+of thumb for probabilistic problems in computer communications, ICC 1979)."""
 
 
 @dataclass(frozen=True)
-class LoadCurve:
-    """Latency around a capacity, and each criterion alone."""
+class Unit:
+    """Unit of a load."""
 
-    single: tuple[SingleCriterion, ...]
-    curve: tuple[LoadPoint, ...]
-    """Loads in order, all with the same FIRST_SEEDS seeds."""
+    key: str
+    of_point: Callable[[LoadPoint], float]
+    of_boundary: Callable[[Boundary], Estimate]
 
-
-def load_curve(capacity: Capacity, probed: ProbedLoads, axis: SearchAxis) -> LoadCurve:
-    """Run the loads around a capacity, and search for each criterion alone."""
-    at = capacity.scale.value
-    curve = _curve(at, probed, axis)
-    criteria = single_criteria(capacity.question.scenario)
-    if not criteria:
-        return LoadCurve((), curve)
-    near = SearchAxis(at, max(axis.least, at / WIDEST_ROOM), min(axis.most, at * WIDEST_ROOM), axis.is_whole)
-    frac = capacity.question.goal_frac
-    whole = _highest(Goal(frac), probed, near)
-    single = []
-    for each in criteria:
-        goal = Goal(frac, criterion=each)
-        highest = _highest(goal, probed, near)
-        is_met = isinstance(highest, LoadPoint) and goal.is_met(highest)
-        single.append(SingleCriterion(each, highest, is_met, whole))
-    return LoadCurve(tuple(single), curve)
+    def of(self, highest: Boundary | Unbounded) -> float:
+        """Return the load at which a search ended."""
+        return self.of_boundary(highest).value if isinstance(highest, Boundary) else self.of_point(highest.last)
 
 
-def _curve(at: float, probed: ProbedLoads, axis: SearchAxis) -> tuple[LoadPoint, ...]:
-    """Return the loads of the grid that have arrivals, and all others that ran within its range."""
+CLIENTS = Unit("concurrency", lambda point: point.scale, lambda boundary: boundary.load)
+REQUESTS_PER_S = Unit("offered_per_s", lambda point: point.offered_per_s, lambda boundary: boundary.offered_per_s)
+
+
+def load_curve_facts(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit) -> dict[str, Any]:
+    """Run the loads around a capacity, and search for each criterion alone.
+
+    Returns `alone`, the highest load for each SLO and class; `curve`, latency by load; and its `knees`.
+    """
+    points = _curve(capacity.load.value, probed, axis)
+    # From the rate of the first seeds to that of all seeds of the answer, so that the curve is on its axis.
+    seed_ratio = unit.of_point(capacity.below) / unit.of_point(capacity.below.first(FIRST_SEEDS))
+    curve = [(unit.of_point(point) * seed_ratio, point) for point in points]
+    return {
+        "alone": _alone(capacity, probed, axis, unit),
+        "curve": [{**point_facts(point, probed.question.goal_frac), unit.key: load} for load, point in curve],
+        "knees": {
+            key: {unit.key: turn.load, "light_s": turn.light_s, "rise": RISE, "level": LEVEL}
+            for key in LATENCIES
+            if (turn := knee([(load, point.latency_s(key, LEVEL)) for load, point in curve]))
+        },
+    }
+
+
+def _curve(at: float, probed: ProbedLoads, axis: SearchAxis) -> list[LoadPoint]:
+    """Return the loads of the grid that have arrivals, and all others that ran within its range, with FIRST_SEEDS."""
     for share in GRID:
         wanted = min(max(axis.nearest(at * share), axis.least), axis.most)
         if all(abs(point.scale / wanted - 1) > NEAR_FRAC for point in probed.points):
             probed.if_any(wanted, FIRST_SEEDS)
     low, high = GRID[0] * at * (1 - NEAR_FRAC), GRID[-1] * at * (1 + NEAR_FRAC)
-    return tuple(point.first(FIRST_SEEDS) for point in probed.points if low <= point.scale <= high)
+    return [point.first(FIRST_SEEDS) for point in probed.points if low <= point.scale <= high]
 
 
-def _highest(goal: Goal, probed: ProbedLoads, axis: SearchAxis) -> Boundary | LoadPoint:
+def _alone(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit) -> list[dict[str, Any]]:
+    """Return the highest load for each criterion, its interval, its state, and the headroom beyond the capacity."""
+    criteria = _single_criteria(probed.question.scenario)
+    if not criteria:
+        return []
+    at, frac = capacity.load.value, probed.question.goal_frac
+    near = SearchAxis(at, max(axis.least, at / WIDEST_ROOM), min(axis.most, at * WIDEST_ROOM), axis.is_whole)
+    whole = _highest(Goal(frac), probed, near)  # with the same seeds, so that the difference has no sampling noise
+    result = []
+    for criterion in criteria:
+        highest = _highest(Goal(frac, criterion=criterion), probed, near)
+        room_frac = unit.of(highest) / unit.of(whole) - 1
+        value = unit.of(capacity) * (1 + room_frac)
+        load, attained_frac = {"value": value, "low": None, "high": None}, None
+        if isinstance(highest, Boundary):
+            load = {key: end / highest.load.value * value for key, end in vars(highest.load).items()}
+        else:
+            attained_frac = highest.last.share_of(criterion)
+        result.append(
+            {
+                "slo": criterion.slo,
+                "slo_class": criterion.slo_class,
+                "room_frac": room_frac,
+                "state": highest.state,
+                unit.key: load,
+                "attained_frac": attained_frac,
+                "ends_with": "queue" if highest.ends[0].is_saturated else "slo",
+            }
+        )
+    return result
+
+
+def _single_criteria(scenario: Scenario) -> tuple[Criterion, ...]:
+    """Return each SLO alone, then each class with targets alone; nothing where there is only one."""
+    slo = scenario.slo
+    targets = (slo.default, *slo.classes.values())
+    keys = [key for key in type(slo.default).model_fields if any(getattr(each, key) is not None for each in targets)]
+    criteria = (*(Criterion(slo=key) for key in keys), *(Criterion(slo_class=name) for name in slo.classes))
+    return criteria if len(criteria) > 1 else ()
+
+
+def _highest(goal: Goal, probed: ProbedLoads, axis: SearchAxis) -> Boundary | Unbounded:
     """Return the highest load for a goal, from the loads that already ran with the first seeds and a few more."""
     search = Search(probed, axis, goal)
-    start, beyond = _around(probed, axis, goal.is_met)
+    start, beyond = _around(probed, axis, goal)
     if start is not None and beyond is not None and beyond.scale <= STEP * start.scale:
         return search.close_in(start, beyond, COARSE)
     bracket = search.bracket(axis.start if start is None else start.scale, STEP)
-    return bracket if isinstance(bracket, LoadPoint) else search.close_in(*bracket, COARSE)
+    return bracket if isinstance(bracket, Unbounded) else search.close_in(*bracket, COARSE)
 
 
-def _around(
-    probed: ProbedLoads, axis: SearchAxis, is_met: Callable[[LoadPoint], bool]
-) -> tuple[LoadPoint | None, LoadPoint | None]:
+def _around(probed: ProbedLoads, axis: SearchAxis, goal: Goal) -> tuple[LoadPoint | None, LoadPoint | None]:
     """Return the highest load that ran and holds, and the first that does not."""
     last = None
     for point in probed.points:
         first = point.first(FIRST_SEEDS)
-        if not is_met(first):
+        if not goal.is_met(first):
             return last, first
         if axis.least <= point.scale <= axis.most:
             last = first
     return last, None
+
+
+@dataclass(frozen=True)
+class Knee:
+    """The knee of one latency."""
+
+    load: float | None
+    """None: latency stays below the knee throughout the curve."""
+    light_s: float
+    """Latency at the lightest load of the curve."""
+
+
+def knee(curve: Sequence[tuple[float, float]]) -> Knee | None:
+    """Return the knee of (load, latency) pairs in order of load, log-linear between them; None without a latency."""
+    known = [(load, value) for load, value in curve if value > 0]
+    if not known:
+        return None
+    light_s = known[0][1]
+    limit = RISE * light_s
+    for (below, low), (above, high) in itertools.pairwise(known):
+        if high > limit:
+            return Knee(below + (above - below) * math.log(limit / low) / math.log(high / low), light_s)
+    return Knee(None, light_s)

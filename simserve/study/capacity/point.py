@@ -1,20 +1,41 @@
-"""Load point: one load, the runs of its seeds, and what they attained."""
+"""Load point: one load, the runs of its seeds, and what they attained under a criterion."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import Outcome, Outcomes, outcomes, worst_class
+from simserve.metrics.answer import Outcome, Outcomes, outcomes, whole_outcome, worst_class
 from simserve.metrics.decision import Decision
-from simserve.study.capacity.criterion import EVERYTHING, Criterion
 from simserve.study.intervals import Estimate
-from simserve.study.nominal import at_nominal
 from simserve.study.run_seeds import Summary
-from simserve.study.slo_answer import attained_of, mean_load, more_seeds, slo_answer
+from simserve.study.slo_answer import at_nominal, attained_of, mean_load, more_seeds, slo_answer
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What a load must meet: every SLO of every request, one SLO alone, or the SLOs of one class."""
+
+    slo: str | None = None
+    """None: every SLO."""
+    slo_class: str | None = None
+    """None: all classes."""
+
+    def outcome(self, run: Summary) -> Outcome | None:
+        """Return what a run attained under this criterion; None where no request counts."""
+        if self.slo_class is not None:
+            return outcomes(run).get(self.slo_class)
+        whole = whole_outcome(run)
+        if whole is None or self.slo is None:
+            return whole
+        return replace(whole, attained_frac=run["slo_attainment"]["by_slo"][self.slo])
+
+
+EVERYTHING = Criterion()
+"""Every request meets every SLO that it has."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +127,11 @@ class LoadPoint:
         """Return the share that met each SLO."""
         shares = [run["slo_attainment"]["by_slo"] for run in self.runs]
         return {key: float(np.mean([each[key] for each in shares])) for key in shares[0]}
+
+    @property
+    def worst_slo(self) -> tuple[str, float]:
+        """SLO that the fewest requests met, and their share."""
+        return min(self.by_slo().items(), key=lambda item: item[1])
 
     def latency_s(self, key: str, level: str) -> float:
         """Return the mean of the runs' percentiles; NaN where a run has none."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from simserve.errors import EndOfLoads, NoArrivals
 from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.run_seeds import Summary
-from simserve.study.slo_answer import MOST_SEEDS
 
 OnProbe = Callable[[float, int], None]
 """Called with a rate in requests/s and the number of its runs so far."""
@@ -17,13 +17,10 @@ RunsAt = Callable[[float, Sequence[int]], list[Summary]]
 class ProbedLoads:
     """The loads of a search, each with its runs."""
 
-    def __init__(
-        self, runs_at: RunsAt, first_seed: int, progress: OnProbe | None = None, most_seeds: int = MOST_SEEDS
-    ) -> None:
+    def __init__(self, question: CapacityQuestion, runs_at: RunsAt, progress: OnProbe | None = None) -> None:
+        self.question = question
         self._runs_at = runs_at
-        self._first_seed = first_seed
         self._progress = progress
-        self._most_seeds = most_seeds
         self._runs: dict[float, list[Summary]] = {}
 
     def at(self, scale: float, n_seeds: int) -> LoadPoint:
@@ -31,11 +28,14 @@ class ProbedLoads:
 
         Raises NoArrivals, and keeps none of the runs, where one of them has no arrivals.
         """
-        n_seeds = min(n_seeds, self._most_seeds)
+        n_seeds, first = min(n_seeds, self.question.most_seeds), self.question.scenario.seed
         runs = self._runs.setdefault(scale, [])
-        seeds = range(self._first_seed + len(runs), self._first_seed + n_seeds)
+        seeds = range(first + len(runs), first + n_seeds)
         if seeds:
-            runs += _arrived(self._runs_at(scale, seeds))
+            more = self._runs_at(scale, seeds)
+            if not all(run["requests"]["arrived"] for run in more):
+                raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
+            runs += more
         point = LoadPoint(scale, tuple(runs[:n_seeds]))
         if self._progress and seeds:
             self._progress(point.offered_per_s, len(runs))
@@ -52,10 +52,3 @@ class ProbedLoads:
     def points(self) -> tuple[LoadPoint, ...]:
         """All loads in order, each with all its runs."""
         return tuple(LoadPoint(scale, tuple(runs)) for scale, runs in sorted(self._runs.items()) if runs)
-
-
-def _arrived(runs: list[Summary]) -> list[Summary]:
-    """Return the runs. Raises NoArrivals where one has no request that counts."""
-    if not all(run["requests"]["arrived"] for run in runs):
-        raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
-    return runs

@@ -7,13 +7,14 @@ from typing import Any
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
 from simserve.scenario.cluster import DISAGGREGATED_ONLY
-from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
+from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import fails_first, load_warnings, per_facts, question_facts
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
+from simserve.study.fleet import with_replicas
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import replicate
@@ -48,12 +49,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Served:
-    """The highest rate of one split, or the last load of its search where there is none."""
+    """The highest rate of one split, and the loads of its search."""
 
     name: str
-    highest: Boundary | LoadPoint
-    is_met: bool
-    """Whether a point meets the goal."""
+    highest: Boundary | Unbounded
     probed: tuple[LoadPoint, ...]
 
     @property
@@ -61,7 +60,7 @@ class Served:
         """Requests/s; that of the last load where every load meets the goal, 0 where none does."""
         if isinstance(self.highest, Boundary):
             return self.highest.offered_per_s
-        at = self.highest.offered_per_s if self.is_met else 0.0
+        at = self.highest.last.offered_per_s if self.highest.is_met else 0.0
         return Estimate(at, at, at)
 
 
@@ -75,7 +74,8 @@ def study_ratio(
     sizes = [scenario.setups[place].gpus_per_replica for place in places]
     own = sum(scenario.setups[place].n_replicas * size for place, size in zip(places, sizes, strict=True))
     splits = splits_of(n_gpus or own, sizes)
-    scenarios = {split.name: with_split(scenario, places, split) for split in splits}
+    of_splits = ({places[0]: each.prefill, places[1]: each.decode} for each in splits)
+    scenarios = {each.name: with_replicas(scenario, n) for each, n in zip(splits, of_splits, strict=True)}
     one_pool = together(scenario, places, n_gpus or own)
     if one_pool is not None:
         scenarios[TOGETHER] = one_pool
@@ -134,14 +134,6 @@ def _places(scenario: Scenario, pools: str) -> tuple[int, int]:
     return places[0], places[1]
 
 
-def with_split(scenario: Scenario, places: Sequence[int], split: Split) -> Scenario:
-    """Return the scenario with the replicas of a split."""
-    data = scenario.to_dict()
-    for place, n in zip(places, (split.prefill, split.decode), strict=True):
-        data["cluster"]["pools"][place]["replicas"] = n
-    return Scenario.from_dict(data)
-
-
 def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario | None:
     """Return the same GPUs as one pool of the prefill pool's replicas; None where the decode pool's differ."""
     machines = [[getattr(scenario.setups[place], key) for key in MACHINE] for place in places]
@@ -157,10 +149,8 @@ def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario
 
 
 def _served(question: CapacityQuestion, name: str, runs_at: RunsAt, progress: OnProbe | None) -> Served:
-    probed = ProbedLoads(runs_at, question.scenario.seed, progress, question.most_seeds)
-    goal = Goal(question.goal_frac)
-    highest = Search(probed, SCALES, goal).highest()
-    return Served(name, highest, isinstance(highest, LoadPoint) and goal.is_met(highest), probed.points)
+    probed = ProbedLoads(question, runs_at, progress)
+    return Served(name, Search(probed, SCALES, Goal(question.goal_frac)).highest(), probed.points)
 
 
 def _result(
@@ -169,11 +159,11 @@ def _result(
     best = max(served, key=lambda each: each.rate.value)
     holds = best.rate.value > 0
     others = [each for each in served if each is not best]
-    at = best.highest.below if isinstance(best.highest, Boundary) else best.highest
+    load = best.highest.ends[-1].load
     facts = {
-        **question_facts(question, load_warnings(at.load), best.probed),
+        **question_facts(question, load_warnings(load), best.probed),
         "asked": "ratio",
-        "load": at.load,
+        "load": load,
         "state": "found" if holds else "no load",
         "answer": {
             **_split(best, scenarios),
@@ -191,13 +181,12 @@ def _result(
 
 
 def _split(served: Served, scenarios: dict[str, Scenario]) -> dict[str, Any]:
-    highest, scenario = served.highest, scenarios[served.name]
-    above = highest.above if isinstance(highest, Boundary) else highest
+    scenario = scenarios[served.name]
     return {
         "split": served.name,
         "replicas": {pool.name: pool.replicas for pool in scenario.cluster.pools},
-        "state": "found" if isinstance(highest, Boundary) else "every load" if served.is_met else "no load",
+        "state": served.highest.state,
         "offered_per_s": vars(served.rate),
-        "fails_first": fails_first(above),
+        "fails_first": fails_first(served.highest.ends[0]),
         **per_facts(scenario, served.rate),
     }

@@ -9,7 +9,7 @@ import pytest
 from simserve import load_scenario
 from simserve.report.capacity.page import render
 from simserve.report.capacity.words import paragraphs
-from simserve.study.capacity import concurrency, rate_study
+from simserve.study.capacity import concurrency, rate
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.fleet_size import fleet_size_facts, search
 from simserve.study.capacity.question import CapacityQuestion
@@ -28,7 +28,7 @@ def question(folder: Path, goal_frac: float = 0.99) -> CapacityQuestion:
 
 
 def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = plain(rate_study.study(question(folder), runs_at(missed, **how)).facts)
+    facts: dict[str, Any] = plain(rate.study(question(folder), runs_at(missed, **how)).facts)
     return facts
 
 

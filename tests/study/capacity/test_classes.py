@@ -2,9 +2,10 @@
 
 from simserve.report.capacity.rate import sentence
 from simserve.scenario import Scenario
-from simserve.study.capacity.facts import capacity_facts
+from simserve.study.capacity.boundary import Unbounded
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import Unbounded, find_capacity
+from simserve.study.capacity.rate import rate_facts
+from tests.study.served import highest_rate
 
 FIXED = {"kind": "fixed", "prompt_tokens": 50, "output_tokens": 5}
 
@@ -22,7 +23,8 @@ def test_loads_are_held_against_the_targets_of_classes() -> None:
         },
         "slo": {"classes": {"chat": {"ttft_s": 1e-6}}},
     }
-    result = find_capacity(CapacityQuestion(Scenario.from_dict(data), 0.99, 0.1))
+    question = CapacityQuestion(Scenario.from_dict(data), 0.99, 0.1)
+    result = highest_rate(question)
     assert isinstance(result, Unbounded)
     assert not result.is_met
-    assert "99% of requests have latencies within the SLO of their class" in sentence(capacity_facts(result))
+    assert "99% of requests have latencies within the SLO of their class" in sentence(rate_facts(question, result, ()))

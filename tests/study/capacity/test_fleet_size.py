@@ -8,8 +8,9 @@ import pytest
 
 from simserve import load_scenario
 from simserve.errors import SimserveError
-from simserve.study.capacity.fleet_size import MOST, find_fleet_size, fleet_size_facts, search, with_replicas
+from simserve.study.capacity.fleet_size import MOST, fleet_size_facts, search, study_fleet_size
 from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.fleet import with_replicas
 from tests.cli.scenarios import write_scenario
 
 
@@ -70,8 +71,7 @@ def test_a_number_on_the_edge_is_not_the_answer_and_is_named_as_tied(tmp_path: P
 
 def test_a_real_load_needs_more_replicas_when_it_comes_faster(tmp_path: Path) -> None:
     fast = ["workload.arrivals.rate_per_s=400", "workload.n_requests=1500", "slo={ttft_s: 0.05, tpot_s: 0.012}"]
-    answer = find_fleet_size(requested(tmp_path, *fast), "serve")
-    result = fleet_size_facts(answer)
+    result = study_fleet_size(requested(tmp_path, *fast), "serve").facts
     n = result["answer"]["replicas"]
     assert n > 1
     assert result["answer"]["fleet"] == {"n_gpus": n, "usd_per_hour": 4.0 * n, "kw": pytest.approx(0.7 * n)}
@@ -81,10 +81,10 @@ def test_a_real_load_needs_more_replicas_when_it_comes_faster(tmp_path: Path) ->
 
 def test_only_the_pool_that_is_asked_for_changes(tmp_path: Path) -> None:
     scenario = requested(tmp_path).scenario
-    assert [pool.replicas for pool in with_replicas(scenario, 0, 7).cluster.pools] == [7]
-    assert with_replicas(scenario, 0, 1) == scenario
+    assert [pool.replicas for pool in with_replicas(scenario, {0: 7}).cluster.pools] == [7]
+    assert with_replicas(scenario, {0: 1}) == scenario
 
 
 def test_it_needs_a_pool_of_that_name(tmp_path: Path) -> None:
     with pytest.raises(SimserveError, match="--replicas: must be the name of a pool, got serv; did you mean serve"):
-        find_fleet_size(requested(tmp_path), "serv")
+        study_fleet_size(requested(tmp_path), "serv")

@@ -2,7 +2,7 @@
 
 import math
 
-from simserve.study.capacity.knee import knee
+from simserve.study.capacity.load_curve import knee
 
 
 def test_the_knee_of_an_mm1_queue_is_half_the_load_that_it_takes() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from simserve import load_scenario
 from simserve.errors import NoArrivals
+from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity, search
-from simserve.study.capacity.rate_study import study
+from simserve.study.capacity.rate import study
 from tests.cli.scenarios import write_scenario
-from tests.study.served import runs_at
+from tests.study.served import highest_rate, runs_at
 
 GOAL = 0.99
 
@@ -34,7 +34,7 @@ def with_nobody_below(least: float, run: RunsAt, seeds_from: int = 0) -> RunsAt:
 
 
 def test_where_no_load_holds_the_search_ends_at_the_lightest_that_somebody_comes_with(tmp_path: Path) -> None:
-    result = search(requested(tmp_path), with_nobody_below(0.3, runs_at({"ttft_s": lambda load: 1.0})))
+    result = highest_rate(requested(tmp_path), with_nobody_below(0.3, runs_at({"ttft_s": lambda load: 1.0})))
     assert isinstance(result, Unbounded)
     assert not result.is_met
     assert 0.3 <= result.last.scale < 0.3 * 1.03
@@ -42,9 +42,9 @@ def test_where_no_load_holds_the_search_ends_at_the_lightest_that_somebody_comes
 
 def test_a_load_that_holds_is_found_though_nobody_comes_at_half_of_it(tmp_path: Path) -> None:
     missed = {"ttft_s": lambda load: 0.01 * (load / 0.35) ** 8}  # 1, 0.5, and 0.25 is too light
-    result = search(requested(tmp_path), with_nobody_below(0.3, runs_at(missed)))
-    assert isinstance(result, Capacity)
-    assert result.scale.value == pytest.approx(0.35, rel=1e-3)
+    result = highest_rate(requested(tmp_path), with_nobody_below(0.3, runs_at(missed)))
+    assert isinstance(result, Boundary)
+    assert result.load.value == pytest.approx(0.35, rel=1e-3)
 
 
 def test_the_curve_leaves_out_what_nobody_comes_with(tmp_path: Path) -> None:
@@ -56,19 +56,20 @@ def test_the_curve_leaves_out_what_nobody_comes_with(tmp_path: Path) -> None:
 
 def test_where_nobody_comes_with_a_further_seed_the_answer_is_that_of_the_first(tmp_path: Path) -> None:
     question = CapacityQuestion(requested(tmp_path).scenario, GOAL, 1e-9)
-    result = search(
+    result = highest_rate(
         question, with_nobody_below(99.0, runs_at({"ttft_s": lambda load: 0.01 * load**8}), seeds_from=3 + 8)
     )
-    assert isinstance(result, Capacity)
+    assert isinstance(result, Boundary)
     assert len(result.below.runs) == 8
-    assert not result.is_precise
+    assert not result.half_frac <= 1e-9
 
 
-def test_runs_in_which_nobody_counts_are_not_held_to_anything() -> None:
-    probed = ProbedLoads(runs_at({"ttft_s": lambda load: 0.0}, n=1), 0)
+def test_runs_in_which_nobody_counts_are_not_held_to_anything(tmp_path: Path) -> None:
+    question = requested(tmp_path)
+    probed = ProbedLoads(question, runs_at({"ttft_s": lambda load: 0.0}, n=1))
     assert probed.if_any(1.0, 2) is not None
     empty = {"slo_attainment": {"n_met": 0, "n_arrived": 0}, "requests": {"arrived": 0}}
-    assert ProbedLoads(lambda load, seeds: [empty for _ in seeds], 0).if_any(1.0, 2) is None
+    assert ProbedLoads(question, lambda load, seeds: [empty for _ in seeds]).if_any(1.0, 2) is None
 
 
 def test_a_short_scenario_whose_slo_no_rate_meets_says_so(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_short_scenario_whose_slo_no_rate_meets_says_so(tmp_path: Path) -> Non
         "lengths": data["workload"]["lengths"],
     }
     short = load_scenario(write_scenario(tmp_path, workload=workload), overrides=["slo.ttft_s=0.001"])
-    result = find_capacity(CapacityQuestion(short, GOAL, 0.03))
+    result = highest_rate(CapacityQuestion(short, GOAL, 0.03))
     assert isinstance(result, Unbounded)
     assert not result.is_met
     assert result.last.by_slo()["ttft_s"] == 0.0

@@ -9,7 +9,7 @@ from simserve import load_scenario
 from simserve.scenario import Scenario
 from simserve.study.capacity.load_curve import GRID
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate_study import study
+from simserve.study.capacity.rate import study
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import Missed, runs_at

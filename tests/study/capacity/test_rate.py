@@ -11,12 +11,13 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError, TooManyArrivals
+from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity, search
 from simserve.study.load_scale import at_scale
 from simserve.workload import size
 from tests.cli.scenarios import write_scenario
 from tests.effort import is_thorough, runs
+from tests.study.served import highest_rate
 
 TARGET_S = 5.0
 GOAL = 0.99
@@ -65,9 +66,9 @@ def requested(folder: Path, precision_frac: float = 0.03) -> CapacityQuestion:
 
 
 def test_the_search_finds_the_rate_that_queueing_theory_has(tmp_path: Path) -> None:
-    result = search(requested(tmp_path), single_server)
-    assert isinstance(result, Capacity)
-    assert result.is_precise
+    result = highest_rate(requested(tmp_path), single_server)
+    assert isinstance(result, Boundary)
+    assert result.half_frac <= 0.03
     assert result.offered_per_s.value == pytest.approx(true_rate(), rel=0.03)
     assert result.below.attained_frac >= GOAL > result.above.attained_frac
     assert result.above.scale / result.below.scale < 1.03
@@ -79,58 +80,55 @@ def test_its_interval_holds_the_true_rate_about_as_often_as_it_says(tmp_path: Pa
     held = []
     n = runs(300, quick=75)
     for first in range(0, 40 * n, 40):
-        result = search(question, partial(of_other_seeds, first))
-        assert isinstance(result, Capacity)
+        result = highest_rate(question, partial(of_other_seeds, first))
+        assert isinstance(result, Boundary)
         held.append(result.offered_per_s.low <= true_rate() <= result.offered_per_s.high)
     assert abs(np.mean(held) - 0.95) <= 2.5 * (0.95 * 0.05 / n) ** 0.5  # two and a half standard errors: 0.03 of 300
 
 
 def test_more_seeds_are_run_until_the_interval_is_narrow_enough(tmp_path: Path) -> None:
-    wide, narrow = (search(requested(tmp_path, precision), single_server) for precision in (0.5, 0.03))
-    assert isinstance(wide, Capacity)
-    assert isinstance(narrow, Capacity)
+    wide, narrow = (highest_rate(requested(tmp_path, precision), single_server) for precision in (0.5, 0.03))
+    assert isinstance(wide, Boundary)
+    assert isinstance(narrow, Boundary)
     assert len(wide.below.runs) == 8 < len(narrow.below.runs)
-    assert narrow.is_precise
+    assert narrow.half_frac <= 0.03
 
 
 def test_where_every_load_holds_it_says_where_it_stopped(tmp_path: Path) -> None:
-    result = find_capacity(
-        CapacityQuestion(scenario(tmp_path, "slo={e2e_s: 1000}", "workload.n_requests=4"), 0.5, 0.03)
-    )
+    result = highest_rate(CapacityQuestion(scenario(tmp_path, "slo={e2e_s: 1000}", "workload.n_requests=4"), 0.5, 0.03))
     assert isinstance(result, Unbounded)
     assert result.is_met
     assert result.last.scale == 1024
 
 
 def test_where_no_load_holds_it_says_what_fails(tmp_path: Path) -> None:
-    result = find_capacity(CapacityQuestion(scenario(tmp_path, "slo.ttft_s=0.001"), GOAL, 0.03))
+    result = highest_rate(CapacityQuestion(scenario(tmp_path, "slo.ttft_s=0.001"), GOAL, 0.03))
     assert isinstance(result, Unbounded)
     assert not result.is_met
     assert result.last.by_slo() == {"ttft_s": 0.0, "tpot_s": 1.0}
 
 
 def test_a_real_server_has_a_rate_too(tmp_path: Path) -> None:
-    result = find_capacity(
+    result = highest_rate(
         CapacityQuestion(scenario(tmp_path, "workload.n_requests=400"), 0.9, 0.1 if is_thorough() else 0.3)
     )
-    assert isinstance(result, Capacity)
-    assert result.scale.low < result.scale.value < result.scale.high
-    assert result.below.scale <= result.scale.value <= result.above.scale
-    assert [point.scale for point in result.points] == sorted(point.scale for point in result.points)
+    assert isinstance(result, Boundary)
+    assert result.load.low < result.load.value < result.load.high
+    assert result.below.scale <= result.load.value <= result.above.scale
 
 
 @pytest.mark.thorough
 def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
     question = CapacityQuestion(scenario(tmp_path, "workload.n_requests=200"), 0.9, 0.2)
-    one, other = find_capacity(question), find_capacity(question)
-    assert isinstance(one, Capacity)
-    assert isinstance(other, Capacity)
+    one, other = highest_rate(question), highest_rate(question)
+    assert isinstance(one, Boundary)
+    assert isinstance(other, Boundary)
     assert one.offered_per_s == other.offered_per_s
 
 
 def test_it_needs_an_slo(tmp_path: Path) -> None:
     with pytest.raises(SimserveError, match=r"tiny: needs an SLO, got none; give one"):
-        find_capacity(CapacityQuestion(load_scenario(write_scenario(tmp_path, slo={})), GOAL, 0.03))
+        highest_rate(CapacityQuestion(load_scenario(write_scenario(tmp_path, slo={})), GOAL, 0.03))
 
 
 def test_it_needs_a_rate(tmp_path: Path) -> None:
@@ -138,7 +136,7 @@ def test_it_needs_a_rate(tmp_path: Path) -> None:
     lengths = {"lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}}
     loop = load_scenario(write_scenario(tmp_path, workload=client | lengths))
     with pytest.raises(SimserveError, match="tiny: workload: needs a rate to search over"):
-        find_capacity(CapacityQuestion(loop, GOAL, 0.03))
+        highest_rate(CapacityQuestion(loop, GOAL, 0.03))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +177,7 @@ def test_loads_too_heavy_to_run_end_the_search(tmp_path: Path, monkeypatch: pyte
         tried.append(scale)
         return [run | {"slo_attainment": {**run["slo_attainment"], "frac": 1.0}} for run in single_server(0.01, seeds)]
 
-    found = search(question, met)
+    found = highest_rate(question, met)
     assert isinstance(found, Unbounded) and found.is_met
     assert max(tried) == pytest.approx(90 / 40, rel=0.2)
     with pytest.raises(

@@ -10,7 +10,8 @@ from simserve.errors import SimserveError
 from simserve.scenario import Scenario
 from simserve.study.capacity.probed_loads import RunsAt
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.ratio import FEW, TOGETHER, Split, search, splits_of, study_ratio, together, with_split
+from simserve.study.capacity.ratio import FEW, TOGETHER, search, splits_of, study_ratio, together
+from simserve.study.fleet import with_replicas
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at
@@ -57,9 +58,9 @@ def test_splits_use_as_many_gpus_as_whole_replicas_allow() -> None:
 
 def test_only_the_numbers_of_the_two_pools_change(tmp_path: Path) -> None:
     scenario = disaggregated(tmp_path)
-    changed = with_split(scenario, (0, 1), Split(4, 1))
+    changed = with_replicas(scenario, {0: 4, 1: 1})
     assert [pool.replicas for pool in changed.cluster.pools] == [4, 1]
-    assert with_split(changed, (0, 1), Split(2, 3)) == scenario
+    assert with_replicas(changed, {0: 2, 1: 3}) == scenario
 
 
 def test_together_the_same_gpus_do_both_without_a_link(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 from simserve import load_scenario
 from simserve.report.capacity.rate_page import render
 from simserve.report.capacity.words import paragraphs, table_rows
+from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import Capacity, search
-from simserve.study.capacity.rate_study import study
+from simserve.study.capacity.rate import study
 from simserve.study.intervals import median_rank
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.effort import runs
-from tests.study.served import runs_at
+from tests.study.served import highest_rate, runs_at
 
 SPREAD = 0.1
 """Of the logarithms of the loads at which seeds saturate, around 0: half of them do at 1."""
@@ -34,10 +34,10 @@ def saturating(first: int, load: float, seeds: Sequence[int]) -> list[dict[str, 
     return runs
 
 
-def result(folder: Path, first: int, precision_frac: float) -> Capacity:
+def result(folder: Path, first: int, precision_frac: float) -> Boundary:
     question = CapacityQuestion(load_scenario(write_scenario(folder)), 0.99, precision_frac)
-    answer = search(question, partial(saturating, first))
-    assert isinstance(answer, Capacity)
+    answer = highest_rate(question, partial(saturating, first))
+    assert isinstance(answer, Boundary)
     return answer
 
 
@@ -46,16 +46,16 @@ def result(folder: Path, first: int, precision_frac: float) -> Capacity:
 def test_the_interval_holds_the_load_at_which_half_of_all_seeds_saturate(tmp_path: Path, precision_frac: float) -> None:
     n = runs(200, quick=40)
     answers = [result(tmp_path, first, precision_frac) for first in range(0, n * 1000, 1000)]
-    held = [each.scale.low <= 1.0 <= each.scale.high for each in answers]
+    held = [each.load.low <= 1.0 <= each.load.high for each in answers]
     assert np.mean(held) >= 0.95 - 2 * (0.95 * 0.05 / n) ** 0.5  # two standard errors below 95%: 0.92 of 200
-    assert all(each.scale.low < each.scale.value < each.scale.high for each in answers)
+    assert all(each.load.low < each.load.value < each.load.high for each in answers)
 
 
 def test_seeds_are_added_until_the_interval_is_narrow_enough(tmp_path: Path) -> None:
     rough, fine = result(tmp_path, 0, 1.0), result(tmp_path, 0, 0.05)
     assert len(rough.below.runs) == 8 < len(fine.below.runs)
-    assert fine.is_precise
-    assert rough.scale.high / rough.scale.low > 1.15  # eight seeds that spread by a tenth
+    assert fine.half_frac <= 0.05
+    assert rough.load.high / rough.load.low > 1.15  # eight seeds that spread by a tenth
 
 
 def test_ranks_hold_the_median_as_often_as_the_binomial_says() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.answer import Outcome, Outcomes
+from simserve.metrics.answer import Outcome, Outcomes, outcomes
 from simserve.study.intervals import share_of
-from simserve.study.nominal import answer_of, answer_over, at_nominal, met_probability
+from simserve.study.slo_answer import answer_over, at_nominal, met_probability, slo_answer
 
 
 def outcome(attained_frac: float, off_frac: float | None = None, **changes: Any) -> Outcome:
@@ -88,7 +88,7 @@ def test_loads_that_all_lie_below_the_nominal_one_cannot_say_met() -> None:
 
 
 def test_without_an_slo_there_is_no_answer() -> None:
-    assert answer_of([{"requests": {"arrived": 5}, "slo_attainment": None}], 0.99) is None
+    assert slo_answer([outcomes({"requests": {"arrived": 5}, "slo_attainment": None})], 0.99) is None
 
 
 def test_the_probability_of_meeting_the_goal_is_that_of_one_more_window() -> None:
