@@ -58,7 +58,7 @@ def _files(sheets: "list[Sheet]", folder: Path | None) -> str | None:
     """Write the CSV files; return their folder and names."""
     if folder is None:
         return None
-    from simserve.report.spreadsheet.csv_files import csv_files
+    from simserve.report.spreadsheet.sheets import csv_files
     from simserve.tables.folder import result_folder
     from simserve.tables.kinds import EXPORT
 

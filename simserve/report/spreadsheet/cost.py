@@ -1,9 +1,102 @@
-"""Cost: what a fleet costs for a load; each sum twice, as a number and as the formula that a spreadsheet computes."""
+"""Cost: what a fleet costs for a load, from numbers with their origins; each sum twice, as a number and a formula."""
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from simserve.report.spreadsheet.cost_basis import Basis, gpus_name, price_name
+from simserve.metrics.result_folder import ResultFolder
+from simserve.units import HOURS_A_MONTH
+
+TARGET_FRAC = 0.8
+GROWTH_FRAC = 0.05
+MONTHS_AHEAD = 12.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """A number and its origin."""
+
+    value: float | None
+    origin: str
+
+
+UNKNOWN = Known(None, "Nothing that was exported tells it: type it in.")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A fleet that grows by whole units, and the load that it is for."""
+
+    unit: str
+    """Increment of capacity: `replica`, or the whole `fleet` where its pools depend on each other."""
+    gpus: Mapping[str, float]
+    """GPUs of a unit, by their names in the catalog."""
+    prices: Mapping[str, Known]
+    """USD per GPU-hour by GPU, of the unit's and of others that were compared."""
+    holds_per_s: Known
+    """Requests per second that a unit serves within its SLO."""
+    demand_per_s: Known
+    good_frac: Known
+    """Share of requests that meet every SLO."""
+    prompt_tokens: Known = UNKNOWN
+    """Prompt tokens of a request."""
+    output_tokens: Known = UNKNOWN
+    mean_frac: Known = Known(1.0, "The demand as it is, day and night; of a day with a peak, its mean by its peak.")
+    target_frac: Known = Known(
+        TARGET_FRAC, "A habit: a fifth is kept for what the scenario does not hold; 100% uses all that was found."
+    )
+    spare_units: Known = Known(0.0, "How many may fail before the SLO is missed.")
+    growth_frac: Known = Known(GROWTH_FRAC, "An example: type your own forecast.")
+    months_ahead: Known = Known(MONTHS_AHEAD, "Of the column After growth.")
+    hours_per_month: Known = Known(HOURS_A_MONTH, "8,760 hours a year, by 12.")
+    capacity: ResultFolder | None = None
+    """Capacity that holds_per_s is from; its row of the summary is the one source of the number."""
+    simulated_gpus: Mapping[int, int | None] = field(default_factory=dict)
+    """GPUs by month that a plan needs at its own growth, simulated rather than in proportion."""
+
+    @property
+    def gpus_per_unit(self) -> float:
+        """Return the GPUs of a unit, of all kinds."""
+        return sum(self.gpus.values())
+
+    @property
+    def usd_per_unit_hour(self) -> float | None:
+        """Return the price of a unit; None where a GPU's price is unknown."""
+        result = [(n, self.prices[gpu].value if gpu in self.prices else None) for gpu, n in self.gpus.items()]
+        return None if any(price is None for _, price in result) else sum(n * (price or 0.0) for n, price in result)
+
+    @property
+    def good_tokens(self) -> float | None:
+        """Return the output tokens of a request, times the share of good requests."""
+        output, good = self.output_tokens.value, self.good_frac.value
+        return None if output is None or good is None else output * good
+
+    @property
+    def all_tokens(self) -> float | None:
+        """Return prompt and output tokens of a request; None unless both are known."""
+        prompt, output = self.prompt_tokens.value, self.output_tokens.value
+        return prompt + output if prompt and output else None
+
+
+CAPACITY_NAME = "capacity_per_unit"
+"""Name in formulas of what one unit holds, as a capacity found it."""
+
+
+def price_name(gpu: str) -> str:
+    """Return the name of a GPU-hour's price in formulas."""
+    return f"price_per_gpu_hour_{_word(gpu)}"
+
+
+def gpus_name(gpu: str) -> str:
+    """Return the name of a unit's GPUs in formulas."""
+    return f"gpus_of_unit_{_word(gpu)}"
+
+
+def _word(name: str) -> str:
+    """Return only letters, digits and underscores, as a name in a workbook needs."""
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
+
 
 ALMOST = "0.000000001"
 """A need of 4.0000000001 units is one of 4: what is left is rounding."""
@@ -78,29 +171,29 @@ class Formulas:
         return _if("demand_per_s", f"demand_per_s*(1+growth_per_month)^{months}")
 
     def needed_units(self) -> str:
-        """See `Cost.units`."""
+        """See `CostAtLoad.units`."""
         capacity = "holds_per_s*target_frac"
         return _if(f"{capacity}*{self.demand}", f"ROUNDUP({self.demand}/({capacity})-{ALMOST},0)+spare_units")
 
     def gpus(self) -> str:
-        """See `Cost.gpus`."""
+        """See `CostAtLoad.gpus`."""
         return _if(f"N({self.units})", f"{self.units}*({'+'.join(map(gpus_name, self.basis.gpus))})")
 
     def used_frac(self) -> str:
-        """See `Cost.used_frac`."""
+        """See `CostAtLoad.used_frac`."""
         return _if(f"N({self.units})*holds_per_s", f"{self.demand}/({self.units}*holds_per_s)")
 
     def cost_a_month(self) -> str:
-        """See `Cost.usd_per_month`."""
+        """See `CostAtLoad.usd_per_month`."""
         hourly = "+".join(f"{gpus_name(gpu)}*{price_name(gpu)}" for gpu in self.basis.gpus)
         return _if(f"N({self.units})*({hourly})", f"{self.units}*({hourly})*hours_per_month")
 
     def requests_a_month(self) -> str:
-        """See `Cost.requests_per_month`."""
+        """See `CostAtLoad.requests_per_month`."""
         return f"={self._requests}"
 
     def usd_per_million(self, each: str) -> str:
-        """See `Cost.usd_per_million`."""
+        """See `CostAtLoad.usd_per_million`."""
         bought = f"({self._requests}*{each})"
         return _if(f"N({self.usd_per_month})*{bought}", f"{self.usd_per_month}/{bought}*10^6")
 

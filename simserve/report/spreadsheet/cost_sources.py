@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
-from simserve.report.spreadsheet.cost_basis import UNKNOWN, Basis, Known
+from simserve.report.spreadsheet.cost import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets import at
 from simserve.report.summary_reader import SummaryReader, gpus_of, has_changed
 

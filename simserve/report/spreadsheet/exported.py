@@ -6,11 +6,9 @@ from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from simserve.report.spreadsheet.sheets import Sheet
 from simserve.report.spreadsheet.sheets_capacity import capacity_curve
-from simserve.report.spreadsheet.sheets_comparison import comparison
-from simserve.report.spreadsheet.sheets_cost import cost
+from simserve.report.spreadsheet.sheets_cost import cost, growth
 from simserve.report.spreadsheet.sheets_fleet import fleet_options
-from simserve.report.spreadsheet.sheets_growth import growth
-from simserve.report.spreadsheet.sheets_run import percentiles, time_series
+from simserve.report.spreadsheet.sheets_run import comparison, percentiles, time_series
 from simserve.report.spreadsheet.sheets_summary import summary
 
 SHEETS = (

@@ -1,8 +1,11 @@
-"""Sheets: tables of numbers for spreadsheets, a workbook or CSV files."""
+"""Sheets: tables of numbers for spreadsheets, a workbook or CSV files; and the text of the latter."""
 
+import csv
+import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 Value = str | float | int | None
 """None, and a float that is not finite, are empty cells."""
@@ -27,6 +30,9 @@ class Cell:
 
 
 Row = Sequence[Value | Cell]
+
+BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
+"""Characters that begin a formula in spreadsheets, even in a text file."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,12 @@ def cell_of(value: Value | Cell) -> Cell:
     return value if isinstance(value, Cell) else Cell(value)
 
 
+def form_and_unit(reads: str) -> tuple[Form, str]:
+    """Return what `rate requests/s` says of a value."""
+    form, _, unit = reads.partition(" ")
+    return cast(Form, form), unit
+
+
 def ms(value_s: object) -> float | None:
     """Return seconds as milliseconds."""
     return value_s * 1e3 if isinstance(value_s, float | int) else None
@@ -143,3 +155,35 @@ def tabulated(
     return kept, tuple(
         SheetGroup(title, [tuple(row.get(column.head) for column in kept) for row in group]) for title, group in groups
     )
+
+
+def csv_files(sheets: Sequence[Sheet]) -> dict[str, str]:
+    """Return the text of each file by its name."""
+    return {file_name(sheet.name): _text(sheet) for sheet in sheets}
+
+
+def file_name(sheet_name: str) -> str:
+    """Return `time_series.csv` of the sheet `Time series`."""
+    return f"{sheet_name.lower().replace(' ', '_')}.csv"
+
+
+def _text(sheet: Sheet) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(sheet.heads)
+    forms = [column.form for column in sheet.columns]
+    for group in sheet.groups:
+        for row in group.rows:
+            cells = (_written(cell_of(value), form) for value, form in zip(row, forms, strict=True))
+            writer.writerow([_written(Cell(group.title), "text"), *cells])
+    return file.getvalue()
+
+
+def _written(cell: Cell, form: Form) -> str:
+    """Return a formula as its value, and text that a spreadsheet would compute behind an apostrophe."""
+    value = cell.value
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(BEGINNINGS) else value
+    if value is None or not math.isfinite(value):
+        return ""
+    return str(int(value)) if (cell.form or form) == "count" and value == int(value) else repr(value)

@@ -1,12 +1,29 @@
-"""The sheet of costs: inputs in marked cells, and formulas that follow them, today and after growth."""
+"""The sheets of costs: inputs in marked cells with formulas that follow them, and what growth costs month by month."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
-from simserve.report.spreadsheet.cost import CostAtLoad, Formulas, grown
-from simserve.report.spreadsheet.cost_basis import CAPACITY_NAME, Basis, Known, gpus_name, price_name
-from simserve.report.spreadsheet.sheets import Cell, Form, Row, Sheet, SheetColumn, SheetGroup
+from simserve.report.spreadsheet.cost import (
+    CAPACITY_NAME,
+    Basis,
+    CostAtLoad,
+    Formulas,
+    Known,
+    gpus_name,
+    grown,
+    price_name,
+)
+from simserve.report.spreadsheet.sheets import (
+    Cell,
+    Chart,
+    ChartSeries,
+    Form,
+    Row,
+    Sheet,
+    SheetColumn,
+    SheetGroup,
+    form_and_unit,
+)
 
 NOTE = (
     "Type into the yellow cells; all else are formulas that follow. The demand by what a unit holds, at the share of it"
@@ -15,6 +32,15 @@ NOTE = (
 )
 
 SIMULATED = "The fleet that was simulated."
+
+MONTHS = 12
+
+GROWTH_NOTE = (
+    "Month 0 is today; what is paid is summed from month 1 on. Everything follows the inputs of the sheet Cost: change "
+    "growth, price or headroom there."
+)
+
+SIMULATED_NOTE = " The last column is what the plan found by simulation, at its own growth: it follows no input."
 
 
 def cost(basis: Basis) -> Sheet:
@@ -70,13 +96,8 @@ def _input(
     label: str, name: str, known: Known, reads: str, limits: tuple[float, float], formula: str | None = None
 ) -> Row:
     """Return the row of an input; `reads` is its form and unit, `formula` refers to where its number stands."""
-    form, unit = _read(reads)
+    form, unit = form_and_unit(reads)
     return (label, Cell(known.value, form, formula=formula, name=name, limits=limits), None, unit, known.origin)
-
-
-def _read(reads: str) -> tuple[Form, str]:
-    form, _, unit = reads.partition(" ")
-    return cast(Form, form), unit
 
 
 @dataclass(frozen=True)
@@ -96,7 +117,7 @@ def _outputs(basis: Basis) -> list[Row]:
     now, then = grown(basis, 0), grown(basis, basis.months_ahead.value or 0.0)
     rows: list[Row] = []
     for each in _rows(basis):
-        form, unit = _read(each.reads)
+        form, unit = form_and_unit(each.reads)
         cells = (_cell(each, form, "today", now), _cell(each, form, "then", then))
         rows.append((each.label, *cells, unit, each.text))
     return rows
@@ -153,4 +174,46 @@ def _per_million(what: str, each: str, value: float | None, text: str = "") -> _
         lambda names: names.usd_per_million(each),
         lambda cost: cost.usd_per_million(value),
         text or ("Of requests that met every SLO." if what.startswith("good") else ""),
+    )
+
+
+def growth(basis: Basis) -> Sheet:
+    """Return a row a month."""
+    columns = (
+        SheetColumn("Month", "count"),
+        SheetColumn("Demand", "rate", "requests/s"),
+        SheetColumn("Units", "count", f"{basis.unit}s"),
+        SheetColumn("GPUs", "count"),
+        SheetColumn("Cost a month", "dollars", "USD"),
+        SheetColumn("Cost so far", "dollars", "USD"),
+        SheetColumn("Per million requests", "usd", "USD"),
+        SheetColumn("Per million good output tokens", "usd", "USD"),
+        *([SheetColumn("GPUs by simulation", "count", "at the plan's growth")] if basis.simulated_gpus else []),
+    )
+    charts = (
+        Chart("GPUs needed", "bars", 0, "Month", (ChartSeries("GPUs"),), "GPUs"),
+        Chart("Cost a month", "bars", 0, "Month", (ChartSeries("Cost a month"),), "USD"),
+    )
+    rows, paid = [], 0.0
+    for month in range(MONTHS + 1):
+        cost = grown(basis, month)
+        paid += (cost.usd_per_month or 0.0) if month else 0.0
+        rows.append(_month(basis, month, cost, paid))
+    group = SheetGroup(" and ".join(basis.gpus), rows)
+    note = GROWTH_NOTE + (SIMULATED_NOTE if basis.simulated_gpus else "")
+    return Sheet("Growth", "Twelve months of growth", note, "Fleet", columns, (group,), charts)
+
+
+def _month(basis: Basis, month: int, cost: CostAtLoad, paid: float) -> Row:
+    here = Formulas(basis, "[Demand]", "[Units]", "[Cost a month]")
+    return (
+        month,
+        Cell(cost.demand_per_s, formula=here.demand_after("[Month]")),
+        Cell(cost.units, formula=here.needed_units()),
+        Cell(cost.gpus, formula=here.gpus()),
+        Cell(cost.usd_per_month, formula=here.cost_a_month()),
+        Cell(paid, formula="=N([^Cost so far])+N([Cost a month])" if month else "=0*[Month]"),
+        Cell(cost.usd_per_million(1.0), formula=here.usd_per_million("1")),
+        Cell(cost.usd_per_million(basis.good_tokens), formula=here.usd_per_million("output_tokens*good_frac")),
+        *([basis.simulated_gpus.get(month)] if basis.simulated_gpus else []),
     )

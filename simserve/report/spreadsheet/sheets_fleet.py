@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.metrics.result_folder import ResultFolder
-from simserve.report.spreadsheet.cost_basis import Basis, price_name
+from simserve.report.spreadsheet.cost import Basis, price_name
 from simserve.report.spreadsheet.cost_sources import sweep_gpu, sweep_price
 from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Sheet, SheetColumn, Value, at, ms, tabulated
 

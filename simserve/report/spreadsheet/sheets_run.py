@@ -1,11 +1,23 @@
-"""Sheets of runs: percentiles of every latency with its goal beside it, and what happened when."""
+"""Sheets of runs: latencies with their goals, what happened when, and by how much the two of a comparison differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from simserve.metrics.pool_series import pool_series
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import LATENCIES, SHORT
-from simserve.report.spreadsheet.sheets import Chart, ChartSeries, Row, Sheet, SheetColumn, SheetGroup, ms
+from simserve.report.spreadsheet.sheets import (
+    Cell,
+    Chart,
+    ChartSeries,
+    Form,
+    Row,
+    Sheet,
+    SheetColumn,
+    SheetGroup,
+    at,
+    ms,
+)
 from simserve.report.summary_reader import SummaryReader
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
@@ -41,10 +53,20 @@ SERIES = {
 }
 """Columns of `pool_series` in their order."""
 
+UNITS: dict[str, tuple[str, Form, float]] = {
+    "s": ("ms", "ms", 1e3),
+    "frac": ("share", "share", 1.0),
+    "per_s": ("/s", "rate", 1.0),
+    "count": ("", "rate", 1.0),
+}
+"""Unit, format and factor by which a measure is shown."""
+
 
 def percentiles(runs: Sequence[ResultFolder]) -> Sheet:
     """Return a row a latency of each run, and of each of its classes."""
-    groups = [SheetGroup(name, _latencies(reader)) for run in runs for name, reader in _parts(run)]
+    groups = [
+        SheetGroup(name, [_latency(reader, key) for key in LATENCIES]) for run in runs for name, reader in _parts(run)
+    ]
     charts = tuple(
         Chart(
             f"Latency of {group.title}",
@@ -87,10 +109,6 @@ def _parts(run: ResultFolder) -> list[tuple[str, SummaryReader]]:
     return [(run.label, reader), *((f"{run.label}: {name}", own) for name, own in reader.classes.items())]
 
 
-def _latencies(reader: SummaryReader) -> list[Row]:
-    return [_latency(reader, key) for key in LATENCIES]
-
-
 def _latency(reader: SummaryReader, key: str) -> Row:
     figures = [ms(reader.number(key, name)) for name in ("mean", *LEVELS, "max")]
     within = reader.number("slo_attainment", "by_slo", key) if key in reader.slo else None
@@ -103,7 +121,7 @@ def time_series(runs: Sequence[ResultFolder]) -> Sheet:
     """Return a row a pool and interval, its replicas together."""
     groups, charts, n_merged = [], [], 1
     for run in runs:
-        for pool in _pools(run):
+        for pool in (str(each["name"]) for each in run.answer["pools"]):
             series, n = pool_series(run.rows or {}, pool, MOST_ROWS)
             rows = [(pool, *values) for values in zip(*(series[name].tolist() for name in SERIES), strict=True)]
             groups.append(SheetGroup(run.label, rows))
@@ -134,5 +152,31 @@ def _charts(group: int, what: str) -> list[Chart]:
     ]
 
 
-def _pools(run: ResultFolder) -> list[str]:
-    return [str(pool["name"]) for pool in run.answer["pools"]]
+def comparison(studies: Sequence[ResultFolder]) -> Sheet:
+    """Return a row a measure of each pair."""
+    return Sheet(
+        "Comparison",
+        "What B does that A does not",
+        "B − A with its 95% CI where the runs have one. Better and worse are beyond chance, unclear is statistically "
+        "tied.",
+        "Pair",
+        (
+            SheetColumn("Measure", "text"),
+            SheetColumn("Unit", "text"),
+            SheetColumn("A", "rate"),
+            SheetColumn("B", "rate"),
+            SheetColumn("B − A", "rate"),
+            SheetColumn("B − A, low", "rate"),
+            SheetColumn("B − A, high", "rate"),
+            SheetColumn("Change", "share", "share of A"),
+            SheetColumn("B is", "text"),
+        ),
+        tuple(SheetGroup(study.label, [_measure(each) for each in study.answer["measures"]]) for study in studies),
+    )
+
+
+def _measure(each: Mapping[str, Any]) -> Row:
+    unit, form, times = UNITS.get(each["unit"], (each["unit"], "rate", 1.0))
+    figures = [at(each, key) for key in ("a", "b", "difference", "low", "high")]
+    scaled = [Cell(None if figure is None else figure * times, form) for figure in figures]
+    return (each["label"], unit, *scaled, at(each, "change_frac"), each["verdict"])

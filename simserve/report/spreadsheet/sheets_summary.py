@@ -9,8 +9,8 @@ from simserve.report.comparison import words as comparison
 from simserve.report.formats import SHORT, engine_words, interval, plural, slo_terms
 from simserve.report.headline import headline, prediction
 from simserve.report.run_warnings import cautions
-from simserve.report.spreadsheet.cost_basis import CAPACITY_NAME, Basis
-from simserve.report.spreadsheet.sheets import Cell, Form, Row, Sheet, SheetColumn, SheetGroup, at
+from simserve.report.spreadsheet.cost import CAPACITY_NAME, Basis
+from simserve.report.spreadsheet.sheets import Cell, Row, Sheet, SheetColumn, SheetGroup, at, form_and_unit
 from simserve.report.summary_reader import SummaryReader, has_changed
 from simserve.report.sweep import words as sweep
 
@@ -139,9 +139,8 @@ def _estimates(label: str, answer: Any, key: str, unit: str) -> list[Row]:
 
 
 def _figure(label: str, value: float | None, reads: str) -> Row:
-    form, _, unit = reads.partition(" ")
-    kind: Form = form  # type: ignore[assignment]
-    return (f"{label} ({unit})" if unit else label, None if value is None else Cell(value, kind))
+    form, unit = form_and_unit(reads)
+    return (f"{label} ({unit})" if unit else label, None if value is None else Cell(value, form))
 
 
 def _made(version: Any, digest: Any, seed: Any) -> list[Row]:

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simserve.report.spreadsheet.cost import CostAtLoad, grown
-from simserve.report.spreadsheet.cost_basis import Basis, Known, price_name
+from simserve.report.spreadsheet.cost import Basis, CostAtLoad, Known, grown, price_name
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from tests.report.answers_by_hand import (
     capacity_answer,
