@@ -29,6 +29,7 @@ SENTENCES = {
     "theory": "{n:,} queues wait as queueing theory says",
     "coverage": "{n:,} kinds of interval hold the truth as often as they claim",
     "golden": "tables of {n:,} shipped scenarios unchanged to the last bit",
+    "answers": "answers of {n:,} small studies unchanged",
     "examples": "{n:,} random cases of other laws",
     "tests": "{n:,} tests in all",
 }
