@@ -202,7 +202,7 @@ def explain(scenario: Scenario) -> Answer:
 
 
 def _pool(setup: PoolSetup) -> PoolAnswer:
-    balance = setup.balance
+    balance = setup.parallel.balance
     return PoolAnswer(
         name=setup.name,
         role=setup.role,

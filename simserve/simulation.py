@@ -177,7 +177,7 @@ LEAST_SHARDED = 100_000
 def n_shards(scenario: Scenario, load: Load, jobs: int) -> int:
     """Return how many processes serve a load: one where replicas influence each other, or for a short load."""
     is_open = load.concurrency is None and load.trace.dependencies is None and not load.n_timed
-    n_members = sum(setup.n_replicas * setup.data // setup.n_sharing for setup in scenario.setups)
+    n_members = sum(setup.n_independent for setup in scenario.setups)
     if jobs < 2 or not is_open or len(load.trace) < LEAST_SHARDED or scenario.why_one_process() or not can_fork():
         return 1
     return min(jobs, n_members)
@@ -265,29 +265,26 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
         setup.ledger.block_size,
         setup.max_model_len,
         setup.plans_ahead,
-        n_stages=setup.pipeline,
+        n_stages=setup.parallel.pipeline,
         n_in_step=setup.n_sharing,
         role=setup.role,
         caches_prefixes=setup.caches_prefixes and has_prefixes,
         keeps_contents=setup.caches_prefixes,
         host_tier=setup.host_tier,
         speculation=speculation,
-        balance=setup.balance,
+        balance=setup.parallel.balance,
         layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,
     )
-    n_replicas = setup.n_replicas * setup.data // setup.n_sharing
-    return replica.copies(n_replicas)
+    return replica.copies(setup.n_independent)
 
 
 def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
     """Return one front end for all pools, with a server a data-parallel rank, as slow as the slowest engine."""
-    engines = [setup.engine for setup in setups]
-    receive_s, token_s, respond_s = (
-        max(getattr(engine, name) for engine in engines) for name in ("receive_s", "receive_token_s", "respond_s")
+    receive_ps, token_ps, respond_ps = (
+        to_ps(max(getattr(setup.engine, name) for setup in setups))
+        for name in ("receive_s", "receive_token_s", "respond_s")
     )
-    return FrontEnd(
-        to_ps(receive_s), to_ps(token_s), to_ps(respond_s), sum(setup.n_replicas * setup.data for setup in setups)
-    )
+    return FrontEnd(receive_ps, token_ps, respond_ps, sum(setup.n_replicas * setup.parallel.data for setup in setups))
 
 
 def _link(scenario: Scenario, distortion: Distortion | None) -> KvLink | None:

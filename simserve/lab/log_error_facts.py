@@ -100,7 +100,7 @@ def _worst(replay: ReplayedLog, metric: str) -> list[dict[str, Any]]:
 
 def _costs(setup: PoolSetup) -> str:
     """Describe the source of a pool's step costs in one line."""
-    server = f"{setup.model.name} on {setup.tensor} x {setup.gpu.name} under {setup.engine.name}"
+    server = f"{setup.model.name} on {setup.parallel.tensor} x {setup.gpu.name} under {setup.engine.name}"
     calibration = setup.calibration
     if calibration is None:
         return f"{server}: step costs are a roofline with assumed efficiencies"

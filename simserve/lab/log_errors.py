@@ -139,10 +139,8 @@ class ReplayedLog:
     def token_floor_s(self) -> float:
         """Least time of computing a prompt token: its matrices on all GPUs of a replica at the data sheet's peak."""
         prefills = [setup for setup in self.scenario.setups if setup.role != "decode"]
-        works = [(setup.step_cost().work, setup) for setup in prefills]
-        return min(
-            work.flop_per_token / work.peak_flop_per_s * setup.tensor / setup.gpus_per_replica for work, setup in works
-        )
+        works = [(setup.step_cost().work, setup.parallel.tensor, setup.gpus_per_replica) for setup in prefills]
+        return min(work.flop_per_token / work.peak_flop_per_s * tensor / n_gpus for work, tensor, n_gpus in works)
 
     def is_too_early(self) -> Flags:
         """Mark requests with a measured TTFT below the least time of the prompt, `(n_requests,)`."""

@@ -112,7 +112,7 @@ def _of_states(setup: PoolSetup) -> str | None:
 
 def of_nodes(setup: PoolSetup) -> str | None:
     """Return where the times of all-reduces between nodes are from; None without any."""
-    n_nodes = setup.tensor // setup.gpu.gpus_per_node
+    n_nodes = setup.parallel.tensor // setup.gpu.gpus_per_node
     if n_nodes < 2:
         return None
     return (
@@ -145,7 +145,7 @@ def wide_intervals(setup: PoolSetup) -> str | None:
 
 def _of_ranks(setup: PoolSetup) -> str | None:
     texts = []
-    if setup.pipeline > 1:
+    if setup.parallel.pipeline > 1:
         texts.append(
             "the cost of pipeline stages is that of their kernels and links, and was not validated against a server"
         )
@@ -159,6 +159,6 @@ def _of_ranks(setup: PoolSetup) -> str | None:
     text = "; ".join(texts)
     if setup.step_cost().exchange is None:
         return text
-    if setup.gathers:
+    if setup.parallel.exchange == "gather":
         return f"{text}; times of all-gathers and reduce-scatters over nodes are those of published nccl-tests"
     return f"{text}; exchanges between nodes follow DeepEP's published figures, and nothing overlaps with them"

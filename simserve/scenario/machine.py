@@ -14,7 +14,7 @@ from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost, exchange_of
 from simserve.scenario.models import Experiment
-from simserve.scenario.servers import Pool
+from simserve.scenario.servers import Parallel, Pool
 from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of, weight_dtype_of
 from simserve.schedulers.base import Scheduler
 
@@ -50,9 +50,9 @@ def node_link_of(pool: Pool, gpu: GpuSpec) -> NodeLink:
     return NodeLink(gpu.nic_bytes_per_s) if own is None else NodeLink(own.bytes_per_s, own.latency_s)
 
 
-def exchange_kernels(gathers: bool, role: str) -> ExchangeKernels:
+def exchange_kernels(parallel: Parallel, role: str) -> ExchangeKernels:
     """Return what moves tokens to experts on other nodes: collectives, or DeepEP's kernels for a pool's role."""
-    return "gather" if gathers else EXCHANGES[role]
+    return "gather" if parallel.exchange == "gather" else EXCHANGES[role]
 
 
 def calibration_of(pool: Pool) -> Calibration | None:
@@ -94,16 +94,16 @@ def memory_of(
     parallel = pool.parallel.model_copy(update=what_if)
     data = n_sharing(machine.model, parallel.data)
     expert = parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data
-    dtypes = weight_dtype_of(scenario, pool), scenario.kv_dtype
-    shard = Shard(machine.model, *dtypes, parallel.tensor, expert, data)
-    kernels = exchange_kernels(parallel.exchange == "gather", pool.role)
+    dtype = weight_dtype_of(scenario, pool)
+    shard = Shard(machine.model, dtype, scenario.kv_dtype, parallel.tensor, expert, data)
+    kernels = exchange_kernels(parallel, pool.role)
     exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), kernels)
     speculation = speculation_of(scenario, pool)
     return ledger(
         machine.model,
         machine.gpu,
         machine.engine,
-        weight_dtype=weight_dtype_of(scenario, pool),
+        weight_dtype=dtype,
         kv_dtype=scenario.kv_dtype,
         tensor=parallel.tensor,
         gpu_memory_utilization=memory_share_of(pool, machine, scheduler, **what_if),

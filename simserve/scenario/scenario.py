@@ -56,7 +56,7 @@ class Scenario(Experiment):
     def why_one_process(self) -> str | None:
         """Return why one process must serve all replicas; None: processes of their own give the same tables."""
         cluster, workload = self.cluster, self.workload
-        if sum(setup.n_replicas * setup.data // setup.n_sharing for setup in self.setups) < 2:
+        if sum(setup.n_independent for setup in self.setups) < 2:
             return "there is only one replica"
         if cluster.kv_link is not None:
             return "prefill replicas hand over to decode replicas"

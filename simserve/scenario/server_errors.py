@@ -121,7 +121,7 @@ def _facts(setup: PoolSetup, ttft_engines: Collection[str]) -> Iterable[str]:
         yield "front_end"
     if setup.role != "both":
         yield "roles"
-    if setup.tensor * setup.pipeline * setup.n_sharing > setup.gpu.gpus_per_node:
+    if setup.gpus_per_lane * setup.n_sharing > setup.gpu.gpus_per_node:
         yield "nodes"
 
 

@@ -27,7 +27,7 @@ from simserve.scenario.machine import (
     with_links,
 )
 from simserve.scenario.models import Experiment
-from simserve.scenario.servers import BalanceSection, Pool
+from simserve.scenario.servers import Parallel, Pool
 from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of, weight_dtype_of
 from simserve.schedulers.base import Scheduler
 
@@ -59,13 +59,8 @@ class PoolSetup:
     engine: EngineSpec
     weight_dtype: str
     kv_dtype: str
-    tensor: int
-    pipeline: int
-    data: int
-    expert: int
+    parallel: Parallel
     node_link: NodeLink
-    gathers: bool
-    """Whether NCCL's collectives move tokens to experts on other nodes, in place of DeepEP's kernels."""
     expert_routing: str
     scheduler: Scheduler
     max_model_len: int
@@ -79,8 +74,6 @@ class PoolSetup:
     """Host memory tier of each replica."""
     speculation: SpeculationSetup | None = None
     """None: one token per step."""
-    balance: BalanceSection | None = None
-    """Steps for which ranks in lockstep hold prompts back; None: none waits for other ranks."""
 
     @property
     def calibrated(self) -> bool:
@@ -102,22 +95,27 @@ class PoolSetup:
     @property
     def gpus_per_replica(self) -> int:
         """GPUs of all ranks."""
-        return self.tensor * self.ranks_per_replica
+        return self.parallel.tensor * self.ranks_per_replica
 
     @property
     def gpus_per_lane(self) -> int:
         """GPUs that hold parts of a block."""
-        return self.tensor * self.pipeline
+        return self.parallel.tensor * self.parallel.pipeline
 
     @property
     def ranks_per_replica(self) -> int:
         """Schedulers of a replica: its data-parallel ranks times the lanes of a pipeline."""
-        return self.data * self.pipeline
+        return self.parallel.data * self.parallel.pipeline
 
     @property
     def n_sharing(self) -> int:
         """Data-parallel ranks that share experts and step together; 1 for a dense model."""
-        return n_sharing(self.model, self.data)
+        return n_sharing(self.model, self.parallel.data)
+
+    @property
+    def n_independent(self) -> int:
+        """Replicas, each with all ranks that step together; ranks that share nothing are replicas of their own."""
+        return self.n_replicas * self.parallel.data // self.n_sharing
 
     @property
     def plans_ahead(self) -> bool:
@@ -128,7 +126,7 @@ class PoolSetup:
     def hides_host(self) -> bool:
         """Whether the host's work for a step hides behind the kernels of the one before it. The batches of a pipeline
         keep it from that: the host plans for all of them."""
-        return self.plans_ahead and self.engine.exposed_step_s is not None and self.pipeline == 1
+        return self.plans_ahead and self.engine.exposed_step_s is not None and self.parallel.pipeline == 1
 
     @property
     def borrowed(self) -> list[str]:
@@ -144,13 +142,13 @@ class PoolSetup:
             kernels=None if self.calibration is None else Calibrated(self.gpu, self.calibration, self.engine),
             weight_dtype=self.weight_dtype,
             kv_dtype=self.kv_dtype,
-            tensor=self.tensor,
-            pipeline=self.pipeline,
+            tensor=self.parallel.tensor,
+            pipeline=self.parallel.pipeline,
             data=self.n_sharing,
-            expert=self.expert,
+            expert=self.parallel.expert,
             routing=self.expert_routing,
             node_link=self.node_link,
-            exchange=exchange_kernels(self.gathers, self.role),
+            exchange=exchange_kernels(self.parallel, self.role),
             hides_host=self.hides_host,
         )
 
@@ -198,12 +196,8 @@ def pool_setup(scenario: Experiment, pool: Pool) -> PoolSetup:
         engine=machine.engine,
         weight_dtype=weight_dtype_of(scenario, pool),
         kv_dtype=scenario.kv_dtype,
-        tensor=pool.parallel.tensor,
-        pipeline=pool.parallel.pipeline,
-        data=pool.parallel.data,
-        expert=pool.parallel.expert,
+        parallel=pool.parallel,
         node_link=node_link_of(pool, machine.gpu),
-        gathers=pool.parallel.exchange == "gather",
         expert_routing=pool.expert_routing or UNIFORM_ROUTING,
         scheduler=scheduler,
         max_model_len=max_model_len,
@@ -213,7 +207,6 @@ def pool_setup(scenario: Experiment, pool: Pool) -> PoolSetup:
         asked_version=None if named.version == catalog.default_version(named.name) else named.version,
         host_tier=None if pool.host_tier is None else host_tier_spec(pool, pool.host_tier, memory),
         speculation=speculation_of(scenario, pool),
-        balance=pool.parallel.balance,
     )
 
 

@@ -109,7 +109,7 @@ def _spread(setup: PoolSetup) -> CostSpread:
     return CostSpread(
         compute=_both(matrices, extra),
         memory=_both(max(matrices, _sd(result, "decode_attention", setup.kv_dtype) / 2), extra),
-        link=_both(_sd(result, "all_reduce", str(setup.tensor)), extra),
+        link=_both(_sd(result, "all_reduce", str(setup.parallel.tensor)), extra),
         host=HOST_SD if setup.calibrated and result.runs is None else 2 * HOST_SD,
         front_end=FRONT_END_SD,
         kv_blocks=kv,

@@ -83,8 +83,8 @@ def test_a_run_is_replayed_under_its_version_and_with_its_experts_spread(tmp_pat
         "vllm qwen3-30b-a3b TP 2 1024/128 x 8",
     ]
     newer, default = (scenario_of(each, AIC).setups[0] for each in rows)
-    assert (newer.engine.version, newer.engine.async_scheduling, newer.expert) == ("0.18.0", True, 2)
-    assert (default.engine.version, default.expert) == ("0.19", 1)
+    assert (newer.engine.version, newer.engine.async_scheduling, newer.parallel.expert) == ("0.18.0", True, 2)
+    assert (default.engine.version, default.parallel.expert) == ("0.19", 1)
     short = replace(rows[0], isl=64, osl=8)
     ahead, waiting = replay([short, replace(short, engine_version="0.12.0")], AIC)
     assert ahead.tpot_s < 0.9 * waiting.tpot_s

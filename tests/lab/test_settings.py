@@ -125,7 +125,8 @@ def test_ranks_under_tensorrt_llm_wait_for_balance_with_the_slots_of_inferencexs
     spec = "mtp" if model == "dsr1" else "none"
     (setting,), _ = read_settings(table(tmp_path, {**row, "spec": spec, "hardware": "h200", "concurrency": 40}))
     (setup,) = scenario_of_setting(setting, 10).setups
-    waits = setup.balance and (setup.balance.timeout_iters, setup.balance.batching_wait_iters)
+    held = setup.parallel.balance
+    waits = held and (held.timeout_iters, held.batching_wait_iters)
     assert (waits, setup.scheduler.max_running, setup.scheduler.budget_tokens) == (balance, slots, budget)
 
 

@@ -148,7 +148,7 @@ def test_constants_of_an_engine_replace_the_catalogs(load: Load, small: str) -> 
 def test_the_ledger_is_that_of_the_pools_parallelism(load: Load, small: str) -> None:
     one = load().setups[0]
     two = load(small, f"{HERE}.parallel.tensor=2").setups[0]
-    assert two.tensor == 2
+    assert two.parallel.tensor == 2
     assert two.ledger.weights_bytes < one.ledger.weights_bytes
     assert two.ledger.n_blocks > one.ledger.n_blocks
 

@@ -110,7 +110,7 @@ def test_a_model_with_experts_routes_uniformly_unless_told_otherwise(load: Load,
     assert scenario.origins[ROUTING] == "default"
     assert load(scenario.to_yaml()) == scenario
     skewed = load(text, f"{ROUTING}=power_law_1.2", FOUR, f"{EXPERT}=4").setups[0]
-    assert (skewed.expert_routing, skewed.expert) == ("power_law_1.2", 4)
+    assert (skewed.expert_routing, skewed.parallel.expert) == ("power_law_1.2", 4)
 
 
 def test_a_model_routes_as_measured(load: Load, small: str) -> None:
@@ -344,10 +344,10 @@ def test_marlin_is_for_experts_in_mxfp4(load: Load, messages_of: MessagesOf, sma
 
 def test_only_ranks_that_step_together_wait_for_balance(load: Load, messages_of: MessagesOf, small: str) -> None:
     text, balance = with_model(small, "qwen3-30b-a3b"), "cluster.pools.0.parallel.balance"
-    held = load(text, FOUR, f"{DATA}=4", f"{EXPERT}=16", f"{balance}={{timeout_iters: 60}}").setups[0].balance
+    held = load(text, FOUR, f"{DATA}=4", f"{EXPERT}=16", f"{balance}={{timeout_iters: 60}}").setups[0].parallel.balance
     assert held is not None
     assert (held.timeout_iters, held.batching_wait_iters) == (60, 10)
-    assert load(text, FOUR, f"{DATA}=4", f"{EXPERT}=16").setups[0].balance is None
+    assert load(text, FOUR, f"{DATA}=4", f"{EXPERT}=16").setups[0].parallel.balance is None
     for scenario, more in ((text, ()), (small, (f"{DATA}=2",))):
         (message,) = messages_of(scenario, *more, f"{balance}={{}}")
         assert "this pool has none" in message
