@@ -4,7 +4,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from simserve import catalog
 from simserve.catalog.specs import GpuSpec
@@ -41,6 +41,8 @@ class Rates(Section):
 )
 class CardFile(Section):
     """The file of a GPU: the name of the file is that of the card."""
+
+    model_config = ConfigDict(defer_build=True)  # fast: most scenarios name a card of the catalog
 
     flop_per_s: Rates
     memory_mib: Annotated[float, Field(ge=1024, le=2**22)]
