@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from simserve.catalog.checked import StopAtFirst
 from simserve.catalog.quantization import Names, Quantization
+from simserve.catalog.types import StopAtFirst
 
 MOST_LAYERS = 10_000
 """Eighty times as many as the deepest model has (Llama 3.1 405B: 126); each is looked at."""

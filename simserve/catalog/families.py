@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from pydantic import create_model
 
-from simserve.catalog.checked import Strict
 from simserve.catalog.config_keys import (
     BY_LAYER,
     COUNT,
@@ -27,6 +26,7 @@ from simserve.catalog.config_keys import (
     typed,
 )
 from simserve.catalog.layers import LinearAttention, Mamba2
+from simserve.catalog.types import Strict
 from simserve.errors import CatalogError
 from simserve.plugins.validation import MOST_SHOWN
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simserve.catalog.checked import checked
 from simserve.catalog.config_keys import READ
 from simserve.catalog.families import check_refused, check_understood, family_of
 from simserve.catalog.layer_kinds import check_kinds, in_common_layers, n_bare_layers, read_groups, read_state
@@ -16,6 +15,7 @@ from simserve.catalog.layer_parts import check_needed, mlp_key, read_experts, re
 from simserve.catalog.layers import LinearAttention
 from simserve.catalog.quantization import QuantizationFile, only_experts, read_weight_dtype
 from simserve.catalog.specs import ModelSpec
+from simserve.catalog.types import checked
 from simserve.errors import CatalogError, closest
 from simserve.input_files import SCENARIO_BYTES, read_json
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict
 
-from simserve.catalog.checked import StopAtFirst, Strict, checked
+from simserve.catalog.types import StopAtFirst, Strict, checked
 from simserve.errors import CatalogError
 
 WEIGHT_ONLY = ("gptq", "gptq_marlin", "awq", "awq_marlin", "auto-round")

@@ -1,9 +1,14 @@
-"""Types that the catalog and the sections of a scenario share: strict mappings, and numbers with their ranges."""
+"""Types of the catalog and of the sections of a scenario: strict mappings, numbers with their ranges, and how a foreign
+JSON file is read in such types."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, create_model
+
+from simserve.errors import CatalogError
+from simserve.plugins.validation import Path, as_json, problems_of
 
 MOST = 10**9
 """Limit on counts of all kinds."""
@@ -51,3 +56,32 @@ def with_keys(keys: Mapping[str, tuple[Any, Any]]) -> Callable[[type[SectionT]],
         return create_model(section.__name__, __base__=section, **names, **keys)  # type: ignore[call-overload, no-any-return]
 
     return decorated
+
+
+class Strict(BaseModel):
+    """Keys with their types, beside others that are not read."""
+
+    model_config = ConfigDict(strict=True, protected_namespaces=())
+
+
+class StopAtFirst(FailFast):
+    """Stop at the first wrong item of a list: an error for each of a million would take gigabytes."""
+
+    __hash__ = object.__hash__  # unions compare their members by it
+
+
+UNEVEN = "layers that differ in shape are not supported yet"
+
+Schema = TypeVar("Schema", bound=Strict)
+
+
+def checked(schema: type[Schema], data: object, path: Path = ()) -> Schema:
+    """Return data in the types of a schema. Raises CatalogError for a value of another type or out of range, by the
+    keys that lead to it from the top of the file."""
+    try:
+        return schema.model_validate_json(as_json(data))
+    except ValidationError as error:
+        problem = problems_of(error, data)[0].below(path)
+        is_uneven = problem.rule == "must be a whole number" and str(problem.value).startswith("[")
+        remedy = problem.remedy or (UNEVEN if is_uneven else "compare it with the published file")
+        raise CatalogError(str(replace(problem, remedy=remedy))) from None

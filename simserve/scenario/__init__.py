@@ -5,8 +5,7 @@ scenario.py (the result).
 """
 
 from simserve.scenario.loader import load_scenario
-from simserve.scenario.scenario import Scenario
-from simserve.scenario.schema import scenario_schema
+from simserve.scenario.scenario import Scenario, scenario_schema
 from simserve.scenario.setup import PoolSetup
 
 __all__ = ["PoolSetup", "Scenario", "load_scenario", "scenario_schema"]

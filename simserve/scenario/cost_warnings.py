@@ -1,6 +1,5 @@
 """Warnings about the origin and accuracy of a run's step costs."""
 
-from collections.abc import Mapping
 from itertools import chain
 
 from simserve.catalog.load import is_listed
@@ -9,6 +8,8 @@ from simserve.cost.calibrated import ALIKE
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.setup import PoolSetup
 from simserve.scenario.typical_steps import slow_dtypes
+
+TITLES = {"tpot_s": "TPOT", "ttft_s": "TTFT", "e2e_s": "E2E"}
 
 
 def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
@@ -34,17 +35,14 @@ def _of_costs(setup: PoolSetup) -> str | None:
             f"kernels {how} on {calibration.gpu} under {calibration.engine} {calibration.engine_version}"
         )
     if (runs := calibration.runs) is not None:
-        errors = ", ".join(f"{error:.0%} in {name}" for name, error in _named(runs.errors))
+        shown = (key for key in ("tpot_s", "ttft_s") if key in runs.errors)
+        errors = ", ".join(f"{runs.errors[key]:.0%} in {TITLES[key]}" for key in shown)
         others = "" if setup.model.name in runs.models else f", none of them of {setup.model.name}"
         return (
             f"step costs of {setup.gpu.name} under {engine.name} are fitted to {runs.n_rows} serving runs{others}; its "
             f"kernels were not timed. Runs left out of the fit are off by {errors}"
         )
     return None
-
-
-def _named(errors: Mapping[str, float]) -> list[tuple[str, float]]:
-    return [(title, errors[key]) for key, title in (("tpot_s", "TPOT"), ("ttft_s", "TTFT")) if key in errors]
 
 
 def _of_borrowed(setup: PoolSetup) -> str | None:
@@ -138,8 +136,8 @@ def wide_intervals(setup: PoolSetup) -> str | None:
     reason = errors.reason((setup,))
     if reason is None:
         return None
-    of, names = errors.of((setup,)), {"tpot_s": "TPOT", "ttft_s": "TTFT", "e2e_s": "E2E"}
-    sizes = " and ".join([f"{of[key]:.0%} in {name}" for key, name in names.items() if of[key]][:2])
+    of = errors.of((setup,))
+    sizes = " and ".join([f"{of[key]:.0%} in {title}" for key, title in TITLES.items() if of[key]][:2])
     return f"prediction intervals allow for an error between servers of {sizes} (standard deviation): {reason}"
 
 
