@@ -169,6 +169,11 @@ class Draft:
         candidates = (folder / path for folder in self.folders)  # an absolute path replaces the folder
         return next((file.resolve() for file in candidates if file.is_file()), None)
 
+    def absolute_model(self, name: str) -> str:
+        """Return a catalog name as it is, and the path of an existing config.json made absolute."""
+        file = self.find_file(name) if name.endswith(".json") or "/" in name else None
+        return name if file is None else str(file)
+
     def absolute_gpu(self, name: str) -> str:
         """Return a catalog name as it is, and the path of an existing card file made absolute."""
         file = self.find_file(name) if is_file(name) else None

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from simserve import catalog
-from simserve.catalog.specs import COMPUTES_IN, NEEDS_RATE, GpuSpec, ModelSpec
+from simserve.catalog.specs import NEEDS_RATE, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path
@@ -53,14 +53,6 @@ def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None
         rule = f"must be parallel.tensor times parallel.data, {n_gpus}, over several nodes"
         why = "of an expert divided between them every token would need all parts"
         draft.problem((*at, "parallel", "expert"), f"{rule}: {why}", parallel.expert, f"use {n_gpus}")
-
-
-def check_rate(draft: Draft, here: Path, dtype: str, gpu: GpuSpec) -> None:
-    """Report a dtype of weights and activations that the card's tensor cores do not multiply."""
-    if dtype in NEEDS_RATE and not gpu.multiplies(dtype) and not draft.problems.touch(here):
-        rule = f"computes in {COMPUTES_IN[dtype]}, for which {gpu.name} has no rate by its data sheet"
-        remedy = f"use {NEEDS_RATE[dtype]}, which is weight-only, or another gpu"
-        draft.problem(here, rule, dtype, remedy)
 
 
 def _check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:

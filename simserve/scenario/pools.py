@@ -14,10 +14,11 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.machine import Machine, load_engine, memory_share_of, server_of, with_links
-from simserve.scenario.memory import check_parallel, check_rate, fit_memory
+from simserve.scenario.memory import check_parallel, fit_memory
 from simserve.scenario.servers import Pool
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.scenario.speculation_setup import weight_dtype_of
+from simserve.scenario.weights import check_rate
 from simserve.schedulers.base import Scheduler
 from simserve.units import GIB, MIB
 
@@ -28,7 +29,7 @@ def resolve_pool(draft: Draft, index: int) -> Pool:
     pool = draft.scenario.cluster.pools[index]
     model, gpu, engine = _model(draft, pool, at), _gpu(draft, pool, at), _engine(draft, pool, at)
     pool = resolve_calibration(draft, pool, at, (gpu, engine))
-    update: dict[str, Any] = {} if pool.model is None else {"model": absolute_model(draft, pool.model)}
+    update: dict[str, Any] = {} if pool.model is None else {"model": draft.absolute_model(pool.model)}
     update |= {} if pool.gpu is None else {"gpu": draft.absolute_gpu(pool.gpu)}
     update |= {} if pool.engine is None else {"engine": with_version(draft, pool.engine, (*at, "engine"))}
     scheduler = None
@@ -136,13 +137,7 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
 def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:
     """Return the pool's own model, else the scenario's; the path of a config.json may be relative."""
     name, where = (draft.scenario.model, ("model",)) if pool.model is None else (pool.model, (*at, "model"))
-    return draft.looked_up(where, lambda: catalog.load_model(absolute_model(draft, name)))
-
-
-def absolute_model(draft: Draft, name: str) -> str:
-    """Return a catalog name as it is, and the path of an existing config.json made absolute."""
-    file = draft.find_file(name) if name.endswith(".json") or "/" in name else None
-    return name if file is None else str(file)
+    return draft.looked_up(where, lambda: catalog.load_model(draft.absolute_model(name)))
 
 
 def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:

@@ -22,7 +22,7 @@ from simserve.scenario.draft import Draft, Problems
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.glossary import known_keys
 from simserve.scenario.models import Experiment
-from simserve.scenario.pools import absolute_model, with_version
+from simserve.scenario.pools import with_version
 from simserve.scenario.traffic import check_slo_classes
 from simserve.scenario.weights import resolve_weight_dtype
 from simserve.scenario.workload_rules import resolve_workload
@@ -55,7 +55,7 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
     measure = draft.scenario.measure
     filled_in = {
         "weight_dtype": draft.scenario.weight_dtype,
-        "model": absolute_model(draft, draft.scenario.model),
+        "model": draft.absolute_model(draft.scenario.model),
         "gpu": draft.absolute_gpu(draft.scenario.gpu),
         "engine": with_version(draft, draft.scenario.engine, ("engine",)),
         "cluster": resolve_cluster(draft),

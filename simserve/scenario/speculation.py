@@ -10,9 +10,9 @@ from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.machine import Machine, step_cost_of
-from simserve.scenario.memory import check_rate
 from simserve.scenario.servers import Pool, SpeculationSection
 from simserve.scenario.speculation_setup import MODELS, speculation_of, weight_dtype_of
+from simserve.scenario.weights import check_rate
 from simserve.schedulers.base import Scheduler
 
 GB = 1e9
@@ -134,8 +134,7 @@ def _with_model(draft: Draft, speculating: _SpeculatingPool) -> SpeculationSecti
     given, here = speculating.speculation, (*speculating.here, "model")
     if given.model is None or draft.problems.touch(here):
         return given
-    file = draft.find_file(given.model) if given.model.endswith(".json") or "/" in given.model else None
-    name = given.model if file is None else str(file)
+    name = draft.absolute_model(given.model)
     model = draft.looked_up(here, lambda: catalog.load_model(name))
     if model is None:
         return given

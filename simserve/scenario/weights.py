@@ -1,13 +1,12 @@
-"""Resolve weight dtypes: as the scenario or a pool states, else as the checkpoint does."""
+"""Resolve weight dtypes: as the scenario or a pool states, else as the checkpoint does; check them against cards."""
 
 from collections.abc import Iterator
 
 from simserve import catalog
-from simserve.catalog.specs import ModelSpec
+from simserve.catalog.specs import COMPUTES_IN, NEEDS_RATE, GpuSpec, ModelSpec
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.pools import absolute_model
 
 FLOAT8 = frozenset({"fp8", "fp8_block"})
 """Dtypes of the same size. A checkpoint in fp8_block is often called fp8, and its kernels follow its scales."""
@@ -54,6 +53,14 @@ def resolve_weight_dtype(draft: Draft) -> None:
     draft.scenario = scenario.model_copy(update={"cluster": cluster})
 
 
+def check_rate(draft: Draft, here: Path, dtype: str, gpu: GpuSpec) -> None:
+    """Report a dtype of weights and activations that the card's tensor cores do not multiply."""
+    if dtype in NEEDS_RATE and not gpu.multiplies(dtype) and not draft.problems.touch(here):
+        rule = f"computes in {COMPUTES_IN[dtype]}, for which {gpu.name} has no rate by its data sheet"
+        remedy = f"use {NEEDS_RATE[dtype]}, which is weight-only, or another gpu"
+        draft.problem(here, rule, dtype, remedy)
+
+
 def _meant(models: list[ModelSpec]) -> str:
     """Say why fp8 of models that are published in fp8_block is that."""
     return f"fp8 of {' and '.join(model.name for model in models)} is scaled in blocks"
@@ -74,6 +81,6 @@ def _models(draft: Draft) -> Iterator[tuple[int, tuple[str, ModelSpec]]]:
     for index, pool in enumerate(scenario.cluster.pools):
         name = pool.model or scenario.model
         try:
-            yield index, (name, catalog.load_model(absolute_model(draft, name)))
+            yield index, (name, catalog.load_model(draft.absolute_model(name)))
         except CatalogError:
             continue
