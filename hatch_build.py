@@ -44,7 +44,6 @@ COMPILED = (
     "engine/step_run.py",
     "engine/stepping.py",
     "engine/swapping.py",
-    "cost/drafting.py",
     "cost/speculative.py",
     "cost/step.py",
 )

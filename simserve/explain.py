@@ -10,9 +10,8 @@ import numpy as np
 from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import launch_factor
 from simserve.cost.comm import LOW_LATENCY_TOKENS
-from simserve.cost.host_tier import HostTierSpec
-from simserve.cost.memory import MemoryLedger
-from simserve.cost.shape import StepShape
+from simserve.cost.memory import HostTierSpec, MemoryLedger
+from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
@@ -366,7 +365,7 @@ def _speculating_steps(
             n_more = shape.decode_requests * cost.n_proposed
             n_tokens = shape.prefill_tokens + shape.decode_requests + n_more
             group_ps = cost.group_ps((setup.n_sharing if n_more else 1) * n_tokens, n_tokens)
-            total_ps, tokens_ps = cost.step_ps(shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
+            total_ps, tokens_ps = shape_ps(cost, shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
             sampling_ps = cost.sampled_ps(shape.sampled_rows + n_more) - n_more * cost.row_host_ps
             prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
             drafting_ps = cost.draft_ps(*prompts, shape.decode_requests, shape.kv_tokens)
@@ -394,7 +393,7 @@ def _step(cost: StepCost, phase: str, shape: StepShape, n_ranks: int = 1) -> Typ
     """Return a step that n_ranks of those that share experts take alike."""
     n_tokens = shape.prefill_tokens + shape.decode_requests
     group_ps = cost.group_ps(n_ranks * n_tokens, n_tokens)
-    total_ps, tokens_ps = cost.step_ps(shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
+    total_ps, tokens_ps = shape_ps(cost, shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
     sampling_ps = cost.sampled_ps(shape.sampled_rows)
     step_ps = max(total_ps, cost.host_ps(shape.sampled_rows))
     return TypicalStep(

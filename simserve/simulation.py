@@ -4,7 +4,7 @@
              -> offered load -> the clock runs -> tables -> metrics
 
 Read on in `engine/cluster.py` (which replica gets a request), `engine/replica.py` (plan, sleep, commit),
-`state/cohort.py` (why a step is O(1)), `schedulers/chunked.py` (a policy) and `cost/step.py` (its price).
+`state/cohort.py` (why a step is O(1)), `schedulers/chunked.py` (a policy) and `cost/operations.py` (its price).
 """
 
 import struct
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.decode import Speculation
@@ -296,13 +296,13 @@ def _link(scenario: Scenario, distortion: Distortion | None) -> KvLink | None:
 def _link_facts(priced: _Priced) -> LinkFacts | None:
     if priced.link is None:
         return None
-    cost = priced.costs[0]
-    return LinkFacts(**dict(priced.link), kv_bytes_per_token=cost.kv_bytes_per_token, sizes=_kv_sizes(cost.shard))
+    shard = priced.costs[0].shard
+    return LinkFacts(**dict(priced.link), kv_bytes_per_token=shard.whole.kv_bytes_per_token, sizes=_kv_sizes(shard))
 
 
 def _kv_sizes(shard: Shard) -> KvSizes:
     """Return what crosses the link of a prompt, by group of layers."""
-    groups, whole = shard.model.groups, replace(shard, tensor=1, expert=1, data=1)
+    groups, whole = shard.model.groups, shard.whole
     windows = tuple((group.n_layers, group.window, group.kind == "chunked") for group in groups if group.window)
     state_bytes = shard.model.n_state_layers * whole.state_bytes
     n_layers = max(1, shard.model.n_attention_layers)
@@ -310,12 +310,12 @@ def _kv_sizes(shard: Shard) -> KvSizes:
 
 
 def _disaggregation(scenario: Scenario, priced: _Priced) -> Disaggregation | None:
-    link, cost, router = priced.link, priced.costs[0], scenario.build_decode_router()
+    link, shard, router = priced.link, priced.costs[0].shard, scenario.build_decode_router()
     if link is None or router is None:
         return None
-    token_s = cost.kv_bytes_per_token / link.bytes_per_s
-    layers = {"by_chunk": 1, "by_layer": cost.shard.model.n_layers}.get(link.transfer)
-    spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers, _kv_sizes(cost.shard))
+    token_s = shard.whole.kv_bytes_per_token / link.bytes_per_s
+    layers = {"by_chunk": 1, "by_layer": shard.model.n_layers}.get(link.transfer)
+    spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers, _kv_sizes(shard))
     return Disaggregation(router, spec, link.how == "push", scenario.build_splitter())
 
 

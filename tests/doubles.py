@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from simserve.cost.model import step_ps
-from simserve.cost.shape import StepShape
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
@@ -75,9 +73,6 @@ class LineCost:
 
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         return self.shared * n_tokens + self.busiest * n_busiest
-
-    def step_ps(self, shape: StepShape) -> int:
-        return step_ps(self, shape)
 
 
 UNEVEN = LineCost(step=5_003_000_017, token=7_000_003, row=1_000_003, pair=1_009, key=39_119)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.memory import HostTierSpec
 from simserve.state.request import Phase, Request
 from simserve.units import to_ps
 from tests.oracle_cache import Key

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from simserve.cost.drafting import ModelDrafting
-from simserve.cost.shape import StepShape
-from simserve.cost.speculative import SpeculativeCost
+from simserve.cost.model import StepShape, shape_ps
+from simserve.cost.speculative import ModelDrafting, SpeculativeCost
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
@@ -979,7 +978,7 @@ class OracleReplica:
         """Return the time of a step with speculation: draft passes one by one, then verification, query by query."""
         cost = self.setup.cost
         if self.setup.speculation is None:
-            return cost.step_ps(shape)
+            return shape_ps(cost, shape)
         assert isinstance(cost, SpeculativeCost), "who speculates has such a cost"
         n_queries = 1 + len(self.setup.speculation.acceptance.rates)
         prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
@@ -993,9 +992,9 @@ class OracleReplica:
                     keys = sum(n + 1 + i for n in stored)
                     first = prompts if i == 0 else (0, 0, 0)
                     reads = of_draft if i == 0 else tuple((0, 0, keys) for _, _, keys in of_draft)
-                    total_ps += model.step_ps(StepShape(*first, len(stored), keys, len(stored), reads))
+                    total_ps += shape_ps(model, StepShape(*first, len(stored), keys, len(stored), reads))
             elif prompts[0]:
-                total_ps += model.step_ps(StepShape(*prompts, windows=of_draft))
+                total_ps += shape_ps(model, StepShape(*prompts, windows=of_draft))
         rows = shape.sampled_rows - len(stored) + len(stored) * n_queries
         total_ps += cost.target.tokens_ps(prompts[0] + len(stored) * n_queries) + cost.target.sampled_ps(rows)
         total_ps += cost.target.prefill_ps(*prompts) if prompts[0] else 0

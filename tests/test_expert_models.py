@@ -5,7 +5,7 @@ import time
 import pytest
 
 from simserve import Scenario, catalog, simulate
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
 from simserve.explain import explain
 
 RUNS = [

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.catalog.layers import LayerGroup
-from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.memory import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Patience

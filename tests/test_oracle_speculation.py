@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simserve.cost.drafting import Drafting, FreeDrafting, ModelDrafting
-from simserve.cost.speculative import SpeculativeCost
+from simserve.cost.speculative import Drafting, ModelDrafting, SpeculativeCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.decode import Speculation
 from simserve.engine.frontend import FrontEnd
@@ -40,7 +39,7 @@ def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -
     rates = tuple(draw(st.lists(RATES, min_size=1, max_size=5)))
     k = len(rates)
     drafts: st.SearchStrategy[Drafting] = st.sampled_from(
-        [FreeDrafting(), ModelDrafting(LineCost(step=70_001, token=1_013, row=7, pair=5, key=91), k)]
+        [Drafting(), ModelDrafting(LineCost(step=70_001, token=1_013, row=7, pair=5, key=91), k)]
     )
     how = Speculation(Acceptance(rates, draw(st.integers(0, 5))), 1 + k + draw(st.sampled_from([0, k])))
     drafting = draw(drafts)
@@ -111,7 +110,7 @@ def test_a_replica_that_proposes_nothing_is_a_plain_one(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
 ) -> None:
     none = Speculation(Acceptance(()), n_slots=1)
-    proposing = [replace(each, cost=SpeculativeCost(each.cost, FreeDrafting(), 0), speculation=none) for each in setups]
+    proposing = [replace(each, cost=SpeculativeCost(each.cost, Drafting(), 0), speculation=none) for each in setups]
     runs = [Cluster(own(each), router(), Offered(load, concurrency), router_seed=7) for each in (setups, proposing)]
     for cluster in runs:
         cluster.run()

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simserve.catalog.layers import GroupKind, LayerGroup
-from simserve.cost.drafting import Drafting, ModelDrafting
 from simserve.cost.model import CostModel
-from simserve.cost.speculative import SpeculativeCost
+from simserve.cost.speculative import Drafting, ModelDrafting, SpeculativeCost
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup

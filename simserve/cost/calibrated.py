@@ -31,7 +31,7 @@ from simserve.cost.forms.mla import (
 )
 from simserve.cost.forms.moe import MoeLayer
 from simserve.cost.kernels import ExpandedPrefill, PrefillAttentionCost, matrices_s
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
 from simserve.errors import CalibrationError
 
 ELEMENTWISE_FRAC = 0.8

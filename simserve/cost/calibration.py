@@ -191,14 +191,15 @@ def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
             engine=str(data["engine"]),
             engine_version=str(data["engine_version"]),
             forms={key: _form(path, key[0], row["coefficients"]) for key, row in kernels.items() if key[0] in FORMS},
-            spreads={key: _spread(row["held_out"]) for key, row in kernels.items()},
+            spreads={
+                key: ResidualSpread(**{each.name: float(row["held_out"][each.name]) for each in fields(ResidualSpread)})
+                for key, row in kernels.items()
+            },
             host={name: _host(path, name, float(each["value"])) for name, each in data.get("host", {}).items()},
             sha256=hashlib.sha256(raw).hexdigest(),
             host_version=None if data.get("host_version") is None else str(data["host_version"]),
             runs=None if data.get("runs") is None else _runs(data["runs"]),
-            launches={
-                name: _within(path, f"launches.{name}", float(factor), 1 / FAR, FAR) for name, factor in launches
-            },
+            launches={name: _within(path, f"launches.{name}", float(each), 1 / FAR, FAR) for name, each in launches},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CalibrationError(
@@ -248,7 +249,3 @@ def _runs(data: Mapping[str, Any]) -> ServingRuns:
         spreads={name: float(each["spread"]) for name, each in errors.items()},
         models=tuple(map(str, data["models"])),
     )
-
-
-def _spread(held_out: Mapping[str, float]) -> ResidualSpread:
-    return ResidualSpread(**{field.name: float(held_out[field.name]) for field in fields(ResidualSpread)})

@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.catalog.layers import Experts
 from simserve.catalog.specs import GpuSpec
+from simserve.cost.shard import ACTIVATION_BYTES
 
 NIC_LATENCY_S = 10e-6
 """A small message to another node: RDMA takes 2 to 3 µs, the library call the rest."""
@@ -62,8 +63,6 @@ CHUNKED_RING_S = 84e-6
 
 RING_HOPS = 15
 """Hops of these rings."""
-
-BYTES_16 = 2
 
 FP8_TOKEN_BYTES = 1 + 4 / 128
 """Bytes of a value that is sent in fp8, with a 32-bit scale for 128 of them (DeepEP)."""
@@ -132,15 +131,16 @@ class Exchange:
         and to receive, twice (DeepEP, config.hpp, LowLatencyLayout)."""
         if self.kernels == "gather":
             return 0.0
-        low_latency = 2 * 2 * self.experts.n_experts * LOW_LATENCY_TOKENS * self.hidden_size * BYTES_16
+        low_latency = 2 * 2 * self.experts.n_experts * LOW_LATENCY_TOKENS * self.hidden_size * ACTIVATION_BYTES
         return (self.kernels != "normal") * low_latency + (self.kernels != "low_latency") * NORMAL_BUFFER_BYTES
 
     def seconds(self, n_tokens: Any) -> Any:
         """Return the seconds of dispatch and combine for a GPU's n_tokens, a scalar or `(n,)`; 0 for none."""
         if self.kernels == "gather":
-            n_bytes = n_tokens * (self.n_gpus * self.hidden_size * BYTES_16)
+            n_bytes = n_tokens * (self.n_gpus * self.hidden_size * ACTIVATION_BYTES)
             return (n_tokens > 0) * 2 * gather_over_nodes_s(self.gpu, self.link, self.n_nodes, n_bytes)
-        return self.pass_s(n_tokens, self._token_bytes) + self.pass_s(n_tokens, self.hidden_size * BYTES_16)
+        dispatch_bytes = self.hidden_size * (FP8_TOKEN_BYTES if self.sends_fp8 else ACTIVATION_BYTES)
+        return self.pass_s(n_tokens, dispatch_bytes) + self.pass_s(n_tokens, self.hidden_size * ACTIVATION_BYTES)
 
     def pass_s(self, n_tokens: Any, token_bytes: float) -> Any:
         """Return the seconds of one direction by DeepEP's kernels, for the bytes of a token."""
@@ -150,10 +150,6 @@ class Exchange:
             return self._low_latency_s(n_tokens, token_bytes)
         few_s, many_s = self._low_latency_s(n_tokens, token_bytes), self._normal_s(n_tokens, token_bytes)
         return np.where(n_tokens <= LOW_LATENCY_TOKENS, few_s, many_s)
-
-    @property
-    def _token_bytes(self) -> float:
-        return self.hidden_size * (FP8_TOKEN_BYTES if self.sends_fp8 else BYTES_16)
 
     def _normal_s(self, n_tokens: Any, token_bytes: float) -> Any:
         far_s = n_tokens * (self.far_nodes * token_bytes) / (self.link.bytes_per_s * NIC_SHARE)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from simserve.catalog.layers import Matrices
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
 
 
 class PrefillAttentionCost(Protocol):
@@ -68,29 +68,6 @@ class ExpandedPrefill:
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
         """Return the seconds of attention and of expanding all keys."""
         return self.attention.seconds(n_tokens, n_pairs, n_context_tokens) + n_context_tokens * self.key_s
-
-
-@dataclass(frozen=True)
-class SparsePrefill:
-    """Prefill over latent vectors of which a token attends the best, by a roofline: all keys are scored first.
-
-    Attention works on the vectors themselves, as in decode, and kernels take top_k of them however few there are.
-    """
-
-    launch_s: float
-    top_k: int
-    pair_s: float
-    score_s: float
-    """Seconds per scored pair."""
-    key_s: float
-    """Seconds to read a key of the indexer."""
-    query_s: float
-    """Seconds to expand the queries and outputs of all heads for one token, among many."""
-
-    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
-        """Return the seconds of scores and attention."""
-        scores_s = n_pairs * self.score_s + n_context_tokens * self.key_s
-        return self.launch_s + scores_s + n_tokens * (self.top_k * self.pair_s + self.query_s)
 
 
 def matrices_s(kernels: Kernels, dtype: str, n_tokens: Any, matrices: Matrices) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simserve.catalog.layers import LayerGroup
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
 from simserve.state.layer_blocks import LayerBlocks
 
 PADDED_BELOW = 1.5

@@ -3,13 +3,13 @@
 Checked against start-up logs of real servers: tests/cost/test_kv_capacity.py.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.specs import STORED_BYTES, GpuSpec, ModelSpec
-from simserve.cost.kv_groups import KvLayout, kv_layout
-from simserve.cost.ops import ACTIVATION_BYTES, Shard
+from simserve.catalog.specs import GpuSpec
+from simserve.cost.kv_groups import KvLayout
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
+from simserve.cost.weights import Stage, stages, weights_bytes
 from simserve.units import GIB
 
 SAMPLED_ROWS = 256
@@ -20,9 +20,6 @@ DRIVER_BYTES = 0.55 * GIB
 
 FAST_LINK_BYTES_PER_S = 450e9
 """Links this fast (NVLink 4) need the engine's whole group_reserve_bytes; slower ones need less."""
-
-MXFP4_TILE = 256
-"""Kernels for mxfp4 pad the inner size of experts to a multiple of this (vLLM, mxfp4.py; gpt-oss: 2880 to 3072)."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,27 @@ class MemoryLedger:
 
 
 @dataclass(frozen=True)
+class HostTierSpec:
+    """Size and speed of a host tier. Sizes are in blocks of a replica, or of the store that replicas share."""
+
+    n_blocks: int
+    """Blocks in host memory."""
+    block_s: float
+    """Time per block over the link between GPU and host; both directions share it, one copy at a time."""
+    swaps: bool = False
+    """Whether preempted decoding requests are swapped there."""
+    offloads: bool = False
+    """Whether prefixes are kept there."""
+    disk_blocks: int = 0
+    disk_block_s: float = 0.0
+    """Time per block to or from the disk, one at a time."""
+    overlaps: bool = False
+    """Whether a prefix is read while others go on, rather than before the step that needs it."""
+    store: str | None = None
+    """Name of the memory and disk that replicas share; None: each has its own."""
+
+
+@dataclass(frozen=True)
 class ExtraMemory:
     """Memory of a draft model next to its target."""
 
@@ -79,69 +97,35 @@ class ExtraMemory:
     """A GPU's shard of a draft with keys or states of its own."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """The layers of one stage of a pipeline; a whole model is a pipeline of one."""
-
-    n_dense_layers: int
-    n_moe_layers: int
-    n_in_groups: tuple[int, ...]
-    """Layers of each group of the model."""
-    is_first: bool = True
-    """Whether it has the embeddings."""
-    is_last: bool = True
-    """Whether it has the LM head, and samples."""
-
-    @property
-    def n_layers(self) -> int:
-        """Layers of all groups."""
-        return sum(self.n_in_groups)
-
-
 def ledger(
-    model: ModelSpec,
+    shard: Shard,
     gpu: GpuSpec,
     engine: EngineSpec,
+    layout: KvLayout,
     *,
-    weight_dtype: str,
-    kv_dtype: str,
-    tensor: int,
     gpu_memory_utilization: float,
-    block_size: int,
     max_num_batched_tokens: int,
     max_num_seqs: int = SAMPLED_ROWS,
     num_gpu_blocks: int | None = None,
     pipeline: int = 1,
-    data: int = 1,
-    expert: int = 1,
-    extra_memory: ExtraMemory | None = None,
+    extra_weights_bytes: float = 0.0,
     buffer_bytes: float = 0.0,
-    most_chunk: int | None = None,
-    max_model_len: int | None = None,
-    n_states: int = 1,
-    keeps_states: bool = False,
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
-    `expert` GPUs share the experts; with several `data` groups, all their GPUs hold a part. Everything else is
-    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes, which come from the
-    share outside where activations do (SGLang: mem_fraction_static is for weights and KV). The last four arguments are
-    those of `kv_layout`.
+    `buffer_bytes` are those of exchanges between nodes, which come from the share outside where activations do (SGLang:
+    mem_fraction_static is for weights and KV).
     """
-    shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
-    rows = min(max_num_batched_tokens, max_num_seqs)
-    extra_memory = extra_memory or ExtraMemory()
-    bounds = block_size, most_chunk, max_model_len, n_states
-    layout = kv_layout(shard, *bounds, keeps_states=keeps_states, draft=extra_memory.draft)
+    model, rows = shard.model, min(max_num_batched_tokens, max_num_seqs)
 
     def of_stage(stage: Stage) -> MemoryLedger:
         logits = rows * model.vocab_size * engine.logit_bytes if stage.is_last else 0.0
-        weights = weights_bytes(shard, stage) + extra_memory.weights_bytes
+        weights = weights_bytes(shard, stage) + extra_weights_bytes
         kept = workspace_bytes(shard, max_num_batched_tokens) if engine.keeps_workspace else 0.0
         peak = activations_bytes(shard, max_num_batched_tokens, logits + kept)
         activations = peak if engine.profiles_activations else 0.0
         buffers = buffer_bytes if engine.profiles_activations else 0.0
-        reserve = reserve_bytes(gpu, engine, tensor * data) + buffers
+        reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data) + buffers
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
         n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
@@ -166,55 +150,6 @@ def ledger(
         )
 
     return min(map(of_stage, stages(model, pipeline)), key=lambda stage: (stage.n_blocks, -stage.missing_bytes))
-
-
-def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
-    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices). Groups are
-    spread evenly over the model's layers."""
-    most, extra = divmod(model.n_layers, pipeline)
-    begin = 0
-    for index in range(pipeline):
-        is_last = index == pipeline - 1
-        end = begin + most + (1 if not is_last and index >= pipeline - 1 - extra else 0)
-        n_dense = max(0, min(end, model.n_dense_layers) - begin)
-        before, after = _up_to(model, begin), _up_to(model, end)
-        n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
-        n_moe = 0 if model.experts is None else end - begin - n_dense
-        yield Stage(n_dense, n_moe, n_in_groups, is_first=index == 0, is_last=is_last)
-        begin = end
-
-
-def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
-    """Return how many of the first layers are in each group, all groups together n_layers."""
-    counts: list[int] = []
-    n_grouped = 0
-    for group in model.groups:
-        n_grouped += group.n_layers
-        counts.append(n_layers * n_grouped // model.n_layers - sum(counts))
-    return counts
-
-
-def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
-    """Return one GPU's weights: layers in their dtype; embeddings and LM head (one matrix when tied), gates and norms
-    in 16 bits. Without a stage, the whole model."""
-    model = shard.model
-    stage = stage or next(stages(model))
-    dense, routed = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype]
-    numbers = stage.n_dense_layers * shard.mlp_weights
-    for n_layers, group in zip(stage.n_in_groups, model.groups, strict=True):
-        of_layer = shard.linear_weights if group.kind == "state" else shard.attention_weights
-        numbers += n_layers * (of_layer if group.kind != "none" else 0)
-    in_experts, in_gates = 0, 0
-    if stage.n_moe_layers:
-        numbers += stage.n_moe_layers * shard.shared_weights
-        in_experts = stage.n_moe_layers * shard.n_experts * _stored_expert_weights(shard)
-        in_gates = stage.n_moe_layers * shard.router_weights
-    n_vocabularies = stage.is_first + stage.is_last
-    if model.tie_word_embeddings and n_vocabularies == 2:
-        n_vocabularies = 1
-    norms = (2 * stage.n_layers + stage.is_last) * model.hidden_size
-    in_16_bits = n_vocabularies * shard.head_weights + norms + in_gates + stage.n_layers * _absorbed_weights(shard)
-    return numbers * dense + in_experts * routed + in_16_bits * ACTIVATION_BYTES
 
 
 def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) -> float:
@@ -262,19 +197,3 @@ def _usable_bytes(gpu: GpuSpec, engine: EngineSpec, share: float, taken: tuple[f
     before weights are loaded, and before the KV cache."""
     first = {"total": 0.0, "before_weights": taken[0], "after_weights": taken[1]}[engine.share_of]
     return first + share * (gpu.hbm_bytes - DRIVER_BYTES - first)
-
-
-def _stored_expert_weights(shard: Shard) -> int:
-    """Count the weights of an expert in the layout of the kernels."""
-    if shard.weight_dtype != "mxfp4":
-        return shard.expert_weights
-    columns = -(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE
-    return shard.expert_weights // shard.expert_columns * columns
-
-
-def _absorbed_weights(shard: Shard) -> int:
-    """Count the copy of kv_b that decode applies to queries and outputs, unquantized (vLLM, mla/common.py)."""
-    if shard.model.mla is None:
-        return 0
-    n_in, n_out = shard.attention_matrices["kv_b"]
-    return n_in * n_out

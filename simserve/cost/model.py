@@ -1,9 +1,31 @@
-"""CostModel: the cost of a step, the interface of rooflines, fits and test doubles."""
+"""CostModel: the cost of a step, the interface of rooflines, fits and test doubles; StepShape: what it depends on."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from simserve.cost.shape import StepShape
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """All that the cost of a step depends on, as integer counts.
+
+    Invariant: sampled_rows >= decode_requests; prefill_tokens == 0 means no pairs and no context.
+    """
+
+    prefill_tokens: int = 0
+    """Prompt tokens computed, over all chunks."""
+    prefill_pairs: int = 0
+    """Query-key pairs of the chunks: sum of q * c + q * (q + 1) / 2 for q tokens after c cached ones."""
+    prefill_context_tokens: int = 0
+    """Keys that the chunks read: sum of c + q."""
+    decode_requests: int = 0
+    """Requests that produce one token each from the cache."""
+    kv_tokens: int = 0
+    """Keys that the decoding requests attend in this step, summed."""
+    sampled_rows: int = 0
+    """Positions through the LM head: decoding requests and prompts that complete."""
+    windows: tuple[tuple[int, int, int], ...] = ()
+    """Pairs and keys of the chunks, and keys of the decoding requests, in a layer of each group with a window."""
 
 
 class CostModel(Protocol):
@@ -11,7 +33,7 @@ class CostModel(Protocol):
 
     A step lasts tokens_ps(all its tokens) + sampled_ps(rows of the LM head) + prefill_ps(its chunks)
     + intercept + slope * kv_tokens of decode_line(its decoding requests); layers with a window add
-    prefill_windows_ps(its chunks) and slope * keys of window_slopes(its decoding requests): see `step_ps`. No step is
+    prefill_windows_ps(its chunks) and slope * keys of window_slopes(its decoding requests): see `shape_ps`. No step is
     shorter than host_ps(the requests it samples).
     """
 
@@ -51,12 +73,9 @@ class CostModel(Protocol):
     def host_ps(self, n_rows: int) -> int:
         """Return the host's time for a step that samples n_rows requests, where it hides behind kernels; else 0."""
 
-    def step_ps(self, shape: StepShape) -> int:
-        """Return the cost of a StepShape, without waits for the host."""
 
-
-def step_ps(cost: CostModel, shape: StepShape) -> int:
-    """Return the cost of a step of a shape."""
+def shape_ps(cost: CostModel, shape: StepShape) -> int:
+    """Return the cost of a step of a shape, without waits for the host."""
     n_tokens, n = shape.prefill_tokens, shape.decode_requests
     chunks = n_tokens, shape.prefill_pairs, shape.prefill_context_tokens
     total_ps = cost.mixed_ps(*chunks, n, shape.kv_tokens, shape.sampled_rows)

@@ -1,18 +1,85 @@
-"""Roofline: kernel times from the data sheet and three efficiencies, for kernels without timings.
+"""Roofline: FLOP and bytes of the kernels of a step, and their times where none were measured.
 
 time of a kernel = launch + max(FLOP / (peak * efficiency), bytes / (bandwidth * efficiency))
+
+Sources: operation counts of a transformer layer as in Kaplan et al. 2020 (table 1) and Pope et al. 2022 (section 2);
+DeepSeek-V2 (section 2.1) for latent attention.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.layers import Indexer
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import MATRICES, load_of
-from simserve.cost.kernels import ExpandedPrefill, PrefillAttentionCost, matrices_s
-from simserve.cost.ops import Kernel, Shard, matmul
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, Kernels, PrefillAttentionCost, matrices_s
+from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The FLOP and bytes of a kernel; both scalars, or both arrays of one shape."""
+
+    flop: Any
+    bytes: Any
+
+
+def matmul_work(n_tokens: Any, n_in: int, n_out: int, weight_bytes: float) -> Work:
+    """Return (n, n_in) x (n_in, n_out): 2 FLOP per weight and token; without tokens not even the weights are read."""
+    n_bytes = (n_tokens > 0) * (n_in * n_out * weight_bytes) + n_tokens * ((n_in + n_out) * ACTIVATION_BYTES)
+    return Work(n_tokens * (2 * n_in * n_out), n_bytes)
+
+
+def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
+    """Return norms and residuals, rotary embedding, activation and KV write of an average layer: mostly memory traffic.
+    The activation of routed experts belongs to their kernel.
+
+    Each of two norms reads input and residual and writes both; rotation reads and writes queries and keys (with latent
+    attention a part of each); the activation reads gate and up and writes one; keys and values are written once.
+    """
+    model, mla = shard.model, shard.model.mla
+    activated = model.n_dense_layers * shard.inner_size
+    if shard.shared_matrices:
+        activated += model.n_moe_layers * shard.shared_matrices["down"][0]
+    one_head, n_heads = (
+        (mla.qk_rope_head_dim, shard.n_heads + 1) if mla else (model.head_dim, shard.n_heads + shard.n_kv_heads)
+    )
+    values = (
+        2 * 4 * model.hidden_size + 2 * n_heads * one_head + (3 if model.gated_mlp else 2) * activated // model.n_layers
+    )
+    n_bytes = values * ACTIVATION_BYTES + shard.layer_kv_bytes_per_token
+    return Work(n_tokens * values, n_tokens * n_bytes)
+
+
+def state_update_work(shard: Shard, n_tokens: Any) -> Work:
+    """Return the convolution and gates of a layer with a state, for n tokens: inputs and output gates are read and
+    written once. A decoding request also moves its state: see `state_bytes`."""
+    linear = shard.model.linear
+    n_values = 0 if linear is None else 2 * linear.mixed_size(shard.tensor)
+    return Work(n_tokens * n_values, n_tokens * (n_values * ACTIVATION_BYTES))
+
+
+def prefill_work(shard: Shard, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Work:
+    """Return causal attention of prompt chunks in one layer: 2 FLOP per pair, head and width of scores and values.
+
+    Latent vectors are expanded to keys and values first, by a matrix (kv_b) that is not counted here.
+    """
+    width = shard.n_heads * (shard.key_size + shard.value_size)
+    n_bytes = n_context_tokens * shard.attended_bytes + n_tokens * (width * ACTIVATION_BYTES)
+    return Work(2 * width * n_pairs, n_bytes)
+
+
+def decode_work(shard: Shard, n: Any, kv_tokens: Any) -> Work:
+    """Return attention of n decoding requests that attend kv_tokens keys in all, in one layer.
+
+    Latent attention works on the cached vectors: queries and outputs are projected instead of keys.
+    """
+    mla = shard.model.mla
+    width = shard.n_heads * (mla.cached_size + mla.kv_lora_rank if mla else shard.key_size + shard.value_size)
+    return Work(2 * width * kv_tokens, kv_tokens * shard.attended_bytes + n * (width * ACTIVATION_BYTES))
 
 
 @dataclass(frozen=True)
@@ -30,6 +97,48 @@ class RooflinePrefill:
         return self.launch_s + higher(n_pairs * self.pair_s, memory_s)
 
 
+@dataclass(frozen=True)
+class SparsePrefill:
+    """Prefill over latent vectors of which a token attends the best, by a roofline: all keys are scored first.
+
+    Attention works on the vectors themselves, as in decode, and kernels take top_k of them however few there are.
+    """
+
+    launch_s: float
+    top_k: int
+    pair_s: float
+    score_s: float
+    """Seconds per scored pair."""
+    key_s: float
+    """Seconds to read a key of the indexer."""
+    query_s: float
+    """Seconds to expand the queries and outputs of all heads for one token, among many."""
+
+    @classmethod
+    def of(cls, kernels: Kernels, shard: Shard, gpu: GpuSpec, engine: EngineSpec) -> PrefillAttentionCost:
+        """Return the attention of a layer with an indexer; that of the kernels without."""
+        index = shard.model.indexer
+        if index is None or shard.expansion is None:
+            return kernels.prefill_attention(shard)
+        read_s, score_s = score_times(index, gpu, engine)
+        flop_per_s = gpu.peak_flop_per_s(HEAD_DTYPE) * engine.compute_efficiency
+        pair_s = decode_work(shard, 0, 1).flop / flop_per_s
+        n_in, n_out = shard.expansion
+        query_s = float(kernels.matmul_s(shard.dense_dtype, MANY_KEYS, n_out, n_in)) / MANY_KEYS
+        return cls(2 * engine.launch_s, index.top_k, pair_s, score_s, read_s, query_s)
+
+    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+        """Return the seconds of scores and attention."""
+        scores_s = n_pairs * self.score_s + n_context_tokens * self.key_s
+        return self.launch_s + scores_s + n_tokens * (self.top_k * self.pair_s + self.query_s)
+
+
+def score_times(index: Indexer, gpu: GpuSpec, engine: EngineSpec) -> tuple[float, float]:
+    """Return the seconds to read a key of the indexer, and to score it."""
+    read_s = index.bytes_per_token / (gpu.hbm_bytes_per_s * engine.memory_efficiency)
+    return read_s, index.flop_per_pair / (gpu.peak_flop_per_s("fp8") * engine.compute_efficiency)
+
+
 class Roofline:
     """The kernels of an engine with shares of the peaks, and a launch time per kernel."""
 
@@ -41,7 +150,7 @@ class Roofline:
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
         """Return the roofline of its FLOP and bytes."""
-        work = matmul(m, k, n, BYTES_PER_VALUE[dtype])
+        work = matmul_work(m, k, n, BYTES_PER_VALUE[dtype])
         return self._launch_s + self._bound_s(work, self._gpu.peak_flop_per_s(dtype))
 
     def elementwise_s(self, n_bytes: Any, n_kernels: int) -> Any:
@@ -69,7 +178,7 @@ class Roofline:
         layer = shard.expert_layer
         load = load_of(shard.routing, n_tokens, layer.top_k, layer.n_experts, layer.expert)
         weights = MATRICES * layer.hidden_size * shard.expert_columns
-        work = Kernel(2 * weights * load.rows, load.touched * weights * shard.weight_bytes_per_value)
+        work = Work(2 * weights * load.rows, load.touched * weights * BYTES_PER_VALUE[shard.weight_dtype])
         return 2 * self._launch_s + self._bound_s(work, self._gpu.peak_flop_per_s(shard.weight_dtype))
 
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
@@ -80,7 +189,7 @@ class Roofline:
         """Return the higher roof's slope; both are proportional to the keys. Memory bounds keys read for a few query
         heads; latent vectors, read for all heads, come near the ridge."""
         flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
-        one_query, one_key = shard.decode_attention(1, 0), shard.decode_attention(0, 1)
+        one_query, one_key = decode_work(shard, 1, 0), decode_work(shard, 0, 1)
         intercept_s = self._launch_s + n * (one_query.bytes / self._bytes_per_s)
         if shard.expansion is not None:
             n_in, n_out = shard.expansion
@@ -89,7 +198,7 @@ class Roofline:
 
     def _attention(self, shard: Shard) -> RooflinePrefill:
         flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
-        one_query, one_pair, one_key = (shard.prefill_attention(*one) for one in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+        one_query, one_pair, one_key = (prefill_work(shard, *one) for one in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
         return RooflinePrefill(
             self._launch_s,
             one_pair.flop / flop_per_s,
@@ -97,10 +206,5 @@ class Roofline:
             one_query.bytes / self._bytes_per_s,
         )
 
-    def _bound_s(self, work: Kernel, flop_per_s: float) -> Any:
+    def _bound_s(self, work: Work, flop_per_s: float) -> Any:
         return higher(work.flop / (flop_per_s * self._compute_frac), work.bytes / self._bytes_per_s)
-
-
-def ridge_flop_per_byte(gpu: GpuSpec, weight_dtype: str) -> float:
-    """Return the intensity above which a kernel is bound by compute (Williams et al. 2009)."""
-    return gpu.peak_flop_per_s(weight_dtype) / gpu.hbm_bytes_per_s

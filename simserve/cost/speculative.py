@@ -1,11 +1,98 @@
-"""SpeculativeCost: the cost of steps that propose and verify tokens."""
+"""SpeculativeCost: the cost of steps that propose and verify tokens; Drafting: the part of proposing, by method."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from simserve.cost.drafting import Drafting
-from simserve.cost.model import CostModel, step_ps
-from simserve.cost.shape import StepShape
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.layers import LayerGroup
+from simserve.catalog.specs import ModelSpec
+from simserve.cost.kernels import Kernels
+from simserve.cost.model import CostModel
+from simserve.cost.shard import HEAD_DTYPE, Shard
+from simserve.units import to_ps
+
+
+class Drafting:
+    """The cost of a step's proposals in integer picoseconds; pure. Those from earlier text (n-grams) take none."""
+
+    n_windows: int = 0
+    """Groups of its layers with a window."""
+
+    def line(self, n: int) -> tuple[int, int]:
+        """Return (intercept, slope): n requests take intercept + slope * keys that their next tokens attend, besides
+        the keys in layers with a window (see `window_slopes`)."""
+        return 0, 0
+
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Return the time per key that the next tokens of n requests attend in a layer of each group with a window."""
+        return ()
+
+    def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
+        """Return the extra time for prompt chunks, in a step that also proposes for n requests, without layers that
+        have a window."""
+        return 0
+
+    def prompt_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return that in layers with a window, from the pairs and keys read in a layer of each such group."""
+        return 0
+
+
+@dataclass(frozen=True)
+class ModelDrafting(Drafting):
+    """A model that decodes n_passes tokens in sequence: a small model, or a layer of the target's kind that is applied
+    repeatedly (EAGLE, MTP).
+
+    It has a KV cache of its own over the target's tokens, so its first pass also computes prompts. Later passes attend
+    as many keys of a window as the first: a full window gains none.
+    """
+
+    model: CostModel
+    """Cost without host time, which a step takes once."""
+    n_passes: int
+    n_windows: int = 0
+
+    def line(self, n: int) -> tuple[int, int]:
+        """Sum the passes: pass i, from 0, attends i tokens per request more than the first."""
+        intercept_ps, slope_ps = self.model.decode_line(n)
+        pass_ps = self.model.tokens_ps(n) + self.model.sampled_ps(n) + intercept_ps
+        n_later_keys = n * (self.n_passes * (self.n_passes - 1) // 2)
+        return self.n_passes * pass_ps + slope_ps * n_later_keys, self.n_passes * slope_ps
+
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Sum the passes."""
+        return tuple(self.n_passes * slope for slope in self.model.window_slopes(n))
+
+    def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
+        """Return the chunks' share of the first pass, which computes them with the decoding tokens."""
+        alone_ps = self.model.tokens_ps(n) if n else 0
+        chunks_ps = self.model.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+        return self.model.tokens_ps(n + n_tokens) - alone_ps + chunks_ps
+
+    def prompt_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return the chunks' share of the first pass."""
+        return self.model.prefill_windows_ps(n_tokens, reads)
+
+
+@dataclass(frozen=True)
+class MedusaDrafting(Drafting):
+    """Parallel heads on the last hidden states, one per position: a square matrix and an LM head each, without a cache
+    (Medusa: Cai et al., ICML '24, section 2.1)."""
+
+    kernels: Kernels
+    shard: Shard
+    """Shard of the target."""
+    n_heads: int
+
+    _lines: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def line(self, n: int) -> tuple[int, int]:
+        """Sum the heads, which run in sequence."""
+        if n not in self._lines:
+            hidden = self.shard.model.hidden_size
+            matrix_s = self.kernels.matmul_s(HEAD_DTYPE, n, hidden, hidden)
+            head_s = self.kernels.matmul_s(HEAD_DTYPE, n, self.shard.head_columns, hidden)
+            self._lines[n] = to_ps(self.n_heads * float(matrix_s + head_s))
+        return self._lines[n], 0
 
 
 @dataclass(frozen=True)
@@ -106,10 +193,6 @@ class SpeculativeCost:
             total_ps += intercept_ps + slope_ps * kv_tokens
         return total_ps + self.draft_ps(n_tokens, n_pairs, n_context_tokens, n, kv_tokens)
 
-    def step_ps(self, shape: StepShape) -> int:
-        """Return the cost of a step of that shape."""
-        return step_ps(self, shape)
-
     @property
     def _spare_host_ps(self) -> int:
         return self.n_proposed * self.row_host_ps
@@ -125,3 +208,15 @@ class SpeculativeCost:
         """Return the target's part of `window_slopes`."""
         slopes = self.target.window_slopes(n)
         return tuple(map(max, slopes, self.window_floors_ps)) if self.window_floors_ps else slopes
+
+
+def one_layer(model: ModelSpec) -> ModelSpec:
+    """Return a model of one layer, which attends all tokens, under the shared LM head."""
+    experts = model.experts and replace(model.experts, n_dense_layers=0)
+    groups = (LayerGroup("latent" if model.mla else "full", 1),)
+    return replace(model, n_layers=1, groups=groups, experts=experts, tie_word_embeddings=True)
+
+
+def without_host(engine: EngineSpec) -> EngineSpec:
+    """Return the engine without host time, which a step spends once, with the target."""
+    return replace(engine, step_host_s=0.0, request_host_s=0.0)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.memory import HostTierSpec
 from simserve.engine.alarm import READ_PHASE, Alarm, Clock
 from simserve.engine.link import Port
 from simserve.state.host_memory import HostMemory, SharedMemory

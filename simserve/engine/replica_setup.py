@@ -4,7 +4,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import cast
 
-from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.memory import HostTierSpec
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState

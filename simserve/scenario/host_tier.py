@@ -3,8 +3,7 @@
 from typing import Any
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.host_tier import HostTierSpec
-from simserve.cost.memory import MemoryLedger
+from simserve.cost.memory import HostTierSpec, MemoryLedger
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.machine import Machine

@@ -10,8 +10,9 @@ from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.comm import ExchangeKernels, NodeLink
 from simserve.cost.kept_free import ServerKnobs, memory_share
-from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
-from simserve.cost.ops import Shard
+from simserve.cost.kv_groups import kv_layout
+from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
+from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost, exchange_of
 from simserve.scenario.models import Experiment
 from simserve.scenario.servers import Parallel, Pool
@@ -73,17 +74,13 @@ def load_engine(engine: Engine, calibration: Calibration | None = None) -> Engin
 def step_cost_of(scenario: Experiment, pool: Pool, machine: Machine) -> StepCost:
     """Return the step costs of a pool before it is resolved. Raises CalibrationError."""
     calibration, parallel = calibration_of(pool), pool.parallel
+    degrees = parallel.tensor, parallel.expert, n_sharing(machine.model, parallel.data)
     return StepCost(
-        machine.model,
+        Shard(machine.model, weight_dtype_of(scenario, pool), scenario.kv_dtype, *degrees),
         machine.gpu,
         machine.engine,
         kernels=None if calibration is None else Calibrated(machine.gpu, calibration, machine.engine),
-        weight_dtype=weight_dtype_of(scenario, pool),
-        kv_dtype=scenario.kv_dtype,
-        tensor=parallel.tensor,
         pipeline=parallel.pipeline,
-        data=n_sharing(machine.model, parallel.data),
-        expert=parallel.expert,
     )
 
 
@@ -99,27 +96,28 @@ def memory_of(
     kernels = exchange_kernels(parallel, pool.role)
     exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), kernels)
     speculation = speculation_of(scenario, pool)
+    draft = ExtraMemory() if speculation is None else speculation.extra_memory(shard)
+    layout = kv_layout(
+        shard,
+        pool.block_size or machine.engine.block_size,
+        _most_chunk(scheduler, speculation),
+        pool.max_model_len,
+        1 if speculation is None else 1 + speculation.n_proposed,
+        keeps_states=bool(pool.enable_prefix_caching),
+        draft=draft.draft,
+    )
     return ledger(
-        machine.model,
+        shard,
         machine.gpu,
         machine.engine,
-        weight_dtype=dtype,
-        kv_dtype=scenario.kv_dtype,
-        tensor=parallel.tensor,
+        layout,
         gpu_memory_utilization=memory_share_of(pool, machine, scheduler, **what_if),
-        block_size=pool.block_size or machine.engine.block_size,
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
         max_num_seqs=sampled_rows(scheduler, machine.engine),
         num_gpu_blocks=pool.num_gpu_blocks,
         pipeline=parallel.pipeline,
-        data=data,
-        expert=expert,
-        extra_memory=None if speculation is None else speculation.extra_memory(shard),
+        extra_weights_bytes=draft.weights_bytes,
         buffer_bytes=0.0 if exchange is None else exchange.buffer_bytes,
-        most_chunk=_most_chunk(scheduler, speculation),
-        max_model_len=pool.max_model_len,
-        n_states=1 if speculation is None else 1 + speculation.n_proposed,
-        keeps_states=bool(pool.enable_prefix_caching),
     )
 
 

@@ -11,8 +11,8 @@ from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import Calibration, host_constants
 from simserve.cost.comm import NodeLink
-from simserve.cost.host_tier import HostTierSpec
-from simserve.cost.memory import MemoryLedger
+from simserve.cost.memory import HostTierSpec, MemoryLedger
+from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.host_tier import host_tier_spec
@@ -135,18 +135,13 @@ class PoolSetup:
 
     def step_cost(self) -> StepCost:
         """Return the step costs of one replica. Raises CalibrationError for kernels that were never timed."""
+        degrees = self.parallel.tensor, self.parallel.expert, self.n_sharing
         return StepCost(
-            self.model,
+            Shard(self.model, self.weight_dtype, self.kv_dtype, *degrees, self.expert_routing),
             self.gpu,
             self.engine,
             kernels=None if self.calibration is None else Calibrated(self.gpu, self.calibration, self.engine),
-            weight_dtype=self.weight_dtype,
-            kv_dtype=self.kv_dtype,
-            tensor=self.parallel.tensor,
             pipeline=self.parallel.pipeline,
-            data=self.n_sharing,
-            expert=self.parallel.expert,
-            routing=self.expert_routing,
             node_link=self.node_link,
             exchange=exchange_kernels(self.parallel, self.role),
             hides_host=self.hides_host,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.memory import weights_bytes
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
+from simserve.cost.weights import weights_bytes
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft

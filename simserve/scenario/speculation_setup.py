@@ -6,19 +6,19 @@ from operator import mul
 
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.drafting import (
+from simserve.cost.memory import ExtraMemory
+from simserve.cost.roofline import decode_work
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
+from simserve.cost.speculative import (
     Drafting,
-    FreeDrafting,
-    LayerCost,
     MedusaDrafting,
     ModelDrafting,
+    SpeculativeCost,
     one_layer,
     without_host,
 )
-from simserve.cost.memory import ExtraMemory, stages, weights_bytes
-from simserve.cost.ops import ACTIVATION_BYTES, Shard
-from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
+from simserve.cost.weights import stages, weights_bytes
 from simserve.scenario.models import Experiment
 from simserve.scenario.servers import Pool
 from simserve.tables.facts import WorkFacts
@@ -88,7 +88,7 @@ class SpeculationSetup:
         model, n_queries = target.shard.model, self.n_proposed + 1
         flop_per_s = target.gpu.peak_flop_per_s("bf16") * target.engine.compute_efficiency
         index = model.indexer
-        key_flop = n_queries * (target.shard.decode_attention(0, 1).flop if index is None else index.flop_per_pair)
+        key_flop = n_queries * (decode_work(target.shard, 0, 1).flop if index is None else index.flop_per_pair)
         windows = [group for group in model.groups if group.window is not None]
         return SpeculativeCost(
             target,
@@ -97,7 +97,7 @@ class SpeculationSetup:
             key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
-            query_ps=target.sparse_query_ps,
+            query_ps=_sparse_query_ps(target),
             window_floors_ps=tuple(to_ps(group.n_layers * key_flop / flop_per_s) for group in windows),
         )
 
@@ -111,7 +111,7 @@ class SpeculationSetup:
         draft = self.draft_cost(target)
         if draft is None:
             return None
-        n_joining = 2 * target.shard.model.hidden_size**2 if isinstance(draft, LayerCost) else 0
+        n_joining = 2 * target.shard.model.hidden_size**2 if self.kind != "draft_model" else 0
         return replace(
             draft.work,
             flop_per_token=draft.work.flop_per_token + 2 * n_joining,
@@ -123,18 +123,13 @@ class SpeculationSetup:
         shard = self.shard(target.shard)
         if shard is None:
             return None
-        kind = StepCost if self.kind == "draft_model" else LayerCost
-        return kind(
-            shard.model,
+        return StepCost(
+            replace(shard, data=1),
             target.gpu,
             without_host(target.engine),
             kernels=target.kernels,
-            weight_dtype=shard.weight_dtype,
-            kv_dtype=shard.kv_dtype,
-            tensor=shard.tensor,
-            expert=shard.expert,
-            routing=shard.routing,
             node_link=target.node_link,
+            merges=self.kind != "draft_model",
         )
 
     def _drafting(self, target: StepCost) -> Drafting:
@@ -142,7 +137,7 @@ class SpeculationSetup:
             return MedusaDrafting(target.kernels, target.shard, self.n_proposed)
         draft = self.draft_cost(target)
         if draft is None:
-            return FreeDrafting()
+            return Drafting()
         return ModelDrafting(
             draft, self.n_proposed, sum(group.window is not None for group in draft.shard.model.groups)
         )
@@ -163,6 +158,15 @@ def speculation_of(scenario: Experiment, pool: Pool) -> SpeculationSetup | None:
         model = model.within(pool.max_model_len)
     dtype = speculation.weight_dtype or weight_dtype_of(scenario, pool)
     return SpeculationSetup(speculation.kind, speculation.rates, speculation.propose_s, model, dtype)
+
+
+def _sparse_query_ps(target: StepCost) -> int:
+    """Return attention of one more query of a request in all layers, where queries choose their own keys; else 0."""
+    model = target.shard.model
+    if model.indexer is None:
+        return 0
+    _, slope_s = target.kernels.decode_attention(target.shard, 1)
+    return to_ps(model.n_whole_layers * model.indexer.top_k * float(slope_s))
 
 
 def _medusa_weights(shard: Shard) -> int:

@@ -7,7 +7,7 @@ from typing import get_args
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import NEEDS_RATE, STORED_BYTES
 from simserve.catalog.types import KvDtype, WeightDtype
-from simserve.cost.shape import StepShape
+from simserve.cost.model import StepShape, shape_ps
 from simserve.scenario.setup import PoolSetup
 from simserve.units import to_s
 
@@ -126,7 +126,7 @@ class _Steps:
         """Return the duration of a step; of ranks that share experts all decode, or one computes a prompt."""
         n_tokens = shape.prefill_tokens + shape.decode_requests
         n_all = (self._n_ranks if shape.decode_requests else 1) * n_tokens
-        step_ps = self._cost.step_ps(shape) + self._cost.group_ps(n_all, n_tokens)
+        step_ps = shape_ps(self._cost, shape) + self._cost.group_ps(n_all, n_tokens)
         return max(step_ps, self._cost.host_ps(shape.sampled_rows))
 
 

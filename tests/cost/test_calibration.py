@@ -15,8 +15,8 @@ from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import NO_CALIBRATION, calibration_path, nearest, read_calibration, shipped_names
 from simserve.cost.forms.gemm import Gemm
 from simserve.cost.roofline import Roofline
-from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
+from tests.cost.specs import step_cost
 
 SHIPPED = shipped_names()
 H100 = catalog.load_gpu("h100-sxm")
@@ -49,8 +49,8 @@ def test_a_shipped_calibration_says_whose_it_is_and_where_it_is_from(name: str) 
 def test_no_step_is_faster_than_the_data_sheet(name: str, weight_dtype: str) -> None:
     result = read_calibration(calibration_path(name))
     gpu, model, ideal = catalog.load_gpu(result.gpu), catalog.load_model("llama-3.1-8b"), catalog.load_engine("ideal")
-    real = StepCost(model, gpu, ideal, kernels=Calibrated(gpu, result, ideal), weight_dtype=weight_dtype)
-    bare = StepCost(model, gpu, ideal, kernels=Roofline(gpu, ideal), weight_dtype=weight_dtype)
+    real = step_cost(model, gpu, ideal, kernels=Calibrated(gpu, result, ideal), weight_dtype=weight_dtype)
+    bare = step_cost(model, gpu, ideal, kernels=Roofline(gpu, ideal), weight_dtype=weight_dtype)
     for n in (1, 16, 300, 5000):
         assert real.tokens_ps(n) > bare.tokens_ps(n)
         assert real.prefill_ps(n, n * (n + 1) // 2, n) > bare.prefill_ps(n, n * (n + 1) // 2, n)
@@ -100,8 +100,8 @@ def test_activations_that_arrive_quantized_cost_no_kernel_and_no_pass() -> None:
 def test_no_step_of_a_scaled_card_is_faster_than_its_data_sheet(weight_dtype: str) -> None:
     gpu, model, ideal = catalog.load_gpu("rtx-4090"), catalog.load_model("llama-3.1-8b"), catalog.load_engine("ideal")
     kernels = Calibrated(gpu, read_calibration(calibration_path("l40s/vllm")), ideal)
-    real = StepCost(model, gpu, ideal, kernels=kernels, weight_dtype=weight_dtype)
-    bare = StepCost(model, gpu, ideal, kernels=Roofline(gpu, ideal), weight_dtype=weight_dtype)
+    real = step_cost(model, gpu, ideal, kernels=kernels, weight_dtype=weight_dtype)
+    bare = step_cost(model, gpu, ideal, kernels=Roofline(gpu, ideal), weight_dtype=weight_dtype)
     for n in (1, 16, 300, 5000):
         assert real.tokens_ps(n) > bare.tokens_ps(n)
         assert real.prefill_ps(n, n * (n + 1) // 2, n) > bare.prefill_ps(n, n * (n + 1) // 2, n)

@@ -26,8 +26,7 @@ from simserve.cost.comm import (
     gather_over_nodes_s,
 )
 from simserve.cost.roofline import Roofline
-from simserve.cost.step import StepCost
-from tests.cost.specs import H100, IDEAL
+from tests.cost.specs import H100, IDEAL, step_cost
 
 DEEPSEEK, QWEN = (catalog.load_model(name) for name in ("deepseek-v3", "qwen3-30b-a3b"))
 LINK = NodeLink(50e9, 5e-6)
@@ -102,8 +101,8 @@ def test_an_exchange_by_hand() -> None:
 
 
 def test_ranks_over_two_nodes_pay_for_experts_together_and_for_the_tokens_of_the_busiest() -> None:
-    cost = StepCost(QWEN, H100, IDEAL, tensor=2, data=8, expert=16, node_link=LINK)
-    near, n = StepCost(QWEN, H100, IDEAL, tensor=2, data=4, expert=8), 64
+    cost = step_cost(QWEN, H100, IDEAL, tensor=2, data=8, expert=16, node_link=LINK)
+    near, n = step_cost(QWEN, H100, IDEAL, tensor=2, data=4, expert=8), 64
     assert near.exchange is None and near.exchange_ps(n) == 0
     assert cost.exchange is not None and not cost.exchange.sends_fp8
     experts_s = 48 * Roofline(H100, IDEAL).experts_s(cost.shard, 8 * n)
@@ -112,7 +111,7 @@ def test_ranks_over_two_nodes_pay_for_experts_together_and_for_the_tokens_of_the
     assert cost.exchange_s(n) == pytest.approx(48 * (cost.exchange.seconds(n / 2) + gathered_s))
     assert cost.group_ps(8 * n, n) == pytest.approx((cost.group_s(8 * n) + cost.exchange_s(n)) * 1e12, rel=1e-6)
     assert cost.group_ps(8 * n, 2 * n) > cost.group_ps(8 * n, n)
-    wide = StepCost(QWEN, H100, IDEAL, weight_dtype="fp8_block", data=144, expert=144)
+    wide = step_cost(QWEN, H100, IDEAL, weight_dtype="fp8_block", data=144, expert=144)
     assert wide.shard.n_experts == 1 and wide.exchange is not None and wide.exchange.sends_fp8
 
 
@@ -149,8 +148,8 @@ def test_large_all_reduces_over_nodes_pay_for_their_bytes_in_each_node_and_betwe
 
 def test_a_tensor_parallel_group_over_nodes_pays_for_its_all_reduces_between_them() -> None:
     llama, n = catalog.load_model("llama-3.1-70b"), 100
-    over_two = StepCost(llama, H100, IDEAL, tensor=16, node_link=LINK)
-    in_one = StepCost(llama, replace(H100, gpus_per_node=16), IDEAL, tensor=16)
+    over_two = step_cost(llama, H100, IDEAL, tensor=16, node_link=LINK)
+    in_one = step_cost(llama, replace(H100, gpus_per_node=16), IDEAL, tensor=16)
     n_bytes = n * 8192 * 2
     near_s = in_one.kernels.all_reduce_s(16, n_bytes)
     far_s = all_reduce_over_nodes_s(H100, LINK, 2, n_bytes)
@@ -183,7 +182,7 @@ def test_a_gather_brings_as_many_tokens_of_each_gpu_as_the_busiest_has() -> None
 
 def test_stages_of_two_nodes_each_send_between_nodes_once() -> None:
     llama, n = catalog.load_model("llama-3.1-70b"), 100
-    staged, whole = (StepCost(llama, H100, IDEAL, tensor=16, pipeline=stages, node_link=LINK) for stages in (2, 1))
+    staged, whole = (step_cost(llama, H100, IDEAL, tensor=16, pipeline=stages, node_link=LINK) for stages in (2, 1))
     n_bytes = n * 8192 * 2 * 2
     sent_s = LINK.latency_s + n_bytes / 16 / LINK.bytes_per_s
     near_s = H100.link_latency_s + 7 / 8 * n_bytes / H100.link_bytes_per_s

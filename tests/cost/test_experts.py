@@ -13,12 +13,13 @@ from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule
 from simserve.cost.kernels import matrices_s
-from simserve.cost.ops import Shard
+from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.roofline import Roofline
-from simserve.cost.shape import StepShape
+from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
+from simserve.scenario.speculation_setup import SpeculationSetup
 from simserve.units import to_s
-from tests.cost.specs import H100, IDEAL
+from tests.cost.specs import H100, IDEAL, step_cost
 
 VLLM = catalog.load_engine("vllm")
 MIXTRAL, QWEN, OSS, DEEPSEEK = map(catalog.load_model, ("mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"))
@@ -29,12 +30,12 @@ TIMED = read_calibration(calibration_path("h100-sxm/vllm"))
 
 def timed(model: ModelSpec, dtype: str, tensor: int = 1, expert: int = 1) -> StepCost:
     kernels = Calibrated(H100, TIMED, VLLM)
-    return StepCost(model, H100, VLLM, kernels=kernels, weight_dtype=dtype, tensor=tensor, expert=expert)
+    return step_cost(model, H100, VLLM, kernels=kernels, weight_dtype=dtype, tensor=tensor, expert=expert)
 
 
 def test_in_small_steps_shared_experts_only_read_their_weights() -> None:
     beside = timed(DEEPSEEK, "fp8_block", tensor=8)
-    after = StepCost(
+    after = step_cost(
         DEEPSEEK,
         H100,
         replace(VLLM, shared_beside_tokens=None),
@@ -59,9 +60,9 @@ def test_one_token_reads_its_own_experts_and_many_tokens_compute() -> None:
 
 
 def test_a_step_has_gate_and_experts_where_a_dense_one_has_its_mlp() -> None:
-    cost, kernels = StepCost(MIXTRAL, H100, IDEAL), Roofline(H100, IDEAL)
+    cost, kernels = step_cost(MIXTRAL, H100, IDEAL), Roofline(H100, IDEAL)
     shard, n = cost.shard, 100
-    bare = StepCost(replace(MIXTRAL, experts=None, intermediate_size=1), H100, IDEAL)
+    bare = step_cost(replace(MIXTRAL, experts=None, intermediate_size=1), H100, IDEAL)
     without_mlp = bare.tokens_s(n) - 32 * sum(
         kernels.matmul_s("bf16", n, n_out, n_in) for n_in, n_out in bare.shard.mlp_matrices.values()
     )
@@ -71,9 +72,9 @@ def test_a_step_has_gate_and_experts_where_a_dense_one_has_its_mlp() -> None:
 
 def test_work_of_a_token_is_that_of_the_experts_it_goes_through() -> None:
     for model, billions in ((MIXTRAL, 12.75), (QWEN, 3.04), (DEEPSEEK, 36.6)):  # as published, without embeddings
-        work = StepCost(model, H100, IDEAL).work
+        work = step_cost(model, H100, IDEAL).work
         assert (work.flop_per_token + work.flop_per_sampled) / 2e9 == pytest.approx(billions, rel=0.01)
-    least = StepCost(MIXTRAL, H100, IDEAL).work.weight_bytes_per_step
+    least = step_cost(MIXTRAL, H100, IDEAL).work.weight_bytes_per_step
     assert least == pytest.approx(2 * 12.75e9, rel=0.01)  # active, and no embedding of the input
 
 
@@ -138,7 +139,7 @@ def parts_of_prefill_s(shard: Shard, n: int) -> float:
 def test_no_step_of_them_is_faster_than_the_data_sheet_and_none_shrinks(
     model: ModelSpec, dtype: str, tensor: int, expert: int
 ) -> None:
-    real, bare = timed(model, dtype, tensor, expert), StepCost(model, H100, IDEAL, weight_dtype=dtype, tensor=tensor)
+    real, bare = timed(model, dtype, tensor, expert), step_cost(model, H100, IDEAL, weight_dtype=dtype, tensor=tensor)
     before = 0
     for n in (1, 2, 7, 64, 300, 2048, 9000):
         assert real.tokens_ps(n) > bare.tokens_ps(n) * 0.999
@@ -165,12 +166,12 @@ def prompt_ps(cost: StepCost, first: int, end: int) -> int:
 
 def test_layers_with_a_window_attend_to_no_more_than_it() -> None:
     every, none = replace(OSS, groups=(LayerGroup("windowed", 36, 128),)), replace(OSS, groups=())
-    costs = [StepCost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (none, OSS, every)]
+    costs = [step_cost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (none, OSS, every)]
     slopes = [cost.decode_line(10)[1] for cost in costs]
     assert slopes[1] == pytest.approx(slopes[0] / 2, abs=1)
     assert slopes[2] == 0
     shapes = [decoding(cost, [128] * 10) for cost in costs]  # ten full windows cost the same with and without
-    assert costs[1].step_ps(shapes[1]) == pytest.approx(costs[0].step_ps(shapes[0]), rel=1e-4)
+    assert shape_ps(costs[1], shapes[1]) == pytest.approx(shape_ps(costs[0], shapes[0]), rel=1e-4)
     n = 8192
     long = [prompt_ps(cost, 0, n) for cost in costs]
     assert long[0] - long[1] == pytest.approx(long[1] - long[2], rel=1e-6)
@@ -195,7 +196,7 @@ def test_what_was_not_timed_on_a_card_is_borrowed_and_said() -> None:
 
 def test_ranks_that_share_experts_pay_for_them_together() -> None:
     """What one rank does alone and what all do together come to the step of a replica that does not share."""
-    one, shared = (StepCost(MIXTRAL, H100, IDEAL, data=data, expert=data) for data in (1, 4))
+    one, shared = (step_cost(MIXTRAL, H100, IDEAL, data=data, expert=data) for data in (1, 4))
     kernels, n = Roofline(H100, IDEAL), 64
     assert one.group_ps(n, n) == 0
     apart_s = one.tokens_s(n) - 32 * kernels.experts_s(one.shard, n)
@@ -225,11 +226,11 @@ def by_group(cost: StepCost, n: int) -> tuple[int, list[int]]:
 
 
 def test_a_windowed_layer_decodes_over_the_keys_of_its_window_only() -> None:
-    for cost in (StepCost(OSS, H100, IDEAL, weight_dtype="mxfp4"), timed(OSS, "mxfp4")):
+    for cost in (step_cost(OSS, H100, IDEAL, weight_dtype="mxfp4"), timed(OSS, "mxfp4")):
         intercept, (windowed, full) = by_group(cost, 10)
         assert windowed == full > 0  # 18 layers of each
         of_all = replace(OSS, groups=())
-        plain = StepCost(of_all, H100, cost.engine, kernels=cost.kernels, weight_dtype="mxfp4")
+        plain = step_cost(of_all, H100, cost.engine, kernels=cost.kernels, weight_dtype="mxfp4")
         assert plain.decode_line(10)[0] == intercept
         assert plain.decode_line(10)[1] == pytest.approx(2 * full, abs=1)
         assert (cost.decode_line(10), cost.window_slopes(10)) == ((intercept, full), (windowed,))
@@ -238,20 +239,20 @@ def test_a_windowed_layer_decodes_over_the_keys_of_its_window_only() -> None:
         assert keys == [50 + 128 + 128, 5178]
         intercept, (windowed, full) = by_group(cost, 3)
         rest_ps = cost.tokens_ps(3) + cost.sampled_ps(3)
-        assert cost.step_ps(decoding(cost, contexts)) == rest_ps + intercept + 306 * windowed + 5178 * full
+        assert shape_ps(cost, decoding(cost, contexts)) == rest_ps + intercept + 306 * windowed + 5178 * full
 
 
 def test_a_chunked_layer_attends_half_a_chunk_of_a_long_prompt() -> None:
     chunked = replace(OSS, groups=(LayerGroup("chunked", 36, 1024),))
-    cost, n = StepCost(chunked, H100, IDEAL, weight_dtype="mxfp4"), 8192
+    cost, n = step_cost(chunked, H100, IDEAL, weight_dtype="mxfp4"), 8192
     eight_prompts = n * 1025 // 2  # of a chunk each
-    alone = StepCost(replace(OSS, groups=()), H100, IDEAL, weight_dtype="mxfp4")
+    alone = step_cost(replace(OSS, groups=()), H100, IDEAL, weight_dtype="mxfp4")
     assert prompt_ps(cost, 0, n) == alone.prefill_ps(n, eight_prompts, n)
     assert prompt_ps(cost, 0, 512) == alone.prefill_ps(512, 512 * 513 // 2, 512)
 
 
 def test_a_layer_with_a_state_has_its_own_matrices_and_moves_its_state() -> None:
-    cost, kernels = StepCost(NEXT, H100, IDEAL), Roofline(H100, IDEAL)
+    cost, kernels = step_cost(NEXT, H100, IDEAL), Roofline(H100, IDEAL)
     shard, n = cost.shard, 64
     assert shard.linear_matrices == {"qkvz": (2048, 12_288), "gates": (2048, 64), "output": (4096, 2048)}
     assert shard.attention_matrices["qkv"] == (2048, (2 * 16 + 2 * 2) * 256)  # queries come with gates
@@ -262,19 +263,19 @@ def test_a_layer_with_a_state_has_its_own_matrices_and_moves_its_state() -> None
     states_s = 36 * n * 2 * 1_097_728 / BYTES_PER_S
     assert to_s(intercept) == pytest.approx(12 * of_layer_s[0] + states_s)
     assert cost.decode_line(n) == (intercept, of_keys)
-    full = StepCost(replace(NEXT, groups=(), linear=None), H100, IDEAL)
+    full = step_cost(replace(NEXT, groups=(), linear=None), H100, IDEAL)
     own_s = sum(kernels.matmul_s("bf16", n, n_out, n_in) for n_in, n_out in shard.linear_matrices.values())
     moved_s = 2 * 12_288 * n * 2 / BYTES_PER_S
     expected_s = full.tokens_s(n) + 36 * (own_s + moved_s - kernels.projections_s(shard, n))
     assert cost.tokens_s(n) == pytest.approx(expected_s)
     assert cost.prefill_ps(512, 512 * 513 // 2, 512) == pytest.approx(full.prefill_ps(512, 512 * 513 // 2, 512) / 4)
     assert 2 * 3.24e9 < cost.work.flop_per_token < 2 * 3.26e9  # 3.25e9 active without embeddings
-    assert cost.kv_bytes_per_token == 24_576
+    assert cost.shard.kv_bytes_per_token == 24_576
 
 
 def test_selective_state_spaces_have_their_own_matrices_and_some_layers_no_mlp() -> None:
     nemotron = catalog.load_model("nemotron-h-56b")
-    cost, kernels, n = StepCost(nemotron, H100, IDEAL, tensor=8), Roofline(H100, IDEAL), 64
+    cost, kernels, n = step_cost(nemotron, H100, IDEAL, tensor=8), Roofline(H100, IDEAL), 64
     shard = cost.shard
     # A GPU has 2,048 gates and inputs, inputs and outputs of one group of 256, and a step for 32 heads.
     assert shard.linear_matrices == {"input": (8192, 2 * 2048 + 2 * 256 + 32), "output": (2048, 8192)}
@@ -282,7 +283,7 @@ def test_selective_state_spaces_have_their_own_matrices_and_some_layers_no_mlp()
     assert to_s(by_group(cost, n)[0]) == pytest.approx(
         10 * 2 * n * 8 * 128 * 2 / BYTES_PER_S + 54 * 2 * n * shard.state_bytes / BYTES_PER_S, rel=1e-3
     )
-    whole = StepCost(replace(nemotron, n_bare_layers=0), H100, IDEAL, tensor=8)
+    whole = step_cost(replace(nemotron, n_bare_layers=0), H100, IDEAL, tensor=8)
     mlp_s = sum(kernels.matmul_s("bf16", n, n_out, n_in) for n_in, n_out in shard.mlp_matrices.values())
     reduce_s = kernels.all_reduce_s(8, n * 8192 * 2)
     activation_s = (64 * 2 * 4096 // 64 - 54 * 2 * 4096 // 64) * 64 * n * 2 / BYTES_PER_S
@@ -294,7 +295,7 @@ def test_selective_state_spaces_have_their_own_matrices_and_some_layers_no_mlp()
 def test_sparse_attention_scores_all_keys_and_attends_the_best() -> None:
     model = catalog.load_model("deepseek-v3.2")
     dense = replace(model, indexer=None)
-    sparse, full = (StepCost(each, H100, IDEAL, weight_dtype="fp8_block", tensor=8) for each in (model, dense))
+    sparse, full = (step_cost(each, H100, IDEAL, weight_dtype="fp8_block", tensor=8) for each in (model, dense))
     kernels, n = full.kernels, 16
     line_s = kernels.decode_attention(full.shard, n)
     score_s = max(132 / BYTES_PER_S, 2 * 64 * 128 / H100.flop_per_s["fp8"])
@@ -311,18 +312,19 @@ def test_sparse_attention_scores_all_keys_and_attends_the_best() -> None:
     extra_s = sum(kernels.matmul_s("fp8_block", n, *sizes[::-1]) for sizes in ((1536, 64 * 128), (7168, 128 + 64)))
     written_s = n * 132 / BYTES_PER_S
     assert sparse.tokens_s(n) - full.tokens_s(n) == pytest.approx(61 * (extra_s + written_s))
-    assert sparse.work.kv_bytes_per_token == 61 * 132 and sparse.kv_bytes_per_token == 61 * (1152 + 132)
+    assert sparse.work.kv_bytes_per_token == 61 * 132 and sparse.shard.whole.kv_bytes_per_token == 61 * (1152 + 132)
     attended_flop = 61 * 2048 * 2 * 128 * (576 + 512)
     index_flop = 2 * 61 * (1536 * 64 * 128 + 7168 * 192)
     assert sparse.work.flop_per_token - full.work.flop_per_token == pytest.approx(attended_flop + index_flop)
-    assert sparse.sparse_query_ps == pytest.approx(61 * 2048 * float(kernels.decode_attention(full.shard, 1)[1]) * 1e12)
-    assert full.sparse_query_ps == 0
+    query_ps, none_ps = (SpeculationSetup("ngram", (0.7,), 0.0).running_cost(each).query_ps for each in (sparse, full))
+    assert query_ps == pytest.approx(61 * 2048 * float(kernels.decode_attention(full.shard, 1)[1]) * 1e12)
+    assert none_ps == 0
 
 
 def test_layers_without_attention_or_state_cost_their_mlp_only() -> None:
     without = replace(OSS, groups=(LayerGroup("none", 18), LayerGroup("full", 18)))
     cost, all_full = (
-        StepCost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (without, replace(OSS, groups=()))
+        step_cost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (without, replace(OSS, groups=()))
     )
     projections_s = cost.kernels.projections_s(cost.shard, 100)
     assert cost.tokens_s(100) == pytest.approx(all_full.tokens_s(100) - 18 * projections_s)

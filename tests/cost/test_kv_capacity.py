@@ -13,8 +13,9 @@ import pytest
 
 from simserve import catalog
 from simserve.cost.kept_free import ServerKnobs, memory_share
-from simserve.cost.memory import MemoryLedger, ledger
+from simserve.cost.memory import MemoryLedger
 from simserve.units import GIB
+from tests.cost.specs import ledger_of
 
 FP8_235B = {"model": "qwen3-235b-a22b", "weight_dtype": "fp8_block"}
 
@@ -46,7 +47,7 @@ class Log:
             "max_num_seqs": 256,
         } | self.knobs
         engine = catalog.load_engine(self.engine, version=self.version)
-        return ledger(catalog.load_model(knobs.pop("model")), catalog.load_gpu(self.gpu), engine, **knobs)
+        return ledger_of(catalog.load_model(knobs.pop("model")), catalog.load_gpu(self.gpu), engine, **knobs)
 
 
 LOGS = [

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from simserve import catalog
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.drafting import one_layer
 from simserve.cost.kv_groups import KvLayout, kv_layout
-from simserve.cost.memory import stages
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard, n_weights
+from simserve.cost.speculative import one_layer
+from simserve.cost.weights import stages
 from simserve.units import GIB
+from tests.cost.specs import total_weights
 
 OSS, NEXT, LLAMA = (catalog.load_model(name) for name in ("gpt-oss-120b", "qwen3-next-80b-a3b", "llama-3.1-8b"))
 
@@ -95,7 +96,7 @@ def test_layers_without_attention_hold_nothing() -> None:
     assert sum(some.bytes_by_group(16)) == 16 * 26 * 4096
     every = Shard(grouped(LayerGroup("full", 32)))
     without = Shard(grouped(LayerGroup("none", 6), LayerGroup("full", 26)))
-    assert every.total_weights - without.total_weights == 6 * every.attention_weights
+    assert total_weights(every) - total_weights(without) == 6 * n_weights(every.attention_matrices)
 
 
 def test_one_group_holds_what_a_plain_pool_counts() -> None:

@@ -1,15 +1,21 @@
 """Kernels launched one by one: counted by hand, and the least time of a step with prompts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from simserve import catalog
-from simserve.cost.launches import n_launches
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
-from simserve.units import to_ps
+from simserve.units import to_ps, to_s
 from tests.cost.specs import H100, IDEAL
 
 EAGER_S = 40e-6
+
+
+def n_launches(shard: Shard, quantizes_before: Sequence[str] = ()) -> int:
+    """The kernels of all layers, from the least time of a step with prompts."""
+    engine = replace(IDEAL, eager_kernel_s=1.0, quantizes_before=quantizes_before)
+    return round(to_s(StepCost(shard, H100, engine).mixed_ps(1, 1, 1, 0, 0, 1)))
 
 
 def test_a_dense_layer_has_two_norms_four_products_and_what_is_between_them() -> None:
@@ -38,7 +44,7 @@ def test_layers_of_deepseek_launch_as_many_kernels_as_their_parts_have() -> None
 def test_a_step_with_prompts_takes_at_least_the_time_of_its_launches() -> None:
     engine = replace(IDEAL, eager_kernel_s=EAGER_S)
     llama = catalog.load_model("llama-3.1-8b")
-    eager, graphs = StepCost(llama, H100, engine), StepCost(llama, H100, IDEAL)
+    eager, graphs = StepCost(Shard(llama), H100, engine), StepCost(Shard(llama), H100, IDEAL)
     least_ps = to_ps(320 * EAGER_S)
     short, long = (16, 136, 16), (8192, 8192 * 8193 // 2, 8192)
     assert graphs.mixed_ps(*short, 0, 0, 1) < least_ps

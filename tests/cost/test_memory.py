@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.memory import DRIVER_BYTES, MemoryLedger, ledger, stages, weights_bytes
-from simserve.cost.ops import Shard
-from tests.cost.specs import H100, IDEAL, billions
+from simserve.cost.memory import DRIVER_BYTES, MemoryLedger
+from simserve.cost.shard import Shard
+from simserve.cost.weights import stages, weights_bytes
+from tests.cost.specs import H100, IDEAL, billions, layer_weights, ledger_of, total_weights
 
 LLAMA = catalog.load_model("llama-3.1-8b")
 VLLM = catalog.load_engine("vllm")
@@ -83,13 +84,13 @@ def memory(model: ModelSpec = LLAMA, **changes: Any) -> MemoryLedger:
         "max_num_batched_tokens": 8192,
     }
     knobs |= changes
-    return ledger(model, knobs.pop("gpu"), knobs.pop("engine"), **knobs)
+    return ledger_of(model, knobs.pop("gpu"), knobs.pop("engine"), **knobs)
 
 
 def test_every_model_of_the_catalog_has_its_published_number_of_parameters() -> None:
     assert sorted({**PARAMETERS, **ROUNDED}) == catalog.names("models")
     for name, n_parameters in PARAMETERS.items():
-        counted = Shard(catalog.load_model(name)).total_weights
+        counted = total_weights(Shard(catalog.load_model(name)))
         assert counted == pytest.approx(n_parameters, rel=4e-4), name  # biases and norms are left out
 
 
@@ -97,7 +98,7 @@ def test_every_model_of_the_catalog_has_its_published_number_of_parameters() -> 
 def test_a_models_sizes_are_as_published(name: str) -> None:
     shard = Shard(catalog.load_model(name))
     billions, active, kv_bytes = ROUNDED[name]
-    assert shard.total_weights / 1e9 == pytest.approx(billions, rel=0.01)
+    assert total_weights(shard) / 1e9 == pytest.approx(billions, rel=0.01)
     assert shard.kv_bytes_per_token == kv_bytes
     if active is not None:  # with an embedding or without, as each vendor counts
         assert (shard.active_weights + shard.head_weights) / 1e9 == pytest.approx(active, rel=0.11)
@@ -191,7 +192,7 @@ def test_the_activation_peak_is_in_the_layers_or_where_rows_are_sampled() -> Non
 
 
 def test_scales_are_stored_with_quantized_weights() -> None:
-    layers = Shard(LLAMA).layer_weights * 32
+    layers = layer_weights(Shard(LLAMA)) * 32
     in_16_bits = memory().weights_bytes - 2 * layers
     for dtype, n_bytes in {"fp8_block": 1 + 4 / 16384, "int4": 0.5 + 2 / 128, "mxfp4": 0.5 + 1 / 32, "int8": 1}.items():
         assert memory(weight_dtype=dtype).weights_bytes == layers * n_bytes + in_16_bits

@@ -8,15 +8,16 @@ import pytest
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.comm import all_reduce_s
-from simserve.cost.ops import ExpertLayer, Kernel, Shard
-from tests.cost.specs import H100, billions
+from simserve.cost.roofline import Work, decode_work, elementwise_work, prefill_work
+from simserve.cost.shard import ExpertLayer, Shard
+from tests.cost.specs import H100, billions, cost_of, layer_weights, matrix_work, total_weights
 
 LLAMA = catalog.load_model("llama-3.1-70b")
 
 
 def test_matrices_are_divided_so_that_all_gpus_together_hold_the_model_once() -> None:
     for tensor in (2, 4, 8):
-        assert tensor * Shard(LLAMA, tensor=tensor).layer_weights == Shard(LLAMA).layer_weights
+        assert tensor * layer_weights(Shard(LLAMA, tensor=tensor)) == layer_weights(Shard(LLAMA))
         assert tensor * Shard(LLAMA, tensor=tensor).head_weights == Shard(LLAMA).head_weights
         assert tensor * Shard(LLAMA, tensor=tensor).kv_bytes_per_token == Shard(LLAMA).kv_bytes_per_token
 
@@ -26,7 +27,7 @@ def test_kv_heads_are_replicated_when_there_are_more_gpus() -> None:
     assert (eight.n_kv_heads, sixteen.n_kv_heads) == (1, 1)
     assert sixteen.kv_bytes_per_token == eight.kv_bytes_per_token == 327_680 / 8  # stops shrinking
     assert sixteen.n_heads == 4
-    assert sixteen.matrices["qkv"] == (8192, 4 * 128 + 2 * 128)
+    assert sixteen.attention_matrices["qkv"] == (8192, 4 * 128 + 2 * 128)
 
 
 def test_what_does_not_divide_is_padded_never_dropped() -> None:
@@ -39,13 +40,13 @@ def test_what_does_not_divide_is_padded_never_dropped() -> None:
 def test_a_gated_mlp_has_three_matrices_and_a_plain_one_two() -> None:
     plain = billions(1)
     gated = replace(plain, gated_mlp=True)
-    assert Shard(plain).layer_weights == 1_000_000_000
-    assert Shard(gated).layer_weights == 1_300_000_000
+    assert layer_weights(Shard(plain)) == 1_000_000_000
+    assert layer_weights(Shard(gated)) == 1_300_000_000
 
 
 @pytest.mark.parametrize(("dtype", "bytes_per_value"), [("bf16", 2), ("fp8", 1), ("int4", 0.5)])
 def test_weights_are_read_in_their_own_dtype_and_activations_in_16_bits(dtype: str, bytes_per_value: float) -> None:
-    kernel = Shard(billions(1), weight_dtype=dtype).matmul("down", 7)
+    kernel = matrix_work(Shard(billions(1), weight_dtype=dtype), "down", 7)
     assert kernel.bytes == 30_000 * 10_000 * bytes_per_value + 7 * (30_000 + 10_000) * 2
     assert kernel.flop == 2 * 7 * 30_000 * 10_000
 
@@ -55,39 +56,39 @@ def test_the_cache_is_read_in_its_own_dtype() -> None:
 
 
 def test_the_lm_head_stays_in_16_bits() -> None:
-    assert Shard(LLAMA, weight_dtype="int4").lm_head(3) == Shard(LLAMA).lm_head(3)
-    assert Shard(LLAMA).lm_head(3).flop == 2 * 3 * 8192 * 128_256
+    int4, sixteen_bits = (cost_of("llama-3.1-70b", weight_dtype=dtype) for dtype in ("int4", "bf16"))
+    assert int4.sampled_s(3) == sixteen_bits.sampled_s(3) > 0
+    assert int4.work.flop_per_sampled == sixteen_bits.work.flop_per_sampled == 2 * 8192 * 128_256
 
 
 def test_prefill_attention_is_4_flop_a_pair_head_and_width_and_reads_each_key_once() -> None:
-    kernel = Shard(LLAMA).prefill_attention(100, 100 * 101 // 2, 100)
+    kernel = prefill_work(Shard(LLAMA), 100, 100 * 101 // 2, 100)
     assert kernel.flop == 4 * 64 * 128 * 5050
     assert kernel.bytes == 100 * (2 * 8 * 128 * 2) + 100 * (2 * 64 * 128 * 2)  # keys, values; queries, outputs
 
 
 def test_decoding_one_request_costs_what_a_chunk_of_one_token_does() -> None:
     shard = Shard(LLAMA, tensor=2)
-    assert shard.decode_attention(1, 500) == shard.prefill_attention(1, 500, 500)
+    assert decode_work(shard, 1, 500) == prefill_work(shard, 1, 500, 500)
 
 
 def test_elementwise_work_moves_activations_and_writes_the_keys() -> None:
     norms, rotated, activated = 2 * 4 * 8192, 2 * (64 + 8) * 128, 3 * 28672
-    kernel = Shard(LLAMA).elementwise(10)
+    kernel = elementwise_work(Shard(LLAMA), 10)
     assert kernel.bytes == 10 * ((norms + rotated + activated) * 2 + 2 * 8 * 128 * 2)
 
 
 def test_no_tokens_move_no_weights() -> None:
-    assert Shard(LLAMA).matmul("qkv", 0) == Kernel(0, 0)
+    assert matrix_work(Shard(LLAMA), "qkv", 0) == Work(0, 0)
 
 
 @pytest.mark.parametrize("model", [LLAMA, billions(2)], ids=lambda model: model.name)
 def test_arrays_give_what_scalars_give(model: ModelSpec) -> None:
     shard, counts = Shard(model, tensor=2), np.array([0, 1, 17, 4096])
     for kernels, scalars in (
-        (shard.matmul("gate_up", counts), [shard.matmul("gate_up", n) for n in counts.tolist()]),
-        (shard.lm_head(counts), [shard.lm_head(n) for n in counts.tolist()]),
-        (shard.elementwise(counts), [shard.elementwise(n) for n in counts.tolist()]),
-        (shard.decode_attention(counts, 9 * counts), [shard.decode_attention(n, 9 * n) for n in counts.tolist()]),
+        (matrix_work(shard, "gate_up", counts), [matrix_work(shard, "gate_up", n) for n in counts.tolist()]),
+        (elementwise_work(shard, counts), [elementwise_work(shard, n) for n in counts.tolist()]),
+        (decode_work(shard, counts, 9 * counts), [decode_work(shard, n, 9 * n) for n in counts.tolist()]),
     ):
         assert kernels.flop.tolist() == [kernel.flop for kernel in scalars]
         assert kernels.bytes.tolist() == [kernel.bytes for kernel in scalars]
@@ -144,18 +145,18 @@ def test_a_token_meets_the_published_number_of_active_parameters(
     name: str, total: float, active: float, n_vocabularies: int
 ) -> None:
     shard = Shard(catalog.load_model(name))
-    assert shard.total_weights == pytest.approx(total, rel=2e-3)
+    assert total_weights(shard) == pytest.approx(total, rel=2e-3)
     assert shard.active_weights + n_vocabularies * shard.head_weights == pytest.approx(active, rel=0.02)
 
 
 def test_all_weights_of_a_dense_model_are_active() -> None:
     shard = Shard(LLAMA)
-    assert shard.active_weights == 80 * shard.layer_weights == shard.total_weights - 2 * shard.head_weights
+    assert shard.active_weights == 80 * layer_weights(shard) == total_weights(shard) - 2 * shard.head_weights
 
 
 def test_a_latent_cache_is_read_once_for_all_heads_and_widens_the_heads_of_decode() -> None:
     shard = Shard(DEEPSEEK, tensor=8)
-    prefill, decode = shard.prefill_attention(0, 1000, 0), shard.decode_attention(0, 1000)
+    prefill, decode = prefill_work(shard, 0, 1000, 0), decode_work(shard, 0, 1000)
     assert prefill.flop == 2 * 16 * (192 + 128) * 1000
     assert decode.flop == 2 * 16 * (576 + 512) * 1000
     assert decode.bytes == 1000 * 576 * 2
@@ -163,15 +164,15 @@ def test_a_latent_cache_is_read_once_for_all_heads_and_widens_the_heads_of_decod
 
 def test_attention_is_not_quantized_where_only_experts_are() -> None:
     shard = Shard(catalog.load_model("gpt-oss-120b"), weight_dtype="mxfp4")
-    n_in, n_out = shard.matrices["qkv"]
+    n_in, n_out = shard.attention_matrices["qkv"]
     assert shard.dense_dtype == "bf16"
-    assert shard.matmul("qkv", 1).bytes == 2 * (n_in * n_out + n_in + n_out)
+    assert matrix_work(shard, "qkv", 1).bytes == 2 * (n_in * n_out + n_in + n_out)
 
 
 def test_the_activation_of_routed_experts_is_their_own_kernels() -> None:
     norms, rotated = 2 * 4 * 4096, 2 * (32 + 8) * 128
-    assert Shard(MIXTRAL).elementwise(1).flop == norms + rotated
-    of_deepseek = Shard(DEEPSEEK).elementwise(1).flop
+    assert elementwise_work(Shard(MIXTRAL), 1).flop == norms + rotated
+    of_deepseek = elementwise_work(Shard(DEEPSEEK), 1).flop
     norms, rotated, activated = 2 * 4 * 7168, 2 * (128 + 1) * 64, 3 * (3 * 18432 + 58 * 2048) // 61
     assert of_deepseek == norms + rotated + activated
 

@@ -4,14 +4,13 @@ import pytest
 
 from simserve import catalog
 from simserve.cost.comm import NIC_LATENCY_S
-from simserve.cost.step import StepCost
-from tests.cost.specs import H100, IDEAL
+from tests.cost.specs import H100, IDEAL, step_cost
 
 LLAMA = catalog.load_model("llama-3.1-70b")
 
 
 def sends_s(tensor: int, pipeline: int, n_tokens: int) -> float:
-    staged, whole = (StepCost(LLAMA, H100, IDEAL, tensor=tensor, pipeline=n) for n in (pipeline, 1))
+    staged, whole = (step_cost(LLAMA, H100, IDEAL, tensor=tensor, pipeline=n) for n in (pipeline, 1))
     return float(staged.tokens_s(n_tokens) - whole.tokens_s(n_tokens))
 
 
@@ -43,5 +42,5 @@ def test_the_ranks_of_a_stage_fill_its_node_too() -> None:
         (4, H100.link_latency_s, H100.link_bytes_per_s),
         (8, NIC_LATENCY_S, H100.nic_bytes_per_s),
     ):
-        staged, whole = (StepCost(model, H100, IDEAL, pipeline=n, data=data, expert=data) for n in (2, 1))
+        staged, whole = (step_cost(model, H100, IDEAL, pipeline=n, data=data, expert=data) for n in (2, 1))
         assert float(staged.tokens_s(100) - whole.tokens_s(100)) == pytest.approx(latency_s + n_bytes / bytes_per_s)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.cost.ops import ACTIVATION_BYTES, Shard
+from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.roofline import Roofline
-from simserve.cost.shape import StepShape
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
 from simserve.cost.step import StepCost
 from simserve.units import to_ps, to_s
-from tests.cost.specs import H100, IDEAL, billions, cost_of
+from tests.cost.specs import H100, IDEAL, billions, cost_of, matrix_work, step_cost
 
 COSTS = st.builds(
     cost_of,
@@ -63,9 +63,9 @@ def test_prefill_attention_grows_with_tokens_pairs_and_context(
 
 @given(COSTS, CONTEXTS.filter(len), st.integers(1, 1000))
 def test_a_longer_context_or_one_request_more_never_takes_less(cost: StepCost, contexts: list[int], more: int) -> None:
-    least = cost.step_ps(shape_of([], contexts))
-    assert least <= cost.step_ps(shape_of([], [*contexts[:-1], contexts[-1] + more]))
-    assert least <= cost.step_ps(shape_of([], [*contexts, more]))
+    least = shape_ps(cost, shape_of([], contexts))
+    assert least <= shape_ps(cost, shape_of([], [*contexts[:-1], contexts[-1] + more]))
+    assert least <= shape_ps(cost, shape_of([], [*contexts, more]))
 
 
 @given(COSTS, CHUNKS, CONTEXTS)
@@ -78,7 +78,7 @@ def test_a_step_is_the_sum_of_its_parts(cost: StepCost, chunks: list[tuple[int, 
         cost.prefill_ps(shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens),
         intercept + slope * sum(contexts) if contexts else 0,
     ]
-    assert cost.step_ps(shape) == sum(parts)
+    assert shape_ps(cost, shape) == sum(parts)
     assert all(type(part) is int for part in parts)  # Python's, never numpy's, which overflow
 
 
@@ -91,7 +91,7 @@ def test_no_step_is_faster_than_the_data_sheet_allows(
     flop += work.flop_per_pair * (shape.prefill_pairs + shape.kv_tokens) + work.flop_per_sampled * shape.sampled_rows
     n_bytes = work.weight_bytes_per_step + work.kv_bytes_per_token * (shape.prefill_context_tokens + shape.kv_tokens)
     roof_s = max(flop / work.peak_flop_per_s, n_bytes / work.hbm_bytes_per_s)
-    assert to_s(cost.step_ps(shape)) >= roof_s * (1 - 1e-4)  # the slope is rounded to whole picoseconds
+    assert to_s(shape_ps(cost, shape)) >= roof_s * (1 - 1e-4)  # the slope is rounded to whole picoseconds
 
 
 def padded_to_graph(n_tokens: int) -> int:
@@ -113,14 +113,14 @@ def test_tables_hold_what_the_formula_gives_for_each_count_alone(engine: str, te
 
 
 def test_small_steps_are_padded_to_the_next_captured_graph() -> None:
-    plain, cost = (StepCost(billions(1), H100, replace(IDEAL, pads_to_graphs=pads)) for pads in (False, True))
+    plain, cost = (step_cost(billions(1), H100, replace(IDEAL, pads_to_graphs=pads)) for pads in (False, True))
     for n in range(600):
         assert cost.tokens_ps(n) == plain.tokens_ps(padded_to_graph(n))
     assert cost.sampled_ps(9) == plain.sampled_ps(9)  # the LM head runs after the graph
 
 
 def test_a_table_that_has_grown_still_holds_its_first_entries() -> None:
-    cost = StepCost(billions(1), H100, IDEAL)
+    cost = step_cost(billions(1), H100, IDEAL)
     first = [cost.tokens_ps(n) for n in (0, 1, 4095)]
     assert cost.tokens_ps(50_000) > first[-1]
     assert [cost.tokens_ps(n) for n in (0, 1, 4095)] == first
@@ -130,7 +130,7 @@ def test_launches_and_host_time_come_on_top_of_the_roofs() -> None:
     rate = 1e30  # a GPU on which nothing takes any time
     gpu = replace(H100, flop_per_s={"bf16": rate}, hbm_bytes_per_s=rate, link_bytes_per_s=rate, link_latency_s=0.0)
     engine = replace(IDEAL, launch_s=0.001, step_host_s=5.0, request_host_s=0.01)
-    cost = StepCost(billions(3), gpu, engine)
+    cost = step_cost(billions(3), gpu, engine)
     assert cost.tokens_s(10) == pytest.approx(5.0 + 3 * (4 + 3) * 0.001)  # four matrices, three fused kernels a layer
     assert cost.sampled_s(10) == pytest.approx(0.001 + 10 * 0.01)
     assert to_s(cost.prefill_ps(10, 55, 10)) == pytest.approx(3 * 0.001)
@@ -139,14 +139,14 @@ def test_launches_and_host_time_come_on_top_of_the_roofs() -> None:
 
 def test_host_time_that_hides_behind_kernels_is_a_bound_instead() -> None:
     engine = replace(IDEAL, step_host_s=0.005, request_host_s=0.001, exposed_step_s=0.0005)
-    plain, bare = StepCost(billions(3), H100, engine), StepCost(billions(3), H100, IDEAL)
-    hiding = StepCost(billions(3), H100, engine, hides_host=True)
+    plain, bare = step_cost(billions(3), H100, engine), step_cost(billions(3), H100, IDEAL)
+    hiding = step_cost(billions(3), H100, engine, hides_host=True)
     assert (plain.host_ps(7), hiding.host_ps(7)) == (0, to_ps(0.0005 + 0.005 + 7 * 0.001))
     assert hiding.tokens_s(10) == pytest.approx(bare.tokens_s(10) + 0.0005)
     assert hiding.sampled_s(10) == pytest.approx(bare.sampled_s(10))
     assert plain.sampled_s(10) == pytest.approx(bare.sampled_s(10) + 10 * 0.001)
     unknown = replace(engine, exposed_step_s=None)  # what was fitted to servers that plan ahead is what they wait for
-    assert StepCost(billions(3), H100, unknown, hides_host=True).sampled_s(10) == plain.sampled_s(10)
+    assert step_cost(billions(3), H100, unknown, hides_host=True).sampled_s(10) == plain.sampled_s(10)
 
 
 def test_efficiencies_divide_each_roof() -> None:
@@ -160,7 +160,7 @@ def test_efficiencies_divide_each_roof() -> None:
 def test_one_matrix_turns_from_memory_bound_to_compute_bound_at_the_ridge() -> None:
     shard = Shard(billions(1))
     for n, bound_by_compute in ((200, False), (400, True)):  # activations move the ridge of 295 up a little
-        kernel = shard.matmul("qkv", n)
+        kernel = matrix_work(shard, "qkv", n)
         assert kernel.flop == 2 * n * 10_000 * 30_000
         assert kernel.bytes == (10_000 * 30_000 + n * 40_000) * ACTIVATION_BYTES
         roofs = kernel.bytes / 3.35e12, kernel.flop / 989.4e12
@@ -170,10 +170,10 @@ def test_one_matrix_turns_from_memory_bound_to_compute_bound_at_the_ridge() -> N
 def test_decode_attention_takes_the_higher_of_its_two_slopes() -> None:
     heads = {"n_heads": 100, "n_kv_heads": 100}
     model = replace(billions(1), **heads)  # type: ignore[arg-type]
-    by_memory = StepCost(model, H100, IDEAL).decode_line(1)[1]
+    by_memory = step_cost(model, H100, IDEAL).decode_line(1)[1]
     assert by_memory == pytest.approx(2 * 100 * 100 * 2 / 3.35e12 * 1e12, abs=1)
     slow = replace(H100, flop_per_s={"bf16": 1e12})
-    assert StepCost(model, slow, IDEAL).decode_line(1)[1] == 4 * 100 * 100  # FLOP a key, at one a picosecond
+    assert step_cost(model, slow, IDEAL).decode_line(1)[1] == 4 * 100 * 100  # FLOP a key, at one a picosecond
 
 
 def test_weights_that_a_gpu_cannot_multiply_are_unpacked_to_16_bits() -> None:
@@ -199,5 +199,5 @@ def test_quantized_activations_are_multiplied_at_the_rate_of_their_dtype() -> No
 
 def test_work_is_of_the_whole_replica_and_does_not_count_replicated_kv_heads() -> None:
     model = replace(billions(1), n_heads=8, n_kv_heads=2)
-    alone, group = (StepCost(model, H100, IDEAL, tensor=n).work for n in (1, 8))
+    alone, group = (step_cost(model, H100, IDEAL, tensor=n).work for n in (1, 8))
     assert group == replace(alone, peak_flop_per_s=8 * alone.peak_flop_per_s, hbm_bytes_per_s=8 * alone.hbm_bytes_per_s)

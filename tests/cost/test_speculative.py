@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from simserve.catalog.layers import LayerGroup
-from simserve.cost.drafting import LayerCost, MedusaDrafting, ModelDrafting, one_layer, without_host
-from simserve.cost.shape import StepShape
+from simserve.cost.model import StepShape, shape_ps
+from simserve.cost.speculative import MedusaDrafting, ModelDrafting, one_layer, without_host
 from simserve.cost.step import StepCost
 from simserve.scenario.speculation_setup import SpeculationSetup
-from tests.cost.specs import H100, IDEAL, cost_of
+from tests.cost.specs import H100, IDEAL, cost_of, step_cost
 
 LLAMA = cost_of("llama-3.1-8b")
 EAGLE = SpeculationSetup("eagle", (0.8,) * 3, 0.0)
@@ -21,13 +21,13 @@ def decode(n: int, context_tokens: int) -> StepShape:
 
 def test_alone_verifying_five_tokens_takes_about_as_long_as_one() -> None:
     ngram = SpeculationSetup("ngram", (0.7,) * 4, 0.0).running_cost(LLAMA)
-    plain, verified = LLAMA.step_ps(decode(1, 1000)), ngram.step_ps(decode(1, 1000))
+    plain, verified = shape_ps(LLAMA, decode(1, 1000)), shape_ps(ngram, decode(1, 1000))
     assert plain < verified < 1.02 * plain  # both read all weights once
 
 
 def test_many_requests_pay_for_every_token_that_they_verify() -> None:
     ngram = SpeculationSetup("ngram", (0.7,) * 4, 0.0).running_cost(LLAMA)
-    plain, verified = LLAMA.step_ps(decode(1024, 1)), ngram.step_ps(decode(1024, 1))
+    plain, verified = shape_ps(LLAMA, decode(1024, 1)), shape_ps(ngram, decode(1024, 1))
     assert 4.2 * plain < verified < 5 * plain  # bound by compute: five times the FLOP but for what was not full before
 
 
@@ -37,13 +37,13 @@ def test_a_step_is_a_line_in_the_keys() -> None:
         intercept_ps, slope_ps = cost.decode_line(n)
         for keys in (0, 1, 1000, 10**6):
             line_ps = cost.tokens_ps(n) + cost.sampled_ps(n) + intercept_ps + slope_ps * keys
-            assert cost.step_ps(StepShape(decode_requests=n, kv_tokens=keys, sampled_rows=n)) == line_ps
+            assert shape_ps(cost, StepShape(decode_requests=n, kv_tokens=keys, sampled_rows=n)) == line_ps
 
 
 def test_proposing_nothing_costs_nothing() -> None:
     none = SpeculationSetup("ngram", (), 0.0).running_cost(LLAMA)
     for shape in (decode(1, 1000), decode(64, 300), StepShape(512, 512 * 513 // 2, 512, 8, 8000, 9)):
-        assert none.step_ps(shape) == LLAMA.step_ps(shape)
+        assert shape_ps(none, shape) == shape_ps(LLAMA, shape)
 
 
 SMALL_AND_LARGE = "llama-3.2-1b", "llama-3.1-8b"
@@ -53,15 +53,15 @@ def test_a_draft_model_takes_a_decode_step_of_its_own_for_each_token() -> None:
     small = cost_of("llama-3.2-1b")
     how = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, small.shard.model)
     cost = how.running_cost(LLAMA)
-    one_by_one = sum(small.step_ps(decode(8, 1000 + i)) for i in range(4))
+    one_by_one = sum(shape_ps(small, decode(8, 1000 + i)) for i in range(4))
     assert cost.draft_ps(0, 0, 0, 8, 8 * 1000) == pytest.approx(one_by_one, rel=1e-9)
     ngram = SpeculationSetup("ngram", (0.7,) * 4, 0.0).running_cost(LLAMA)
-    assert cost.step_ps(decode(8, 1000)) == ngram.step_ps(decode(8, 1000)) + cost.draft_ps(0, 0, 0, 8, 8000)
+    assert shape_ps(cost, decode(8, 1000)) == shape_ps(ngram, decode(8, 1000)) + cost.draft_ps(0, 0, 0, 8, 8000)
 
 
 def test_the_windows_of_a_draft_count_what_they_attend_in_each_pass() -> None:
     small = replace(cost_of("llama-3.2-1b").shard.model, groups=(LayerGroup("windowed", 12, 64), LayerGroup("full", 4)))
-    draft = StepCost(small, H100, IDEAL)
+    draft = step_cost(small, H100, IDEAL)
     cost = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, small).running_cost(LLAMA)
     (slope_ps,), (intercept_ps, full_ps) = draft.window_slopes(8), draft.decode_line(8)
     alone_ps = draft.tokens_ps(8) + draft.sampled_ps(8) + intercept_ps
@@ -80,7 +80,7 @@ def test_the_windows_of_a_draft_count_what_they_attend_in_each_pass() -> None:
 def test_windows_of_target_and_draft_each_cost_their_own_part() -> None:
     groups = LayerGroup("windowed", 8, 64), LayerGroup("full", 8)
     small, target_model = (replace(cost_of(name).shard.model, groups=groups, n_layers=16) for name in SMALL_AND_LARGE)
-    target, draft = StepCost(target_model, H100, IDEAL), StepCost(small, H100, IDEAL)
+    target, draft = step_cost(target_model, H100, IDEAL), step_cost(small, H100, IDEAL)
     cost = SpeculationSetup("draft_model", (0.7,) * 2, 0.0, small).running_cost(target)
     alone = SpeculationSetup("ngram", (0.7,) * 2, 0.0).running_cost(target)
     assert cost.window_slopes(4) == (*alone.window_slopes(4), 2 * draft.window_slopes(4)[0])
@@ -99,7 +99,7 @@ def test_proposals_attend_keys_of_their_own_where_attention_is_sparse() -> None:
     (intercept_ps, slope_ps), (alone_ps, alone_slope_ps) = cost.decode_line(4), target.decode_line(4)
     more_ps = target.tokens_ps(16) - target.tokens_ps(4) + target.sampled_ps(16) - target.sampled_ps(4)
     assert slope_ps >= alone_slope_ps
-    assert intercept_ps == alone_ps + more_ps + 4 * 3 * (slope_ps + target.sparse_query_ps)
+    assert intercept_ps == alone_ps + more_ps + 4 * 3 * (slope_ps + cost.query_ps)
 
 
 def test_a_layer_reads_itself_its_joining_matrix_and_the_lm_head() -> None:
@@ -120,9 +120,9 @@ def test_medusa_heads_read_a_square_matrix_and_an_lm_head_each() -> None:
 
 def test_host_time_is_spent_once_a_step_and_request() -> None:
     slow_host = replace(LLAMA.engine, step_host_s=1e-3, request_host_s=1e-4)
-    target = type(LLAMA)(LLAMA.shard.model, LLAMA.gpu, slow_host)
+    target = StepCost(LLAMA.shard, LLAMA.gpu, slow_host)
     for how in (EAGLE, SpeculationSetup("ngram", (0.7,) * 4, 0.0)):
-        more_ps = how.running_cost(target).step_ps(decode(8, 100)) - how.running_cost(LLAMA).step_ps(decode(8, 100))
+        more_ps = shape_ps(how.running_cost(target), decode(8, 100)) - shape_ps(how.running_cost(LLAMA), decode(8, 100))
         assert more_ps == pytest.approx(10**9 + 8 * 10**8, abs=10)
 
 
@@ -138,5 +138,9 @@ def test_a_layer_is_like_the_models_last() -> None:
     deepseek = cost_of("deepseek-v3", "h200-sxm", tensor=8, weight_dtype="fp8_block")
     layer = one_layer(deepseek.shard.model)
     assert (layer.n_dense_layers, layer.n_moe_layers) == (0, 1)
-    assert isinstance(SpeculationSetup("mtp", (0.8,), 0.0).draft_cost(deepseek), LayerCost)
+    mtp = SpeculationSetup("mtp", (0.8,), 0.0).draft_cost(deepseek)
+    assert mtp is not None
+    alone = StepCost(mtp.shard, mtp.gpu, mtp.engine, kernels=mtp.kernels)
+    merge_s = mtp.kernels.matmul_s("bf16", 7, 7168, 2 * 7168)
+    assert mtp.tokens_s(7) == pytest.approx(alone.tokens_s(7) + merge_s)
     assert without_host(deepseek.engine).request_host_s == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.memory import HostTierSpec
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler, StepPlan

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simserve.catalog.layers import LayerGroup
-from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.memory import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.host_tier import HostCounts, HostTier
 from simserve.engine.memory import CachingMemory, CachingPool

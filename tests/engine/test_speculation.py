@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.catalog.layers import LayerGroup
-from simserve.cost.drafting import FreeDrafting, ModelDrafting
-from simserve.cost.speculative import SpeculativeCost
+from simserve.cost.speculative import Drafting, ModelDrafting, SpeculativeCost
 from simserve.engine.decode import Speculation
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.chunked import Chunked
@@ -21,7 +20,7 @@ MILLISECOND_A_STEP = LineCost(step=MS)
 
 def speculating(rates: tuple[float, ...], setup: ReplicaSetup, draft: LineCost | None = None) -> ReplicaSetup:
     """Add proposals to a replica, by a draft with given costs, or free."""
-    drafting = FreeDrafting() if draft is None else ModelDrafting(draft, len(rates))
+    drafting = Drafting() if draft is None else ModelDrafting(draft, len(rates))
     how = Speculation(Acceptance(rates), n_slots=len(rates) + 1)
     return replace(setup, cost=SpeculativeCost(setup.cost, drafting, len(rates)), speculation=how)
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from simserve.cost.shape import StepShape
+from simserve.cost.model import StepShape, shape_ps
 from simserve.errors import SimserveError
 from simserve.explain import explain
 from simserve.scenario import Scenario
@@ -67,7 +67,7 @@ def step_ms(setup: PoolSetup, n: int, prompt_tokens: int) -> float:
     prompt = StepShape(prompt_tokens, prefill_pairs=pairs, prefill_context_tokens=prompt_tokens, sampled_rows=1)
     cost = setup.step_cost()
     shape = prompt if prompt_tokens else StepShape(decode_requests=n, kv_tokens=1024 * n, sampled_rows=n)
-    return to_s(max(cost.step_ps(shape), cost.host_ps(shape.sampled_rows))) * 1e3
+    return to_s(max(shape_ps(cost, shape), cost.host_ps(shape.sampled_rows))) * 1e3
 
 
 def ratio(setup: PoolSetup, key: str, shape: tuple[int, int]) -> tuple[float, float]:

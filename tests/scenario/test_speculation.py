@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from simserve import catalog, simulate
-from simserve.cost.memory import weights_bytes
-from simserve.cost.ops import Shard
+from simserve.cost.shard import Shard
+from simserve.cost.weights import weights_bytes
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]

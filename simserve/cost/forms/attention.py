@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form, higher, root
-from simserve.cost.ops import ACTIVATION_BYTES
+from simserve.cost.shard import ACTIVATION_BYTES
 
 TILE = 128
 """Queries per thread block, in every kernel of the FlashAttention family."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
 from simserve.cost.forms.base import Form, smooth_max
-from simserve.cost.ops import ACTIVATION_BYTES
+from simserve.cost.shard import ACTIVATION_BYTES
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
 """(rows, columns) of a thread block's output, among the common CUTLASS tiles that cuBLAS and others choose from."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form, smooth_max
-from simserve.cost.ops import ACTIVATION_BYTES
+from simserve.cost.shard import ACTIVATION_BYTES
 
 HIDDEN = 7168
 QUERY_RANK = 1536

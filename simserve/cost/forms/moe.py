@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form, smooth_max
-from simserve.cost.ops import ACTIVATION_BYTES
+from simserve.cost.shard import ACTIVATION_BYTES
 
 MATRICES = 3
 """Matrices of an expert: gate, up, down."""

@@ -8,7 +8,7 @@ from typing import Any
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec, ModelSpec
 from simserve.cost.forms.attention import TILE
 from simserve.cost.forms.collective import COLLECTIVES
-from simserve.cost.ops import HEAD_DTYPE, Shard
+from simserve.cost.shard import HEAD_DTYPE, Shard
 from simserve.lab.kernels.attention import HEADS, MOST_GROUPED, SHORTEST_CONTEXT
 from simserve.lab.kernels.gemm import LEAST
 from simserve.lab.kernels.table import ATTENTION, SHAPES

@@ -1,12 +1,12 @@
-"""FLOP and bytes of each kernel of a step, on one GPU of a tensor-parallel group. Numbers in, numbers out; arrays too.
+"""Shard: the part of a model on one GPU of a tensor-parallel group: its matrices, weights, keys and values.
 
-Sources: operation counts of a transformer layer as in Kaplan et al. 2020 (table 1) and Pope et al. 2022 (section 2);
-Megatron-LM for what tensor parallelism divides (Shoeybi et al. 2019, section 3); DeepSeek-V2 (section 2.1) for
+Sources: Megatron-LM for what tensor parallelism divides (Shoeybi et al. 2019, section 3); DeepSeek-V2 (section 2.1) for
 latent attention.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Matrices
@@ -17,14 +17,6 @@ ACTIVATION_BYTES = 2
 
 HEAD_DTYPE = "bf16"
 """Embeddings, LM head and gates stay in 16 bits, whatever the layers are stored in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """The FLOP and bytes of a kernel; both scalars, or both arrays of one shape."""
-
-    flop: Any
-    bytes: Any
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class ExpertLayer:
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of a model on one GPU of a tensor-parallel group, and its work for n tokens.
+    """The part of a model on one GPU of a tensor-parallel group.
 
     KV heads are replicated when there are more GPUs than KV heads, and so is the cache of latent attention. `expert`
     GPUs share the experts: those of this group, or with data parallelism those of all `data` groups. Each group holds
@@ -64,6 +56,11 @@ class Shard:
     """Groups that share the experts; each has its own requests."""
     routing: str = UNIFORM_ROUTING
     """Expert routing; see `forms.moe.load_of`."""
+
+    @property
+    def whole(self) -> "Shard":
+        """The model on one GPU: each head, and each expert, once."""
+        return replace(self, tensor=1, expert=1, data=1)
 
     @property
     def n_heads(self) -> int:
@@ -91,19 +88,9 @@ class Shard:
         return -(-self.model.intermediate_size // self.tensor)
 
     @property
-    def weight_bytes_per_value(self) -> float:
-        """Bytes per weight of the layers' matrices, without scales; embeddings and LM head stay in 16 bits."""
-        return BYTES_PER_VALUE[self.weight_dtype]
-
-    @property
     def dense_dtype(self) -> str:
         """Dtype of attention, MLP and shared experts."""
         return HEAD_DTYPE if self.model.only_experts_quantized else self.weight_dtype
-
-    @cached_property
-    def matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of each matrix of a dense layer: attention, then MLP."""
-        return {**self.attention_matrices, **self.mlp_matrices}
 
     @cached_property
     def projections(self) -> Matrices:
@@ -132,25 +119,17 @@ class Shard:
             columns = n_queries * model.head_dim + 2 * self.n_kv_heads * model.head_dim
             return {"qkv": (model.hidden_size, columns), "output": output}
         queries = self.n_heads * mla.qk_head_dim
-        rank = mla.q_lora_rank
+        rank, indexer, index = mla.q_lora_rank, model.indexer, {}
+        if indexer is not None:  # whole on every GPU: queries, a key, and a weight per head
+            n_queries, n_keys = indexer.n_heads * indexer.head_dim, indexer.head_dim + indexer.n_heads
+            index = {"index_q": (rank or model.hidden_size, n_queries), "index_k": (model.hidden_size, n_keys)}
         latent = (model.hidden_size, (rank or 0) + mla.cached_size)
         return {
             **({"q": (model.hidden_size, queries), "kv_a": latent} if rank is None else {"qkv_a": latent}),
             **({} if rank is None else {"q_b": (rank, queries)}),
             "kv_b": (mla.kv_lora_rank, self.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
             "output": output,
-            **self._index_matrices,
-        }
-
-    @property
-    def _index_matrices(self) -> Matrices:
-        """(rows in, columns out) of the indexer, whole on every GPU: queries, a key, and a weight per head."""
-        model, index = self.model, self.model.indexer
-        if index is None or model.mla is None:
-            return {}
-        return {
-            "index_q": (model.mla.q_lora_rank or model.hidden_size, index.n_heads * index.head_dim),
-            "index_k": (model.hidden_size, index.head_dim + index.n_heads),
+            **index,
         }
 
     @cached_property
@@ -195,46 +174,16 @@ class Shard:
         return -(-self.expert_layer.expert_size // self.expert_layer.tensor)
 
     @property
-    def layer_weights(self) -> int:
-        """Weights in the matrices of a dense layer."""
-        return _n_weights(self.matrices)
-
-    @property
-    def attention_weights(self) -> int:
-        """Weights in the projections of a layer with attention."""
-        return _n_weights(self.attention_matrices)
-
-    @property
-    def linear_weights(self) -> int:
-        """Weights in the projections of a layer with a state."""
-        return _n_weights(self.linear_matrices)
-
-    @property
-    def mlp_weights(self) -> int:
-        """Weights in the MLP of a layer without experts."""
-        return _n_weights(self.mlp_matrices)
-
-    @property
-    def shared_weights(self) -> int:
-        """Weights in the shared experts of a layer."""
-        return _n_weights(self.shared_matrices)
-
-    @property
     def mixing_weights(self) -> int:
         """Weights in the projections of all layers, of attention and of states."""
         model = self.model
-        return model.n_attention_layers * self.attention_weights + model.n_state_layers * self.linear_weights
-
-    @property
-    def router_weights(self) -> int:
-        """Weights in the gate of a layer with experts."""
-        n_in, n_out = self.router
-        return n_in * n_out
+        n_of_states = model.n_state_layers * n_weights(self.linear_matrices)
+        return model.n_attention_layers * n_weights(self.attention_matrices) + n_of_states
 
     @property
     def expert_weights(self) -> int:
         """Weights of one expert on this GPU."""
-        return _n_weights(self._mlp(self.expert_columns))
+        return n_weights(self._mlp(self.expert_columns))
 
     @property
     def head_columns(self) -> int:
@@ -249,23 +198,22 @@ class Shard:
     @property
     def active_weights(self) -> int:
         """Weights that multiply a token in all layers, 2 FLOP each, without the LM head."""
-        return self._weights_with(0 if self.model.experts is None else self._experts.top_k)
-
-    @property
-    def total_weights(self) -> int:
-        """Weights in all matrices, gates, embeddings and LM head on this GPU (one matrix when tied): the published
-        number of parameters without norms and biases."""
-        in_layers = self._weights_with(0 if self.model.experts is None else self.n_experts)
-        return in_layers + self.head_weights * (1 if self.model.tie_word_embeddings else 2)
+        model, per_moe_layer = self.model, 0
+        if model.experts is not None:
+            per_moe_layer = (
+                n_weights(self.shared_matrices) + prod(self.router) + self._experts.top_k * self.expert_weights
+            )
+        n_of_mlps = model.n_dense_layers * n_weights(self.mlp_matrices)
+        return self.mixing_weights + n_of_mlps + model.n_moe_layers * per_moe_layer
 
     @property
     def layer_kv_bytes_per_token(self) -> float:
         """Bytes of one token's keys and values in one layer, and of its key for the indexer."""
         index = self.model.indexer
-        return self._attended_bytes if index is None else self._attended_bytes + index.bytes_per_token
+        return self.attended_bytes if index is None else self.attended_bytes + index.bytes_per_token
 
     @property
-    def _attended_bytes(self) -> float:
+    def attended_bytes(self) -> float:
         """Bytes that attention reads of a token: 2 vectors per head for K and V, or one latent vector for both."""
         mla = self.model.mla
         values = mla.cached_size if mla else 2 * self.n_kv_heads * self.model.head_dim
@@ -282,75 +230,9 @@ class Shard:
         linear = self.model.linear
         return 0.0 if linear is None else linear.state_bytes // self.tensor
 
-    def matmul(self, name: str, n_tokens: Any) -> Kernel:
-        """Return a matrix of a layer applied to n tokens: 2 FLOP per weight and token; weights read once."""
-        n_in, n_out = self.matrices[name]
-        return matmul(n_tokens, n_in, n_out, BYTES_PER_VALUE[self.dense_dtype])
-
-    def lm_head(self, n_rows: Any) -> Kernel:
-        """Return the projection of n hidden states to logits."""
-        return matmul(n_rows, self.model.hidden_size, self.head_columns, BYTES_PER_VALUE[HEAD_DTYPE])
-
-    def elementwise(self, n_tokens: Any) -> Kernel:
-        """Return norms and residuals, rotary embedding, activation and KV write of an average layer: mostly memory
-        traffic. The activation of routed experts belongs to their kernel.
-
-        Each of two norms reads input and residual and writes both; rotation reads and writes queries and keys; the
-        activation reads gate and up and writes one; keys and values are written once.
-        """
-        model = self.model
-        activated = model.n_dense_layers * self.inner_size
-        if self.shared_matrices:
-            activated += model.n_moe_layers * self.shared_matrices["down"][0]
-        values = (
-            2 * 4 * model.hidden_size + 2 * self._rotated + (3 if model.gated_mlp else 2) * activated // model.n_layers
-        )
-        n_bytes = values * ACTIVATION_BYTES + self.layer_kv_bytes_per_token
-        return Kernel(n_tokens * values, n_tokens * n_bytes)
-
-    def state_update(self, n_tokens: Any) -> Kernel:
-        """Return the convolution and gates of a layer with a state, for n tokens: inputs and output gates are read and
-        written once. A decoding request also moves its state: see `state_bytes`."""
-        linear = self.model.linear
-        n_values = 0 if linear is None else 2 * linear.mixed_size(self.tensor)
-        return Kernel(n_tokens * n_values, n_tokens * (n_values * ACTIVATION_BYTES))
-
-    def prefill_attention(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Kernel:
-        """Return causal attention of prompt chunks in one layer: 2 FLOP per pair, head and width of scores and values.
-
-        Latent vectors are expanded to keys and values first, by a matrix (kv_b) that is not counted here.
-        """
-        return Kernel(
-            2 * self.n_heads * (self.key_size + self.value_size) * n_pairs,
-            n_context_tokens * self._attended_bytes + n_tokens * self._query_bytes,
-        )
-
-    def decode_attention(self, n: Any, kv_tokens: Any) -> Kernel:
-        """Return attention of n decoding requests that attend kv_tokens keys in all, in one layer.
-
-        Latent attention works on the cached vectors: queries and outputs are projected instead of keys.
-        """
-        mla = self.model.mla
-        width = mla.cached_size + mla.kv_lora_rank if mla else self.key_size + self.value_size
-        query_bytes = self.n_heads * width * ACTIVATION_BYTES
-        return Kernel(2 * self.n_heads * width * kv_tokens, kv_tokens * self._attended_bytes + n * query_bytes)
-
     def hidden_bytes(self, n_tokens: Any) -> Any:
         """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""
         return n_tokens * self.model.hidden_size * ACTIVATION_BYTES
-
-    @property
-    def _query_bytes(self) -> int:
-        """Return the bytes of a token's queries read and outputs written, in one layer."""
-        return self.n_heads * (self.key_size + self.value_size) * ACTIVATION_BYTES
-
-    @property
-    def _rotated(self) -> int:
-        """Return the number of query and key values that carry a position; with latent attention a part of each."""
-        mla = self.model.mla
-        return (
-            (self.n_heads + 1) * mla.qk_rope_head_dim if mla else (self.n_heads + self.n_kv_heads) * self.model.head_dim
-        )
 
     @property
     def _experts(self) -> Experts:
@@ -358,25 +240,12 @@ class Shard:
         assert experts is not None, "the model has no experts"
         return experts
 
-    def _weights_with(self, n_experts: int) -> int:
-        """Count the weights in all layers, with that many routed experts in each MoE layer."""
-        model = self.model
-        per_moe_layer = 0
-        if n_experts:
-            per_moe_layer = self.shared_weights + self.router_weights + n_experts * self.expert_weights
-        return self.mixing_weights + model.n_dense_layers * self.mlp_weights + model.n_moe_layers * per_moe_layer
-
     def _mlp(self, inner: int) -> dict[str, tuple[int, int]]:
         """Return (rows in, columns out) of an MLP of that inner size."""
         hidden = self.model.hidden_size
         return {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
 
 
-def _n_weights(matrices: dict[str, tuple[int, int]]) -> int:
+def n_weights(matrices: Matrices) -> int:
+    """Count the weights in matrices."""
     return sum(n_in * n_out for n_in, n_out in matrices.values())
-
-
-def matmul(n_tokens: Any, n_in: int, n_out: int, weight_bytes: float) -> Kernel:
-    """Return (n, n_in) x (n_in, n_out); without tokens no work, not even the weights are read."""
-    n_bytes = (n_tokens > 0) * (n_in * n_out * weight_bytes) + n_tokens * ((n_in + n_out) * ACTIVATION_BYTES)
-    return Kernel(n_tokens * (2 * n_in * n_out), n_bytes)

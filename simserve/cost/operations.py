@@ -1,0 +1,234 @@
+"""The operations of a step: what layers do alike, and how many layers do it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.layers import Matrices
+from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
+from simserve.cost.comm import Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
+from simserve.cost.kernels import Kernels, matrices_s
+from simserve.cost.roofline import decode_work, elementwise_work, prefill_work, state_update_work
+from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights
+from simserve.tables.facts import WorkFacts
+
+ELEMENTWISE_KERNELS = 3
+"""Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
+
+NORMS = 2
+REDUCES = 2
+ATTENTION = 3
+"""Rotation, KV write and attention."""
+LATENT = 4
+"""Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys."""
+ROUTING = 3
+"""Choice of experts, sorting of rows by expert, and the weighted sum; the gate is a product."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What so many layers do alike in a step: a row of its cost."""
+
+    n_layers: int
+    seconds: Callable[[Any], Any]
+    """Seconds in one of them for n tokens, a number or an array."""
+    n_launches: int = 0
+    """Kernels in each of them that the host launches one by one, in a step with prompts that no CUDA graph holds."""
+
+
+def total_s(operations: Iterable[Operation], n_tokens: Any) -> Any:
+    """Return the sum, in their order: floats depend on it."""
+    return sum((each.n_layers * each.seconds(n_tokens) for each in operations), 0.0 * n_tokens)
+
+
+@dataclass(frozen=True)
+class ReplicaLinks:
+    """What the GPUs of a replica send each other, in one node or over several."""
+
+    shard: Shard
+    gpu: GpuSpec
+    node_link: NodeLink
+    kernels: Kernels
+    pipeline: int
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of a tensor-parallel group."""
+        return max(1, self.shard.tensor // self.gpu.gpus_per_node)
+
+    def all_reduce_s(self, n_bytes: Any) -> Any:
+        """Return an all-reduce of a tensor-parallel group, by the engine's kernels in one node."""
+        if self.n_nodes == 1:
+            return self.kernels.all_reduce_s(self.shard.tensor, n_bytes)
+        return all_reduce_over_nodes_s(self.gpu, self.node_link, self.n_nodes, n_bytes)
+
+    def all_gather_s(self, n_bytes: Any) -> Any:
+        """Return an all-gather of a tensor-parallel group: between nodes, where each GPU has its part of what a node
+        sends, then in each node."""
+        tensor, n_nodes = self.shard.tensor, self.n_nodes
+        near_s = self.kernels.all_gather_s(tensor // n_nodes, n_bytes)
+        return near_s + between_nodes_s(self.node_link, n_nodes, n_bytes * n_nodes / tensor)
+
+    def sends_s(self, n_tokens: Any) -> Any:
+        """Return the sends between stages: hidden states and residuals, of which each GPU of a stage sends its part and
+        collects the others' (vLLM, send_tensor_dict). Stages fill nodes one after another."""
+        if self.pipeline == 1:
+            return 0.0
+        tensor, n_bytes = self.shard.tensor, 2 * self.shard.hidden_bytes(n_tokens)
+        n_gpus = self.pipeline * tensor * self.shard.data
+        n_far = min(-(-n_gpus // self.gpu.gpus_per_node), self.pipeline) - 1
+        near_s, far_s = (send_s(self.gpu, n_bytes / tensor, link) for link in (None, self.node_link))
+        collected_s = self.all_gather_s(n_bytes)
+        return (self.pipeline - 1 - n_far) * near_s + n_far * far_s + (self.pipeline - 1) * collected_s
+
+
+@dataclass(frozen=True)
+class RankOperations:
+    """The operations of one rank, each a row: add a kernel here, and its time to `Kernels`."""
+
+    shard: Shard
+    kernels: Kernels
+    engine: EngineSpec
+    links: ReplicaLinks
+    exchange: Exchange | None
+
+    def of_tokens(self) -> list[Operation]:
+        """Return those for the tokens of a rank, in all layers but where groups share experts."""
+        shard, model = self.shard, self.shard.model
+        n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers
+        around = NORMS + (REDUCES if shard.tensor > 1 else 0)
+        attention = ATTENTION + (LATENT if model.mla else 0) + self._n_products(shard.attention_matrices)
+        state = ATTENTION + self._n_products(shard.linear_matrices)
+        shared = self._n_products(shard.shared_matrices) + 2 if shard.shared_matrices else 0  # activation and sum
+        experts = ROUTING + 2 * _n_per_matrix(shard.weight_dtype) + 1
+        rows = [
+            Operation(model.n_attention_layers, self._attention_s, around + attention),
+            Operation(model.n_state_layers, self._state_s, around + state),
+            Operation(-model.n_bare_layers, self._reduce_s),
+            Operation(model.n_dense_layers, self._mlp_s, self._n_products(shard.mlp_matrices) + 1),
+            Operation(model.n_moe_layers, self._gate_and_shared_s, 1 + shared),
+            Operation(model.n_moe_layers if shard.data == 1 else 0, self._experts_s, experts),
+        ]
+        return [Operation(n_plain, self._plain_s, around), *(row for row in rows if row.n_layers)]
+
+    def of_groups(self) -> list[Operation]:
+        """Return those for the tokens of all `data` groups that share experts: the routed experts. Inside a node these
+        include the gather of inputs and the scatter of sums.
+
+        Source: vLLM's all-gather and reduce-scatter, its default between the groups.
+        """
+        seconds = self._gathered_experts_s if self.exchange is None else self._experts_s
+        return [] if self.shard.data == 1 else [Operation(self.shard.model.n_moe_layers, seconds)]
+
+    def of_exchange(self) -> list[Operation]:
+        """Return those for the tokens of one group between nodes. Each of its GPUs sends a part and gathers the
+        others'."""
+        return [] if self.exchange is None else [Operation(self.shard.model.n_moe_layers, self._exchange_s)]
+
+    def head_s(self, n_rows: Any) -> Any:
+        """Return the LM head over n_rows positions."""
+        return self.kernels.matmul_s(HEAD_DTYPE, n_rows, self.shard.head_columns, self.shard.model.hidden_size)
+
+    def merge(self) -> Operation:
+        """Return the matrix that merges the target's hidden state and the last token's embedding before a draft layer
+        (EAGLE: Li et al., ICML '24, section 3.1; MTP: DeepSeek-V3, section 2.2)."""
+        hidden = self.shard.model.hidden_size
+        return Operation(1, lambda n_tokens: self.kernels.matmul_s(HEAD_DTYPE, n_tokens, hidden, 2 * hidden))
+
+    def _common_s(self, n_tokens: Any) -> Any:
+        return self.kernels.elementwise_s(elementwise_work(self.shard, n_tokens).bytes, ELEMENTWISE_KERNELS)
+
+    def _reduce_s(self, n_tokens: Any) -> Any:
+        return self.links.all_reduce_s(self.shard.hidden_bytes(n_tokens))
+
+    def _plain_s(self, n_tokens: Any) -> Any:
+        """Return a layer that has an MLP only."""
+        return self._common_s(n_tokens) + self._reduce_s(n_tokens)
+
+    def _attention_s(self, n_tokens: Any) -> Any:
+        """Return a layer with attention, but for attention itself."""
+        projections_s = self.kernels.projections_s(self.shard, n_tokens)
+        return projections_s + self._common_s(n_tokens) + 2 * self._reduce_s(n_tokens)
+
+    def _state_s(self, n_tokens: Any) -> Any:
+        """Return a layer with a state."""
+        shard = self.shard
+        update_s = self.kernels.elementwise_s(state_update_work(shard, n_tokens).bytes, ELEMENTWISE_KERNELS)
+        around_s = self._common_s(n_tokens)
+        return self._products_s(n_tokens, shard.linear_matrices) + update_s + around_s + 2 * self._reduce_s(n_tokens)
+
+    def _mlp_s(self, n_tokens: Any) -> Any:
+        return self._products_s(n_tokens, self.shard.mlp_matrices)
+
+    def _gate_and_shared_s(self, n_tokens: Any) -> Any:
+        """Return the gate and the shared experts of a layer. In small steps these run beside the routed ones, and only
+        reading their weights takes time."""
+        shard, kernels = self.shard, self.kernels
+        n_in, n_out = shard.router
+        gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in)
+        shared_s = self._products_s(n_tokens, shard.shared_matrices)
+        read_s = kernels.elementwise_s(n_weights(shard.shared_matrices) * BYTES_PER_VALUE[shard.dense_dtype], 0)
+        is_beside = n_tokens <= (self.engine.shared_beside_tokens or 0)
+        return gate_s + np.where(is_beside, np.minimum(read_s, shared_s), shared_s)
+
+    def _experts_s(self, n_tokens: Any) -> Any:
+        return self.kernels.experts_s(self.shard, n_tokens)
+
+    def _gathered_experts_s(self, n_tokens: Any) -> Any:
+        kernels, data, n_bytes = self.kernels, self.shard.data, self.shard.hidden_bytes(n_tokens)
+        passes_s = kernels.all_gather_s(data, n_bytes) + kernels.reduce_scatter_s(data, n_bytes)
+        return self._experts_s(n_tokens) + passes_s
+
+    def _exchange_s(self, n_tokens: Any) -> Any:
+        assert self.exchange is not None, "experts are on several nodes"
+        gathered_s = self.links.all_gather_s(self.shard.hidden_bytes(n_tokens))
+        return self.exchange.seconds(n_tokens / self.shard.tensor) + gathered_s
+
+    def _products_s(self, n_tokens: Any, matrices: Matrices) -> Any:
+        return matrices_s(self.kernels, self.shard.dense_dtype, n_tokens, matrices)
+
+    def _n_products(self, matrices: Matrices) -> int:
+        """Count the launches of products in the dtype of attention and MLP."""
+        dtype = self.shard.dense_dtype
+        return len(matrices) * (1 if dtype in self.engine.quantizes_before else _n_per_matrix(dtype))
+
+
+def _n_per_matrix(dtype: str) -> int:
+    """Return 2 where activations are quantized before a product, else 1."""
+    return 1 if COMPUTES_IN.get(dtype, "bf16") in ("bf16", "fp16") else 2
+
+
+def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
+    """Return the useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
+    (replicated KV heads, padding) and attention within windows do not count."""
+    whole, n_gpus, n_layers = shard.whole, shard.tensor, shard.model.n_whole_layers
+    per_token, per_pair, read_bytes = 0, prefill_work(whole, 0, 1, 0).flop, whole.layer_kv_bytes_per_token
+    if (index := whole.model.indexer) is not None:
+        per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, index.flop_per_pair
+        read_bytes = index.bytes_per_token
+    return WorkFacts(
+        flop_per_token=2 * whole.active_weights + n_layers * per_token,
+        flop_per_pair=n_layers * per_pair,
+        flop_per_sampled=2 * whole.head_weights,
+        weight_bytes_per_step=_least_bytes(whole),
+        kv_bytes_per_token=n_layers * read_bytes,
+        peak_flop_per_s=n_gpus * gpu.peak_flop_per_s(whole.weight_dtype),
+        hbm_bytes_per_s=n_gpus * gpu.hbm_bytes_per_s,
+    )
+
+
+def _least_bytes(whole: Shard) -> float:
+    """Return the bytes of weights that a step reads, however few its tokens: of routed experts, those of one token."""
+    model = whole.model
+    dense = whole.mixing_weights + model.n_dense_layers * n_weights(whole.mlp_matrices)
+    in_16_bits, routed = whole.head_weights, 0
+    if model.experts is not None:
+        dense += model.n_moe_layers * n_weights(whole.shared_matrices)
+        in_16_bits += model.n_moe_layers * prod(whole.router)
+        routed = model.n_moe_layers * model.experts.top_k * whole.expert_weights
+    stored = dense * BYTES_PER_VALUE[whole.dense_dtype] + routed * BYTES_PER_VALUE[whole.weight_dtype]
+    return stored + in_16_bits * ACTIVATION_BYTES
