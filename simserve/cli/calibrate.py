@@ -9,8 +9,8 @@ import typer
 from simserve.cli.run import AsJson
 
 if TYPE_CHECKING:
-    from simserve.lab.kernels.fit import Fit
-    from simserve.lab.serving import Campaign
+    from simserve.lab.campaigns import Campaign
+    from simserve.lab.kernels import Fit
 
 FOLDER = Path("calibration")
 
@@ -87,7 +87,7 @@ def calibrate(
 
 def campaign_named(name: str) -> "Campaign":
     """Return a campaign by its name."""
-    from simserve.lab.serving import CAMPAIGNS
+    from simserve.lab.campaigns import CAMPAIGNS
 
     if name not in CAMPAIGNS:
         raise typer.BadParameter(
@@ -135,18 +135,19 @@ def _fit_kernels(gpu: str, engine: str, table: Path | None, engine_version: str 
 def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> None:
     """Fit an engine's host constants to the serving runs of a GPU, and write them into its calibration."""
     from simserve.cli import terminal
+    from simserve.lab.campaigns import run_of
     from simserve.lab.host_fit import TTFT_IS_USABLE, at_bound, fit_host
-    from simserve.lab.serving import read_rows
+    from simserve.lab.run_tables import read_rows
     from simserve.lab.write import write_host, written
 
-    chosen_runs = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
-    if not chosen_runs:
+    own = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
+    if not own:
         raise typer.BadParameter(f"no run of {engine} on {gpu} in {rows}", param_hint="--host")
     chosen = campaign_named(campaign)
     path = out / gpu / f"{engine}.json"
     written(path)  # fails before the fit, which takes minutes
-    fit = fit_host(chosen_runs, chosen, progress=terminal.message)
-    versions = ", ".join(sorted({row.engine_version for row in chosen_runs}))
+    fit = fit_host([run_of(row, chosen) for row in own], terminal.message)
+    versions = ", ".join(sorted({row.engine_version for row in own}))
     source = f"fitted to {fit.n_rows} serving runs of {engine} {versions} on {gpu} ({rows.name}, campaign {campaign})"
     unfitted = () if engine in TTFT_IS_USABLE else ("receive_s", "receive_token_s", "respond_s")
     constants = {key: value for key, value in fit.constants.items() if key not in unfitted}
@@ -169,7 +170,7 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     from simserve.cli import terminal
     from simserve.lab.log_errors import Server
     from simserve.lab.log_fit import fit_facts, fit_logs, host_constants
-    from simserve.lab.pages.log_fit import ERRORS_HEAD, HEAD, constant_rows, error_rows, render, sentence
+    from simserve.lab.log_pages import CONSTANTS_HEAD, ERRORS_HEAD, constant_rows, error_rows, render_fit, sentence
     from simserve.lab.write import make_folder, write_fitted
     from simserve.tables.files import plain, replace_text
     from simserve.workload.readers.logs import read_log
@@ -189,12 +190,12 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
         made = [{"file": each.name, "sha256": sha256(each.read_bytes()).hexdigest()} for each in logs]
         host = host_constants(fit, facts["logs"])
         write_fitted(path, base, host, fit.setup.engine.version, made)
-    replace_text(folder / "report.html", render(facts))
+    replace_text(folder / "report.html", render_fit(facts))
     if as_json:
         terminal.result_json(facts)
     else:
         kept = terminal.table([("as shipped", "why"), *facts["as_shipped"].items()])
-        tables = [terminal.table([HEAD, *constant_rows(facts)])] if facts["fitted"] else []
+        tables = [terminal.table([CONSTANTS_HEAD, *constant_rows(facts)])] if facts["fitted"] else []
         errors = terminal.table([("left out", *ERRORS_HEAD[1:]), *error_rows(facts)])
         use = f"Use it: cluster.pools.0.calibration={path}" if base else f"Use them: engine: {facts['engine_section']}"
         terminal.result("\n\n".join([sentence(facts), *tables, kept, errors, use]))

@@ -13,8 +13,8 @@ from simserve.cli.measure import measure_card
 from simserve.cli.run import AsJson
 
 if TYPE_CHECKING:
-    from simserve.lab.card_fit import CardFit
     from simserve.lab.server_error_fit import SpreadFit
+    from simserve.lab.write import CardFit
 
 app = typer.Typer(
     help="Time a card, fit a card or the errors of servers to runs, and compare with public runs.",
@@ -67,9 +67,9 @@ def kernels(
     from dataclasses import asdict
 
     from simserve.cli import terminal
-    from simserve.lab.validate import kernels_of
+    from simserve.lab.write import with_held_out_kernels
 
-    kernels = kernels_of(calibration)
+    kernels = with_held_out_kernels(calibration)
     if as_json:
         spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in kernels.spreads.items()]
         version = kernels.engine_version
@@ -99,18 +99,17 @@ def card(
 
     from simserve import catalog
     from simserve.cli import terminal
-    from simserve.lab.card_fit import BOUNDS, base_of, card_data, factors_for, fit_card
-    from simserve.lab.card_runs import read_runs
-    from simserve.lab.write import write_card
+    from simserve.lab.card_fit import BOUNDS, factors_for, fit_card, read_runs
+    from simserve.lab.write import base_of, card_data, write_calibration
 
     name = catalog.load_engine(engine or "vllm").name
-    campaign_named(campaign)
+    chosen = campaign_named(campaign)
     base = base_of(gpu, name, catalog.load_gpu(gpu).kernels_like)
-    runs, unused = read_runs(rows, gpu, name, campaign)
+    runs, unused = read_runs(rows, gpu, name, chosen)
     fit = fit_card(runs, base, factors_for(runs), terminal.message)
     source = {"file": rows.name, "sha256": sha256(rows.read_bytes()).hexdigest(), "n_rows": len(runs)}
     path = out / gpu / f"{name}.json"
-    changed = write_card(path, card_data(fit, runs, [source], unused), today=date.today().isoformat())
+    changed = write_calibration(path, card_data(fit, runs, [source], unused), today=date.today().isoformat())
     sentence = f"Fitted to {len(runs)} runs; each of {len(fit.parts)} parts is left out in turn."
     terminal.result("\n\n".join([sentence, *map(terminal.table, _card_tables(fit))]))
     terminal.message(f"{'wrote' if changed else 'unchanged:'} {path}")
@@ -155,7 +154,7 @@ def server_errors(folder: Folder, most: Most = None, out: FitFolder = FOLDER, as
         terminal.result(terminal.table(_error_rows(fits)))
     terminal.message(f"wrote {path}")
     terminal.warnings(f"skipped: {each}" for each in skipped)
-    terminal.warnings(f"refused: {run.label}: {run.reason}" for run in runs if run.predicted_s is None)
+    terminal.warnings(f"refused: {each.run.label}: {each.reason}" for each in runs if each.predicted_s is None)
 
 
 def _error_rows(fits: "Mapping[str, SpreadFit]") -> list[Sequence[str]]:
@@ -192,7 +191,7 @@ def league(
     runs = predict_public(spread_out(cases, most), terminal.message)
     facts = plain(league_facts(runs, Counter(case.data_set for case in cases), skipped))
     if page is not None:
-        from simserve.lab.pages.league import render
+        from simserve.lab.league_page import render
         from simserve.tables.files import replace_text
 
         replace_text(page, render(facts))
@@ -208,7 +207,7 @@ def league(
 
 def _league_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     from simserve.cli import terminal
-    from simserve.lab.pages.league import NOTE, PEERS_HEAD, SETS_HEAD, lead, peer_rows, set_rows
+    from simserve.lab.league_page import NOTE, PEERS_HEAD, SETS_HEAD, lead, peer_rows, set_rows
 
     yield lead(facts)
     yield NOTE

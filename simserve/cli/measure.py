@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from simserve.lab.timing.measure import Measurement
+    from simserve.lab.kernels.measure import Measurement
 
 COMPLETE, NOT_COMPLETE = 0, 1
 
@@ -26,9 +26,9 @@ def measure_card(
     """Time the card at hand into a table for `calibrate --from` (PyTorch); 1 where time is up before all is timed."""
     from simserve import catalog
     from simserve.cli import terminal
-    from simserve.lab.timing.measure import check_card, measure, partial_path
-    from simserve.lab.timing.shapes import MODELS, shapes_to_time
-    from simserve.lab.timing.torch_device import open_device
+    from simserve.lab.kernels.measure import check_card, measure, partial_path
+    from simserve.lab.kernels.shapes import MODELS, shapes_to_time
+    from simserve.lab.kernels.torch_device import open_device
 
     if table.suffix != ".csv":
         raise typer.BadParameter(f"must be a table .csv, got {table}; rename it", param_hint="TABLE.csv")
@@ -60,7 +60,7 @@ def measure_card(
 def _report(result: "Measurement", gpu: str, table: Path, partial: Path) -> None:
     """Print what was timed, what could not be, and the next command."""
     from simserve.cli import terminal
-    from simserve.lab.timing.measure import UNSTEADY_FRAC
+    from simserve.lab.kernels.measure import UNSTEADY_FRAC
 
     timed = f"{result.n_done:,} of {result.n_shapes:,} shapes timed"
     if result.is_complete:

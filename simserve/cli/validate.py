@@ -1,6 +1,6 @@
 """`simserve validate`: compare predictions with measurements of real servers; logs are in `validate_log.py`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,18 +12,27 @@ from simserve.cli.run import AllowPlugin, AsJson
 from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:
-    from simserve.lab.serving import Campaign, ServingPoint, ServingRow
-    from simserve.lab.validate import Validation
+    from simserve.lab.campaigns import Campaign
+    from simserve.lab.runs import MeasuredRun, Prediction
 
 WORST = 5
 CAMPAIGN = "aiconfigurator"
 
-KEYS: "dict[str, Callable[[ServingRow], str]]" = {
-    "engine": lambda row: row.engine,
-    "engine, model": lambda row: f"{row.engine} {row.model} {row.weight_dtype}",
-    "engine, TP": lambda row: f"{row.engine} TP {row.tp}",
-    "engine, load": lambda row: f"{row.engine} {row.concurrency:3d} in flight",
+KEYS: "dict[str, Callable[[MeasuredRun], str]]" = {
+    "engine": lambda run: run.engine,
+    "engine, model": lambda run: f"{run.engine} {run.model} {run.weight_dtype}",
+    "engine, TP": lambda run: f"{run.engine} TP {run.tensor}",
+    "engine, load": lambda run: f"{run.engine} {run.concurrency:3d} in flight",
 }
+
+SIDES = {
+    "ttft": "prefill: TTFT",
+    "median_ttft": "prefill: median TTFT",
+    "tpot": "decode: TPOT",
+    "e2e": "both: E2E",
+}
+"""Latencies of settings, by the side that they depend on most. A closed loop serves concurrency / E2E requests per
+second, so throughput per GPU is wrong by as much as E2E."""
 
 Rows = Annotated[
     Path | None,
@@ -69,7 +78,8 @@ def validate(
 ) -> None:
     """Compare predictions with measured serving runs or request logs."""
     from simserve.allowed_modules import allow_modules
-    from simserve.lab.settings import is_table_of_settings
+    from simserve.lab.campaigns import run_of
+    from simserve.lab.run_tables import is_table_of_settings, read_rows
 
     of_runs: dict[str, object] = {"--campaign": campaign, "--engine": engine, "--leave-out": leave_out}
     of_runs |= {"--requests-per-client": requests_per_client, "--shortest-frac": shortest_frac}
@@ -94,107 +104,114 @@ def validate(
     given = {"requests_per_client": requests_per_client, "shortest_frac": shortest_frac}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     chosen = replace(campaign_named(campaign or CAMPAIGN), **changes)
-    _validate_runs(_chosen(rows, engine), chosen, page, leave_out=leave_out, as_json=as_json)
+    runs = _of_engine([run_of(row, chosen) for row in read_rows(rows)], engine, rows)
+    _validate_runs(runs, chosen, page, leave_out=leave_out, as_json=as_json)
 
 
 def _validate_settings(rows: Path, engine: str | None, requests_per_client: int | None, *, as_json: bool) -> None:
     """Print the errors of InferenceX's settings, by side."""
-    from dataclasses import asdict
-
     from simserve.cli import terminal
-    from simserve.lab.serving import CAMPAIGNS
-    from simserve.lab.settings import METRICS, errors_by_group, read_settings, replay_settings
-    from simserve.lab.validate import errors_of
+    from simserve.lab.inferencex import CAMPAIGN as THEIRS
+    from simserve.lab.inferencex import run_of_setting
+    from simserve.lab.run_tables import read_settings
+    from simserve.lab.runs import predict
     from simserve.report.formats import plural
 
     settings, left_out = read_settings(rows)
-    settings = [setting for setting in settings if engine is None or setting.engine == engine]
-    if not settings:
-        raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
-    n_requests = requests_per_client or CAMPAIGNS["inferencemax"].requests_per_client
-    points = replay_settings(settings, n_requests, terminal.message)
+    n_requests = requests_per_client or THEIRS.requests_per_client
+    runs = _of_engine([run_of_setting(each, n_requests) for each in settings], engine, rows)
+    points = []
+    for i, run in enumerate(runs, 1):
+        terminal.message(f"{i} of {len(runs)}: {run.label}")
+        points.append(predict(run))
     if as_json:
-        terminal.result_json(
-            {"n_left_out": sum(left_out.values()), "left_out": left_out, "points": [asdict(point) for point in points]}
-        )
+        plain = [{"setting": each.run.read, "predicted_s": each.predicted_s, "reason": each.reason} for each in points]
+        terminal.result_json({"n_left_out": sum(left_out.values()), "left_out": left_out, "points": plain})
         return
-    table: list[Sequence[str]] = [("setting", "metric", "runs", "mean error", "median", "p90", "bias")]
-    for metric, title in METRICS.items():
-        for name, signed in errors_by_group(points, metric).items():
-            error = errors_of(signed)
-            numbers = [f"{number:.1%}" for number in (error.mape_frac, error.median_frac, error.p90_frac)]
-            table.append((name, title, f"{error.n}", *numbers, f"{error.bias_frac:+.1%}"))
     assumed = (
         f"{n_requests} requests per client, all clients start at once; lengths 0.8 to 1 of isl and osl; no prefix "
         "cache; the engine's own budget and slots"
     )
-    terminal.result(f"Assumptions about clients and servers: {assumed}\n\n{terminal.table(table)}")
-    refused = [point for point in points if point.predicted_s is None]
-    terminal.warnings(f"refused: {point.setting.label}: {point.reason}" for point in refused)
+    table = terminal.table(_by_side(points))
+    terminal.result(f"Assumptions about clients and servers: {assumed}\n\n{table}")
+    terminal.warnings(f"refused: {each.run.label}: {each.reason}" for each in points if each.predicted_s is None)
     terminal.warnings(f"{plural(n, 'setting')} left out: {reason}" for reason, n in left_out.items())
 
 
-def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
-    """Return the runs of a table, or those of one engine."""
-    from simserve.lab.serving import read_rows
+def _by_side(points: "Sequence[Prediction]") -> list[Sequence[str]]:
+    """Return a row for each kind of server and latency."""
+    from simserve.lab.runs import by, errors
 
-    chosen = [row for row in read_rows(rows) if engine is None or row.engine == engine]
+    table: list[Sequence[str]] = [("setting", "metric", "runs", "mean error", "median", "p90", "bias")]
+    for metric, title in SIDES.items():
+        for name, group in by(points, _kind).items():
+            error = errors(group, metric)
+            numbers = [f"{number:.1%}" for number in (error.mape_frac, error.median_frac, error.p90_frac)]
+            table.append((name, title, f"{error.n}", *numbers, f"{error.bias_frac:+.1%}"))
+    return table
+
+
+def _kind(run: "MeasuredRun") -> str:
+    return f"{run.gpu} {run.engine} {run.model} {run.weight_dtype} {run.kind}"
+
+
+def _of_engine(runs: "Sequence[MeasuredRun]", engine: str | None, rows: Path) -> "list[MeasuredRun]":
+    """Return the runs of a table, or those of one engine."""
+    chosen = [run for run in runs if engine is None or run.engine == engine]
     if not chosen:
         raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
     return chosen
 
 
 def _validate_runs(
-    rows: "Sequence[ServingRow]", campaign: "Campaign", page: Path | None, *, leave_out: bool, as_json: bool
+    runs: "Sequence[MeasuredRun]", campaign: "Campaign", page: Path | None, *, leave_out: bool, as_json: bool
 ) -> None:
     """Print the errors of the means of closed-loop runs."""
     from simserve.cli import terminal
-    from simserve.lab.validate import validate as replay_all
+    from simserve.lab.host_fit import left_out
+    from simserve.lab.runs import replay
+    from simserve.lab.validation_page import render, validation_facts
 
-    validation = replay_all(rows, campaign, leave_out=leave_out, progress=terminal.message)
+    points = replay(runs)
+    held_out = left_out(runs, terminal.message) if leave_out else []
+    facts = validation_facts(campaign, points, held_out)
     if page is not None:
-        from simserve.lab.pages.validation import render
         from simserve.tables.files import replace_text
 
-        replace_text(page, render(_plain(validation)))
+        replace_text(page, render(facts))
         terminal.message(f"wrote {page}")
     if as_json:
-        terminal.result_json(_plain(validation))
+        terminal.result_json(facts)
         return
-    terminal.result(_report(validation))
+    terminal.result("\n".join(_report(campaign, points, held_out)))
 
 
-def _report(validation: "Validation") -> str:
+def _report(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]") -> Iterator[str]:
     """Format the assumptions, tables of errors, and the worst points."""
-    campaign = validation.campaign
     budgets = [f"{budget} ({engine})" for engine, budget in sorted(campaign.budgets.items())]
     budget = "; ".join([*budgets, "else the engine's default" if budgets else "the engine's default"])
-    parts = [
-        f"Assumptions about clients and servers ({campaign.source}):",
+    yield f"Assumptions about clients and servers ({campaign.source}):"
+    yield (
         f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "
-        f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}",
-        *_cold_starts(campaign, validation.points),
-        "",
-        "In-sample: the shipped constants" if validation.left_out else "The shipped constants",
-        *_tables(validation.points),
-    ]
-    if validation.left_out:
-        title = "Held-out: each (model, TP) group predicted from a fit to the others"
-        parts += ["", title, *_tables(validation.left_out)]
-    return "\n".join([*parts, "", *_worst(validation.left_out or validation.points)])
+        f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}"
+    )
+    yield from _cold_starts(points)
+    yield from ("", "In-sample: the shipped constants" if held_out else "The shipped constants", *_tables(points))
+    if held_out:
+        yield from ("", "Held-out: each (model, TP) group predicted from a fit to the others", *_tables(held_out))
+    yield from ("", *_worst(held_out or points))
 
 
-def _cold_starts(campaign: "Campaign", points: "Sequence[ServingPoint]") -> list[str]:
+def _cold_starts(points: "Sequence[Prediction]") -> list[str]:
     """Say what cold starts add to mean TTFT."""
-    models = dict.fromkeys((point.row.engine, point.row.model) for point in points)
-    shares = [(f"{engine} {model}", campaign.cold_share_s(engine, model)) for engine, model in models]
-    texts = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares if share_s]
+    shares = {f"{each.run.engine} {each.run.model}": each.run.cold_s for each in points}
+    texts = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares.items() if share_s]
     return [f"  cold starts add to mean TTFT: {', '.join(texts)}"] if texts else []
 
 
-def _tables(points: "Sequence[ServingPoint]") -> list[str]:
+def _tables(points: "Sequence[Prediction]") -> list[str]:
     from simserve.cli import terminal
-    from simserve.lab.validate import by, errors
+    from simserve.lab.runs import by, errors
 
     lines = []
     for title, key in KEYS.items():
@@ -219,36 +236,15 @@ def _tables(points: "Sequence[ServingPoint]") -> list[str]:
     return lines[:-1]
 
 
-def _worst(points: "Sequence[ServingPoint]") -> list[str]:
+def _worst(points: "Sequence[Prediction]") -> list[str]:
     from simserve.cli import terminal
-    from simserve.lab.validate import METRICS, worst
+    from simserve.lab.runs import worst
 
     lines = []
     for metric in ("tpot", "ttft"):
         table: list[Sequence[str]] = [(f"Worst {metric.upper()}", "measured", "predicted", "ratio")]
         for point in worst(points, metric, WORST):
-            row = point.row
-            measured_s, predicted_s = getattr(row, f"{metric}_s"), getattr(point, f"{metric}_s")
-            ratio = METRICS[metric](point)
-            table.append((row.label, f"{measured_s * 1e3:,.1f} ms", f"{predicted_s * 1e3:,.1f} ms", f"{ratio:.2f}"))
+            sides = (point.run.measured_s[metric], point.mean_s(metric))
+            table.append((point.run.label, *(f"{side * 1e3:,.1f} ms" for side in sides), f"{point.ratio(metric):.2f}"))
         lines += [terminal.table(table), ""]
     return lines[:-1]
-
-
-def _plain(validation: "Validation") -> dict[str, Any]:
-    """Return the answer of --json."""
-    from dataclasses import asdict
-
-    def plain(points: "Sequence[ServingPoint]") -> list[dict[str, Any]]:
-        return [
-            {
-                **asdict(point.row),
-                "predicted_ttft_s": point.ttft_s,
-                "predicted_tpot_s": point.tpot_s,
-                "is_limited_by_memory": point.is_limited_by_memory,
-            }
-            for point in points
-        ]
-
-    campaign = {key: value for key, value in asdict(validation.campaign).items() if not isinstance(value, frozenset)}
-    return {"campaign": campaign, "points": plain(validation.points), "left_out": plain(validation.left_out)}

@@ -21,10 +21,10 @@ def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool)
     with terminal.progress_bar() as bar:
         facts = plain(log_error_facts(replay_log(read, server, bar.draw if bar else None)))
     if page is not None:
-        from simserve.lab.pages.log_comparison import render
+        from simserve.lab.log_pages import render_replay
         from simserve.tables.files import replace_text
 
-        replace_text(page, render(facts))
+        replace_text(page, render_replay(facts))
         terminal.message(f"wrote {page}")
     if as_json:
         terminal.result_json(facts)

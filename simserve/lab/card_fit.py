@@ -1,34 +1,33 @@
 """Fit a card without timed kernels to serving runs: few factors on the kernels of the card that it resembles."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
-from simserve.cost.calibration import FORMS, calibration_path, launch_factor, nearest, read_calibration, release
+from simserve.cost.calibration import calibration_path, launch_factor, release
 from simserve.errors import CalibrationError
 from simserve.input_files import read_json
-from simserve.lab.card_runs import Run
+from simserve.lab.campaigns import Campaign, run_of
 from simserve.lab.fit import EVERYTHING, Fit, Parameter, Progress, Rows, Theta, rounded
+from simserve.lab.host_fit import TTFT_IS_USABLE
+from simserve.lab.inferencex import CAMPAIGN, Setting, run_of_setting
+from simserve.lab.run_tables import is_table_of_settings, read_rows, read_settings
+from simserve.lab.runs import MeasuredRun, accepted, predict, replay
+from simserve.lab.write import FACTORS, CardFit, FittedFactor, LeftOutRuns, card_content
 from simserve.tables.columns import Flags, Floats
 from simserve.tables.files import json_text
-
-FACTORS: Mapping[str, tuple[str, ...]] = {
-    "matrices": ("gemm", "moe"),
-    "attention": ("prefill_attention", "decode_attention", "mla_prefill", "mla_decode"),
-    "collectives": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
-    "launches": (),
-}
-"""Operations with work that each factor slows; launches: what kernels take whatever their work, and gaps."""
 
 APART = ("matrices", "launches")
 """Factors that runs with prefill and decode apart may tell, as their TTFT has the hand-over in it."""
 
-ANY_VERSION = "0"
-"""Version of launches of runs that do not all name theirs."""
+MOST_IN_FLIGHT = 300
+"""Requests in flight of a setting, at most: servers of more lose time in other places than kernels."""
+
+DISAGGREGATED_REQUESTS = 2
+"""Requests per client in replays of disaggregated settings, which take long."""
 
 BOUNDS = (0.2, 10.0)
 """Least and most of a factor: beyond them it stands for another cost."""
@@ -39,6 +38,9 @@ STEP_FRAC = 0.1
 RUNS_PER_FACTOR = 4
 """Runs that each fitted factor needs."""
 
+LATENCIES = {"tpot": "tpot_s", "ttft": "ttft_s", "median_ttft": "ttft_s"}
+"""Latencies by what was measured of them."""
+
 LEAST_PARTS = 3
 """Parts of the runs, each left out in turn."""
 
@@ -46,42 +48,47 @@ WEIGHTS = {"tpot_s": 1.0, "ttft_s": 0.2}
 """Shares of an error in the fit: servers left out of a fit are off by 2.5% in TPOT, by 13% in TTFT."""
 
 
-@dataclass(frozen=True)
-class FittedFactor:
-    """A factor on the kernels of another card; low and high: the ends of fits that each leave a part out."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class LeftOutRuns:
-    """Mean absolute errors over the runs, each predicted by a fit without its part."""
-
-    scaled_frac: float
-    """Error of kernels scaled by the data sheet alone."""
-    fitted_frac: float
-    spread: float
-    """Root mean square of the log ratios of the fitted ones."""
-
-
-@dataclass(frozen=True)
-class CardFit:
-    """Factors by name, those of launches by version, and what they are worth."""
-
-    base: str
-    """The calibration with the kernels that the factors slow."""
-    fitted: Mapping[str, FittedFactor]
-    as_scaled: Mapping[str, str]
-    """Why each other factor stays 1."""
-    errors: Mapping[str, LeftOutRuns]
-    parts: tuple[str, ...]
-    versions: tuple[str, ...]
-    """Versions with launches of their own, the newest last."""
+def read_runs(path: Path, gpu: str, engine: str, campaign: Campaign) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """Return the runs of an engine on a card with the latencies that reflect kernels, and how many others there are by
+    reason. Raises CalibrationError."""
+    left_out: dict[str, int] = {}
+    if is_table_of_settings(path):
+        settings, left_out = read_settings(path)
+        own = [each for each in settings if (each.gpu, each.engine) == (gpu, engine)]
+        n_others = len(settings) - len(own)
+        runs = [_of_setting(each) for each in own if _is_of_kernels(each)]
+        left_out[f"more than {MOST_IN_FLIGHT} in flight, or ranks that wait for each other"] = len(own) - len(runs)
+    else:
+        rows = read_rows(path)
+        replayed = replay([run_of(row, campaign) for row in rows if (row.gpu, row.engine) == (gpu, engine)])
+        n_others = len(rows) - len(replayed)
+        runs = [_with(each.run, "ttft") for each in replayed if not each.is_limited_by_memory]
+        left_out["limited by the KV cache"] = len(replayed) - len(runs)
+    left_out["of other cards or engines"] = n_others
+    if not runs:
+        rule = f"must have runs of {engine} on {gpu} that tell the time of kernels"
+        raise CalibrationError(f"{path}: {rule}, got none; give runs of this card, or another GPU")
+    return runs, {reason: n for reason, n in left_out.items() if n}
 
 
-def fit_card(runs: Sequence[Run], base: str, factors: Sequence[str], progress: Progress | None = None) -> CardFit:
+def _is_of_kernels(setting: Setting) -> bool:
+    return setting.concurrency <= MOST_IN_FLIGHT and all("data" not in side.parallel for side in setting.sides)
+
+
+def _of_setting(setting: Setting) -> MeasuredRun:
+    n = DISAGGREGATED_REQUESTS if len(setting.sides) > 1 else CAMPAIGN.requests_per_client
+    return _with(run_of_setting(setting, n), "median_ttft")
+
+
+def _with(run: MeasuredRun, ttft: str) -> MeasuredRun:
+    """Return a run with TPOT, and with this TTFT where it reflects kernels: without hand-overs."""
+    is_told = run.engine in TTFT_IS_USABLE and not run.is_disaggregated
+    return replace(run, measured_s={name: run.measured_s[name] for name in ("tpot", *([ttft] if is_told else []))})
+
+
+def fit_card(
+    runs: Sequence[MeasuredRun], base: str, factors: Sequence[str], progress: Progress | None = None
+) -> CardFit:
     """Return the factors on the kernels of `base` that bring predictions closest. Deterministic.
 
     Raises CalibrationError where the runs cannot tell any.
@@ -96,7 +103,7 @@ class _FactorFit(Fit):
     rounds = 3
 
     def __init__(
-        self, runs: Sequence[Run], base: str, factors: Sequence[str], folder: Path, progress: Progress | None
+        self, runs: Sequence[MeasuredRun], base: str, factors: Sequence[str], folder: Path, progress: Progress | None
     ) -> None:
         self.runs, self.base_name, self.folder, self.n_files = runs, base, folder, 0
         self.data = read_json(calibration_path(base))
@@ -108,9 +115,9 @@ class _FactorFit(Fit):
         self.most_chosen = len(runs) // RUNS_PER_FACTOR
         self.observed = [(place, metric) for place, run in enumerate(runs) for metric in run.measured_s]
         self.measured = np.array([runs[place].measured_s[metric] for place, metric in self.observed])
-        self.weight = np.array([WEIGHTS[metric] for _, metric in self.observed]) / self.measured
+        self.weight = np.array([WEIGHTS[LATENCIES[metric]] for _, metric in self.observed]) / self.measured
         self.share = np.ones(len(self.observed))
-        part_of = [run.part(_part_keys(runs)) for run in runs]
+        part_of = _parts_of(runs)
         self.part_names = tuple(sorted(set(part_of)))
         self.parts = [np.array([part_of[place] == each for place, _ in self.observed]) for each in self.part_names]
 
@@ -160,10 +167,10 @@ class _FactorFit(Fit):
         """Return what each observation should be; only of some runs, others are NaN."""
         self.n_files += 1
         path = self.folder / f"{self.n_files}.json"  # a file is read once
-        path.write_text(json_text(content(self.data, self.runs[0].gpu, theta, self.versions)))
+        path.write_text(json_text(card_content(self.data, self.runs[0].gpu, theta, self.versions)))
         wanted = range(len(self.runs)) if places is None else places
-        times = {place: self.runs[place].replay(path) for place in wanted}
-        return np.array([times[place][metric] if place in times else np.nan for place, metric in self.observed])
+        times = {place: accepted(predict(self.runs[place], calibration=path)) for place in wanted}
+        return np.array([times[place].mean_s(metric) if place in times else np.nan for place, metric in self.observed])
 
     def solved(self, names: Sequence[str], rows: Rows = EVERYTHING) -> dict[str, float]:
         """Return the factors that fit best; versions without any runs take launches of the nearest."""
@@ -183,7 +190,7 @@ class _FactorFit(Fit):
             fitted[part] = self.replayed(theta, places)[part]
         errors = {}
         for metric in WEIGHTS:
-            mine = np.array([each == metric for _, each in self.observed])
+            mine = np.array([LATENCIES[each] == metric for _, each in self.observed])
             if mine.any():
                 before, after = (each[mine] / self.measured[mine] for each in (scaled, fitted))
                 sizes = np.abs(before - 1).mean(), np.abs(after - 1).mean(), np.sqrt(np.square(np.log(after)).mean())
@@ -195,59 +202,17 @@ def _version_of(key: str) -> str:
     return key.partition(" ")[2]
 
 
-def _part_keys(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return what tells apart the parts that are left out: model and parallelism, else version and lengths, too."""
-    for keys in (("server",), ("server", "version", "lengths")):
-        if len({run.part(keys) for run in runs}) >= LEAST_PARTS:
-            return keys
+def _parts_of(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Name the part that each run is left out with: model and parallelism, else version and lengths, too."""
+    by_server = [run.server for run in runs]
+    by_all = [f"{run.server} {run.version} {run.isl}/{run.osl}" for run in runs]
+    for parts in (by_server, by_all):
+        if len(set(parts)) >= LEAST_PARTS:
+            return parts
     rule = f"runs of at least {LEAST_PARTS} models, splits, versions or lengths are needed to leave one out"
     raise CalibrationError(f"{rule}; add runs of others")
 
 
-def factors_for(runs: Sequence[Run]) -> tuple[str, ...]:
+def factors_for(runs: Sequence[MeasuredRun]) -> tuple[str, ...]:
     """Return the factors that runs may tell: where prefill and decode are apart, those of matrices and launches."""
     return APART if any(run.is_disaggregated for run in runs) else tuple(FACTORS)
-
-
-def base_of(gpu: str, engine: str, donor: str | None) -> str:
-    """Name the timed calibration that is scaled to a card. Raises CalibrationError for a card with its own."""
-    name = nearest(gpu, engine, donor)
-    if read_calibration(calibration_path(name)).runs is not None:
-        name = nearest(gpu, engine, donor, own=False)
-    if name == f"{gpu}/{engine}":
-        rule = f"{name} has timed kernels, which serving runs do not replace"
-        raise CalibrationError(f"{rule}; fit the engine's host with --host or --logs")
-    return name
-
-
-def content(base: Mapping[str, Any], gpu: str, theta: Theta, versions: Sequence[str]) -> dict[str, Any]:
-    """Return a calibration of a card: kernels of another with the factors on their work, and launches by version."""
-    slow = {op: theta.get(name, 1.0) for name, ops in FACTORS.items() for op in ops}
-    kernels = []
-    for row in base["kernels"]:
-        form = FORMS[row["op"]](**row["coefficients"]).slowed(slow[row["op"].removesuffix("_module")])
-        kernels.append({**row, "coefficients": {name: rounded(value) for name, value in asdict(form).items()}})
-    before = launch_factor(base.get("launches", {}), "")
-    named = {each: f"launches {each}" for each in versions} or {ANY_VERSION: "launches"}
-    launches = {each: rounded(before * theta.get(key, 1.0)) for each, key in named.items()}
-    return {**base, "gpu": gpu, "kernels": kernels, "host": {}, "launches": launches}
-
-
-def card_data(fit: CardFit, runs: Sequence[Run], files: Sequence[Mapping[str, Any]], unused: Theta) -> dict[str, Any]:
-    """Return the content of the file; files: the tables with their SHA-256; unused: rows of these by reason."""
-    path = calibration_path(fit.base)
-    base = read_json(path)
-    theta = {name: each.value for name, each in fit.fitted.items()}
-    section = {
-        "n_rows": len(runs),
-        "models": sorted({run.model for run in runs}),
-        "files": list(files),
-        "unused": dict(unused),
-        "kernels_of": {"name": fit.base, "sha256": read_calibration(path).sha256},
-        "fitted": {name: asdict(each) for name, each in fit.fitted.items()},
-        "as_scaled": dict(fit.as_scaled),
-        "left_out": {"parts": list(fit.parts), "errors": {name: asdict(each) for name, each in fit.errors.items()}},
-    }
-    data = content(base, runs[0].gpu, theta, fit.versions)
-    made = {key: value for key, value in base["made"].items() if key != "date"}
-    return {**data, "made": made, "runs": section}

@@ -169,7 +169,7 @@ class Fit(ABC):
         best = self.score(self.chosen)
         scores = {name: self.score((*self.chosen, name)) for name in self.names if name not in self.chosen}
         name = min(scores, key=lambda each: scores[each], default=None)
-        return None if name is None or scores[name] > best - self.gain(best) else name
+        return name if name is not None and scores[name] < best - self.gain(best) else None
 
 
 def rounded(value: float) -> float:

@@ -1,6 +1,6 @@
 """Fit an engine's host constants so that replayed runs match the measurements of real servers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,8 @@ from scipy.optimize import least_squares, minimize
 
 from simserve import catalog
 from simserve.errors import CalibrationError
-from simserve.lab.serving import Campaign, ServingRow, replay
+from simserve.lab.fit import Progress
+from simserve.lab.runs import MeasuredRun, Prediction, replay
 
 STEP = {
     "step_host_s": (1.5e-3, 1e-6, 2e-2),
@@ -52,40 +53,52 @@ class HostFit:
     ttft_mape_frac: float
 
 
-def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[[str], None] | None = None) -> HostFit:
-    """Return the constants that bring the predictions of `rows`, all of one engine, closest. Deterministic.
+def fit_host(runs: Sequence[MeasuredRun], progress: Progress | None = None) -> HostFit:
+    """Return the constants that bring the predictions of `runs`, all of one engine, closest. Deterministic.
 
     Runs limited by the KV cache test the memory model, not these constants, and are left out. Raises CalibrationError
     if no run is left, and for runs of other versions than those that the catalog's host constants are of.
     """
-    base = catalog.load_engine(rows[0].engine).fitted_to
-    others = {row.engine_version or "runs without a version" for row in rows if _has_other_host(row, base)}
+    engine = runs[0].engine
+    base = catalog.load_engine(engine).fitted_to
+    others = {run.version or "runs without a version" for run in runs if _has_other_host(run, base)}
     if others:
-        rule = f"host constants are fitted to runs of {rows[0].engine} {base}, got {', '.join(sorted(others))}"
+        rule = f"host constants are fitted to runs of {engine} {base}, got {', '.join(sorted(others))}"
         raise CalibrationError(f"{rule}; leave these runs out")
-    fitted = [point.row for point in replay(rows, campaign) if not point.is_limited_by_memory]
+    fitted = [each.run for each in replay(runs) if not each.is_limited_by_memory]
     if not fitted:
         raise CalibrationError("the KV cache limits all of these runs; give some with fewer requests in flight")
     constants = {name: start for name, (start, _, _) in (STEP | DOOR).items()}
     for _ in range(ROUNDS):
-        constants |= _fit_step(fitted, campaign, constants)
-        if fitted[0].engine in TTFT_IS_USABLE:
-            constants |= _fit_front_end(fitted, campaign, constants)
+        constants |= _fit_step(fitted, constants)
+        if engine in TTFT_IS_USABLE:
+            constants |= _fit_front_end(fitted, constants)
         if progress:
             progress(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
     constants = {name: float(f"{value:.{DIGITS}g}") for name, value in constants.items()}
-    points = replay(fitted, campaign, constants)
-    return HostFit(
-        constants,
-        len(fitted),
-        float(np.mean([abs(point.tpot_ratio - 1) for point in points])),
-        float(np.mean([abs(point.ttft_ratio - 1) for point in points])),
-    )
+    predictions = replay(fitted, constants)
+    errors = (float(np.mean([abs(each.ratio(name) - 1) for each in predictions])) for name in ("tpot", "ttft"))
+    return HostFit(constants, len(fitted), *errors)
 
 
-def _has_other_host(row: ServingRow, base: str) -> bool:
+def left_out(runs: Sequence[MeasuredRun], progress: Progress | None = None) -> list[Prediction]:
+    """Predict each group of runs with constants fitted to the engine's other groups."""
+    predictions: list[Prediction] = []
+    for engine in sorted({run.engine for run in runs}):
+        own = [run for run in runs if run.engine == engine]
+        for group in sorted({run.group for run in own}):
+            others = [run for run in own if run.group != group]
+            if not others:
+                continue
+            if progress:
+                progress(f"fitting {engine} without {group[1]} on {group[3]} GPUs")
+            predictions += replay([run for run in own if run.group == group], fit_host(others).constants)
+    return predictions
+
+
+def _has_other_host(run: MeasuredRun, base: str) -> bool:
     """Tell whether the host is known to work in another way in a run's version than in the catalog's first."""
-    first, own = (catalog.load_engine(row.engine, version=version) for version in (base, row.engine_version or None))
+    first, own = (catalog.load_engine(run.engine, version=version) for version in (base, run.version or None))
     return any(getattr(own, name) != getattr(first, name) for name in HOST)
 
 
@@ -95,15 +108,15 @@ def at_bound(name: str, value: float) -> bool:
     return bool(value <= 1.01 * least or value >= 0.99 * most)
 
 
-def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
+def _fit_step(runs: Sequence[MeasuredRun], now: Mapping[str, float]) -> dict[str, float]:
     """Minimize squared log ratios of TPOT, which is smooth in the constants."""
     names = list(STEP)
     scale = np.array([STEP[name][0] for name in names])
     low, high = (np.array([STEP[name][i] for name in names]) / scale for i in (1, 2))
 
     def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        points = replay(rows, campaign, {**now, **dict(zip(names, values * scale, strict=True))})
-        return np.log([point.tpot_ratio for point in points])
+        predictions = replay(runs, {**now, **dict(zip(names, values * scale, strict=True))})
+        return np.log([each.ratio("tpot") for each in predictions])
 
     start = np.clip(np.array([now[name] for name in names]) / scale, low * 1.01, high * 0.99)
     solution = least_squares(
@@ -112,14 +125,14 @@ def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, 
     return dict(zip(names, (float(value) for value in solution.x * scale), strict=True))
 
 
-def _fit_front_end(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
+def _fit_front_end(runs: Sequence[MeasuredRun], now: Mapping[str, float]) -> dict[str, float]:
     """Minimize mean log ratios of TTFT, which jumps as requests miss a step, without gradients."""
     names = list(DOOR)
     scale = np.array([DOOR[name][0] for name in names])
 
     def misfit(logs: NDArray[np.float64]) -> float:
         constants = {**now, **_within(names, np.exp(logs) * scale)}
-        return float(np.mean([abs(np.log(point.ttft_ratio)) for point in replay(rows, campaign, constants)]))
+        return float(np.mean([abs(np.log(each.ratio("ttft"))) for each in replay(runs, constants)]))
 
     start = np.log(np.array([now[name] for name in names]) / scale)
     simplex = np.vstack([start, *(start + 0.5 * step for step in np.eye(len(names)))])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from simserve.lab.log_errors import ReplayedLog, RequestGroup, Sides
-from simserve.lab.validate import Errors
+from simserve.lab.runs import Errors
 from simserve.metrics.goal import FEW_FOR_P99
 from simserve.scenario import PoolSetup
 from simserve.tables.columns import Flags

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simserve.cost.calibration import calibration_path
 from simserve.errors import CalibrationError
-from simserve.lab.validate import Errors, errors_of
+from simserve.lab.runs import Errors, errors_of
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario

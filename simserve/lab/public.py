@@ -1,38 +1,24 @@
-"""Public data sets: the runs of a folder, each predicted with a 90% prediction interval of its means."""
+"""Public runs: those of a folder, each predicted with a 90% prediction interval of its means."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.errors import CalibrationError, CatalogError, ScenarioError, TraceError
-from simserve.lab.public_knowledge import LOGS, Knowledge, knowledge_of
-from simserve.lab.server_logs import (
-    LogStage,
-    PredictedSpread,
-    ServerLog,
-    predict_log,
-    read_server_logs,
-    spread_over,
-)
-from simserve.lab.serving import CAMPAIGNS, ServingRow, read_rows, scenario_of
-from simserve.lab.settings import (
-    NOT_WARMED_UP,
-    Setting,
-    is_export,
-    is_table_of_settings,
-    read_settings,
-    scenario_of_setting,
-)
-from simserve.scenario import PoolSetup, Scenario
+from simserve.lab.campaigns import CAMPAIGNS, ServingRow, run_of
+from simserve.lab.fit import Progress
+from simserve.lab.inferencex import CAMPAIGN, NOT_WARMED_UP, Setting, run_of_setting
+from simserve.lab.league import DataSet, data_set_of
+from simserve.lab.run_tables import is_export, is_table_of_settings, read_rows, read_settings
+from simserve.lab.runs import Means, MeasuredRun, Prediction, refused
+from simserve.lab.server_logs import LOGS, ServerLog, predict_log, read_server_logs, spread_over
+from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.cost_draws import draws_for
 from simserve.study.processes import forked
-
-METRICS = ("tpot", "ttft", "e2e")
 
 FILES = ("serving/h100_serving.csv", "serving/hopper_serving_2.csv", "serving/inferencex.csv", "logs/runs.json")
 """Files of a whole folder; `serving` may hold more tables of the same columns."""
@@ -49,44 +35,6 @@ OF_DISAGGREGATED = 3
 LONG_ANSWER = 1024
 """Tokens of answers beyond which replays of ranks that wait for each other take minutes."""
 
-Means = Mapping[str, float]
-Make = Callable[[], Scenario]
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, order=True)
-class DataSet:
-    """Runs of one file that share engine, GPU and model."""
-
-    file: str
-    engine: str
-    gpu: str
-    model: str
-    """Name and dtype, and whether prefill and decode are disaggregated."""
-
-    @property
-    def knowledge(self) -> Knowledge:
-        """What was fitted to it, and peers' errors."""
-        return knowledge_of(self.file, self.engine, self.gpu, self.model)
-
-
-@dataclass(frozen=True)
-class PublicRun:
-    """One run of a server, as measured and as predicted, in seconds by METRICS."""
-
-    data_set: DataSet
-    version: str
-    """The engine's; empty where the source does not tell."""
-    label: str
-    measured_s: Means
-    predicted_s: Means | None
-    """None where the simulator refuses it."""
-    spread: PredictedSpread = field(default_factory=lambda: PredictedSpread({}, {}))
-    setups: tuple[PoolSetup, ...] = ()
-    """Pools of its server."""
-    reason: str = ""
-    """Why it is refused."""
-
 
 @dataclass(frozen=True)
 class Case:
@@ -94,7 +42,7 @@ class Case:
 
     data_set: DataSet
     label: str
-    predict: Callable[[], Sequence[PublicRun]]
+    predict: Callable[[], Sequence[Prediction]]
 
 
 def read_public(
@@ -146,9 +94,9 @@ def spread_out(cases: Sequence[Case], most: int | None) -> Sequence[Case]:
     return [each[place] for name, each in by_set.items() for place in places[name]]
 
 
-def predict_public(cases: Sequence[Case], progress: Progress | None = None) -> list[PublicRun]:
+def predict_public(cases: Sequence[Case], progress: Progress | None = None) -> list[Prediction]:
     """Predict all runs in order; `progress` gets the name of each case."""
-    runs: list[PublicRun] = []
+    runs: list[Prediction] = []
     for i, case in enumerate(cases, 1):
         if progress is not None:
             progress(f"{i} of {len(cases)}: {case.label}")
@@ -159,48 +107,51 @@ def predict_public(cases: Sequence[Case], progress: Progress | None = None) -> l
 def _of_rows(
     file: str, rows: Sequence[ServingRow], requests_per_client: int | None, *, left_out: bool
 ) -> Iterator[Case]:
-    sets = [DataSet(file, row.engine, row.gpu, f"{row.model} {row.weight_dtype}") for row in rows]
-    lengths: dict[DataSet, set[int]] = {}
+    sets = [(row.engine, row.gpu, row.model, row.weight_dtype) for row in rows]
+    lengths: dict[tuple[str, ...], set[int]] = {}
     for data_set, row in zip(sets, rows, strict=True):
         lengths.setdefault(data_set, set()).update((row.isl, row.osl))
     for data_set, row in zip(sets, rows, strict=True):
-        campaign = CAMPAIGNS["inferencemax" if lengths[data_set] <= OF_INFERENCEMAX else "aiconfigurator"]
+        of_inferencemax = lengths[data_set] <= OF_INFERENCEMAX
+        campaign = CAMPAIGNS["inferencemax" if of_inferencemax else "aiconfigurator"]
         n_requests = requests_per_client or campaign.requests_per_client
-        campaign = replace(campaign, requests_per_client=n_requests)
-        make, cold_s = partial(scenario_of, row, campaign), campaign.cold_share_s(row.engine, row.model)
-        measured_s = {"tpot": row.tpot_s, "ttft": row.ttft_s}
-        label = f"{row.label} on {row.gpu}"
-        yield _case(data_set, row.engine_version, label, measured_s, make, cold_s, left_out=left_out)
+        own = run_of(row, replace(campaign, requests_per_client=n_requests), file)
+        yield _case(replace(own, label=f"{own.label} on {own.gpu}"), left_out=left_out)
 
 
 def _of_setting(file: str, setting: Setting, requests_per_client: int | None, *, left_out: bool) -> Case:
-    roles = " disaggregated" if len(setting.sides) > 1 else ""
-    data_set = DataSet(file, setting.engine, setting.gpu, f"{setting.model} {setting.weight_dtype}{roles}")
-    measured_s = {name: setting.measured_s[name] for name in METRICS}
-    campaign = CAMPAIGNS["inferencemax"]
-    n_requests = requests_per_client or (OF_DISAGGREGATED if roles else campaign.requests_per_client)
-    make = partial(scenario_of_setting, setting, n_requests)
+    by_default = OF_DISAGGREGATED if len(setting.sides) > 1 else CAMPAIGN.requests_per_client
+    run = run_of_setting(setting, requests_per_client or by_default, file)
     is_cold = setting.model in NOT_WARMED_UP  # and spread over ten requests, however many are replayed
-    cold_s = campaign.cold_share_s(setting.engine, setting.model) if is_cold else 0.0
-    return _case(data_set, setting.version, setting.label, measured_s, make, cold_s, left_out=left_out)
+    cold_s = CAMPAIGN.cold_share_s(setting.engine, setting.model) if is_cold else 0.0
+    return _case(replace(run, cold_s=cold_s), left_out=left_out)
 
 
 def _is_quick(setting: Setting) -> bool:
     return setting.osl <= LONG_ANSWER or not any("data" in side.parallel for side in setting.sides)
 
 
-def _case(
-    data_set: DataSet, version: str, label: str, measured_s: Means, make: Make, cold_s: float, *, left_out: bool
-) -> Case:
-    def run() -> list[PublicRun]:
-        try:
-            scenario = _before_fit(make()) if left_out else make()
-        except (ScenarioError, CatalogError) as error:
-            reason = "; ".join(map(str, getattr(error, "problems", (error,))))
-            return [PublicRun(data_set, version, label, measured_s, None, reason=reason)]
-        return [PublicRun(data_set, version, label, measured_s, *_predicted(scenario, cold_s), scenario.setups)]
+def _case(run: MeasuredRun, *, left_out: bool) -> Case:
+    return Case(data_set_of(run), run.label, lambda: [_predicted(run, left_out=left_out)])
 
-    return Case(data_set, label, run)
+
+def _predicted(run: MeasuredRun, *, left_out: bool) -> Prediction:
+    """Predict a run with its prediction intervals."""
+    try:
+        scenario = _before_fit(run.scenario()) if left_out else run.scenario()
+    except (ScenarioError, CatalogError) as error:
+        return refused(run, error)
+    draws = draws_for(scenario)
+
+    def means(place: int) -> Means:
+        """Return the means with the costs and a load of a draw, or of the run itself at the last place."""
+        seed, distortion = (0, None) if place == len(draws) else (place + 1, draws[place][0])
+        again = scenario.model_copy(update={"seed": scenario.seed + seed})
+        return run.means(simulate(again, distortion=distortion))
+
+    with forked(means, len(draws) + 1) as answers:
+        *others, predicted = (each for _, each in sorted(answers))
+    return Prediction(run, predicted, spread=spread_over(predicted, others, draws), setups=scenario.setups)
 
 
 def _before_fit(scenario: Scenario) -> Scenario:
@@ -213,37 +164,11 @@ def _before_fit(scenario: Scenario) -> Scenario:
     return Scenario.from_dict(data)
 
 
-def _predicted(scenario: Scenario, cold_s: float) -> tuple[Means, PredictedSpread]:
-    """Return mean latencies of a run and how far they may be off; a cold start adds cold_s to TTFT and E2E."""
-    draws = draws_for(scenario)
-    added_s = {"tpot": 0.0, "ttft": cold_s, "e2e": cold_s}
-
-    def means(place: int) -> Means:
-        """Return the means with the costs and a load of a draw, or of the run itself at the last place."""
-        seed, distortion = (0, None) if place == len(draws) else (place + 1, draws[place][0])
-        again = scenario.model_copy(update={"seed": scenario.seed + seed})
-        requests = simulate(again, distortion=distortion).columns["requests"]
-        return {name: float(np.nanmean(requests[f"{name}_s"])) + added_s[name] for name in METRICS}
-
-    with forked(means, len(draws) + 1) as answers:
-        *others, predicted = (each for _, each in sorted(answers))
-    return predicted, spread_over(predicted, others, draws)
-
-
 def _of_log(log: ServerLog) -> Case:
-    setup = log.scenario.setups[0]
-    data_set = DataSet(LOGS, setup.engine.name, setup.gpu.name, f"{setup.model.name} {setup.weight_dtype}")
-
-    def run() -> list[PublicRun]:
+    def predict() -> list[Prediction]:
         try:
-            return [_of_stage(data_set, log, stage) for stage in predict_log(log)]
+            return predict_log(log)
         except TraceError as error:
-            return [PublicRun(data_set, setup.engine.version, log.name, {}, None, reason=str(error))]
+            return [refused(log.run, error)]
 
-    return Case(data_set, log.name, run)
-
-
-def _of_stage(data_set: DataSet, log: ServerLog, stage: LogStage) -> PublicRun:
-    setups, label = log.scenario.setups, f"{log.name}, {stage.label}"
-    version = setups[0].engine.version
-    return PublicRun(data_set, version, label, stage.measured_s, stage.predicted_s, stage.spread, setups)
+    return Case(data_set_of(log.run), log.run.label, predict)

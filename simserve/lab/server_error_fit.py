@@ -18,8 +18,9 @@ import numpy as np
 
 from simserve.errors import CalibrationError
 from simserve.lab.host_fit import TTFT_IS_USABLE
-from simserve.lab.public import PublicRun
-from simserve.lab.public_knowledge import LOGS
+from simserve.lab.league import data_set_of
+from simserve.lab.runs import Prediction
+from simserve.lab.server_logs import LOGS
 from simserve.metrics.student import quantile
 from simserve.scenario.server_errors import METRICS, REASONS, SCHEMA, WITHIN_SD, FittedServers, facts_of
 from simserve.study.cost_draws import CONFIDENCE, REPLAYS, normal_scores
@@ -64,7 +65,7 @@ class SpreadFit:
     """Share of runs in intervals without these parts."""
 
 
-def data_of(folder: Path, runs: Sequence[PublicRun], most: int | None) -> tuple[dict[str, Any], dict[str, SpreadFit]]:
+def data_of(folder: Path, runs: Sequence[Prediction], most: int | None) -> tuple[dict[str, Any], dict[str, SpreadFit]]:
     """Return the content of the file, and the fits by METRICS; most: runs of each data set. Raises CalibrationError for
     too few groups."""
     predicted = [run for run in runs if run.predicted_s is not None]
@@ -73,7 +74,7 @@ def data_of(folder: Path, runs: Sequence[PublicRun], most: int | None) -> tuple[
     made = {
         "files": [
             {"file": path.name, "sha256": sha256(path.read_bytes()).hexdigest()}
-            for name in sorted({run.data_set.file for run in predicted})
+            for name in sorted({each.run.source for each in predicted})
             for path in _paths(folder, name)
         ],
         "most_runs_of_a_set": most,
@@ -92,11 +93,11 @@ def _paths(folder: Path, name: str) -> list[Path]:
     )
 
 
-def _calibrations(runs: Sequence[PublicRun]) -> list[Any]:
+def _calibrations(runs: Sequence[Prediction]) -> list[Any]:
     return [setup.calibration for run in runs for setup in run.setups if setup.calibration is not None]
 
 
-def fitted_servers(runs: Sequence[PublicRun]) -> list[FittedServers]:
+def fitted_servers(runs: Sequence[Prediction]) -> list[FittedServers]:
     """Return the groups that host constants were fitted to, with the latencies that the fit used."""
     groups = {
         FittedServers(
@@ -114,25 +115,26 @@ def fitted_servers(runs: Sequence[PublicRun]) -> list[FittedServers]:
     return sorted(groups, key=lambda each: (each.engine, each.gpu, each.model, each.weight_dtype, each.version))
 
 
-def _is_fitted(run: PublicRun) -> bool:
+def _is_fitted(prediction: Prediction) -> bool:
     """Tell whether host constants were fitted to a run; a card's factors are left out of its predictions."""
-    timed = all(setup.calibration is not None and setup.calibrated for setup in run.setups)
-    return run.data_set.knowledge.in_sample == "yes" and timed
+    timed = all(setup.calibration is not None and setup.calibrated for setup in prediction.setups)
+    return data_set_of(prediction.run).knowledge.in_sample == "yes" and timed
 
 
-def observed(runs: Sequence[PublicRun], metric: str) -> list[Observed]:
+def observed(predictions: Sequence[Prediction], metric: str) -> list[Observed]:
     """Return a latency of the runs that no fit used it of."""
     name = metric.removesuffix("_s")
     result = []
-    for run in runs:
-        setup = run.setups[0]
+    for each in predictions:
+        setup, run = each.setups[0], each.run
         uses = metric != "ttft_s" or setup.engine.name in TTFT_IS_USABLE
-        if name not in run.measured_s or run.predicted_s is None or (_is_fitted(run) and uses):
+        if name not in run.measured_s or each.predicted_s is None or (_is_fitted(each) and uses):
             continue
-        facts = facts_of(run.setups, TTFT_IS_USABLE)
+        facts = facts_of(each.setups, TTFT_IS_USABLE)
         group = (setup.engine.name, setup.model.name, setup.gpu.name, "apart" if "roles" in facts else "together")
-        ratio = log(run.measured_s[name] / run.predicted_s[name])
-        result.append(Observed(group, facts, ratio, run.spread.costs_sd[name]))
+        result.append(
+            Observed(group, facts, log(run.measured_s[name] / each.predicted_s[name]), each.spread.costs_sd[name])
+        )
     return result
 
 

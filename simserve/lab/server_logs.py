@@ -1,7 +1,7 @@
 """Logs of servers with their settings in a `runs.json`, replayed stage by stage with prediction intervals."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from simserve import catalog
 from simserve.errors import CalibrationError, ScenarioError
 from simserve.input_files import read_json
 from simserve.lab.log_errors import ReplayedLog, replay_log
+from simserve.lab.runs import METRICS, Means, MeasuredRun, PredictedSpread, Prediction
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.cost_draws import Draw, draws_for
@@ -23,7 +24,8 @@ from simserve.workload.readers.logs.base import Log
 
 RUNS = "runs.json"
 
-METRICS = {"tpot": "tpot_s", "ttft": "ttft_s", "e2e": "e2e_s"}
+LOGS = "logs"
+"""Name of the logs of a folder, in place of a file's."""
 
 WORKLOAD = {
     "client": {"kind": "closed_loop", "concurrency": 1},
@@ -37,31 +39,12 @@ WORKLOAD = {
 class ServerLog:
     """A log, the server that wrote it, and when its rate changed."""
 
-    name: str
+    run: MeasuredRun
+    """Its server, and its name as a label; each stage is one of these with means."""
     path: Path
     scenario: Scenario
     stages: tuple[tuple[float, float], ...]
     """Start and end of each stage in seconds; one stage where the rate is not known."""
-
-
-@dataclass(frozen=True)
-class PredictedSpread:
-    """How far mean latencies may be off, by METRICS."""
-
-    intervals_s: Mapping[str, tuple[float, float]]
-    """90% prediction intervals."""
-    costs_sd: Mapping[str, float]
-    """Standard deviations of their logarithms over draws of costs and loads, without errors of servers."""
-
-
-@dataclass(frozen=True)
-class LogStage:
-    """Mean latencies of the requests of one stage, in seconds by METRICS."""
-
-    label: str
-    measured_s: Mapping[str, float]
-    predicted_s: Mapping[str, float]
-    spread: PredictedSpread
 
 
 def read_server_logs(folder: Path) -> tuple[list[ServerLog], list[str]]:
@@ -88,7 +71,19 @@ def read_server_logs(folder: Path) -> tuple[list[ServerLog], list[str]]:
 def _log(path: Path, name: str, file: Path, run: Mapping[str, Any]) -> ServerLog:
     """Return a log with its server. Raises CalibrationError for settings that are missing or wrong."""
     try:
-        return ServerLog(name, file, _scenario(path.parent, name, run), tuple(_stages(run)))
+        scenario = _scenario(path.parent, name, run)
+        setup = scenario.setups[0]
+        server = MeasuredRun(
+            source=LOGS,
+            engine=setup.engine.name,
+            version=setup.engine.version,
+            gpu=setup.gpu.name,
+            model=setup.model.name,
+            weight_dtype=setup.weight_dtype,
+            label=name,
+            measured_s={},
+        )
+        return ServerLog(server, file, scenario, tuple(_stages(run)))
     except ScenarioError as error:
         reasons = "; ".join(str(problem) for problem in error.problems)
         raise CalibrationError(f"{path}: {name}: {reasons}") from None
@@ -140,38 +135,39 @@ def _stages(run: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
         yield 0.0, float("inf")
 
 
-def predict_log(log: ServerLog) -> list[LogStage]:
+def predict_log(log: ServerLog) -> list[Prediction]:
     """Replay a log as it is and with perturbed costs, and return its stages that have requests to compare."""
     read = read_log(log.path)
     replayed = replay_log(read, log.scenario)
     draws = draws_for(log.scenario)
     places = [rows for stage in log.stages if (rows := _rows(replayed, *stage)).any()]
-    metrics = {name: column for name, column in METRICS.items() if column in replayed.metrics}
+    metrics = [name for name in METRICS if f"{name}_s" in replayed.metrics]
 
-    def perturbed(place: int) -> list[dict[str, float]]:
+    def means(replay: ReplayedLog) -> list[Means]:
+        return [{name: float(np.nanmean(replay.predicted[f"{name}_s"][rows])) for name in metrics} for rows in places]
+
+    def perturbed(place: int) -> list[Means]:
         results = simulate(log.scenario, load=Load(read.trace, read.concurrency), distortion=draws[place][0])
-        again = ReplayedLog(read, log.scenario, results)
-        return [{name: _mean(again, of, rows) for name, of in metrics.items()} for rows in places]
+        return means(ReplayedLog(read, log.scenario, results))
 
     with forked(perturbed, len(draws)) as answers:
-        others = [means for _, means in sorted(answers)]
+        others = [each for _, each in sorted(answers)]
     stages = []
-    for place, rows in enumerate(places):
-        predicted = {name: _mean(replayed, of, rows) for name, of in metrics.items()}
+    for place, (rows, predicted) in enumerate(zip(places, means(replayed), strict=True)):
+        measured_s = {name: float(np.nanmean(read.measured[f"{name}_s"][rows])) for name in metrics}
+        run = replace(log.run, label=f"{log.run.label}, {_label(read, rows)}", measured_s=measured_s)
         spread = spread_over(predicted, [each[place] for each in others], draws)
-        stages.append(LogStage(_label(read, rows), _measured(replayed, metrics, rows), predicted, spread))
+        stages.append(Prediction(run, predicted, spread=spread, setups=log.scenario.setups))
     return stages
 
 
-def spread_over(
-    predicted_s: Mapping[str, float], others: Sequence[Mapping[str, float]], draws: Sequence[Draw]
-) -> PredictedSpread:
+def spread_over(predicted_s: Means, others: Sequence[Means], draws: Sequence[Draw]) -> PredictedSpread:
     """Return how far means may be off, from those with the costs of each draw."""
     intervals, costs_sd = {}, {}
-    for name, value in predicted_s.items():
+    for name in (name for name in METRICS if name in predicted_s):
         values = [each[name] for each in others]
-        residual = [factors[METRICS[name]] for _, factors in draws]
-        ends = prediction_interval(value, [mean * off for mean, off in zip(values, residual, strict=True)])
+        residual = [factors[f"{name}_s"] for _, factors in draws]
+        ends = prediction_interval(predicted_s[name], [mean * off for mean, off in zip(values, residual, strict=True)])
         if ends is not None:
             intervals[name] = (ends[0], ends[1])
             costs_sd[name] = float(np.log(values).std(ddof=1))
@@ -182,14 +178,6 @@ def _rows(replayed: ReplayedLog, start_s: float, end_s: float) -> Flags:
     sent_s = replayed.log.trace.arrival_s
     rows: Flags = replayed.compared("ttft_s") & (sent_s >= start_s) & (sent_s < end_s)
     return rows
-
-
-def _mean(replayed: ReplayedLog, column: str, rows: Flags) -> float:
-    return float(np.nanmean(replayed.predicted[column][rows]))
-
-
-def _measured(replayed: ReplayedLog, metrics: Mapping[str, str], rows: Flags) -> dict[str, float]:
-    return {name: float(np.nanmean(replayed.log.measured[column][rows])) for name, column in metrics.items()}
 
 
 def _label(log: Log, rows: Flags) -> str:

@@ -1,25 +1,80 @@
 """Fit every operation of a table of timings, and write a calibration file with its sources."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.calibration import SCHEMA
+from simserve.cost.calibration import (
+    FORMS,
+    SCHEMA,
+    Calibration,
+    calibration_path,
+    launch_factor,
+    nearest,
+    read_calibration,
+)
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import read_json
-from simserve.lab.kernels import attention, comm, gemm, mla, moe
-from simserve.lab.kernels.fit import Fit
+from simserve.lab.fit import Theta, rounded
+from simserve.lab.kernels import Fit, attention, comm, gemm, mla, moe
+from simserve.lab.runs import MeasuredRun
 from simserve.tables.files import json_text, replace_text
+
+FACTORS: Mapping[str, tuple[str, ...]] = {
+    "matrices": ("gemm", "moe"),
+    "attention": ("prefill_attention", "decode_attention", "mla_prefill", "mla_decode"),
+    "collectives": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    "launches": (),
+}
+"""Operations with work that each factor slows; launches: what kernels take whatever their work, and gaps."""
+
+ANY_VERSION = "0"
+"""Version of launches of runs that do not all name theirs."""
 
 FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[Fit]]] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit)
 """Fits by family; each fits its own operations of a table."""
 
 NEEDED = ("gemm", "prefill_attention", "decode_attention")
 """Operations that every step needs."""
+
+
+@dataclass(frozen=True)
+class FittedFactor:
+    """A factor on the kernels of another card; low and high: the ends of fits that each leave a part out."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LeftOutRuns:
+    """Mean absolute errors over the runs, each predicted by a fit without its part."""
+
+    scaled_frac: float
+    """Error of kernels scaled by the data sheet alone."""
+    fitted_frac: float
+    spread: float
+    """Root mean square of the log ratios of the fitted ones."""
+
+
+@dataclass(frozen=True)
+class CardFit:
+    """Factors by name, those of launches by version, and what they are worth."""
+
+    base: str
+    """The calibration with the kernels that the factors slow."""
+    fitted: Mapping[str, FittedFactor]
+    as_scaled: Mapping[str, str]
+    """Why each other factor stays 1."""
+    errors: Mapping[str, LeftOutRuns]
+    parts: tuple[str, ...]
+    versions: tuple[str, ...]
+    """Versions with launches of their own, the newest last."""
 
 
 def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
@@ -33,6 +88,16 @@ def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
             "or check that dtype is known and latency_s is in seconds, without host time"
         )
     return fits
+
+
+def with_held_out_kernels(name: str) -> Calibration:
+    """Return a calibration with its errors on held-out kernels, by `<gpu>/<engine>` or path. Raises
+    CalibrationError."""
+    calibration = read_calibration(calibration_path(name))
+    if calibration.runs is not None:
+        rule = f"{name} is fitted to serving runs, without kernels held out"
+        raise CalibrationError(f"{rule}; validate a table of runs, or give {calibration.runs.kernels_of}")
+    return calibration
 
 
 def unfitted(table: pd.DataFrame, fits: Sequence[Fit]) -> list[tuple[str, int]]:
@@ -70,30 +135,62 @@ def calibration_data(gpu: str, engine: str, engine_version: str, fits: Sequence[
 
 
 def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
-    """Write a calibration, keeping the file's host constants and, where nothing else has changed, its date. Returns
-    whether its kernels changed. Raises OutputError."""
-    before = _before(path)
-    same = before is not None and {**before, "made": {**before.get("made", {}), "date": None}} == {
-        **data,
-        "host": before.get("host", {}),
-        "made": {**data["made"], "date": None},
+    """Write a calibration, keeping the file's host constants where it has none of its own and, where nothing else has
+    changed, its date. Returns whether anything changed. Raises OutputError."""
+    before = _before(path) or {}
+    whole = {**data, "host": data.get("host", before.get("host", {}))}
+    made = before.get("made", {})
+    same = {**before, "made": {**made, "date": None}} == {**whole, "made": {**data["made"], "date": None}}
+    make_folder(path.parent)
+    date = made.get("date", today) if same else today
+    replace_text(path, json_text({**whole, "made": {**data["made"], "date": date}}))
+    return not same
+
+
+def card_content(base: Mapping[str, Any], gpu: str, theta: Theta, versions: Sequence[str]) -> dict[str, Any]:
+    """Return a calibration of a card: kernels of another with the factors on their work, and launches by version."""
+    slow = {op: theta.get(name, 1.0) for name, ops in FACTORS.items() for op in ops}
+    kernels = []
+    for row in base["kernels"]:
+        form = FORMS[row["op"]](**row["coefficients"]).slowed(slow[row["op"].removesuffix("_module")])
+        kernels.append({**row, "coefficients": {name: rounded(value) for name, value in asdict(form).items()}})
+    before = launch_factor(base.get("launches", {}), "")
+    named = {each: f"launches {each}" for each in versions} or {ANY_VERSION: "launches"}
+    launches = {each: rounded(before * theta.get(key, 1.0)) for each, key in named.items()}
+    return {**base, "gpu": gpu, "kernels": kernels, "host": {}, "launches": launches}
+
+
+def base_of(gpu: str, engine: str, donor: str | None) -> str:
+    """Name the timed calibration that is scaled to a card. Raises CalibrationError for a card with its own."""
+    name = nearest(gpu, engine, donor)
+    if read_calibration(calibration_path(name)).runs is not None:
+        name = nearest(gpu, engine, donor, own=False)
+    if name == f"{gpu}/{engine}":
+        rule = f"{name} has timed kernels, which serving runs do not replace"
+        raise CalibrationError(f"{rule}; fit the engine's host with --host or --logs")
+    return name
+
+
+def card_data(
+    fit: CardFit, runs: Sequence[MeasuredRun], files: Sequence[Mapping[str, Any]], unused: Theta
+) -> dict[str, Any]:
+    """Return the content of the file; files: the tables with their SHA-256; unused: rows of these by reason."""
+    path = calibration_path(fit.base)
+    base = read_json(path)
+    theta = {name: each.value for name, each in fit.fitted.items()}
+    section = {
+        "n_rows": len(runs),
+        "models": sorted({run.model for run in runs}),
+        "files": list(files),
+        "unused": dict(unused),
+        "kernels_of": {"name": fit.base, "sha256": read_calibration(path).sha256},
+        "fitted": {name: asdict(each) for name, each in fit.fitted.items()},
+        "as_scaled": dict(fit.as_scaled),
+        "left_out": {"parts": list(fit.parts), "errors": {name: asdict(each) for name, each in fit.errors.items()}},
     }
-    date = before["made"].get("date", today) if same and before is not None else today
-    kept = {} if before is None else before.get("host", {})
-    make_folder(path.parent)
-    replace_text(path, json_text({**data, "made": {**data["made"], "date": date}, "host": kept}))
-    return not same
-
-
-def write_card(path: Path, data: Mapping[str, Any], today: str) -> bool:
-    """Write a calibration that was fitted to serving runs, keeping the date of the same one. Returns whether it
-    changed. Raises OutputError."""
-    before = _before(path)
-    date = None if before is None else before.get("made", {}).get("date")
-    same = date is not None and before == {**data, "made": {**data["made"], "date": date}}
-    make_folder(path.parent)
-    replace_text(path, json_text({**data, "made": {**data["made"], "date": date if same else today}}))
-    return not same
+    data = card_content(base, runs[0].gpu, theta, fit.versions)
+    made = {key: value for key, value in base["made"].items() if key != "date"}
+    return {**data, "made": made, "runs": section}
 
 
 def make_folder(path: Path) -> None:

@@ -15,12 +15,12 @@ from simserve.cost.calibration import read_calibration
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.collective import AllReduce
 from simserve.cost.forms.gemm import Gemm
-from simserve.lab.timing import shapes, torch_device
+from simserve.lab.kernels import shapes, torch_device
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
 from tests.cost.specs import H100
+from tests.lab.kernels.fake_card import COLLECTIVE, FakeCard
 from tests.lab.kernels.timings import DECODE, GEMM, PREFILL
-from tests.lab.timing.fake_card import COLLECTIVE, FakeCard
 
 
 def measure(folder: Path, *more: object) -> Outcome:
@@ -105,8 +105,8 @@ def test_a_measurement_whose_time_is_up_is_1(card: FakeCard, tmp_path: Path) -> 
 def test_what_the_card_cannot_run_and_what_trembles_is_a_warning(
     card: FakeCard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.lab.timing.fake_card.NOISE", 0.8)
-    monkeypatch.setattr("simserve.lab.timing.shapes.ROWS", (1,))
+    monkeypatch.setattr("tests.lab.kernels.fake_card.NOISE", 0.8)
+    monkeypatch.setattr("simserve.lab.kernels.shapes.ROWS", (1,))
     monkeypatch.setattr(torch_device, "open_device", lambda l2_bytes: FakeCard(lacks=("prefill_attention",)))
     outcome = measure(tmp_path)
     assert outcome.exit_code == 0

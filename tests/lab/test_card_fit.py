@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from simserve import catalog
 from simserve.cost.calibration import calibration_path, launch_factor, read_calibration
 from simserve.errors import CalibrationError
 from simserve.input_files import read_json
-from simserve.lab.card_fit import APART, FACTORS, base_of, card_data, content, factors_for, fit_card
-from simserve.lab.card_runs import Run, read_runs
+from simserve.lab.campaigns import CAMPAIGNS
+from simserve.lab.card_fit import APART, factors_for, fit_card, read_runs
+from simserve.lab.runs import MeasuredRun, predict
+from simserve.lab.write import FACTORS, base_of, card_content, card_data
 from tests.cli.invoke import invoke
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "serving" / "inferencex.csv"
@@ -34,12 +37,17 @@ def table(folder: Path, versions: Sequence[str] = ("",), servers: Sequence[tuple
 
 def measured(
     folder: Path, theta: Mapping[str, float], versions: Sequence[str] = (), servers: Sequence[tuple[int, ...]] = SERVERS
-) -> list[Run]:
+) -> list[MeasuredRun]:
     """Return runs of a server whose kernels take known factors longer."""
-    runs, _ = read_runs(table(folder, versions or ("",), servers), "mi300x", "sglang", "plain")
+    runs, _ = read_runs(table(folder, versions or ("",), servers), "mi300x", "sglang", CAMPAIGNS["plain"])
     path = folder / "true.json"
-    path.write_text(json.dumps(content(read_json(calibration_path(BASE)), "mi300x", theta, versions)))
-    return [Run(**{**vars(run), "measured_s": dict(run.replay(path))}) for run in runs]
+    path.write_text(json.dumps(card_content(read_json(calibration_path(BASE)), "mi300x", theta, versions)))
+    return [replace(run, measured_s=_means(run, path)) for run in runs]
+
+
+def _means(run: MeasuredRun, calibration: Path) -> dict[str, float]:
+    prediction = predict(run, calibration=calibration)
+    return {name: prediction.mean_s(name) for name in run.measured_s}
 
 
 def test_known_factors_are_found_again(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_runs_that_the_scaled_kernels_predict_leave_them(tmp_path: Path) -> None
 def test_servers_with_prefill_and_decode_apart_tell_matrices_and_launches_at_most(tmp_path: Path) -> None:
     runs = measured(tmp_path, {}, servers=SERVERS[:1])
     assert factors_for(runs) == tuple(FACTORS)
-    assert factors_for([*runs, Run(**{**vars(runs[0]), "is_disaggregated": True})]) == APART
+    assert factors_for([*runs, replace(runs[0], kind="disaggregated")]) == APART
 
 
 def test_a_card_takes_the_kernels_of_the_card_it_resembles_and_one_with_timings_keeps_its_own() -> None:
@@ -133,7 +141,7 @@ def test_what_cannot_be_fitted_is_an_error_and_writes_nothing(
 def test_the_command_writes_a_calibration_that_runs_use_and_say_what_it_is(tmp_path: Path) -> None:
     rows = table(tmp_path, servers=[each for each in SERVERS if each[1] == 256])
     true = measured(tmp_path, {"launches": 4.0}, servers=[each for each in SERVERS if each[1] == 256])
-    times = [f"{run.measured_s['ttft_s'] * 1e3},{run.measured_s['tpot_s'] * 1e3}" for run in true]
+    times = [f"{run.measured_s['ttft'] * 1e3},{run.measured_s['tpot'] * 1e3}" for run in true]
     lines = rows.read_text().splitlines()
     lines[1:] = [line.replace(",100,10", f",{each}") for line, each in zip(lines[1:], times, strict=True)]
     rows.write_text("\n".join([*lines, lines[1].replace("mi300x", "h100-sxm")]) + "\n")

@@ -10,10 +10,10 @@ import pytest
 
 from simserve import simulate
 from simserve.errors import CalibrationError
-from simserve.lab.league import league_facts
-from simserve.lab.public import Case, DataSet, PublicRun, predict_public, read_public, spread_out
-from simserve.lab.public_knowledge import KNOWLEDGE, LOGS, knowledge_of
-from simserve.lab.server_logs import PredictedSpread
+from simserve.lab.league import KNOWLEDGE, DataSet, data_set_of, league_facts
+from simserve.lab.public import Case, predict_public, read_public, spread_out
+from simserve.lab.runs import MeasuredRun, PredictedSpread, Prediction
+from simserve.lab.server_logs import LOGS
 from simserve.scenario import Scenario
 from tests.lab.test_settings import ROW
 
@@ -79,14 +79,12 @@ def logs(folder: Path, **changes: Any) -> None:
     (folder / "logs" / "runs.json").write_text(json.dumps({"a-log": RUNS_JSON | changes, "b-log": RUNS_JSON}))
 
 
-def run(measured_s: float, predicted_s: float | None, data_set: DataSet, ends: tuple[float, float]) -> PublicRun:
-    return PublicRun(
-        data_set,
-        "0.1",
-        "a run",
-        {"tpot": measured_s},
+def run(measured_s: float, predicted_s: float | None, source: str, ends: tuple[float, float]) -> Prediction:
+    server = ("vllm", "0.1", "h100-sxm", "qwen3-32b", "bf16")
+    return Prediction(
+        MeasuredRun(source, *server, "a run", {"tpot": measured_s}),
         None if predicted_s is None else {"tpot": predicted_s, "ttft": 1.0, "e2e": 1.0},
-        PredictedSpread({"tpot": ends}, {"tpot": 0.05}),
+        spread=PredictedSpread({"tpot": ends}, {"tpot": 0.05}),
         reason="" if predicted_s else "too large",
     )
 
@@ -96,14 +94,14 @@ def test_a_simulated_log_has_no_error_in_any_stage_and_is_inside_its_intervals(t
     cases, skipped = read_public(tmp_path)
     assert "logs/b-log.csv.gz is not there" in skipped
     first, second = predict_public(cases)
-    assert first.data_set == DataSet("logs", "vllm", "h100-sxm", "llama-3.1-8b bf16")
-    assert (first.version, first.data_set.knowledge.in_sample) == ("0.15.1", "partly")
-    assert (first.label, second.label) == ("a-log, 60 requests from 0 s on", "a-log, 60 requests from 10 s on")
+    assert data_set_of(first.run) == DataSet("logs", "vllm", "h100-sxm", "llama-3.1-8b bf16")
+    assert (first.run.version, data_set_of(first.run).knowledge.in_sample) == ("0.15.1", "partly")
+    assert (first.run.label, second.run.label) == ("a-log, 60 requests from 0 s on", "a-log, 60 requests from 10 s on")
     for stage in (first, second):
-        assert stage.predicted_s == pytest.approx(stage.measured_s, rel=1e-6)
+        assert stage.predicted_s == pytest.approx(stage.run.measured_s, rel=1e-6)
         for name, (low_s, high_s) in stage.spread.intervals_s.items():
-            assert low_s < stage.measured_s[name] < high_s
-    assert first.measured_s["ttft"] != second.measured_s["ttft"]
+            assert low_s < stage.run.measured_s[name] < high_s
+    assert first.run.measured_s["ttft"] != second.run.measured_s["ttft"]
 
 
 def test_lengths_of_a_set_tell_its_client(tmp_path: Path) -> None:
@@ -112,7 +110,7 @@ def test_lengths_of_a_set_tell_its_client(tmp_path: Path) -> None:
     serving(tmp_path, both.format(1024, 8192), both.format(8192, 1024), row(1024))
     cases, _ = read_public(tmp_path, 2)
     of_inferencemax, _, other = (case.predict()[0] for case in cases)
-    assert (of_inferencemax.data_set.engine, other.data_set.engine) == ("sglang", "vllm")
+    assert (of_inferencemax.run.engine, other.run.engine) == ("sglang", "vllm")
     assert of_inferencemax.predicted_s is not None
     tokens = (
         1
@@ -123,7 +121,7 @@ def test_lengths_of_a_set_tell_its_client(tmp_path: Path) -> None:
 
 
 def test_cold_starts_are_part_of_ttft_and_its_interval(tmp_path: Path) -> None:
-    def predicted(model: str) -> PublicRun:
+    def predicted(model: str) -> Prediction:
         serving(tmp_path, f"trtllm,,h200_sxm,{model},mxfp4,8,1024,1024,1,100,5", name="runs.csv")
         (case,) = read_public(tmp_path, requests_per_client=2)[0]
         (result,) = case.predict()
@@ -148,7 +146,7 @@ def test_settings_of_many_clients_and_those_that_contradict_themselves_are_skipp
         "1 of serving/inferencex.csv: more than 256 requests in flight",
     ]
     good, refused = predict_public(cases)
-    assert good.data_set.model == "deepseek-v3 fp8 disaggregated"
+    assert data_set_of(good.run).model == "deepseek-v3 fp8 disaggregated"
     assert good.predicted_s is not None
     assert refused.predicted_s is None
     assert "does not fit the memory" in refused.reason
@@ -167,10 +165,10 @@ def test_errors_and_coverage_are_of_what_was_predicted() -> None:
     fitted = DataSet("h100_serving.csv", "vllm", "h100-sxm", "qwen3-32b bf16")
     other = DataSet("mine.csv", "vllm", "h100-sxm", "qwen3-32b bf16")
     runs = [
-        run(1.0, 1.2, fitted, (1.1, 1.3)),
-        run(1.0, 0.6, fitted, (0.5, 1.0)),
-        run(1.0, 1.1, other, (0.9, 1.2)),
-        run(1.0, None, other, (0.9, 1.2)),
+        run(1.0, 1.2, fitted.file, (1.1, 1.3)),
+        run(1.0, 0.6, fitted.file, (0.5, 1.0)),
+        run(1.0, 1.1, other.file, (0.9, 1.2)),
+        run(1.0, None, other.file, (0.9, 1.2)),
     ]
     facts = league_facts(runs, {fitted: 45, other: 2}, ["a file is not there"])
     one, two = facts["sets"]
@@ -194,7 +192,7 @@ def test_what_is_called_in_sample_is_what_shipped_constants_were_fitted_to() -> 
         fitted |= {(without_kernels["engine"], name) for name in names - {LOGS}}
     claimed = {(each.engine, each.file) for each in KNOWLEDGE if each.in_sample == "yes"}
     assert claimed == fitted
-    assert knowledge_of("mine.csv", "vllm", "h100-sxm", "qwen3-32b bf16").in_sample == "no"
+    assert DataSet("mine.csv", "vllm", "h100-sxm", "qwen3-32b bf16").knowledge.in_sample == "no"
 
 
 def test_a_folder_without_runs_is_refused_with_the_layout(tmp_path: Path) -> None:
@@ -227,6 +225,6 @@ def test_a_run_of_each_engine_of_the_first_campaign_is_predicted_as_before() -> 
     assert not [each for each in skipped if "is not there" in each]
     first = [case for case in cases if case.data_set.file == "h100_serving.csv"]
     runs = predict_public(spread_out(first, 2))
-    errors = [abs(run.predicted_s["tpot"] / run.measured_s["tpot"] - 1) for run in runs if run.predicted_s]
+    errors = [abs(each.ratio("tpot") - 1) for each in runs if each.predicted_s]
     assert len(runs) == 8
     assert np.mean(errors) < 0.08

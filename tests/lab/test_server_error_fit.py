@@ -10,7 +10,9 @@ import pytest
 
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.errors import CalibrationError
-from simserve.lab.public import DataSet, PublicRun, predict_public, read_public, spread_out
+from simserve.lab.league import DataSet
+from simserve.lab.public import predict_public, read_public, spread_out
+from simserve.lab.runs import Prediction
 from simserve.lab.server_error_fit import Observed, fit_spread, fitted_servers, is_held, observed, parts
 from simserve.scenario.server_errors import METRICS, REASONS, WITHIN_SD, server_errors
 from simserve.study.cost_draws import normal_scores
@@ -96,7 +98,7 @@ def test_only_latencies_that_no_fit_used_are_errors_of_others(tmp_path: Path) ->
 
 
 def test_a_card_that_was_fitted_is_predicted_as_before_the_fit(tmp_path: Path) -> None:
-    def tpot_s(left_out: bool) -> tuple[float, PublicRun]:
+    def tpot_s(left_out: bool) -> tuple[float, Prediction]:
         rows = "sglang,0.5.9,mi300x,deepseek-ai/DeepSeek-V3,fp8,8,1024,1024,1,400,20"
         serving(tmp_path, rows, name="mine.csv")
         (run,) = predict_public(read_public(tmp_path, 1, left_out=left_out)[0])

@@ -8,18 +8,12 @@ import pytest
 
 from simserve.cost.calibration import calibration_path
 from simserve.errors import CalibrationError
-from simserve.lab.host_fit import DOOR, STEP, fit_host
-from simserve.lab.serving import (
-    CAMPAIGNS,
-    ServingPoint,
-    ServingRow,
-    catalog_model,
-    read_rows,
-    replay,
-    scenario_of,
-)
-from simserve.lab.settings import is_table_of_settings, read_settings, scenario_of_setting
-from simserve.lab.validate import by, errors, validate, worst
+from simserve.lab.campaigns import CAMPAIGNS, Campaign, ServingRow, run_of
+from simserve.lab.host_fit import DOOR, STEP, fit_host, left_out
+from simserve.lab.inferencex import run_of_setting
+from simserve.lab.run_tables import catalog_model, is_table_of_settings, read_rows, read_settings
+from simserve.lab.runs import MeasuredRun, Prediction, by, errors, replay, worst
+from simserve.scenario import Scenario
 from tests.cli.invoke import invoke
 
 AIC = CAMPAIGNS["aiconfigurator"]
@@ -42,6 +36,18 @@ def row(**changes: Any) -> ServingRow:
         "tpot_s": 0.008,
     }
     return ServingRow(**(given | changes))
+
+
+def runs_of(*rows: ServingRow, campaign: Campaign = AIC) -> list[MeasuredRun]:
+    return [run_of(row, campaign) for row in rows]
+
+
+def scenario_of(row: ServingRow, campaign: Campaign) -> Scenario:
+    return run_of(row, campaign).scenario()
+
+
+def predicted(row: ServingRow, ttft_s: float, kv_tokens: int = 10**6) -> Prediction:
+    return Prediction(run_of(row, AIC), {"ttft": ttft_s, "tpot": row.tpot_s}, kv_tokens=kv_tokens)
 
 
 def test_a_table_of_runs_is_read_with_the_names_of_the_catalog(tmp_path: Path) -> None:
@@ -78,7 +84,7 @@ def test_a_run_is_replayed_under_its_version_and_with_its_experts_spread(tmp_pat
         + "vllm,,h100_sxm,Qwen/Qwen3-30B-A3B,bf16,2,,1024,128,8,50.5,7.25\n"
     )
     rows = read_rows(path)
-    assert [each.label for each in rows] == [
+    assert [each.label for each in runs_of(*rows)] == [
         "vllm qwen3-30b-a3b TP 2 EP 2 1024/128 x 8",
         "vllm qwen3-30b-a3b TP 2 1024/128 x 8",
     ]
@@ -86,13 +92,13 @@ def test_a_run_is_replayed_under_its_version_and_with_its_experts_spread(tmp_pat
     assert (newer.engine.version, newer.engine.async_scheduling, newer.parallel.expert) == ("0.18.0", True, 2)
     assert (default.engine.version, default.parallel.expert) == ("0.19", 1)
     short = replace(rows[0], isl=64, osl=8)
-    ahead, waiting = replay([short, replace(short, engine_version="0.12.0")], AIC)
-    assert ahead.tpot_s < 0.9 * waiting.tpot_s
+    ahead, waiting = replay(runs_of(short, replace(short, engine_version="0.12.0")))
+    assert ahead.mean_s("tpot") < 0.9 * waiting.mean_s("tpot")
 
 
 def test_experts_on_more_gpus_than_there_are_are_refused() -> None:
     with pytest.raises(CalibrationError, match=r"TP 4 EP 8.*expert"):
-        replay([row(model="qwen3-30b-a3b", tp=4, ep=8)], AIC)
+        replay(runs_of(row(model="qwen3-30b-a3b", tp=4, ep=8)))
 
 
 def test_checkpoints_of_one_shape_are_one_model() -> None:
@@ -145,7 +151,7 @@ def test_the_knobs_of_a_row_go_under_the_names_of_its_engines_policy(engine: str
 
 
 def test_errors_are_signed_shares_of_what_was_measured() -> None:
-    points = [ServingPoint(row(tp=tp), 0.05 * ratio, 0.008, 10**6) for tp, ratio in ((1, 1.1), (1, 0.7), (2, 1.0))]
+    points = [predicted(row(tp=tp), 0.05 * ratio) for tp, ratio in ((1, 1.1), (1, 0.7), (2, 1.0))]
     match = errors(points, "ttft")
     assert match.n == 3
     assert match.mape_frac == pytest.approx(0.4 / 3)
@@ -155,12 +161,12 @@ def test_errors_are_signed_shares_of_what_was_measured() -> None:
     assert match.interval[0] <= match.mape_frac <= match.interval[1]
     assert errors(points[:2], "ttft").interval is None  # one group says nothing of others
     assert worst(points, "ttft", 1) == [points[1]]
-    assert list(by(points, lambda each: str(each.tp))) == ["1", "2"]
+    assert list(by(points, lambda run: str(run.tensor))) == ["1", "2"]
 
 
 def test_a_run_that_does_not_fit_the_cache_is_known_as_such() -> None:
-    assert ServingPoint(row(), 1.0, 1.0, 4 * (256 + 16) - 1).is_limited_by_memory
-    assert not ServingPoint(row(), 1.0, 1.0, 4 * (256 + 16)).is_limited_by_memory
+    assert predicted(row(), 1.0, 4 * (256 + 16) - 1).is_limited_by_memory
+    assert not predicted(row(), 1.0, 4 * (256 + 16)).is_limited_by_memory
 
 
 @pytest.mark.thorough
@@ -168,11 +174,9 @@ def test_constants_are_found_again_from_the_runs_they_made() -> None:
     true = {"step_host_s": 4e-3, "request_host_s": 8e-5, "gap_s": 3e-6, "busy_compute_frac": 0.8}
     shapes = [(256, 24, 2), (256, 24, 24), (2048, 12, 8), (2048, 12, 16)]
     short = replace(AIC, requests_per_client=3)
-    made = replay(
-        [row(isl=isl, osl=osl, concurrency=c) for isl, osl, c in shapes], short, {**_front_end_queue(), **true}
-    )
-    rows = [row(**_shape(point), ttft_s=point.ttft_s, tpot_s=point.tpot_s) for point in made]
-    match = fit_host(rows, short)
+    runs = runs_of(*(row(isl=isl, osl=osl, concurrency=c) for isl, osl, c in shapes), campaign=short)
+    made = replay(runs, {**_front_end_queue(), **true})
+    match = fit_host([replace(each.run, measured_s=each.predicted_s or {}) for each in made])
     assert match.n_rows == 4
     assert match.tpot_mape_frac < 0.01
     assert match.ttft_mape_frac < 0.05
@@ -183,37 +187,33 @@ def _front_end_queue() -> dict[str, float]:
     return {name: start for name, (start, _, _) in DOOR.items()}
 
 
-def _shape(point: ServingPoint) -> dict[str, int]:
-    return {"isl": point.row.isl, "osl": point.row.osl, "concurrency": point.row.concurrency}
-
-
 def test_host_constants_are_not_fitted_to_servers_that_hide_the_host() -> None:
     with pytest.raises(CalibrationError, match=r"to runs of vllm 0\.12, got 0\.18\.0; leave these runs out"):
-        fit_host([row(), row(engine_version="0.18.0")], AIC)
+        fit_host(runs_of(row(), row(engine_version="0.18.0")))
 
 
 def test_a_group_is_predicted_by_constants_fitted_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from simserve.lab import validate as module
+    from simserve.lab import host_fit as module
 
     fitted_to: list[set[int]] = []
 
     class Fitted:
         constants: ClassVar[dict[str, float]] = {}
 
-    def remember(rows: list[ServingRow], campaign: Any) -> Fitted:
-        fitted_to.append({each.tp for each in rows})
+    def remember(runs: list[MeasuredRun]) -> Fitted:
+        fitted_to.append({run.tensor for run in runs})
         return Fitted()
 
     monkeypatch.setattr(module, "fit_host", remember)
-    result = validate([row(tp=1), row(tp=2), row(tp=4)], AIC, leave_out=True)
+    result = left_out(runs_of(row(tp=1), row(tp=2), row(tp=4)))
     assert fitted_to == [{2, 4}, {1, 4}, {1, 2}]
-    assert [point.row.tp for point in result.left_out] == [1, 2, 4]
+    assert [each.run.tensor for each in result] == [1, 2, 4]
 
 
 @pytest.mark.skipif(not ROWS.is_file(), reason="the serving runs are not here")
 def test_the_public_runs_of_vllm_meet_the_bars() -> None:
     rows = [each for each in read_rows(ROWS) if each.engine == "vllm"]
-    points = [point for point in replay(rows, AIC) if not point.is_limited_by_memory]
+    points = [point for point in replay(runs_of(*rows)) if not point.is_limited_by_memory]
     assert len(points) == 42
     assert errors(points, "tpot").mape_frac < 0.04
     assert errors(points, "ttft").mape_frac < 0.15
@@ -233,11 +233,11 @@ def test_servers_of_gpt_oss_are_started_their_own_way_by_card() -> None:
 
 def test_a_cold_start_delays_the_first_request_of_each_client() -> None:
     cold = replace(AIC, cold_start_s={"vllm": 3.0})
-    (plain,), (delayed,) = replay([row()], AIC), replay([row()], cold)
-    assert delayed.ttft_s == pytest.approx(plain.ttft_s + 0.3)  # a tenth of all requests
-    assert delayed.tpot_s == plain.tpot_s
-    (other,) = replay([row()], replace(AIC, cold_start_s={"vllm": 3.0, "vllm llama-3.1-8b": 0.0}))
-    assert other.ttft_s == plain.ttft_s
+    plain, delayed = replay([run_of(row(), AIC), run_of(row(), cold)])
+    assert delayed.mean_s("ttft") == pytest.approx(plain.mean_s("ttft") + 0.3)  # a tenth of all requests
+    assert delayed.mean_s("tpot") == plain.mean_s("tpot")
+    warm = replace(AIC, cold_start_s={"vllm": 3.0, "vllm llama-3.1-8b": 0.0})
+    assert replay([run_of(row(), warm)])[0].mean_s("ttft") == plain.mean_s("ttft")
 
 
 @pytest.mark.thorough
@@ -257,7 +257,7 @@ def test_what_sglang_served_is_not_refused(name: str) -> None:
     path = ROWS.with_name(name)
     if is_table_of_settings(path):
         settings = [each for each in read_settings(path)[0] if each.engine == "sglang"]
-        scenarios = [scenario_of_setting(each, 3) for each in settings]
+        scenarios = [run_of_setting(each, 3).scenario() for each in settings]
     else:
         rows = [each for each in read_rows(path) if each.engine == "sglang"]
         scenarios = [

@@ -6,17 +6,10 @@ from typing import Any
 import pytest
 
 from simserve.errors import CalibrationError
-from simserve.lab.settings import (
-    SettingPoint,
-    Side,
-    errors_by_group,
-    is_export,
-    is_table_of_settings,
-    read_settings,
-    replay_settings,
-    scenario_of_setting,
-    speculation_of,
-)
+from simserve.lab.inferencex import Setting, Side, run_of_setting, speculation_of
+from simserve.lab.run_tables import is_export, is_table_of_settings, read_settings
+from simserve.lab.runs import Prediction, by, errors, predict
+from simserve.scenario import Scenario
 
 ROW: dict[str, Any] = {
     "hardware": "b200",
@@ -53,6 +46,10 @@ def table(folder: Path, *rows: dict[str, Any]) -> Path:
     lines = [",".join(map(str, ROW))] + [",".join(map(str, (ROW | row).values())) for row in rows]
     path.write_text("\n".join(lines))
     return path
+
+
+def scenario_of_setting(setting: Setting, requests_per_client: int) -> Scenario:
+    return run_of_setting(setting, requests_per_client).scenario()
 
 
 def test_a_row_is_pools_with_roles_workers_and_ranks(tmp_path: Path) -> None:
@@ -219,15 +216,15 @@ def test_ranks_on_h100_are_started_as_their_recipes_say(tmp_path: Path) -> None:
 def test_errors_are_of_the_settings_that_run_and_refusals_say_why(tmp_path: Path) -> None:
     small = {"hardware": "l40s"}  # 8 x 48 GB do not hold the model
     settings, _ = read_settings(table(tmp_path, {}, small))
-    names: list[str] = []
-    good, refused = replay_settings(settings, 2, names.append)
+    good, refused = (predict(run_of_setting(setting, 2)) for setting in settings)
     assert good.predicted_s is not None
     assert 0 < good.predicted_s["median_ttft"] <= good.predicted_s["e2e"]
     assert refused.predicted_s is None
     assert "does not fit the memory" in refused.reason
-    assert len(names) == 2
-    half = SettingPoint(settings[0], {name: s / 2 for name, s in settings[0].measured_s.items()})
-    assert errors_by_group([half, refused], "tpot") == {settings[0].group: pytest.approx([-0.5])}
+    half = Prediction(good.run, {name: s / 2 for name, s in settings[0].measured_s.items()})
+    groups = by([half, refused], lambda run: f"{run.gpu} {run.kind}")
+    assert list(groups) == ["b200-sxm disaggregated"]
+    assert errors(groups["b200-sxm disaggregated"], "tpot").bias_frac == pytest.approx(-0.5)
 
 
 def test_a_row_that_is_no_setting_is_named(tmp_path: Path) -> None:

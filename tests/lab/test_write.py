@@ -9,7 +9,7 @@ import pytest
 
 from simserve.cost.calibration import calibration_path, read_calibration, shipped_names
 from simserve.errors import CalibrationError, OutputError
-from simserve.lab.kernels.fit import Fit, Residuals
+from simserve.lab.kernels import Fit, Residuals
 from simserve.lab.write import calibration_data, write_calibration, write_host
 from tests.cli.invoke import invoke
 from tests.lab.kernels.timings import GEMM, needs_package

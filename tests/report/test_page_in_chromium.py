@@ -14,7 +14,7 @@ from simserve.report.page import render
 from simserve.report.plan import page as plan_page
 from simserve.report.plan.words import with_words
 from simserve.report.sweep import page as sweep_page
-from tests.lab.pages import test_validation as validation
+from tests.lab import test_validation_page as validation
 from tests.report.capacity import test_rate_page as capacity
 from tests.report.comparison import test_page as comparison
 from tests.report.driver import CHROMEDRIVER, Driver

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.attention import TILE, WIDE, DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
-from simserve.lab.kernels.fit import Fit, Residuals, fit_form, held_out
+from simserve.lab.kernels import Fit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import rows_of
 
 F = TypeVar("F", bound=Form)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.collective import COLLECTIVES, Collective
-from simserve.lab.kernels.fit import Fit, Residuals, fit_form
+from simserve.lab.kernels import Fit, Residuals, fit_form
 from simserve.lab.kernels.table import rows_of
 
 DTYPE = "bf16"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.gemm import Gemm
 from simserve.cost.shard import ACTIVATION_BYTES
-from simserve.lab.kernels.fit import Fit, Residuals, fit_form, held_out, sample
+from simserve.lab.kernels import Fit, Residuals, fit_form, held_out, sample
 from simserve.lab.kernels.table import rows_of
 
 DTYPES = ("bf16", "fp8", "fp8_block")

@@ -19,7 +19,7 @@ from simserve.cost.forms.mla import (
     MlaPrefill,
     MlaPrefillModule,
 )
-from simserve.lab.kernels.fit import Fit, Residuals, fit_form, held_out
+from simserve.lab.kernels import Fit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
 
 LEAST_PROMPT = 16

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
-from simserve.lab.kernels.fit import Fit, Residuals, fit_form, held_out
+from simserve.lab.kernels import Fit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
 
 SHARED = "+ep"

@@ -11,9 +11,9 @@ from typing import Any
 
 from simserve.errors import CalibrationError
 from simserve.interruptions import leave_interruptions_to_the_parent, uninterrupted
-from simserve.lab.timing.measure import NotTimed, TimedKernel
-from simserve.lab.timing.shapes import Shape
-from simserve.lab.timing.torch_kernels import Calls, kernel_of
+from simserve.lab.kernels.measure import NotTimed, TimedKernel
+from simserve.lab.kernels.shapes import Shape
+from simserve.lab.kernels.torch_kernels import Calls, kernel_of
 
 REPLAY_S = 3e-3
 """Time of a replay: long enough that the start of a graph, some microseconds, is lost in it."""

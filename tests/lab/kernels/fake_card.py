@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from simserve.cost.forms.collective import COLLECTIVES
-from simserve.lab.timing.measure import NotTimed, TimedKernel
+from simserve.lab.kernels.measure import NotTimed, TimedKernel
 from tests.cost.specs import H100
 from tests.lab.kernels.timings import DECODE, GEMM, PREFILL
 

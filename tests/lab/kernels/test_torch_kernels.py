@@ -12,9 +12,9 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="needs the extra 'measure' (PyTorch)")
 
 from simserve.errors import CalibrationError  # noqa: E402
-from simserve.lab.timing import torch_device  # noqa: E402
-from simserve.lab.timing.measure import NotTimed  # noqa: E402
-from simserve.lab.timing.torch_kernels import MOST_CALLS, kernel_of  # noqa: E402
+from simserve.lab.kernels import torch_device  # noqa: E402
+from simserve.lab.kernels.measure import NotTimed  # noqa: E402
+from simserve.lab.kernels.torch_kernels import MOST_CALLS, kernel_of  # noqa: E402
 
 HEADS = {"n_heads": 8, "n_kv_heads": 2, "head_dim": 64, "window": 0, "dtype": "bf16", "kv_dtype": "bf16"}
 

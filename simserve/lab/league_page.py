@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.lab.pages.validation import NOTE as LINE_NOTE
-from simserve.lab.pages.validation import against
+from simserve.lab.validation_page import NOTE as LINE_NOTE
+from simserve.lab.validation_page import against
 from simserve.report.cards import card
 from simserve.report.charts import Figure, numbers
 from simserve.report.document import document

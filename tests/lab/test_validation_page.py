@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simserve.lab.pages.validation import render
+from simserve.lab.validation_page import render
 from tests.report.figures import figures
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'

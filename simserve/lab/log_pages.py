@@ -1,16 +1,16 @@
-"""The page of a replayed log: each latency as measured and as predicted, by rank and by request."""
+"""The pages of logs: replayed, each latency as measured and as predicted; and constants that were fitted to them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from simserve.lab.pages.validation import NOTE, against
+from simserve.lab.validation_page import NOTE, against
 from simserve.report.cards import card
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, numbers
 from simserve.report.document import document
-from simserve.report.formats import LATENCIES, SHORT, plural, rate, seconds, share
+from simserve.report.formats import LATENCIES, SHORT, count, listed, plural, rate, seconds, share
 from simserve.report.sections import prose, section, table, text
 
 MAX_DOTS = 2000
@@ -20,8 +20,11 @@ LEVELS = ("mean", "p50", "p90", "p95", "p99")
 BY_RANK = "Quantile against quantile: the shortest measured with the shortest predicted, up to the longest"
 GROUPS = {"by_load": "in flight on arrival", "by_prompt_tokens": "prompt tokens"}
 
+CONSTANTS_HEAD = ("", "As shipped", "Fitted", "95% CI")
+ERRORS_HEAD = ("", "As shipped", "Fitted")
 
-def render(result: Mapping[str, Any]) -> str:
+
+def render_replay(result: Mapping[str, Any]) -> str:
     """Return the page as HTML, from what `simserve validate LOG --scenario ... --json` prints."""
     log = result["log"]
     figures = _figures(result)
@@ -181,3 +184,65 @@ def _signed(frac: float | None) -> str:
 
 def _sentence(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] + "."
+
+
+def sentence(facts: Mapping[str, Any]) -> str:
+    """Return what the fit came to."""
+    n, what = len(facts["fitted"]), f"{count(facts['n_requests'])} requests"
+    if not n:
+        return f"The shipped constants stay: {what} show no other ones."
+    errors = facts["errors"]
+    moved = [
+        f"{SHORT[name]} from {each['shipped_frac']:.1%} to {each['fitted_frac']:.1%}" for name, each in errors.items()
+    ]
+    verb = "is" if n == 1 else "are"
+    return (
+        f"{plural(n, 'constant')} {verb} fitted to {what}. Errors of predicted means over {facts['parts']}, each left "
+        f"out in turn: {listed(moved)}."
+    )
+
+
+def constant_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return a row for each fitted constant, as in CONSTANTS_HEAD."""
+    return [
+        (name, number(each["shipped"]), number(each["value"]), f"{number(each['low'])}–{number(each['high'])}")
+        for name, each in facts["fitted"].items()
+    ]
+
+
+def error_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return a row for each latency, as in ERRORS_HEAD."""
+    return [
+        (SHORT[name], f"{each['shipped_frac']:.1%}", f"{each['fitted_frac']:.1%}")
+        for name, each in facts["errors"].items()
+    ]
+
+
+def number(value: float) -> str:
+    """Return four significant digits: `0.002501`, `8.07e-05`."""
+    return f"{value:.4g}"
+
+
+def render_fit(facts: Mapping[str, Any]) -> str:
+    """Return the page as HTML, from what `simserve calibrate --logs --json` prints."""
+    server = f"{facts['engine']} {facts['engine_version']} on {facts['gpu']}: {listed(facts['logs'])}"
+    head = (
+        f'<header><p class="eyebrow">simserve · calibrate</p><h1>{text(facts["scenario"])}</h1>'
+        f'<p class="lead">{prose(sentence(facts))}</p><p>{prose(server)}</p></header>'
+    )
+    fitted = table(CONSTANTS_HEAD, [(text(name), cells) for name, *cells in constant_rows(facts)])
+    stayed = table(["", "Why"], [(text(name), [why]) for name, why in facts["as_shipped"].items()])
+    errors = table(ERRORS_HEAD, [(text(name), cells) for name, *cells in error_rows(facts)])
+    note = f"Mean absolute error of predicted means; {facts['parts']} were left out in turn."
+    notes = "".join(f"<p>{prose(each)}</p>" for each in facts["warnings"])
+    body = (
+        (
+            section("constants", "Fitted constants", "Seconds; busy_compute_frac is a share.", fitted)
+            if facts["fitted"]
+            else ""
+        )
+        + section("shipped", "As shipped", "", stayed)
+        + section("errors", "Errors of what was left out", note, errors)
+        + (section("warnings", "Warnings", "", notes) if notes else "")
+    )
+    return document("Calibration · simserve", head + body, {})

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TextIO
 
 from simserve.catalog.specs import GpuSpec
 from simserve.errors import CalibrationError, OutputError
+from simserve.lab.kernels.shapes import Shape, key_of
 from simserve.lab.kernels.table import SHAPES
-from simserve.lab.timing.shapes import Shape, key_of
 from simserve.tables.swap import locked
 
 WARM_UP = 2

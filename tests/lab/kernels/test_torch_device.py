@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection
 import pytest
 
 from simserve.errors import CalibrationError
-from simserve.lab.timing import torch_device
-from simserve.lab.timing.measure import NotTimed
-from simserve.lab.timing.torch_device import GpuGroup
+from simserve.lab.kernels import torch_device
+from simserve.lab.kernels.measure import NotTimed
+from simserve.lab.kernels.torch_device import GpuGroup
 
 
 def answering(rank: int, n_gpus: int, place: str, cold_bytes: float, pipe: Connection) -> None:

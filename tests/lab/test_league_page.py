@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simserve.lab.pages.league import lead, peer_rows, render, set_rows
+from simserve.lab.league_page import lead, peer_rows, render, set_rows
 from tests.report.figures import figures
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from simserve.lab.pages.log_comparison import MAX_DOTS, render
-from tests.lab.pages.test_validation import HOSTILE, body, dots
+from simserve.lab.log_pages import MAX_DOTS, render_replay
+from tests.lab.test_validation_page import HOSTILE, body, dots
 
 ERRORS = {"n": 3, "mape_frac": 0.2, "median_frac": 0.1, "p90_frac": 0.3, "bias_frac": -0.05}
 
@@ -33,7 +33,7 @@ def result(measured: list[Any], predicted: list[Any], *, is_paired: bool = True,
 
 
 def test_ranks_are_sorted_apart_and_requests_stay_together() -> None:
-    page = render(result([0.3, 0.1, 0.2, None], [0.1, 0.3, 0.25, 0.9]))
+    page = render_replay(result([0.3, 0.1, 0.2, None], [0.1, 0.3, 0.25, 0.9]))
     (ranks,), (each,) = dots(page, "rank-ttft_s"), dots(page, "each-ttft_s")
     assert (ranks["x"], ranks["y"]) == ([0.1, 0.2, 0.3], [0.1, 0.25, 0.3])
     assert (each["x"], each["y"]) == ([0.3, 0.1, 0.2], [0.1, 0.3, 0.25])
@@ -43,28 +43,28 @@ def test_ranks_are_sorted_apart_and_requests_stay_together() -> None:
 
 def test_many_requests_are_thinned_out_evenly_and_always_alike() -> None:
     many = [0.001 * (1 + row) for row in range(3 * MAX_DOTS)]
-    page = render(result(many, many))
+    page = render_replay(result(many, many))
     for name in ("rank-ttft_s", "each-ttft_s"):
         (drawn,) = dots(page, name)
         assert len(drawn["x"]) == MAX_DOTS
         assert (drawn["x"][0], drawn["x"][-1]) == (0.001, 6.0)
     assert "an even sample of 2,000 of 6,000" in body(page)
-    assert page == render(result(many, many))
+    assert page == render_replay(result(many, many))
 
 
 def test_without_a_pairing_there_are_ranks_only() -> None:
-    page = render(result([0.1, 0.2], [0.1, 0.2], is_paired=False))
+    page = render_replay(result([0.1, 0.2], [0.1, 0.2], is_paired=False))
     assert "no request of the log matches one of the run" in body(page)
     assert 'id="each-ttft_s"' not in page
     assert 'id="errors"' not in page
 
 
 def test_times_of_zero_can_be_drawn() -> None:
-    (drawn,) = dots(render(result([0.0], [0.0])), "rank-ttft_s")
+    (drawn,) = dots(render_replay(result([0.0], [0.0])), "rank-ttft_s")
     assert drawn["x"] == [0.0]
 
 
 def test_no_name_becomes_markup() -> None:
-    sound, hostile = render(result([0.1], [0.1])), render(result([0.1], [0.1], text=HOSTILE))
+    sound, hostile = render_replay(result([0.1], [0.1])), render_replay(result([0.1], [0.1], text=HOSTILE))
     assert hostile.count("<script") == sound.count("<script")
     assert "<img" not in body(hostile)

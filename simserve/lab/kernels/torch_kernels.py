@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from simserve.catalog.specs import BYTES_PER_VALUE
-from simserve.lab.timing.shapes import Shape
+from simserve.lab.kernels.shapes import Shape
 
 Calls = list[partial[Any]]
 """One computation on several inputs."""

@@ -12,10 +12,9 @@ import pytest
 
 from simserve import catalog
 from simserve.errors import CalibrationError, OutputError
+from simserve.lab.kernels import held_out
 from simserve.lab.kernels.attention import HEADS
-from simserve.lab.kernels.fit import held_out
-from simserve.lab.kernels.table import SHAPES, read_timings
-from simserve.lab.timing.measure import (
+from simserve.lab.kernels.measure import (
     FEWEST,
     MOST,
     WARM_UP,
@@ -25,9 +24,10 @@ from simserve.lab.timing.measure import (
     measure,
     partial_path,
 )
-from simserve.lab.timing.shapes import MODELS, TENSOR, key_of, shapes_to_time
+from simserve.lab.kernels.shapes import MODELS, TENSOR, key_of, shapes_to_time
+from simserve.lab.kernels.table import SHAPES, read_timings
 from tests.cost.specs import H100
-from tests.lab.timing.fake_card import FakeCard, seconds
+from tests.lab.kernels.fake_card import FakeCard, seconds
 
 SOME = [{"op": "gemm", "dtype": "bf16", "m": m, "n": 4096, "k": 4096} for m in range(1, 21)]
 FOREVER_S = 1e9

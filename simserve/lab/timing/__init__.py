@@ -1,1 +1,0 @@
-"""The timing of the kernels of a card that lies in this machine."""
