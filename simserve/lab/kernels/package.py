@@ -3,13 +3,14 @@
 Its parquet files lie under systems/data/<system>/<family>/<backend>/<version>/; latencies are milliseconds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from re import findall
+from typing import Any
 
 import pandas as pd
 
@@ -62,13 +63,13 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSourc
         raise CalibrationError(f"{PACKAGE} has no timings of {gpu} under {engine}")
     engine_version = kernels.parent.name
     tables, sources = [], []
-    for family, name, read in FILES:
-        folder = system / family / ("nccl" if name == "nccl_perf" else engine)
-        same = folder / engine_version / f"{name}.parquet"
-        path = same if same.is_file() else _newest(folder, name)
+    for file in FILES:
+        folder = system / file.family / ("nccl" if file.name == "nccl_perf" else engine)
+        same = folder / engine_version / f"{file.name}.parquet"
+        path = same if same.is_file() else _newest(folder, file.name)
         if path is not None:
             columns, _ = read_columns(path, lambda _: "value", MOST_ROWS)
-            table = read(pd.DataFrame(columns).infer_objects())
+            table = file.read(pd.DataFrame(columns).infer_objects())
             tables.append(table)
             sources.append(TimingSource(str(path.relative_to(root)), sha256(path.read_bytes()).hexdigest(), len(table)))
     return checked(pd.concat(tables, ignore_index=True), PACKAGE), tuple(sources), engine_version
@@ -108,139 +109,98 @@ def _dtypes(column: "pd.Series[str]") -> "pd.Series[str]":
     return column.map(lambda name: DTYPES.get(name, name))
 
 
-def _gemm(rows: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "op": "gemm",
-            "dtype": _dtypes(rows["gemm_dtype"]),
-            "m": rows["m"],
-            "n": rows["n"],
-            "k": rows["k"],
-            "kernel": rows["kernel_source"],
-            "latency_s": rows["latency"] / 1e3,
-        }
-    )
+def _of_mla_model(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["model"] == MLA_MODEL] if "model" in rows else rows
 
 
-def _attention(op: str, tokens: "Callable[[pd.DataFrame], pd.Series[int]]", rows: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "op": op,
-            "dtype": _dtypes(rows["attn_dtype"]),
-            "kv_dtype": _dtypes(rows["kv_cache_dtype"]),
-            "batch": rows["batch_size"],
-            "tokens": tokens(rows),
-            "n_heads": rows["num_heads"],
-            "n_kv_heads": rows["num_key_value_heads"],
-            "head_dim": rows["head_dim"],
-            "window": rows.get("window_size", 0),
-            "kernel": rows["kernel_source"],
-            "latency_s": rows["latency"] / 1e3,
-        }
-    )
+ComputedColumns = Mapping[str, Callable[[pd.DataFrame], "pd.Series[Any]"]]
+
+PROMPT: ComputedColumns = {"tokens": lambda rows: rows["isl"]}
+CONTEXT: ComputedColumns = {"tokens": lambda rows: rows["step"] + 1}
+"""`step` is the history before the query."""
 
 
-def _prefill_attention(rows: pd.DataFrame) -> pd.DataFrame:
-    return _attention("prefill_attention", lambda r: r["isl"], rows)
+@dataclass(frozen=True)
+class TimingFile:
+    """A file of the package, and where it has the columns of our table."""
+
+    family: str
+    """Its folder."""
+    name: str
+    op: str
+    named: Mapping[str, str]
+    """Their names of columns by ours."""
+    computed: ComputedColumns
+    keep: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows
+
+    def read(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows as our table has them."""
+        rows = self.keep(rows)
+        columns = {ours: rows[theirs] for ours, theirs in self.named.items()}
+        computed = {ours: column(rows) for ours, column in self.computed.items()}
+        timed = {"kernel": rows["kernel_source"], "latency_s": rows["latency"] / 1e3}
+        return pd.DataFrame({"op": self.op, **columns, **computed, **timed})
 
 
-def _decode_attention(rows: pd.DataFrame) -> pd.DataFrame:
-    """Read decode timings; `step` is the history before the query."""
-    return _attention("decode_attention", lambda r: r["step"] + 1, rows)
+ATTENTION = {"batch": "batch_size", "n_heads": "num_heads", "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
+ATTENTION_DTYPES: ComputedColumns = {
+    "dtype": lambda rows: _dtypes(rows["attn_dtype"]),
+    "kv_dtype": lambda rows: _dtypes(rows["kv_cache_dtype"]),
+    "window": lambda rows: rows.get("window_size", pd.Series(0, rows.index)),
+}
 
+MLA = {"batch": "batch_size", "n_heads": "num_heads"}
+"""`num_heads` counts one GPU's."""
 
-def _custom_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
-    """Read all-reduces; `message_size` counts two-byte elements, and eager rows, with host time, are left out."""
-    rows = rows[~rows["kernel_source"].str.contains("eager")]
-    return pd.DataFrame(
-        {
-            "op": "all_reduce",
-            "dtype": _dtypes(rows["allreduce_dtype"]),
-            "n_gpus": rows["num_gpus"],
-            "bytes": rows["message_size"] * 2,
-            "kernel": rows["kernel_source"],
-            "latency_s": rows["latency"] / 1e3,
-        }
-    )
+MLA_DTYPES: ComputedColumns = {
+    "dtype": lambda rows: _dtypes(rows["gemm_type" if "gemm_type" in rows else "mla_dtype"]),
+    "kv_dtype": lambda rows: _dtypes(rows["kv_cache_dtype"]),
+}
+"""A module names its model and its projections' dtype."""
 
+MOE = {
+    "tokens": "num_tokens",
+    "hidden": "hidden_size",
+    "inter": "inter_size",
+    "top_k": "topk",
+    "n_experts": "num_experts",
+    "tensor": "moe_tp_size",
+    "expert": "moe_ep_size",
+    "routing": "distribution",
+}
 
-def _nccl(rows: pd.DataFrame) -> pd.DataFrame:
-    width = rows["nccl_dtype"].map(lambda name: 1 if name == "int8" else 2)
-    return pd.DataFrame(
-        {
-            "op": rows["op_name"].replace({"alltoall": "all_to_all"}),
-            "dtype": _dtypes(rows["nccl_dtype"]),
-            "n_gpus": rows["num_gpus"],
-            "bytes": rows["message_size"] * width,
-            "kernel": rows["kernel_source"],
-            "latency_s": rows["latency"] / 1e3,
-        }
-    )
+ALL_REDUCE: ComputedColumns = {
+    "dtype": lambda rows: _dtypes(rows["allreduce_dtype"]),
+    "bytes": lambda rows: rows["message_size"] * 2,
+}
+"""`message_size` counts two-byte elements; eager rows have host time, and are left out."""
 
+NCCL: ComputedColumns = {
+    "op": lambda rows: rows["op_name"].replace({"alltoall": "all_to_all"}),
+    "dtype": lambda rows: _dtypes(rows["nccl_dtype"]),
+    "bytes": lambda rows: rows["message_size"] * rows["nccl_dtype"].map(lambda name: 1 if name == "int8" else 2),
+}
 
-def _moe(rows: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "op": "moe",
-            "dtype": _dtypes(rows["moe_dtype"]),
-            "tokens": rows["num_tokens"],
-            "hidden": rows["hidden_size"],
-            "inter": rows["inter_size"],
-            "top_k": rows["topk"],
-            "n_experts": rows["num_experts"],
-            "tensor": rows["moe_tp_size"],
-            "expert": rows["moe_ep_size"],
-            "routing": rows["distribution"],
-            "kernel": rows["kernel_source"],
-            "latency_s": rows["latency"] / 1e3,
-        }
-    )
-
-
-def _mla(op: str, tokens: "Callable[[pd.DataFrame], pd.Series[int]]", rows: pd.DataFrame) -> pd.DataFrame:
-    """Read latent attention; `num_heads` counts one GPU's, and a module names its model and its projections' dtype."""
-    if "model" in rows:
-        rows = rows[rows["model"] == MLA_MODEL]
-    return pd.DataFrame(
-        {
-            "op": op,
-            "dtype": _dtypes(rows["gemm_type" if "gemm_type" in rows else "mla_dtype"]),
-            "kv_dtype": _dtypes(rows["kv_cache_dtype"]),
-            "batch": rows["batch_size"],
-            "tokens": tokens(rows),
-            "n_heads": rows["num_heads"],
-            "kernel": rows["kernel_source"],
-            "latency_s": rows["latency"] / 1e3,
-        }
-    )
-
-
-def _mla_prefill(rows: pd.DataFrame) -> pd.DataFrame:
-    return _mla("mla_prefill", lambda r: r["isl"], rows)
-
-
-def _mla_decode(rows: pd.DataFrame) -> pd.DataFrame:
-    return _mla("mla_decode", lambda r: r["step"] + 1, rows)
-
-
-def _mla_prefill_module(rows: pd.DataFrame) -> pd.DataFrame:
-    return _mla("mla_prefill_module", lambda r: r["isl"], rows)
-
-
-def _mla_decode_module(rows: pd.DataFrame) -> pd.DataFrame:
-    return _mla("mla_decode_module", lambda r: r["step"] + 1, rows)
-
-
-FILES: tuple[tuple[str, str, Callable[[pd.DataFrame], pd.DataFrame]], ...] = (
-    ("gemm", "gemm_perf", _gemm),
-    ("attention", "context_attention_perf", _prefill_attention),
-    ("attention", "generation_attention_perf", _decode_attention),
-    ("comm", "custom_allreduce_perf", _custom_all_reduce),
-    ("comm", "nccl_perf", _nccl),
-    ("moe", "moe_perf", _moe),
-    ("mla", "context_mla_perf", _mla_prefill),
-    ("mla", "generation_mla_perf", _mla_decode),
-    ("mla", "mla_context_module_perf", _mla_prefill_module),
-    ("mla", "mla_generation_module_perf", _mla_decode_module),
+FILES = (
+    TimingFile(
+        "gemm", "gemm_perf", "gemm", {"m": "m", "n": "n", "k": "k"}, {"dtype": lambda rows: _dtypes(rows["gemm_dtype"])}
+    ),
+    TimingFile("attention", "context_attention_perf", "prefill_attention", ATTENTION, {**ATTENTION_DTYPES, **PROMPT}),
+    TimingFile(
+        "attention", "generation_attention_perf", "decode_attention", ATTENTION, {**ATTENTION_DTYPES, **CONTEXT}
+    ),
+    TimingFile(
+        "comm",
+        "custom_allreduce_perf",
+        "all_reduce",
+        {"n_gpus": "num_gpus"},
+        ALL_REDUCE,
+        keep=lambda rows: rows[~rows["kernel_source"].str.contains("eager")],
+    ),
+    TimingFile("comm", "nccl_perf", "", {"n_gpus": "num_gpus"}, NCCL),
+    TimingFile("moe", "moe_perf", "moe", MOE, {"dtype": lambda rows: _dtypes(rows["moe_dtype"])}),
+    TimingFile("mla", "context_mla_perf", "mla_prefill", MLA, {**MLA_DTYPES, **PROMPT}, _of_mla_model),
+    TimingFile("mla", "generation_mla_perf", "mla_decode", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
+    TimingFile("mla", "mla_context_module_perf", "mla_prefill_module", MLA, {**MLA_DTYPES, **PROMPT}, _of_mla_model),
+    TimingFile("mla", "mla_generation_module_perf", "mla_decode_module", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
 )
-"""(family folder, file, its reader)."""

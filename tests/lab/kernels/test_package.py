@@ -88,7 +88,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @needs_package
 def test_all_reduces_of_the_installed_package_are_read_and_none_goes_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = [each for each in package.FILES if each[1] in ("custom_allreduce_perf", "nccl_perf")]
+    small = [each for each in package.FILES if each.name in ("custom_allreduce_perf", "nccl_perf")]
     monkeypatch.setattr(package, "FILES", small)
     table, sources, version = package.read_package("l40s", "vllm")
     assert len(sources) == 2
