@@ -5,7 +5,7 @@ lack the lists of requests except start_times.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from pydantic import ValidationError
 from simserve.errors import TraceError
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.arrivals.vllm_bench import VllmBench
-from simserve.workload.readers.base import Cells, Place, items, refuse_rows, shown
+from simserve.workload.readers.base import Cells, Place, checked, items, refuse_rows, shown
 from simserve.workload.readers.cells import AMOUNT, NUMBER, CellKind, numbers
 from simserve.workload.readers.json_document import read_object
 from simserve.workload.readers.logs.base import Log, filled_in, in_order
 from simserve.workload.streams import streams
 from simserve.workload.trace import Trace
+
+ARRAYS = ("start_times", "input_lens", "output_lens")
+"""Lists that a trace needs."""
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 SUMMARY = ("mean_ttft_ms", "total_input_tokens", "request_throughput")
@@ -57,6 +60,24 @@ def read(path: Path, seed: int) -> Log:
     return in_order(replace(log, place=place, trace=trace, measured=measured, **more))
 
 
+def read_trace(path: Path) -> Trace:
+    """Return the requests of a result, which needs their start times and lengths only. Raises TraceError."""
+    result = read_object(path, dict.fromkeys(ARRAYS, NUMBER))
+    missing = [key for key in ARRAYS if not isinstance(result.get(key), np.ndarray)]
+    if missing:
+        remedy = "run the benchmark with --save-detailed, with a version that writes them"
+        raise TraceError(f"{path}: {', '.join(missing)} is missing; {remedy}")
+    _refuse_unlike(path, result, ARRAYS)
+    starts, prompts, outputs = (result[key] for key in ARRAYS)
+    kept = np.flatnonzero(outputs != 0)
+    n_failed = len(outputs) - len(kept)
+    notes = (f"{n_failed} failed requests (no output tokens) were left out",) if n_failed else ()
+    with np.errstate(over="ignore"):  # an infinite arrival is refused with the others
+        arrival_s = starts - starts.min(initial=np.inf)
+    trace = Trace(arrival_s, prompts, outputs, notes=notes)
+    return checked(items(path, len(starts), "request").take(kept), trace.take(kept))
+
+
 def _check_lists(path: Path, result: Mapping[str, Any]) -> None:
     missing = [key for key in LISTS if not isinstance(result.get(key), np.ndarray)]
     if missing:
@@ -67,7 +88,11 @@ def _check_lists(path: Path, result: Mapping[str, Any]) -> None:
     wrong = next((key for key in others if not isinstance(result[key], np.ndarray)), None)
     if wrong is not None:
         raise TraceError(f"{path}: {wrong} must be a list, one for each request, got {shown(result[wrong])}; remove it")
-    lists = [*LISTS, *others]
+    _refuse_unlike(path, result, [*LISTS, *others])
+
+
+def _refuse_unlike(path: Path, result: Mapping[str, Any], lists: Sequence[str]) -> None:
+    """Raise TraceError where lists of the requests differ in length."""
     if len({len(result[key]) for key in lists}) > 1:
         got = ", ".join(str(len(result[key])) for key in lists)
         raise TraceError(f"{path}: {', '.join(lists)} must have the same length, got {got}; was the file edited?")
