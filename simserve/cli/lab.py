@@ -38,7 +38,7 @@ MOVED: Mapping[str, Mapping[str, str]] = {
 class WithMovedOptions(TyperCommand):
     """A command that tells of an option of MOVED where its work is done now."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # a type that typer does not export
         """Refuse options of MOVED, and read the others."""
         moved = MOVED[str(self.name)]
         option = next((name for word in args if (name := word.partition("=")[0]) in moved), None)
@@ -63,7 +63,7 @@ def kernels(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Print the errors of a calibration's kernels on shapes that were held out, by operation."""
+    """Print errors of kernels on held-out shapes."""
     from dataclasses import asdict
 
     from simserve.cli import terminal
@@ -93,7 +93,7 @@ def card(
     campaign: Annotated[str, typer.Option("--campaign", help="Benchmark setup of the runs.")] = "aiconfigurator",
     out: FitFolder = FOLDER,
 ) -> None:
-    """Fit a card without timings to serving runs, by a few factors on the kernels of another."""
+    """Fit a card without timings to serving runs. A few factors slow the kernels of the card that it resembles."""
     from datetime import date
     from hashlib import sha256
 
@@ -102,9 +102,9 @@ def card(
     from simserve.lab.card_fit import BOUNDS, factors_for, fit_card, read_runs
     from simserve.lab.write import base_of, card_data, write_calibration
 
-    name = catalog.load_engine(engine or "vllm").name
+    donor, name = catalog.load_gpu(gpu).kernels_like, catalog.load_engine(engine or "vllm").name
     chosen = campaign_named(campaign)
-    base = base_of(gpu, name, catalog.load_gpu(gpu).kernels_like)
+    base = base_of(gpu, name, donor)
     runs, unused = read_runs(rows, gpu, name, chosen)
     fit = fit_card(runs, base, factors_for(runs), terminal.message)
     source = {"file": rows.name, "sha256": sha256(rows.read_bytes()).hexdigest(), "n_rows": len(runs)}
@@ -134,7 +134,7 @@ def _card_tables(fit: "CardFit") -> list[list[Sequence[str]]]:
 
 @app.command("server-errors")
 def server_errors(folder: Folder, most: Most = None, out: FitFolder = FOLDER, as_json: AsJson = False) -> None:
-    """Estimate from public runs how far off predictions are of servers that no constant was fitted to."""
+    """Estimate errors of servers from public runs: how far off predictions are where no constant was fitted."""
     from simserve.cli import terminal
     from simserve.lab.public import predict_public, read_public, spread_out
     from simserve.lab.server_error_fit import data_of
@@ -181,7 +181,7 @@ def league(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay public runs: errors and interval coverage by data set, beside the errors that peers published."""
+    """Compare with public runs, by data set. Errors and interval coverage stand beside what peers published."""
     from simserve.cli import terminal
     from simserve.lab.league import league_facts
     from simserve.lab.public import predict_public, read_public, spread_out
