@@ -10,7 +10,7 @@ from simserve.cli.run import AsJson
 
 if TYPE_CHECKING:
     from simserve.lab.campaigns import Campaign
-    from simserve.lab.kernels import Fit
+    from simserve.lab.kernels import KernelFit
 
 FOLDER = Path("calibration")
 
@@ -220,7 +220,7 @@ def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | No
     return timings, version, made
 
 
-def _kernel_rows(fits: "list[Fit]") -> list[tuple[str, ...]]:
+def _kernel_rows(fits: "list[KernelFit]") -> list[tuple[str, ...]]:
     """Format one line per fit: rows and held-out errors."""
     head: tuple[str, ...] = ("operation", "dtype", "rows", "left out", "held out", "mean error", "median", "bias")
     rows: list[tuple[str, ...]] = [

@@ -88,10 +88,10 @@ class _ConstantFit(Fit):
         own = {name: getattr(server.setup.engine, name) for name in CANDIDATES if name not in given}
         self.shipped = {name: float(value) for name, value in own.items() if value is not None}
         self.as_shipped = {name: "given by the scenario" for name in CANDIDATES if name in given}
-        parameters = {}
-        for name, start in self.shipped.items():
-            step, least, most = CANDIDATES[name]
-            parameters[name] = Parameter(start, least, most, step)
+        parameters = {
+            name: Parameter(start, *CANDIDATES[name][1:], unit=CANDIDATES[name][0])
+            for name, start in self.shipped.items()
+        }
         super().__init__(self.shipped, parameters, progress)
         self.replays = self._replays(self.shipped)
         usable = [usable_requests(replay) for replay in self.replays]
@@ -132,8 +132,16 @@ class _ConstantFit(Fit):
             name: FittedConstant(self.shipped[name], rounded(self.theta[name]), *intervals[name])
             for name in self.chosen
         }
-        counts, notes = (self.n_requests, self.left_out), tuple(self.notes)
-        return LogFit(self.server.setup, fitted, self.as_shipped, *counts, errors, parts, notes)
+        return LogFit(
+            setup=self.server.setup,
+            fitted=fitted,
+            as_shipped=self.as_shipped,
+            n_requests=self.n_requests,
+            left_out=self.left_out,
+            errors=errors,
+            parts=parts,
+            notes=tuple(self.notes),
+        )
 
     def _replay_one(self, index: int, theta: Theta) -> ReplayedLog:
         changed = {name: value for name, value in theta.items() if value != self.shipped.get(name)}

@@ -1,4 +1,4 @@
-"""Fit every operation of a table of timings, and write a calibration file with its sources."""
+"""Calibration files: kernels fitted to a table of timings, or those of another card with factors, and the host."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from simserve.cost.calibration import (
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import read_json
 from simserve.lab.fit import Theta, rounded
-from simserve.lab.kernels import Fit, attention, comm, gemm, mla, moe
+from simserve.lab.kernels import KernelFit, attention, comm, gemm, mla, moe
 from simserve.lab.runs import MeasuredRun
 from simserve.tables.files import json_text, replace_text
 
@@ -35,7 +35,13 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 ANY_VERSION = "0"
 """Version of launches of runs that do not all name theirs."""
 
-FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[Fit]]] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit)
+FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[KernelFit]]] = (
+    gemm.fit,
+    attention.fit,
+    comm.fit,
+    moe.fit,
+    mla.fit,
+)
 """Fits by family; each fits its own operations of a table."""
 
 NEEDED = ("gemm", "prefill_attention", "decode_attention")
@@ -77,7 +83,7 @@ class CardFit:
     """Versions with launches of their own, the newest last."""
 
 
-def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit all operations of a table. Raises CalibrationError where one that every step needs cannot be fitted."""
     fits = [fit for family in FAMILIES for fit in family(table, gpu)]
     missing = [op for op in NEEDED if not any(fit.op == op for fit in fits)]
@@ -100,7 +106,7 @@ def with_held_out_kernels(name: str) -> Calibration:
     return calibration
 
 
-def unfitted(table: pd.DataFrame, fits: Sequence[Fit]) -> list[tuple[str, int]]:
+def unfitted(table: pd.DataFrame, fits: Sequence[KernelFit]) -> list[tuple[str, int]]:
     """List the operations of a table without a fit (matrices and experts by dtype), and their rows.
 
     Copies to the host have no form to fit.
@@ -112,7 +118,9 @@ def unfitted(table: pd.DataFrame, fits: Sequence[Fit]) -> list[tuple[str, int]]:
     return [(str(name), int(n)) for name, n in names.value_counts(sort=False).items() if name not in fitted]
 
 
-def calibration_data(gpu: str, engine: str, engine_version: str, fits: Sequence[Fit], made: Mapping[str, Any]) -> Any:
+def calibration_data(
+    gpu: str, engine: str, engine_version: str, fits: Sequence[KernelFit], made: Mapping[str, Any]
+) -> Any:
     """Return the content of the file; `made` states its sources and date."""
     return {
         "schema": SCHEMA,

@@ -9,7 +9,7 @@ import pytest
 
 from simserve.cost.calibration import calibration_path, read_calibration, shipped_names
 from simserve.errors import CalibrationError, OutputError
-from simserve.lab.kernels import Fit, Residuals
+from simserve.lab.kernels import KernelFit, Residuals
 from simserve.lab.write import calibration_data, write_calibration, write_host
 from tests.cli.invoke import invoke
 from tests.lab.kernels.timings import GEMM, needs_package
@@ -20,7 +20,7 @@ MADE = {"from": [{"file": "mine.csv", "n_rows": 100}]}
 def data(n_rows: int = 100, made: dict[str, Any] = MADE) -> Any:
     """A calibration of one operation."""
     residuals = Residuals(30, 0.05, 0.04, -0.01, 0.9, 1.1)
-    fit = Fit("gemm", "bf16", GEMM, n_rows, {"faster than the roofs": 2}, residuals)
+    fit = KernelFit("gemm", "bf16", GEMM, n_rows, {"faster than the roofs": 2}, residuals)
     return calibration_data("h100-sxm", "vllm", "1.0", [fit], made)
 
 

@@ -93,7 +93,7 @@ class Residuals:
 
 
 @dataclass(frozen=True)
-class Fit:
+class KernelFit:
     """A form with its coefficients, rows and residuals."""
 
     op: str

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.attention import TILE, WIDE, DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
-from simserve.lab.kernels import Fit, Residuals, fit_form, held_out
+from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import rows_of
 
 F = TypeVar("F", bound=Form)
@@ -50,7 +50,7 @@ class PrefillIn8Bits(PrefillAttention):
     }
 
 
-def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit each operation and dtype of the cache.
 
     `dtype` is the cache's. Where a cache was measured under prefill in both 16 and 8 bits, the latter is named
@@ -62,8 +62,8 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     ]
 
 
-def _fit_prefill(rows: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    fits: list[Fit] = []
+def _fit_prefill(rows: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
+    fits: list[KernelFit] = []
     for kv_dtype, part in _by_cache(rows):
         for dtype, form in (("bf16", PrefillAttention), ("fp8", PrefillIn8Bits)):
             kept, excluded = _usable_prefill(part[part["dtype"] == dtype], gpu, dtype)
@@ -81,7 +81,7 @@ def _fit_prefill(rows: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     return fits
 
 
-def _fit_decode(rows: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+def _fit_decode(rows: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     fits = []
     for kv_dtype, part in _by_cache(rows):
         kept, excluded = _usable_decode(part[part["dtype"] == "bf16"], gpu, kv_dtype)
@@ -120,7 +120,7 @@ def _decode_seconds(gpu: GpuSpec, kv_dtype: str) -> Seconds:
 
 def _fit_one(
     op: str, dtype: str, form: type[Form], seconds: Seconds, rows: pd.DataFrame, excluded: dict[str, int]
-) -> Fit | None:
+) -> KernelFit | None:
     """Return residuals on held-out shapes and coefficients fitted to all; None with too few rows."""
     if len(rows) < FEWEST:
         return None
@@ -129,7 +129,7 @@ def _fit_one(
         return None
     fitted = _fit_rows(form, seconds, rows[~held])
     residuals = Residuals.of(seconds(fitted, rows[held]), rows["latency_s"].to_numpy()[held])
-    return Fit(op, dtype, _fit_rows(form, seconds, rows), len(rows), excluded, residuals)
+    return KernelFit(op, dtype, _fit_rows(form, seconds, rows), len(rows), excluded, residuals)
 
 
 def _fit_rows(form: type[F], seconds: Seconds, rows: pd.DataFrame) -> F:

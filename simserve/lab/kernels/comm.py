@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.collective import COLLECTIVES, Collective
-from simserve.lab.kernels import Fit, Residuals, fit_form
+from simserve.lab.kernels import KernelFit, Residuals, fit_form
 from simserve.lab.kernels.table import rows_of
 
 DTYPE = "bf16"
@@ -21,7 +21,7 @@ FEWEST = 4
 """Fewest rows for four coefficients."""
 
 
-def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit every operation and number of GPUs measured; `dtype` is that number ("2", "4", "8").
 
     The fastest kernel of each size counts, as engines choose: their own up to some megabytes, NCCL beyond. Every other
@@ -42,7 +42,7 @@ def host_bytes_per_s(table: pd.DataFrame) -> float | None:
     return None if rows.empty else float((largest["bytes"] / largest["latency_s"]).min())
 
 
-def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
+def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     """Fit one operation and number of GPUs; None with too few rows."""
     kept, excluded = _usable(op, n_gpus, rows, gpu)
     held = np.arange(len(kept)) % 2 == 1
@@ -55,7 +55,7 @@ def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | No
 
     form = fit_form(COLLECTIVES[op], seconds, measured[~held])
     residuals = Residuals.of(form.seconds(gpu, n_gpus, n_bytes[held]), measured[held])
-    return Fit(op, str(n_gpus), form, int((~held).sum()), excluded, residuals)
+    return KernelFit(op, str(n_gpus), form, int((~held).sum()), excluded, residuals)
 
 
 def _usable(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:

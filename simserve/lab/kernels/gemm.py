@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.gemm import Gemm
 from simserve.cost.shard import ACTIVATION_BYTES
-from simserve.lab.kernels import Fit, Residuals, fit_form, held_out, sample
+from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out, sample
 from simserve.lab.kernels.table import rows_of
 
 DTYPES = ("bf16", "fp8", "fp8_block")
@@ -63,7 +63,7 @@ class _Above16(_ByRows):
 FAMILIES = (Gemm, _ByRows, _Above32, _Above16)
 
 
-def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit each dtype measured; whole (n, k) pairs are held out for its residuals.
 
     Rows at m = x + 1 stay: real batches are often just above a multiple of a tile. A form that chooses the best tile
@@ -84,7 +84,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
         family = min(families, key=lambda each: _misfit(_fit_rows(each, train, gpu, dtype), train, gpu, dtype))
         fitted = _fit_rows(family, train, gpu, dtype)
         residuals = Residuals.of(_seconds(fitted, report, gpu, dtype), report["latency_s"].to_numpy())
-        fits.append(Fit("gemm", dtype, _fit_rows(family, kept, gpu, dtype), len(kept), excluded, residuals))
+        fits.append(KernelFit("gemm", dtype, _fit_rows(family, kept, gpu, dtype), len(kept), excluded, residuals))
     return fits
 
 

@@ -19,7 +19,7 @@ from simserve.cost.forms.mla import (
     MlaPrefill,
     MlaPrefillModule,
 )
-from simserve.lab.kernels import Fit, Residuals, fit_form, held_out
+from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
 
 LEAST_PROMPT = 16
@@ -83,7 +83,7 @@ OPERATIONS: Mapping[str, tuple[type[Form], Callable[[Any, GpuSpec, MlaRows], Any
 """(form, its time for rows) of every operation."""
 
 
-def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit every operation and dtype; `dtype` is that of the cache ("fp8"), for modules after that of the weights
     ("fp8_block/fp8"). The kernel of the longest contexts counts: for prompts up to 512 tokens, vLLM attends over
     latent vectors, as in decode."""
@@ -95,7 +95,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     return fits
 
 
-def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
+def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     """Fit one operation; None with too few rows or an unknown dtype."""
     dtype, kv_dtype = str(rows["dtype"].iloc[0]), str(rows["kv_dtype"].iloc[0])
     if dtype not in FITTED or kv_dtype not in FITTED:
@@ -115,7 +115,7 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
     form = fit_form(form_type, lambda form: seconds(form, fitted), measured[~held])
     residuals = Residuals.of(seconds(form, others), measured[held])
     key = f"{dtype}/{kv_dtype}" if op.endswith("module") else kv_dtype
-    return Fit(op, key, form, int((~held).sum()), excluded, residuals)
+    return KernelFit(op, key, form, int((~held).sum()), excluded, residuals)
 
 
 def _usable(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
-from simserve.lab.kernels import Fit, Residuals, fit_form, held_out
+from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
 
 SHARED = "+ep"
-"""Suffix of a Fit's dtype for layers with experts shared among GPUs, where those use another kernel."""
+"""Suffix of a KernelFit's dtype for layers with experts shared among GPUs, where those use another kernel."""
 
 SHAPE = ["hidden", "inter", "top_k", "n_experts"]
 LAYOUT = [*SHAPE, "tensor", "expert"]
@@ -36,7 +36,7 @@ NOT_GATED = {(2688, 1856), (4096, 2688), (1024, 2688), (2048, 5120)}
 """(hidden, inter) of the Nemotron 3 models: two matrices per expert, and latent routing in the large ones."""
 
 
-def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit every dtype measured, and its dtype + SHARED where shared experts use another kernel.
 
     The kernel measured for the most models counts. Whole models are held out.
@@ -62,7 +62,7 @@ def _kernel(rows: pd.DataFrame) -> str | None:
     return str(models.sort_index().idxmax())
 
 
-def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
+def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     """Fit one dtype; None with too few rows."""
     kept, excluded = _usable(dtype, rows, gpu)
     if len(kept) < FEWEST_ROWS:
@@ -79,7 +79,7 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | N
         return np.asarray(form.loaded_s(gpu, dtype, load, part["hidden"].to_numpy(), inter), dtype=np.float64)
 
     form = fit_form(MoeLayer, lambda form: seconds(form, ~held), measured[~held])
-    return Fit("moe", name, form, int((~held).sum()), excluded, Residuals.of(seconds(form, held), measured[held]))
+    return KernelFit("moe", name, form, int((~held).sum()), excluded, Residuals.of(seconds(form, held), measured[held]))
 
 
 def _held_out(rows: pd.DataFrame) -> NDArray[np.bool_]:
