@@ -82,7 +82,7 @@ def calibrate(
     if host is not None:
         _fit_host(gpu, name, host, campaign, folder)
     else:
-        _fit_kernels(gpu, name, table, engine_version, folder)
+        _fit_kernels(gpu, name, table, engine_version, out=folder)
 
 
 def campaign_named(name: str) -> "Campaign":
@@ -96,7 +96,7 @@ def campaign_named(name: str) -> "Campaign":
     return CAMPAIGNS[name]
 
 
-def _fit_kernels(gpu: str, engine: str, table: Path | None, engine_version: str | None, out: Path) -> None:
+def _fit_kernels(gpu: str, engine: str, table: Path | None, engine_version: str | None, *, out: Path) -> None:
     """Fit all kernels to timings, and write them with the host constants that the file had."""
     from simserve import catalog
     from simserve.cli import terminal
@@ -165,13 +165,11 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
 
 def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: Path | None, as_json: bool) -> None:
     """Fit host constants to logs of the server of a scenario; write a calibration and a page."""
-    from hashlib import sha256
-
     from simserve.cli import terminal
     from simserve.lab.log_errors import Server
     from simserve.lab.log_fit import fit_facts, fit_logs, host_constants
     from simserve.lab.log_pages import CONSTANTS_HEAD, ERRORS_HEAD, constant_rows, error_rows, render_fit, sentence
-    from simserve.lab.write import make_folder, write_fitted
+    from simserve.lab.write import make_folder, source_of, write_fitted
     from simserve.tables.files import plain, replace_text
     from simserve.workload.readers.logs import read_log
 
@@ -187,9 +185,8 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     make_folder(folder)
     base, path = server.calibration, folder / fit.setup.gpu.name / f"{fit.setup.engine.name}.json"
     if base is not None:
-        made = [{"file": each.name, "sha256": sha256(each.read_bytes()).hexdigest()} for each in logs]
         host = host_constants(fit, facts["logs"])
-        write_fitted(path, base, host, fit.setup.engine.version, made)
+        write_fitted(path, base, host, fit.setup.engine.version, [source_of(log) for log in logs])
     replace_text(folder / "report.html", render_fit(facts))
     if as_json:
         terminal.result_json(facts)
@@ -206,15 +203,14 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
 def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | None) -> tuple[Any, str, dict[str, Any]]:
     """Return the timings, the version of the engine, and their source."""
     from dataclasses import asdict
-    from hashlib import sha256
 
     from simserve.lab.kernels.package import PACKAGE, package_version, read_package
     from simserve.lab.kernels.table import read_timings
+    from simserve.lab.write import source_of
 
     if table is not None:
         timings = read_timings(table)
-        source = {"file": table.name, "sha256": sha256(table.read_bytes()).hexdigest(), "n_rows": len(timings)}
-        return timings, engine_version or "unknown", {"from": [source]}
+        return timings, engine_version or "unknown", {"from": [{**source_of(table), "n_rows": len(timings)}]}
     timings, sources, version = read_package(gpu, engine)
     made = {"package": PACKAGE, "package_version": package_version(), "from": [asdict(each) for each in sources]}
     return timings, version, made

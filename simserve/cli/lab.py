@@ -95,19 +95,18 @@ def card(
 ) -> None:
     """Fit a card without timings to serving runs. A few factors slow the kernels of the card that it resembles."""
     from datetime import date
-    from hashlib import sha256
 
     from simserve import catalog
     from simserve.cli import terminal
     from simserve.lab.card_fit import BOUNDS, factors_for, fit_card, read_runs
-    from simserve.lab.write import base_of, card_data, write_calibration
+    from simserve.lab.write import base_of, card_data, source_of, write_calibration
 
     donor, name = catalog.load_gpu(gpu).kernels_like, catalog.load_engine(engine or "vllm").name
     chosen = campaign_named(campaign)
     base = base_of(gpu, name, donor)
     runs, unused = read_runs(rows, gpu, name, chosen)
     fit = fit_card(runs, base, factors_for(runs), terminal.message)
-    source = {"file": rows.name, "sha256": sha256(rows.read_bytes()).hexdigest(), "n_rows": len(runs)}
+    source = {**source_of(rows), "n_rows": len(runs)}
     path = out / gpu / f"{name}.json"
     changed = write_calibration(path, card_data(fit, runs, [source], unused), today=date.today().isoformat())
     sentence = f"Fitted to {len(runs)} runs; each of {len(fit.parts)} parts is left out in turn."

@@ -123,10 +123,10 @@ class _FactorFit(Fit):
 
     def result(self) -> CardFit:
         """Choose factors, fit them, and hold them against what was left out."""
-        asked, scaled = tuple(self.names), self.replayed(self.theta)
+        offered, scaled = tuple(self.names), self.replayed(self.theta)
         self.choose()
         self.refine()
-        as_scaled = self._as_scaled(asked)
+        as_scaled = self._as_scaled(offered)
         if not self.chosen:
             raise CalibrationError(f"these runs tell no factor of {', '.join(as_scaled)}; the scaled kernels stay")
         thetas = [self.solved(self.chosen, ~part) for part in self.parts]
@@ -142,10 +142,10 @@ class _FactorFit(Fit):
         }
         return CardFit(self.base_name, fitted, as_scaled, errors, self.part_names, self.versions)
 
-    def _as_scaled(self, asked: Sequence[str]) -> dict[str, str]:
+    def _as_scaled(self, offered: Sequence[str]) -> dict[str, str]:
         """Say why each factor that is not chosen stays 1."""
-        why = {name: "not fitted to runs with prefill and decode apart" for name in FACTORS if name not in asked}
-        why |= {name: "has no effect in these runs" for name in asked if name not in self.names}
+        why = {name: "not fitted to runs with prefill and decode apart" for name in FACTORS if name not in offered}
+        why |= {name: "has no effect in these runs" for name in offered if name not in self.names}
         n_needed = RUNS_PER_FACTOR * (len(self.chosen) + 1)
         few = f"{n_needed} runs would be needed, there are {len(self.runs)}"
         no_gain = few if len(self.runs) < n_needed else "does not lower the error of what is left out"

@@ -181,8 +181,8 @@ class ReplayedLog:
         is_predicted = self.is_answered & requests["status"].is_("finished")
         measured = float(self.log.trace.output_tokens[self.is_answered].sum())
         predicted = float(requests["output_tokens"][is_predicted].sum())
-        rates = [n / s if s > 0 else float("nan") for n, s in zip((measured, predicted), _pair(makespan), strict=True)]
-        return Sides(*rates)
+        pairs = ((measured, makespan.measured), (predicted, makespan.predicted))
+        return Sides(*(n_tokens / span_s if span_s > 0 else float("nan") for n_tokens, span_s in pairs))
 
     def worst(self, metric: str, n: int) -> NDArray[np.int64]:
         """Return the rows with the largest errors, largest first; the earlier row on a tie."""
@@ -190,10 +190,6 @@ class ReplayedLog:
         off = np.abs(np.log1p(signed, out=np.full(len(signed), np.nan), where=signed > -1))
         known = np.flatnonzero(~np.isnan(off))
         return known[np.argsort(-off[known], kind="stable")][:n] if self.log.is_paired else known[:0]
-
-
-def _pair(sides: Sides) -> tuple[float, float]:
-    return sides.measured, sides.predicted
 
 
 def quartiles(values: Floats) -> list[Flags]:

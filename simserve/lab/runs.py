@@ -54,7 +54,7 @@ class MeasuredRun:
     osl: int = 0
     concurrency: int = 0
     requests_per_client: int = 10
-    """Of a replay; all clients send their first request at once."""
+    """Requests of a client in a replay; all clients send their first one at once."""
     shortest_frac: float = 1.0
     """Lengths are uniform between this share of isl and osl, and all of it."""
     cold_s: float = 0.0

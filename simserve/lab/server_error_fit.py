@@ -9,7 +9,6 @@ were estimated without it.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from math import hypot, log, sqrt
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from simserve.lab.host_fit import TTFT_IS_USABLE
 from simserve.lab.league import data_set_of
 from simserve.lab.runs import Prediction
 from simserve.lab.server_logs import LOGS
+from simserve.lab.write import source_of
 from simserve.metrics.student import quantile
 from simserve.scenario.server_errors import METRICS, REASONS, SCHEMA, WITHIN_SD, FittedServers, facts_of
 from simserve.study.cost_draws import CONFIDENCE, REPLAYS, normal_scores
@@ -70,12 +70,11 @@ def data_of(folder: Path, runs: Sequence[Prediction], most: int | None) -> tuple
     too few groups."""
     predicted = [run for run in runs if run.predicted_s is not None]
     fits = {metric: fit_spread(observed(predicted, metric), metric) for metric in METRICS}
-    used = {calibration.gpu + "/" + calibration.engine: calibration.sha256 for calibration in _calibrations(predicted)}
+    calibrations = [setup.calibration for each in predicted for setup in each.setups if setup.calibration is not None]
+    used = {f"{calibration.gpu}/{calibration.engine}": calibration.sha256 for calibration in calibrations}
     made = {
         "files": [
-            {"file": path.name, "sha256": sha256(path.read_bytes()).hexdigest()}
-            for name in sorted({each.run.source for each in predicted})
-            for path in _paths(folder, name)
+            source_of(path) for name in sorted({each.run.source for each in predicted}) for path in _paths(folder, name)
         ],
         "most_runs_of_a_set": most,
         "calibrations": dict(sorted(used.items())),
@@ -86,15 +85,9 @@ def data_of(folder: Path, runs: Sequence[Prediction], most: int | None) -> tuple
 
 
 def _paths(folder: Path, name: str) -> list[Path]:
-    return (
-        sorted(path for path in (folder / LOGS).iterdir() if path.is_file())
-        if name == LOGS
-        else [folder / "serving" / name]
-    )
-
-
-def _calibrations(runs: Sequence[Prediction]) -> list[Any]:
-    return [setup.calibration for run in runs for setup in run.setups if setup.calibration is not None]
+    if name == LOGS:
+        return sorted(path for path in (folder / LOGS).iterdir() if path.is_file())
+    return [folder / "serving" / name]
 
 
 def fitted_servers(runs: Sequence[Prediction]) -> list[FittedServers]:

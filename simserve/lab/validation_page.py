@@ -44,8 +44,8 @@ def validation_facts(
             for point in points
         ]
 
-    told = {key: value for key, value in asdict(campaign).items() if not isinstance(value, frozenset)}
-    return {"campaign": told, "points": plain(points), "left_out": plain(held_out)}
+    facts = {key: value for key, value in asdict(campaign).items() if not isinstance(value, frozenset)}
+    return {"campaign": facts, "points": plain(points), "left_out": plain(held_out)}
 
 
 def render(result: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,11 @@ def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
             "or check that dtype is known and latency_s is in seconds, without host time"
         )
     return fits
+
+
+def source_of(path: Path) -> dict[str, str]:
+    """Return a file by its name and digest, as calibrations name their sources."""
+    return {"file": path.name, "sha256": sha256(path.read_bytes()).hexdigest()}
 
 
 def with_held_out_kernels(name: str) -> Calibration:

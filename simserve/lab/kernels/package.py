@@ -57,7 +57,8 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSourc
     root = _root()
     system = root / SYSTEMS.get(gpu, gpu.replace("-", "_"))
     if not system.is_dir():
-        raise CalibrationError(f"{PACKAGE} has no timings of {gpu}; it has {', '.join(_names(root))}")
+        names = sorted(path.name.replace("_", "-") for path in root.iterdir() if path.is_dir())
+        raise CalibrationError(f"{PACKAGE} has no timings of {gpu}; it has {', '.join(names)}")
     kernels = _newest(system / "gemm" / engine, "gemm_perf")
     if kernels is None:
         raise CalibrationError(f"{PACKAGE} has no timings of {gpu} under {engine}")
@@ -88,10 +89,6 @@ def _root() -> Path:
     spec = find_spec("aiconfigurator_core")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / "systems" / "data"
-
-
-def _names(root: Path) -> list[str]:
-    return sorted(path.name.replace("_", "-") for path in root.iterdir() if path.is_dir())
 
 
 def _newest(folder: Path, name: str) -> Path | None:
