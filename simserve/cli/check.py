@@ -72,7 +72,7 @@ def _result(
     from simserve.cli import terminal
     from simserve.study.check.against import against_file, against_ref
     from simserve.study.check.check import check as check_sides
-    from simserve.study.check.facts import check_facts
+    from simserve.study.check.check import check_facts
     from simserve.study.check.side import GateSide
 
     (scenario, baseline, ref), (goal, tolerance) = places, requested

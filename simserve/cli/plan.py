@@ -76,10 +76,11 @@ def _written(question: "PlanQuestion", directory: Path) -> dict[str, Any]:
     from simserve.report.plan.words import with_words
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.report.spreadsheet.workbook import workbook
+    from simserve.study.plan.columns import plan_rows
     from simserve.study.plan.facts import plan_facts
-    from simserve.study.plan.folder import write_plan
     from simserve.study.plan.plan import find_plan
-    from simserve.tables.files import plain
+    from simserve.study.study_folder import write_study
+    from simserve.tables.files import json_text, plain
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import PLAN
 
@@ -88,7 +89,14 @@ def _written(question: "PlanQuestion", directory: Path) -> dict[str, Any]:
         answer = find_plan(question, progress=bar.show if bar else None)
         match = with_words(plan_facts(answer))
         sheets = sheets_of([ResultFolder("plan", question.scenario.name, plain(match))])
-        write_plan(directory, answer, match, {"report.html": render(match).encode(), "plan.xlsx": workbook(sheets)})
+        files: dict[str, str | bytes] = {
+            "plan.json": json_text(match),
+            "report.html": render(match),
+            "plan.xlsx": workbook(sheets),
+        }
+        if (winner := answer.winner) is not None:
+            files["scenario.yaml"] = winner.to_yaml()
+        write_study(directory, PLAN, files, plan_rows(match))
     return match
 
 

@@ -1,4 +1,4 @@
-"""The output folder of a study: answer as JSON, rows, scenario and page, written atomically."""
+"""The output folder of a study: answer as JSON, rows, scenario, page and workbook, written atomically."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class TableRows:
     columns: Columns
 
 
-def write_study(directory: Path, kind: Kind, texts: Mapping[str, str], rows: TableRows | None = None) -> None:
+def write_study(directory: Path, kind: Kind, files: Mapping[str, str | bytes], rows: TableRows | None = None) -> None:
     """Write the files by name. Raises OutputError if the folder holds something else, or cannot be written."""
     with result_folder(directory, kind) as folder:
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        for name, content in files.items():
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         if rows is not None:
             from simserve.tables.parquet import write_table  # late import: pyarrow
 

@@ -1,14 +1,32 @@
-"""Check: whether a change loses p99 goodput against a baseline, with more seeds until that is clear."""
+"""Check: whether a change loses p99 goodput against a baseline, with more seeds until that is clear, and as data."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from simserve.metrics.reservation import reservation_warnings
+from simserve.scenario.cost_warnings import warnings
 from simserve.study.check.against import Against
 from simserve.study.check.baseline import Baseline
 from simserve.study.check.covariate import covariate
-from simserve.study.check.gate import LOOKS, Answer, AttainmentCurve, Loss, answer, loss_between, significance
-from simserve.study.check.same_question import ScenarioDifference, differences, portable
+from simserve.study.check.gate import (
+    FALSE_ALARMS,
+    LOOKS,
+    Answer,
+    AttainmentCurve,
+    Loss,
+    answer,
+    loss_between,
+    significance,
+)
+from simserve.study.check.load_facts import PARTS, TimeOrMemory, binding, drawn_load, load_facts
+from simserve.study.check.same_question import differences, portable
 from simserve.study.check.side import Boundless, GateSide
+from simserve.study.intervals import CONFIDENCE
+from simserve.version import __version__
+
+OF_DRAWN = "p99 goodput is in drawn req/s; make the runs longer to come nearer"
 
 
 @dataclass(frozen=True)
@@ -26,16 +44,6 @@ class Check:
     n_seeds: int
     answer: Answer
 
-    @property
-    def passes(self) -> bool:
-        """Return whether the candidate has not surely lost more than the tolerance."""
-        return self.answer != "fail"
-
-    @property
-    def changes(self) -> list[ScenarioDifference]:
-        """Return the differences of the scenario that a change may have."""
-        return differences(self.baseline.scenario, portable(self.candidate.scenario))[1]
-
 
 def check(against: Against, candidate: GateSide, tolerance_frac: float) -> Check:
     """Run the candidate about where the baseline's p99 goodput lies. Raises SimserveError."""
@@ -45,14 +53,14 @@ def check(against: Against, candidate: GateSide, tolerance_frac: float) -> Check
         if isinstance(curve, Boundless):
             text: Answer = "pass" if curve.is_met else "fail"
             return Check(against.name, baseline, candidate, curve, None, tolerance_frac, n_seeds, text)
-        loss = _loss(baseline, candidate, curve)
+        loss = _loss_of(baseline, candidate, curve)
         text = answer(loss, tolerance_frac, significance(len(LOOKS)))
         if text != "open":
             break
     return Check(against.name, baseline, candidate, curve, loss, tolerance_frac, n_seeds, text)
 
 
-def _loss(baseline: Baseline, candidate: GateSide, curve: AttainmentCurve) -> Loss:
+def _loss_of(baseline: Baseline, candidate: GateSide, curve: AttainmentCurve) -> Loss:
     n_seeds = len(curve.seeds)
     known = baseline.curve(n_seeds)
     if known.seeds == curve.seeds:
@@ -60,3 +68,98 @@ def _loss(baseline: Baseline, candidate: GateSide, curve: AttainmentCurve) -> Lo
     scale = math.sqrt(known.scales[0] * known.scales[1])
     control_variate = covariate(candidate.scenario, scale, curve.seeds, baseline.crowd.above)
     return loss_between(known, curve, candidate.goal_frac, (baseline.covariate(n_seeds), control_variate))
+
+
+def check_facts(result: Check) -> dict[str, Any]:
+    """Return what `simserve check --json` prints."""
+    scenario, baseline, curve = result.candidate.scenario, result.baseline, result.curve
+    n_seeds, below = min(result.n_seeds, LOOKS[0]), baseline.grid.below
+    runs = result.candidate.runs(below, n_seeds)
+    now, load = load_facts(below, runs), drawn_load(runs)
+    beyond, holds_every_load = now, None
+    if isinstance(curve, Boundless):
+        holds_every_load = curve.is_met
+    else:
+        beyond = load_facts(curve.scales[1], result.candidate.runs(curve.scales[1], n_seeds))
+    off = [] if load is None or load.off_text is None else [load.off_text]
+    return {
+        "passes": result.answer != "fail",
+        "state": _state(result),
+        "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
+        "goal_frac": result.candidate.goal_frac,
+        "slo": {key: limit for key, limit in scenario.slo.default if limit is not None},
+        "slo_classes": list(scenario.slo.classes),
+        "tolerance_frac": result.tolerance_frac,
+        "false_alarms_frac": FALSE_ALARMS,
+        "n_seeds": result.n_seeds,
+        "loss": _loss(result),
+        "baseline": {"name": result.against, **_baseline(baseline)},
+        "candidate": {
+            "simserve": __version__,
+            "goodput_per_s": result.loss and baseline.goodput_per_s.value * (1 - result.loss.frac),
+            "fails_first": binding(beyond),
+            "holds_every_load": holds_every_load,
+        },
+        "at": {"baseline": baseline.facts, "candidate": now},
+        "parts": [_part(part, baseline.facts, now) for part in PARTS],
+        "changes": [vars(each) for each in differences(baseline.scenario, portable(scenario))[1]],
+        "load": load and load.as_data(),
+        "warnings": [*(f"{text}: {OF_DRAWN}" for text in off), *warnings(scenario.setups), *reservation_warnings(runs)],
+    }
+
+
+def _state(result: Check) -> str:
+    """Return unchanged | better | same | within tolerance | unclear | lost."""
+    if result.loss is None:
+        return "lost" if result.answer == "fail" else "better"
+    if result.answer == "fail":
+        return "lost"
+    if result.answer == "open":
+        return "unclear"
+    if result.loss.log == result.loss.error == 0:
+        return "unchanged"
+    low, high = result.loss.interval()
+    return "better" if high < 0 else "within tolerance" if low > 0 else "same"
+
+
+def _loss(result: Check) -> dict[str, Any] | None:
+    if result.loss is None:
+        return None
+    low, high = result.loss.interval()
+    doubt = significance(len(LOOKS))
+    return {
+        "frac": result.loss.frac,
+        "low_frac": low,
+        "high_frac": high,
+        "confidence": CONFIDENCE,
+        "surely_at_least_frac": result.loss.at_least(doubt),
+        "surely_at_most_frac": result.loss.at_most(doubt),
+        "surely": 1 - doubt,
+        "is_paired": result.loss.is_paired,
+        "smallest_found_frac": result.loss.smallest_found(result.tolerance_frac, doubt),
+    }
+
+
+def _baseline(baseline: Baseline) -> dict[str, Any]:
+    return {
+        "simserve": baseline.simserve,
+        "goodput_per_s": baseline.goodput_per_s.value,
+        "goodput_low_per_s": baseline.goodput_per_s.low,
+        "goodput_high_per_s": baseline.goodput_per_s.high,
+        "n_seeds": baseline.n_seeds,
+        "first_seed": baseline.first_seed,
+        "fails_first": binding(baseline.loads[1].facts),
+    }
+
+
+def _part(part: TimeOrMemory, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    a, b = (side["parts"].get(part.key) for side in (before, now))
+    known = a is not None and b is not None
+    return {
+        "key": part.key,
+        "label": part.label,
+        "unit": part.unit,
+        "baseline": a,
+        "candidate": b,
+        "change_frac": b / a - 1 if known and a else (0.0 if known and not b else math.nan),
+    }

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.study.measures import Measure
 from simserve.study.run_seeds import Summary
 
@@ -74,6 +75,14 @@ class DrawnLoad:
     def off_frac(self) -> float:
         """Return drawn over nominal load, less 1."""
         return self.drawn_per_s / self.nominal_per_s - 1
+
+    @property
+    def off_text(self) -> str | None:
+        """Return that the drawn load is far from the nominal load; None where it is near."""
+        if abs(self.off_frac) <= LOAD_TOLERANCE_FRAC:
+            return None
+        drawn = f"{self.drawn_per_s:.3g} req/s of a nominal {self.nominal_per_s:.3g} ({self.off_frac:+.1%})"
+        return f"the seeds drew {drawn}"
 
     def as_data(self) -> dict[str, float]:
         """Return it as JSON files hold it."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import SimserveError
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results, load_results
 from simserve.scenario import Scenario
@@ -118,10 +117,9 @@ def _differing(key: str, a: object, b: object) -> tuple[str, ...]:
 def off_nominal(names: tuple[str, str], loads: tuple[DrawnLoad | None, DrawnLoad | None]) -> tuple[str, ...]:
     """Return a warning where the drawn load of the measures is far from the nominal load."""
     texts = {
-        f"the seeds drew {load.drawn_per_s:.3g} req/s of a nominal {load.nominal_per_s:.3g} ({load.off_frac:+.1%}): "
-        f"the measures{'' if loads[0] == loads[1] else f' of {name}'} are those of the drawn load; "
+        f"{load.off_text}: the measures{'' if loads[0] == loads[1] else f' of {name}'} are those of the drawn load; "
         "add --replications to come nearer": None
         for name, load in zip(names, loads, strict=True)
-        if load is not None and abs(load.off_frac) > LOAD_TOLERANCE_FRAC
+        if load is not None and load.off_text is not None
     }
     return tuple(texts)

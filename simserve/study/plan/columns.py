@@ -1,6 +1,11 @@
 """Columns of plan.parquet and keys of each row of `options` in plan.json."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.study.study_folder import TableRows
 from simserve.tables.schema import Field
+from simserve.tables.typed import typed_columns
 
 TEXTS = ("option", "gpu", "how", "state", "decision", "reason", "alone_slo", "fails_first")
 COUNTS = {
@@ -67,3 +72,8 @@ COLUMNS = (
     *(Field(name, "float", unit) for name, unit in AMOUNTS.items()),
 )
 """Columns of plan.parquet; a missing count is null."""
+
+
+def plan_rows(facts: Mapping[str, Any]) -> TableRows:
+    """Return `plan.parquet`."""
+    return TableRows("plan.parquet", COLUMNS, typed_columns(COLUMNS, facts["options"]))

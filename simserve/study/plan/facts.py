@@ -3,7 +3,6 @@
 from typing import Any
 
 from simserve.study.capacity.facts import question_facts
-from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.columns import COLUMNS
@@ -21,6 +20,9 @@ ENERGY = (
     "the cards' power by their data sheets, at full power while a step runs and at none between steps; "
     "hosts, network and cooling are left out"
 )
+
+ALONE = ("attained_frac", "slo", "slo_frac", "prompt_tokens", "took_s", "refused_frac")
+"""Figures of requests sent one at a time."""
 
 NOTHING = {field.name: None for field in COLUMNS}
 """Empty row of an option, so that every row has every column."""
@@ -49,7 +51,8 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 def _demand(plan: Plan) -> dict[str, Any]:
     """Return the demand with the rates of the runs; None without runs."""
-    point = plan.best.sized.needed.point if plan.best else _nearest(plan)
+    tried = [plan.best.sized.needed] if plan.best else [each.nearest for each in plan.others if each.nearest]
+    point = tried[0].point if tried else None
     offered = None if point is None else point.offered_per_s
     share = plan.demand.mean_load_frac
     return {
@@ -59,10 +62,6 @@ def _demand(plan: Plan) -> dict[str, Any]:
         "mean_load_frac": share,
         "load": None if point is None else point.load,
     }
-
-
-def _nearest(plan: Plan) -> LoadPoint | None:
-    return next((each.nearest.point for each in plan.others if each.nearest is not None), None)
 
 
 def _assumed(plan: Plan) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def _assumed(plan: Plan) -> dict[str, Any]:
 
 def _option(plan: Plan, outcome: OptionOutcome) -> dict[str, Any]:
     """Return the keys that every option has."""
-    option, fleets = outcome.option, outcome.fleets
+    option, fleets, alone = outcome.option, outcome.fleets, outcome.unloaded
     return {
         "option": option.name,
         "gpu": option.gpu,
@@ -93,19 +92,7 @@ def _option(plan: Plan, outcome: OptionOutcome) -> dict[str, Any]:
         "calibrated": None if fleets is None else all(setup.calibrated for setup in fleets.least.setups),
         "gpus_per_replica": None if fleets is None else fleets.gpus_per_replica,
         "usd_per_gpu_hour": plan.usd_per_gpu_hour[option.gpu],
-        **_alone(outcome),
-    }
-
-
-def _alone(outcome: OptionOutcome) -> dict[str, Any]:
-    result = outcome.unloaded
-    return {
-        "alone_attained_frac": result and result.attained_frac,
-        "alone_slo": result and result.slo,
-        "alone_slo_frac": result and result.slo_frac,
-        "alone_prompt_tokens": result and result.prompt_tokens,
-        "alone_took_s": result and result.took_s,
-        "alone_refused_frac": result and result.refused_frac,
+        **({} if alone is None else {f"alone_{key}": getattr(alone, key) for key in ALONE}),
     }
 
 
@@ -126,15 +113,14 @@ def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
         "gpus": cost.n_gpus,
         "tdp_w": setup.gpu.tdp_w,
         **_money(choice),
-        **_attained(sized.needed, ""),
+        **_attained(sized.needed),
         "all_up_attained_frac": sized.all_up.point.attained_frac,
-        "fewer_attained_frac": None if sized.fewer is None else sized.fewer.point.attained_frac,
-        "fewer_saturated": None if sized.fewer is None else sized.fewer.point.is_saturated,
-        "fewer_n_seeds": None if sized.fewer is None else len(sized.fewer.point.runs),
-        **_fails_first(sized.fewer),
+        "fewer_saturated": None,
+        **_fewer(sized.fewer),
         **_tied(sized),
         "outgrown_month": choice.outgrown_month,
-        **_at_end(choice),
+        "gpus_at_end": choice.at_end and gpus_of(choice, choice.at_end),
+        "usd_per_month_at_end": choice.at_end and usd_of(choice, choice.at_end),
     }
 
 
@@ -162,22 +148,33 @@ def _money(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _attained(trial: Trial, prefix: str) -> dict[str, Any]:
+def _attained(trial: Trial) -> dict[str, Any]:
     point, share = trial.point, trial.point.attained
-    latencies = {
-        f"{key.removesuffix('_s')}_{level}_s": point.latency_s(key, level)
-        for key in ("ttft_s", "tpot_s", "e2e_s")
-        for level in ("p50", "p99")
-    }
     return {
-        f"{prefix}offered_per_s": point.offered_per_s,
-        f"{prefix}attained_frac": share.value,
-        f"{prefix}attained_low_frac": share.low,
-        f"{prefix}attained_high_frac": share.high,
-        **latencies,
-        f"{prefix}n_seeds": len(point.runs),
+        "offered_per_s": point.offered_per_s,
+        "attained_frac": share.value,
+        "attained_low_frac": share.low,
+        "attained_high_frac": share.high,
+        **{
+            f"{name}_{level}_s": point.latency_s(f"{name}_s", level)
+            for name in ("ttft", "tpot", "e2e")
+            for level in ("p50", "p99")
+        },
+        "n_seeds": len(point.runs),
         "decision": trial.decision,
         "drawn_per_s": point.drawn_per_s,
+    }
+
+
+def _fewer(trial: Trial | None) -> dict[str, Any]:
+    """Return the next smaller fleet; empty without one."""
+    if trial is None:
+        return {}
+    return {
+        "fewer_attained_frac": trial.point.attained_frac,
+        "fewer_saturated": trial.point.is_saturated,
+        "fewer_n_seeds": len(trial.point.runs),
+        **_fails_first(trial),
     }
 
 
@@ -197,32 +194,20 @@ def _tied(sized: Sized) -> dict[str, Any]:
     }
 
 
-def _fails_first(trial: Trial | None) -> dict[str, Any]:
-    """Return the SLO that the fewest requests meet."""
-    if trial is None:
-        return {"fails_first": None, "fails_first_frac": None}
-    slo, frac = min(trial.point.by_slo().items(), key=lambda item: item[1])
-    return {"fails_first": slo, "fails_first_frac": frac}
-
-
-def _at_end(choice: Choice) -> dict[str, Any]:
-    end = choice.at_end
-    return {
-        "gpus_at_end": None if end is None else gpus_of(choice, end),
-        "usd_per_month_at_end": None if end is None else usd_of(choice, end),
-    }
+def _fails_first(trial: Trial) -> dict[str, Any]:
+    return dict(zip(("fails_first", "fails_first_frac"), trial.point.worst_slo, strict=True))
 
 
 def _other(plan: Plan, outcome: OptionOutcome) -> dict[str, Any]:
     """Return the row of an option that does not meet the SLO, with the figures of its largest fleet."""
     nearest, problem = outcome.nearest, outcome.problem
-    measured = {} if nearest is None else {"needed_replicas": sum(nearest.replicas), **_attained(nearest, "")}
+    measured: dict[str, Any] = {}
+    if nearest is not None:
+        measured = {"needed_replicas": sum(nearest.replicas), **_attained(nearest), **_fails_first(nearest)}
     return {
-        "rank": None,
         **_option(plan, outcome),
         "close_call": False,
         **measured,
-        **_fails_first(nearest),
         "saturated": None if nearest is None else nearest.point.is_saturated,
         "refused_because": problem and {"rule": problem.rule, "value": problem.value, "remedy": problem.remedy},
     }

@@ -21,9 +21,17 @@ class Need:
     """Replicas including spares; None: more than allowed."""
 
 
-def months_of(sized: Sized, scales: Sequence[float], bounds: Bounds) -> tuple[Need, ...]:
-    """Return the need of every month, starting today."""
-    return tuple(_needs(sized, scales, bounds))
+def needs(sized: Sized, scales: Sequence[float], bounds: Bounds) -> tuple[Need, ...]:
+    """Return the needs of rising loads, multiples of the demand."""
+    option = sized.fleets.option
+    limit = bounds.limit(option, sized.fleets.gpus_per_replica)
+
+    def need(scale: float) -> int | None:
+        return sized.search.fewest(max(1, math.floor(sized.size * scale)), limit, scale)
+
+    more = option.n_pools - 1 + bounds.spare * option.n_pools
+    sizes = zip(scales, _filled(need, scales), strict=True)
+    return tuple(Need(scale, None if size is None else size + more) for scale, size in sizes)
 
 
 def outgrown_month(sized: Sized, scales: Sequence[float]) -> int | None:
@@ -40,33 +48,14 @@ def outgrown_month(sized: Sized, scales: Sequence[float]) -> int | None:
     return too_small
 
 
-def need_of(sized: Sized, scale: float, bounds: Bounds) -> Need:
-    """Return the need at a multiple of the demand."""
-    return _needs(sized, [scale], bounds)[0]
-
-
 def hours_of(sized: Sized, demand: Demand, bounds: Bounds) -> tuple[Need, ...]:
     """Return the need of every hour of a diurnal load; at least one replica is always up."""
     if not demand.hours:
         return ()
     shares = [max(share, LEAST_SHARE) for share in demand.hours]
     rising = sorted(set(shares))
-    known = dict(zip(rising, _needs(sized, rising, bounds), strict=True))
+    known = dict(zip(rising, needs(sized, rising, bounds), strict=True))
     return tuple(known[share] for share in shares)
-
-
-def _needs(sized: Sized, scales: Sequence[float], bounds: Bounds) -> list[Need]:
-    """Return the needs of rising loads."""
-    limit = bounds.limit(sized.fleets.option, sized.fleets.gpus_per_replica)
-    start = sized.size
-
-    def need(scale: float) -> int | None:
-        return sized.search.fewest(max(1, math.floor(start * scale)), limit, scale)
-
-    result = _filled(need, scales)
-    n_pools = sized.fleets.option.n_pools
-    more = n_pools - 1 + bounds.spare * n_pools
-    return [Need(scale, None if size is None else size + more) for scale, size in zip(scales, result, strict=True)]
 
 
 def _filled(need: Callable[[float], int | None], scales: Sequence[float]) -> list[int | None]:

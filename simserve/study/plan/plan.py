@@ -9,8 +9,8 @@ from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
 from simserve.study.plan.cost import FleetCost, cost_of
 from simserve.study.plan.demand import Demand, demand_of
-from simserve.study.plan.growth import Need, hours_of, months_of, need_of, outgrown_month
-from simserve.study.plan.options import checked, options, usd_per_gpu_hour
+from simserve.study.plan.growth import Need, hours_of, needs, outgrown_month
+from simserve.study.plan.options import Fleets, checked, options, usd_per_gpu_hour
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of, settled
 from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
@@ -83,6 +83,13 @@ class Plan:
         """Return the option to take; None if no option meets the SLO."""
         return self.choices[0] if self.choices else None
 
+    @property
+    def winner(self) -> Scenario | None:
+        """Return the scenario with the fleet to take, including spare replicas; None if no option meets the SLO."""
+        if self.best is None:
+            return None
+        return Fleets(self.question.scenario, self.best.outcome.option).of(self.best.sized.all_up.replicas)
+
 
 def find_plan(question: PlanQuestion, progress: OnProgress | None = None) -> Plan:
     """Find the plan; raise SimserveError for no demand, SLO or such GPU, TraceError for an empty load."""
@@ -148,7 +155,7 @@ def planned(
     hours = hours_of(ranked[0].sized, demand, question.bounds)
     if not question.growth_frac:
         return Plan(question, demand, usd, tuple(ranked), others, (), hours)
-    months = tuple(months_of(ranked[0].sized, question.scales, question.bounds))
+    months = needs(ranked[0].sized, question.scales, question.bounds)
     return Plan(question, demand, usd, tuple(_followed(question, ranked, months[-1], progress)), others, months, hours)
 
 
@@ -163,7 +170,7 @@ def _followed(
             continue
         if progress:
             progress(f"growth of {choice.outcome.option.name}")
-        at_end = need_of(choice.sized, question.scales[-1], question.bounds)
+        (at_end,) = needs(choice.sized, question.scales[-1:], question.bounds)
         yield replace(choice, at_end=at_end, outgrown_month=outgrown_month(choice.sized, question.scales))
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
 from simserve.study.measures import GOODPUT
-from simserve.study.sweep.pareto import pareto_front
 from simserve.study.sweep.point_runs import COST, PointRuns
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import FLEET, PER_USD
@@ -115,3 +114,17 @@ def _tied(known: Sequence[PointRuns]) -> list[int]:
     limit = min((each.value(COST) for each in known if each.decision == "met"), default=math.inf)
     edges = [each for each in known if each.decision == "edge" and each.value(COST) < limit]
     return [each.point.number for each in sorted(edges, key=lambda each: each.value(COST))]
+
+
+def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
+    """Return the places of non-dominated points, the lowest cost first, including equal points.
+
+    A point dominates another if its cost is at most and its gain at least as large, one of them strictly. No NaN.
+    """
+    order = sorted(range(len(costs)), key=lambda place: (costs[place], -gains[place]))
+    front: list[int] = []
+    for place in order:
+        best = front[-1] if front else None
+        if best is None or gains[place] > gains[best] or (costs[place], gains[place]) == (costs[best], gains[best]):
+            front.append(place)
+    return front

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from simserve.errors import ScenarioError, SimserveError
-from simserve.study.check.at_ref import load_at_ref
+from simserve.study.check.against import load_at_ref
 from tests.cli.scenarios import write_scenario
 
 

@@ -11,7 +11,7 @@ from simserve.study.plan.cost import cost_of
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.fleet_search import FleetSearch
-from simserve.study.plan.growth import hours_of, months_of, outgrown_month
+from simserve.study.plan.growth import hours_of, needs, outgrown_month
 from simserve.study.plan.options import Fleets, Option
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, settled, sized
 from simserve.study.plan.plan import Plan, PlanQuestion, planned, settle
@@ -213,17 +213,17 @@ def test_growth_outgrows_the_fleet_in_the_month_that_arithmetic_says(tmp_path: P
     1.5, up to 1.464 in the fourth month; six 1.8, up to 1.772 in the sixth; seven 2.1, up to 1.949 in the seventh."""
     result = held(tmp_path, H100, World(0.3))
     scales = [1.1**month for month in range(8)]
-    months = months_of(result, scales, BOUNDS)
+    months = needs(result, scales, BOUNDS)
     assert [need.n_replicas for need in months] == [4, 4, 5, 5, 5, 6, 6, 7]
     assert outgrown_month(result, scales) == 2
     assert outgrown_month(result, scales[:2]) is None
-    assert [need.n_replicas for need in months_of(result, scales, Bounds(0.99, 1, 64))] == [5, 5, 6, 6, 6, 7, 7, 8]
+    assert [need.n_replicas for need in needs(result, scales, Bounds(0.99, 1, 64))] == [5, 5, 6, 6, 6, 7, 7, 8]
 
 
 def test_months_that_need_more_than_is_allowed_are_unknown(tmp_path: Path) -> None:
     result = held(tmp_path, H100, World(0.3))
-    needs = months_of(result, [1.0, 1.4, 1.6], Bounds(0.99, 0, 5))
-    assert [need.n_replicas for need in needs] == [4, 5, None]
+    months = needs(result, [1.0, 1.4, 1.6], Bounds(0.99, 0, 5))
+    assert [need.n_replicas for need in months] == [4, 5, None]
 
 
 def test_hours_need_what_their_own_rate_asks_and_at_least_a_replica(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_few_months_are_run_where_the_need_does_not_change(tmp_path: Path) -> No
     world = World(0.3)
     result = held(tmp_path, H100, world)
     before = len(world.ran)
-    months_of(result, [1 + month / 1000 for month in range(121)], BOUNDS)
+    needs(result, [1 + month / 1000 for month in range(121)], BOUNDS)
     assert len(world.ran) - before == 2  # the last month, its first seeds and its others
 
 

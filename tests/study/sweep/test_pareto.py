@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.study.sweep.pareto import pareto_front
+from simserve.study.sweep.facts import pareto_front
 
 # Few different values, so that ties and equals come up all the time.
 VALUES = st.integers(0, 5)
