@@ -6,7 +6,7 @@ import pytest
 
 from simserve import Scenario, catalog, simulate
 from simserve.cost.shard import Shard
-from simserve.explain import explain
+from simserve.explain.explain import explain
 
 RUNS = [
     ("mixtral-8x7b", "bf16", "h100-sxm", 4, 1),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from simserve.cli.run import AllowPlugin, AsJson, Assignments, ScenarioFile, Seed
 
 if TYPE_CHECKING:
-    from simserve.explain import ExchangeAnswer, KvGroupAnswer, PoolAnswer, TypicalStep
+    from simserve.explain.answer import ExchangeAnswer, KvGroupAnswer, PoolAnswer, TypicalStep
 
 
 def explain(
@@ -25,7 +25,7 @@ def explain(
     from simserve import load_scenario
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
-    from simserve.explain import explain as dry_run
+    from simserve.explain.explain import explain as dry_run
 
     allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)

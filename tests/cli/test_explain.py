@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simserve import load_scenario
-from simserve.explain import explain
+from simserve.explain.explain import explain
 from simserve.scenario.typical_steps import CONTEXT_TOKENS
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simserve.explain import explain
+from simserve.explain.explain import explain
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]

@@ -9,7 +9,7 @@ import pytest
 from simserve import Scenario
 from simserve.cli.explain import _pool_lines
 from simserve.errors import CalibrationError
-from simserve.explain import explain
+from simserve.explain.explain import explain
 from simserve.scenario import cost_warnings
 from simserve.scenario.server_errors import (
     METRICS,

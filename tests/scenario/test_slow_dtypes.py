@@ -9,7 +9,7 @@ import pytest
 
 from simserve.cost.model import StepShape, shape_ps
 from simserve.errors import SimserveError
-from simserve.explain import explain
+from simserve.explain.explain import explain
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.setup import PoolSetup

@@ -1,0 +1,1 @@
+"""What a scenario means before it runs."""
