@@ -23,8 +23,7 @@ from simserve.study.processes import Answers, forked, n_jobs
 from simserve.study.run_figures import RunFigures
 from simserve.study.scaled_replays import FULL, ScaledReplays
 from simserve.study.slo_answer import answer_over, met_probability
-from simserve.workload.load import Load, offered_load
-from simserve.workload.segment import segment
+from simserve.workload.load import Load, offered_load, segment
 
 MOST_WHOLE = 16_000
 """Requests of the longest run that is replayed whole; a longer one is replayed in segments."""

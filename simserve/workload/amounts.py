@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats, Ints
 from simserve.units import LONGEST_S
 from simserve.workload.lengths.base import STRICT, Tokens
 from simserve.workload.lengths.lognormal import LognormalSide
@@ -34,7 +34,7 @@ class DrawnSeconds:
         if any(lognormal) != all(lognormal) or any(lognormal) == (self.mean is not None):
             raise ValueError("must have mean (exponential), or median, sigma and max (lognormal)")
 
-    def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def draw(self, n: int, rng: np.random.Generator) -> Floats:
         """Draw n times, `(n,)`."""
         if self.median is None or self.sigma is None or self.max is None:
             return (self.mean or 0.0) * rng.standard_exponential(n)
@@ -46,7 +46,7 @@ Time = Seconds | DrawnSeconds
 """A fixed time, or a distribution."""
 
 
-def whole_numbers(amount: Whole, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def whole_numbers(amount: Whole, n: int, rng: np.random.Generator) -> Ints:
     """Draw n amounts, `(n,)`; fewer are a prefix of more."""
     if isinstance(amount, int):
         return np.full(n, amount)
@@ -62,21 +62,21 @@ def most_of(amount: Whole) -> int:
     return amount.max if isinstance(amount, LognormalSide) else amount[1]
 
 
-def seconds(time: Time, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def seconds(time: Time, n: int, rng: np.random.Generator) -> Floats:
     """Draw n times, `(n,)`; fewer are a prefix of more."""
     if isinstance(time, DrawnSeconds):
         return time.draw(n, rng)
     return np.full(n, float(time))
 
 
-def zipf_weights(n: int, exponent: float) -> NDArray[np.float64]:
+def zipf_weights(n: int, exponent: float) -> Floats:
     """Return 1 / rank**exponent for the ranks 1 to n: Zipf's law at 1, uniform at 0."""
-    weights: NDArray[np.float64] = np.power(np.arange(1, n + 1, dtype=np.float64), -exponent)
+    weights: Floats = np.power(np.arange(1, n + 1, dtype=np.float64), -exponent)
     return weights
 
 
-def picked(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def picked(weights: Floats, n: int, rng: np.random.Generator) -> Ints:
     """Draw n indexes, each with the probability of its weight, `(n,)`; fewer are a prefix of more."""
     until = np.cumsum(weights)
-    which: NDArray[np.int64] = np.searchsorted(until, rng.random(n) * until[-1], side="right")
+    which: Ints = np.searchsorted(until, rng.random(n) * until[-1], side="right")
     return np.minimum(which, len(weights) - 1)

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from simserve.tables.columns import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Draws: calls arrival, length and prefix plug-ins, and checks what they return."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import PolicyError, SimserveError, blame
+from simserve.tables.columns import Flags, Floats, Ints
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn, Lengths
@@ -15,14 +17,14 @@ from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace, check_arrivals
 
 
-def first_arrivals(process: Arrivals, n: int, stream: Stream) -> NDArray[np.float64]:
+def first_arrivals(process: Arrivals, n: int, stream: Stream) -> Floats:
     """Return the first n instants in seconds, `(n,)`. Raises PolicyError."""
     arrival_s = _instants(process, "first", lambda: process.first(n, stream))
     _require(process, "first", len(arrival_s) == n, f"must return {n} instants", len(arrival_s))
     return arrival_s
 
 
-def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> NDArray[np.float64]:
+def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> Floats:
     """Return all instants up to duration_s. Raises PolicyError."""
     arrival_s = _instants(process, "until", lambda: process.until(duration_s, stream))
     last_s = arrival_s[-1] if len(arrival_s) else 0.0
@@ -40,17 +42,10 @@ def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
 
 
 def draw_prefixes(
-    structure: PrefixStructure,
-    arrival_s: NDArray[np.float64],
-    duration_s: float | None,
-    lengths: Lengths,
-    stream: Stream,
+    structure: PrefixStructure, arrival_s: Floats, duration_s: float | None, lengths: Lengths, stream: Stream
 ) -> Trace:
     """Draw requests with the structure's shared prompts. Raises PolicyError."""
-
-    def new_parts(n: int) -> Drawn:
-        return draw_lengths(lengths, n, stream)
-
+    new_parts = partial(draw_lengths, lengths, stream=stream)
     trace: Any = _requested(structure, "draw", lambda: structure.draw(arrival_s, duration_s, new_parts, stream))
     _require(structure, "draw", isinstance(trace, Trace), "must return a Trace", trace)
     _instants(structure, "draw", lambda: trace.arrival_s)
@@ -96,7 +91,7 @@ def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
     _require(structure, "draw", is_own.all(), rule, _first(links.parents, ~is_own))
 
 
-def _instants(process: object, method: str, call: Callable[[], Any]) -> NDArray[np.float64]:
+def _instants(process: object, method: str, call: Callable[[], Any]) -> Floats:
     arrival_s = _numbers(process, method, "instants in seconds", _requested(process, method, call)).astype(np.float64)
     is_time = arrival_s >= 0  # NaN is not
     _require(process, method, is_time.all(), "instants must be numbers and not negative", _first(arrival_s, ~is_time))
@@ -106,7 +101,7 @@ def _instants(process: object, method: str, call: Callable[[], Any]) -> NDArray[
     return arrival_s
 
 
-def _tokens(lengths: object, name: str, values: Any, n: int) -> NDArray[np.int64]:
+def _tokens(lengths: object, name: str, values: Any, n: int) -> Ints:
     tokens = _numbers(lengths, "draw", name, values)
     _require(lengths, "draw", len(tokens) == n, f"must return {n} {name}", len(tokens))
     is_length = (tokens >= 1) & (tokens <= MOST_TOKENS) & (tokens == np.floor(tokens))
@@ -147,6 +142,6 @@ def _broke(policy: object, method: str, rule: str, value: object) -> PolicyError
     return PolicyError(f"{name}: {rule}, got {shown}, before the run began; {blame(policy)}")
 
 
-def _first(values: NDArray[Any], is_bad: NDArray[np.bool_]) -> object:
+def _first(values: NDArray[Any], is_bad: Flags) -> object:
     """Return the first bad value and its row."""
     return f"{values[is_bad][0]} in row {int(np.argmax(is_bad))}" if is_bad.any() else None

@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simserve.tables.columns import Ints
 from simserve.workload.info import trace_info
 from simserve.workload.trace import Trace
 
@@ -39,7 +39,7 @@ def fit_profile(trace: Trace, source: str, license: str) -> dict[str, Any]:
     }
 
 
-def _quantiles(tokens: NDArray[np.int64]) -> list[float]:
+def _quantiles(tokens: Ints) -> list[float]:
     return [round(float(value), 1) for value in np.quantile(tokens, SHARES)]
 
 

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from simserve import plugins
+from simserve.tables.columns import Floats
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.draws import arrivals_until, draw_lengths, draw_prefixes, first_arrivals
 from simserve.workload.lengths.base import Lengths
@@ -42,7 +40,7 @@ class Prompts:
     lengths: Lengths
     structure: PrefixStructure | None
 
-    def draw(self, arrival_s: NDArray[np.float64], duration_s: float | None, stream: Stream) -> Trace:
+    def draw(self, arrival_s: Floats, duration_s: float | None, stream: Stream) -> Trace:
         """Draw the requests, or conversations, that begin at these instants. Raises PolicyError."""
         if self.structure is not None:
             return draw_prefixes(self.structure, arrival_s, duration_s, self.lengths, stream)
@@ -56,9 +54,7 @@ def prefix_structure(spec: Spec | None) -> PrefixStructure | None:
     return structure
 
 
-def draw_arrivals(
-    process: Arrivals, n_requests: int | None, duration_s: float | None, stream: Stream
-) -> NDArray[np.float64]:
+def draw_arrivals(process: Arrivals, n_requests: int | None, duration_s: float | None, stream: Stream) -> Floats:
     """Draw the first n instants, or all of so many seconds. Raises PolicyError for a process that breaks a rule, and
     TooManyArrivals for one that brings more than a run may have."""
     n = float(n_requests) if duration_s is None and n_requests else expected_arrivals(process, duration_s or 0.0)

@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simserve.tables.columns import Floats, Ints
 from simserve.workload.sharing import sharing
 from simserve.workload.trace import Trace
 
@@ -34,13 +34,13 @@ def trace_info(trace: Trace) -> dict[str, Any]:
     }
 
 
-def gap_cv(arrival_s: NDArray[np.float64]) -> float | None:
+def gap_cv(arrival_s: Floats) -> float | None:
     """Return the coefficient of variation of the gaps between arrivals: 1 for Poisson, larger is burstier."""
     gaps = np.diff(arrival_s)
     return float(gaps.std() / gaps.mean()) if len(gaps) > 1 and gaps.mean() > 0 else None
 
 
-def index_of_dispersion(arrival_s: NDArray[np.float64], window_s: float) -> float | None:
+def index_of_dispersion(arrival_s: Floats, window_s: float) -> float | None:
     """Return the variance over the mean of arrivals per window: 1 for Poisson at every window (Cox and Lewis 1966)."""
     n_windows = int((arrival_s[-1] - arrival_s[0]) / window_s)
     if n_windows < FEWEST_WINDOWS:
@@ -56,7 +56,7 @@ def index_of_dispersion(arrival_s: NDArray[np.float64], window_s: float) -> floa
     return float(variance / mean)
 
 
-def rank_correlation(first: NDArray[np.int64], second: NDArray[np.int64]) -> float | None:
+def rank_correlation(first: Ints, second: Ints) -> float | None:
     """Return Spearman's correlation of prompt and output lengths; ties share their mean rank."""
     if len(first) < 2 or first.min() == first.max() or second.min() == second.max():
         return None
@@ -74,13 +74,13 @@ def stamp_s(trace: Trace) -> float | None:
     return float(np.median(np.diff(stamps)))
 
 
-def _ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
+def _ranks(values: Ints) -> Floats:
     counts = np.bincount(values)  # at most MOST_TOKENS
-    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2.0)[values]
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2.0)[values]
     return ranks
 
 
-def _lengths(tokens: NDArray[np.int64]) -> dict[str, float]:
+def _lengths(tokens: Ints) -> dict[str, float]:
     quantiles = np.percentile(tokens, LEVELS)
     named = {f"p{level:g}": float(value) for level, value in zip(LEVELS, quantiles, strict=True)}
     return {"mean": float(tokens.mean()), "min": float(tokens.min())} | named | {"max": float(tokens.max())}

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from simserve import plugins
 from simserve.errors import TraceError
+from simserve.tables.columns import Flags, Ints
 from simserve.workload.amounts import picked
 from simserve.workload.draws import draw_lengths
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Trace
-
-Ints = NDArray[np.int64]
 
 
 def labeled(trace: Trace, workload: Any, stream: Stream) -> Trace:
@@ -48,7 +47,7 @@ def _with_classes(trace: Trace, classes: Mapping[str, Any], stream: Stream) -> T
     return trace
 
 
-def _with_lengths(trace: Trace, is_of_class: NDArray[np.bool_], lengths: Mapping[str, Any], stream: Stream) -> Trace:
+def _with_lengths(trace: Trace, is_of_class: Flags, lengths: Mapping[str, Any], stream: Stream) -> Trace:
     """Replace the lengths of classes that have their own."""
     drawn = draw_lengths(plugins.build("workload.lengths", lengths), len(trace), stream)
     return replace(

@@ -1,4 +1,4 @@
-"""Load: the requests of a scenario's workload, drawn or read."""
+"""Load: the requests of a scenario's workload, drawn or read, and short segments of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from simserve import plugins
 from simserve.errors import NoArrivals
+from simserve.tables.columns import Floats, Ints
 from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.batch import batch_jobs, merged
@@ -30,7 +30,7 @@ class DrawnArrivals:
     """Instants that an arrival process drew, without the later turns of sessions and without batch jobs."""
 
     process: Arrivals
-    at_s: NDArray[np.float64]
+    at_s: Floats
     """`(n_drawn,)`, never decreasing."""
     kind: str = "requests"
     """sessions: each instant is the start of one."""
@@ -73,8 +73,7 @@ def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
     load = _offered(workload, seed, base_dir)
     is_answered = load.concurrency is not None or load.trace.dependencies is not None
     stop_s = workload.duration_s if is_answered else None
-    load = replace(load, stop_sending_s=stop_s, drain_limit_s=workload.drain_limit_s)
-    return load
+    return replace(load, stop_sending_s=stop_s, drain_limit_s=workload.drain_limit_s)
 
 
 def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
@@ -152,3 +151,45 @@ def _limited(trace: Trace, max_tokens: int | None) -> Trace:
     if max_tokens is None or trace.max_tokens is not None:
         return trace
     return replace(trace, max_tokens=np.full(len(trace), max_tokens))
+
+
+def segment(load: Load, first_frac: float, length_frac: float, end_s: float) -> Load:
+    """Return a share of a load, as one that is served on its own.
+
+    An open load: the requests, or whole sessions, from first_frac of the way on; they keep their times, and no turn is
+    sent after the last session has begun. A closed loop, which is alike all the way: its first requests, or the first
+    of the seconds that it sends for. end_s: the end of the load, for batch jobs beside a closed loop.
+    """
+    if load.concurrency is not None:
+        return _beginning(load, length_frac, end_s)
+    begins = _begins(load.trace)
+    n = max(1, round(length_frac * len(begins)))
+    first = min(round(first_frac * len(begins)), len(begins) - n)
+    last = first + n
+    if load.trace.dependencies is None:
+        return replace(load, trace=load.trace.take(np.arange(first, last)))  # a copy, so that the rest can go
+    is_inside = np.zeros(len(load.trace), np.bool_)
+    is_inside[begins[first:last]] = True
+    rows = np.flatnonzero(is_inside[load.trace.dependencies.first_rows()])
+    stop_s = float(load.trace.arrival_s[begins[last]]) if last < len(begins) else load.stop_sending_s
+    return replace(load, trace=load.trace.take(rows), stop_sending_s=stop_s)
+
+
+def _beginning(load: Load, length_frac: float, end_s: float) -> Load:
+    """Return the beginning of a closed loop."""
+    n_clients = n_kept = len(load.trace) - load.n_timed
+    if load.draw_more is None:
+        begins = _begins(load.trace)
+        begins = np.append(begins[begins < n_clients], n_clients)
+        n_kept = int(begins[max(1, round(length_frac * (len(begins) - 1)))])
+    stop_s = None if load.stop_sending_s is None else load.stop_sending_s * length_frac
+    n_timed = int(np.searchsorted(load.trace.arrival_s[n_clients:], end_s * length_frac))
+    rows = np.r_[:n_kept, n_clients : n_clients + n_timed]
+    return replace(load, trace=load.trace.take(rows), stop_sending_s=stop_s, n_timed=n_timed)
+
+
+def _begins(trace: Trace) -> Ints:
+    """Return the rows that wait for no other."""
+    if trace.dependencies is None:
+        return np.arange(len(trace))
+    return np.flatnonzero(trace.dependencies.n_parents == 0)

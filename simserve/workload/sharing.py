@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.tables.columns import Ints
 from simserve.workload.trace import Prefixes, Trace
-
-Ints = NDArray[np.int64]
 
 LEVELS = (10, 25, 50, 75, 90, 99)
 DISTANCE_LEVELS = (50, 90, 99, 100)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from simserve.workload.dependencies import Dependencies, Floats, Ints
+from simserve.tables.columns import Floats, Ints
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn
 from simserve.workload.trace import Prefixes
 

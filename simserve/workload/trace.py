@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
+from simserve.tables.columns import Floats, Ints
 from simserve.units import LONGEST, LONGEST_S
 from simserve.workload.dependencies import Dependencies
 
 MOST_TOKENS = 10_000_000
 """More than any model takes: a length above it is an error, and may not fit 64 bits."""
 
-Rows = slice | NDArray[np.int64]
-Ints = NDArray[np.int64]
+Rows = slice | Ints
 
 
 @dataclass(frozen=True)
@@ -100,22 +100,22 @@ class Trace:
     Invariant: arrival_s never decreases; prompt_tokens and output_tokens in [1, MOST_TOKENS].
     """
 
-    arrival_s: NDArray[np.float64]
+    arrival_s: Floats
     """Seconds from the start of the run; the first request need not be at 0. For a request sent after others are
     answered: its recorded time, or the start of its session."""
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-    max_tokens: NDArray[np.int64] | None = None
+    prompt_tokens: Ints
+    output_tokens: Ints
+    max_tokens: Ints | None = None
     """MOST_TOKENS for a request without a limit."""
     request_id: NDArray[np.str_] | None = None
     session_id: NDArray[np.str_] | None = None
     """As all text, "" for a request without one."""
-    turn: NDArray[np.int64] | None = None
-    priority: NDArray[np.int64] | None = None
+    turn: Ints | None = None
+    priority: Ints | None = None
     slo_class: NDArray[np.str_] | None = None
     tenant: NDArray[np.str_] | None = None
     prefixes: Prefixes | None = None
-    e2e_s: NDArray[np.float64] | None = None
+    e2e_s: Floats | None = None
     """Recorded duration of each answer; NaN if unknown."""
     dependencies: Dependencies | None = None
     """Requests that are sent after others are answered; None: all at their arrival_s."""
@@ -137,7 +137,7 @@ def _taken(column: Any, rows: Rows) -> Any:
     return column.take(rows) if isinstance(column, Prefixes | Dependencies) else column[rows]
 
 
-def check_arrivals(arrival_s: NDArray[np.float64]) -> None:
+def check_arrivals(arrival_s: Floats) -> None:
     """Raise TraceError where a request would arrive after the longest run."""
     last_s = float(arrival_s.max(initial=0.0))
     if last_s > LONGEST_S:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.workload.dependencies import Dependencies
-from simserve.workload.load import Load
-from simserve.workload.segment import segment
+from simserve.workload.load import Load, segment
 from simserve.workload.trace import Trace
 
 

@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from simserve.errors import TraceError
+from simserve.tables.columns import Floats
 from simserve.workload.streams import Stream
 
 STRICT = ConfigDict(extra="forbid")
@@ -27,11 +27,11 @@ MOST = 2**27
 class Arrivals:
     """A process. Its first n instants are the first n of its first m > n."""
 
-    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+    def first(self, n: int, stream: Stream) -> Floats:
         """Return the first n instants in seconds, `(n,)`, never decreasing."""
         raise NotImplementedError
 
-    def until(self, duration_s: float, stream: Stream) -> NDArray[np.float64]:
+    def until(self, duration_s: float, stream: Stream) -> Floats:
         """Return all instants before duration_s, by doubling n, since the first n never change."""
         n = FEWEST
         while True:
@@ -55,7 +55,7 @@ def too_many(got: str, duration_s: float) -> TraceError:
     return TraceError(f"workload.arrivals: {rule}, got {got}; shorten it or lower the rate")
 
 
-def unit_rate(n: int, stream: Stream, burstiness: float = 1.0) -> NDArray[np.float64]:
+def unit_rate(n: int, stream: Stream, burstiness: float = 1.0) -> Floats:
     """Draw instants of a renewal process of rate 1 with gamma gaps, `(n,)`; all other rates are mapped from it.
 
     burstiness is the shape of the gaps, 1 / CV^2: 1 is Poisson, less is burstier.

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.arrivals.base import STRICT, Arrivals, Rate
 from simserve.workload.streams import Stream
 
@@ -16,7 +16,7 @@ class Constant(Arrivals):
 
     rate_per_s: Rate
 
-    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+    def first(self, n: int, stream: Stream) -> Floats:
         """Return multiples of the gap."""
         return np.arange(n) / self.rate_per_s
 

@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.arrivals.base import MOST_RATE, STRICT, Arrivals, Rate, unit_rate
 from simserve.workload.streams import Stream
 
@@ -28,7 +28,7 @@ class Diurnal(Arrivals):
         if not any(self.rates_per_s):
             raise ValueError("at least one of rates_per_s must be above zero")
 
-    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+    def first(self, n: int, stream: Stream) -> Floats:
         """Map unit-rate instants through the cumulative rate."""
         at_s, expected = self._cumulative()
         n_periods, rest = np.divmod(unit_rate(n, stream, self.burstiness), expected[-1])
@@ -43,7 +43,7 @@ class Diurnal(Arrivals):
         by_then = n_periods * expected[-1] + np.interp(rest_s, at_s, expected)
         return float(by_then[1] - by_then[0])
 
-    def _cumulative(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _cumulative(self) -> tuple[Floats, Floats]:
         """Return instants of one period and the arrivals expected by then, both `(n_knots,)`."""
         curve = np.array([*self.rates_per_s, self.rates_per_s[0]])
         at_s = np.linspace(0, self.period_s, (len(curve) - 1) * KNOTS_A_SEGMENT + 1)

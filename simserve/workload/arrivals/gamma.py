@@ -1,9 +1,8 @@
 """Gamma arrivals: a renewal process burstier, or smoother, than Poisson."""
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
 from simserve.workload.streams import Stream
 
@@ -16,7 +15,7 @@ class Gamma(Arrivals):
     burstiness: Rate = 1.0
     """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson."""
 
-    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+    def first(self, n: int, stream: Stream) -> Floats:
         """Scale the unit-rate instants to the rate."""
         return unit_rate(n, stream, self.burstiness) / self.rate_per_s
 

@@ -1,10 +1,10 @@
 """MMPP: a Poisson process with a rate that jumps between levels, like traffic with bursts."""
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
 from simserve.workload.streams import Stream
 
@@ -23,7 +23,7 @@ class Mmpp(Arrivals):
             raise ValueError(f"needs a dwell for each of at least two rates, got {n_rates} rates and {n_dwells} dwells")
         return self
 
-    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+    def first(self, n: int, stream: Stream) -> Floats:
         """Map unit-rate instants through the cumulative rate, a line a dwell."""
         unit = unit_rate(n, stream)
         n_dwells = 16
@@ -38,7 +38,7 @@ class Mmpp(Arrivals):
         rate_per_s = float(np.average(self.rates_per_s, weights=self.mean_dwell_s))
         return rate_per_s * (end_s - start_s)
 
-    def _cumulative(self, n_dwells: int, stream: Stream) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _cumulative(self, n_dwells: int, stream: Stream) -> tuple[Floats, Floats]:
         """Return the instants at which dwells end, and the arrivals expected by then."""
         dwells, n_levels = np.array(self.mean_dwell_s), len(self.mean_dwell_s)
         rng = stream("arrivals/dwells")

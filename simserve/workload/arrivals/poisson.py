@@ -1,9 +1,8 @@
 """Poisson arrivals: independent requests at a constant rate."""
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
 from simserve.workload.streams import Stream
 
@@ -14,7 +13,7 @@ class Poisson(Arrivals):
 
     rate_per_s: Rate
 
-    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+    def first(self, n: int, stream: Stream) -> Floats:
         """Scale the unit-rate instants to the rate."""
         return unit_rate(n, stream) / self.rate_per_s
 

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.errors import TraceError
+from simserve.tables.columns import Floats
 from simserve.workload.arrivals.base import LEAST_RATE, MOST, STRICT, Arrivals, Rate, too_many, unit_rate
 from simserve.workload.streams import Stream
 
@@ -21,17 +21,17 @@ class VllmBench(Arrivals):
     burstiness: Rate = 1.0
     """Shape of the gaps, 1 / CV^2."""
 
-    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+    def first(self, n: int, stream: Stream) -> Floats:
         """Return all n instants; they depend on n, as they are scaled to end at n / rate."""
         if not n or np.isinf(self.rate_per_s):
             return np.zeros(n)
         instants = unit_rate(n, stream, self.burstiness)
         if not instants[-1]:  # gaps of an extreme burstiness can all round to zero; vLLM leaves them so
             return instants
-        scaled: NDArray[np.float64] = instants / instants[-1] * float(n / self.rate_per_s)
+        scaled: Floats = instants / instants[-1] * float(n / self.rate_per_s)
         return scaled
 
-    def until(self, duration_s: float, stream: Stream) -> NDArray[np.float64]:
+    def until(self, duration_s: float, stream: Stream) -> Floats:
         """Return as many instants as the rate brings in that time."""
         if np.isinf(self.rate_per_s):
             rule = "a rate_per_s of .inf sends all requests at once"

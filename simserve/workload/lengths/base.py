@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
+from simserve.tables.columns import Ints
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS
 
@@ -21,8 +20,8 @@ Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 class Drawn:
     """Lengths of n requests."""
 
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    prompt_tokens: Ints
+    output_tokens: Ints
     notes: tuple[str, ...] = ()
 
 

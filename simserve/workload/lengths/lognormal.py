@@ -1,10 +1,10 @@
 """Lognormal lengths: many short, a few very long."""
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Ints
 from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
 from simserve.workload.streams import Stream
 
@@ -18,7 +18,7 @@ class LognormalSide:
     """Standard deviation of the logarithm."""
     max: Tokens
 
-    def draw(self, n: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], float]:
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[Ints, float]:
         """Draw n lengths; also return the share clipped."""
         with np.errstate(over="ignore"):  # infinite lengths are clipped with the other long ones
             tokens = np.floor(self.median * np.exp(self.sigma * rng.standard_normal(n)))

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from simserve.input_files import SCENARIO_BYTES, parse_json, read_json
+from simserve.tables.columns import Floats, Ints
 from simserve.workload.lengths.base import STRICT, Drawn, Lengths
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS
@@ -78,7 +78,7 @@ def _why_invalid(profile: Any) -> str | None:
     return f"{no_table} is no table of finite numbers" if no_table else _wrong_among(*tables.values())
 
 
-def _table(value: Any) -> NDArray[np.float64] | None:
+def _table(value: Any) -> Floats | None:
     """Return a list of finite numbers, or of equally long such lists, as an array; else None."""
     try:
         table = np.array(value)
@@ -98,9 +98,7 @@ def _wrong_among(shares: Any, prompts: Any, outputs: Any) -> str | None:
     return None if is_served else f"a length is not in [1, {MOST_TOKENS}]"
 
 
-def _inverse(
-    quantiles: NDArray[np.float64], shares: NDArray[np.float64], in_bin: NDArray[np.int64], share: NDArray[np.float64]
-) -> NDArray[np.int64]:
+def _inverse(quantiles: Floats, shares: Floats, in_bin: Ints, share: Floats) -> Ints:
     """Interpolate lengths at a share of each request's bin, linear between quantiles, `(n,)`."""
     right = np.clip(np.searchsorted(shares, share, side="right"), 1, len(shares) - 1)
     left = right - 1

@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats, Ints
 from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
 from simserve.workload.streams import Stream
 
@@ -35,7 +35,7 @@ class Uniform(Lengths):
         )
 
 
-def between(bounds: tuple[int, int], share: NDArray[np.float64]) -> NDArray[np.int64]:
+def between(bounds: tuple[int, int], share: Floats) -> Ints:
     """Return the integer at a share of the way from the first bound to the second, both included, `(n,)`."""
     low, high = bounds
     return (low + np.floor(share * (high - low + 1))).astype(np.int64)

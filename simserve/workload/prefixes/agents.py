@@ -4,10 +4,10 @@ from itertools import count
 from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
 from simserve.workload.lengths.base import Drawn
 from simserve.workload.prefixes.base import STRICT, BlockTokens, DrawLengths, PrefixStructure, SomeTokens
@@ -50,9 +50,7 @@ class Agents(PrefixStructure):
         if n_calls > MOST_CALLS:
             raise ValueError(f"steps, branches and branch_calls must make at most {MOST_CALLS} calls, got {n_calls}")
 
-    def draw(
-        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
-    ) -> Trace:
+    def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Draw the first calls, task after task; or all calls of the tasks that begin before duration_s."""
         threads, tasks = self._calls(len(arrival_s), None if duration_s is not None else len(arrival_s), stream)
         task = np.array(tasks, np.int64)

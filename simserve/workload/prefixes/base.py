@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
+from simserve.tables.columns import Floats, Ints
 from simserve.workload.lengths.base import Drawn
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
@@ -20,7 +20,6 @@ BlockTokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 SomeTokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 """A number of tokens, possibly zero."""
 
-Ints = NDArray[np.int64]
 DrawLengths = Callable[[int], Drawn]
 """Draws the lengths of n requests: new part and output. The first n are a prefix of any more."""
 
@@ -37,9 +36,7 @@ class PrefixStructure:
     makes_sessions: ClassVar[bool] = False
     """Its requests have a session_id."""
 
-    def draw(
-        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
-    ) -> Trace:
+    def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Return requests with whole prompts and prefixes.
 
         One per instant; or, for a structure that sets arrival times, all before duration_s if that is given.
@@ -47,7 +44,7 @@ class PrefixStructure:
         raise NotImplementedError
 
 
-def prepended(arrival_s: NDArray[np.float64], drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
+def prepended(arrival_s: Floats, drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
     """Return requests with `before` tokens ahead of each prompt, `(n,)`."""
     prompts = before + drawn.prompt_tokens
     return Trace(arrival_s, prompts, drawn.output_tokens, prefixes=prefixes, notes=drawn.notes)

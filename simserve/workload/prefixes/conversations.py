@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Flags, Floats, Ints
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn, Tokens
@@ -14,7 +14,6 @@ from simserve.workload.prefixes.base import (
     STRICT,
     BlockTokens,
     DrawLengths,
-    Ints,
     PrefixStructure,
     SomeTokens,
     prepended,
@@ -30,7 +29,7 @@ FEWEST = 64
 class Turns(NamedTuple):
     """Requests in the order of arrival, `(n,)` each."""
 
-    arrival_s: NDArray[np.float64]
+    arrival_s: Floats
     conversation: Ints
     turn: Ints
     """Turn number, from 1."""
@@ -68,9 +67,7 @@ class Conversations(PrefixStructure):
         if most_of(self.turns) > MOST_TURNS:
             raise ValueError(f"turns must be at most {MOST_TURNS}, got {most_of(self.turns)}")
 
-    def draw(
-        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
-    ) -> Trace:
+    def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Return the first requests of all conversations; request i has the i-th lengths, in whichever conversation.
 
         After answers the order is unknown, so the rows go conversation by conversation.
@@ -80,9 +77,7 @@ class Conversations(PrefixStructure):
         turns = self._first(arrival_s, stream) if duration_s is None else self._until(arrival_s, duration_s, stream)
         return self._text(turns, lengths(len(turns.arrival_s)))
 
-    def _after_answers(
-        self, start_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
-    ) -> Trace:
+    def _after_answers(self, start_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         n_turns = whole_numbers(self.turns, len(start_s), stream("prefixes/turns"))
         n = int(n_turns.sum()) if duration_s is not None else len(start_s)
         n_turns = n_turns[: int(np.searchsorted(np.cumsum(n_turns), n)) + 1]
@@ -98,7 +93,7 @@ class Conversations(PrefixStructure):
         trace = prepended(turns.arrival_s, drawn, before, prefixes)
         return replace(trace, session_id=turns.conversation.astype(np.str_), turn=turns.turn)
 
-    def _first(self, start_s: NDArray[np.float64], stream: Stream) -> Turns:
+    def _first(self, start_s: Floats, stream: Stream) -> Turns:
         """Return as many requests as there are instants, drawing only the conversations needed."""
         n, n_begun = len(start_s), FEWEST
         while n_begun < n:
@@ -108,11 +103,11 @@ class Conversations(PrefixStructure):
             n_begun *= 2
         return self._turns(start_s[:n_begun], stream).first(n)
 
-    def _until(self, start_s: NDArray[np.float64], duration_s: float, stream: Stream) -> Turns:
+    def _until(self, start_s: Floats, duration_s: float, stream: Stream) -> Turns:
         turns = self._turns(start_s, stream)
         return turns.first(int(np.searchsorted(turns.arrival_s, duration_s)))
 
-    def _turns(self, start_s: NDArray[np.float64], stream: Stream) -> Turns:
+    def _turns(self, start_s: Floats, stream: Stream) -> Turns:
         """Draw all turns of the conversations that begin at these instants."""
         n_turns = whole_numbers(self.turns, len(start_s), stream("prefixes/turns"))
         first = np.cumsum(n_turns) - n_turns
@@ -149,7 +144,7 @@ class Conversations(PrefixStructure):
             of_chain = np.argsort(np.argsort(first))[of_chain]
         return before, self._prefixes(before, of_chain, n_chains, drawn)
 
-    def _is_too_long(self, prompt_tokens: Ints) -> NDArray[np.bool_]:
+    def _is_too_long(self, prompt_tokens: Ints) -> Flags:
         if self.max_prompt_tokens is None:
             return np.zeros(len(prompt_tokens), np.bool_)
         return prompt_tokens > self.max_prompt_tokens

@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.amounts import Whole, picked, whole_numbers, zipf_weights
 from simserve.workload.prefixes.base import (
     STRICT,
@@ -36,9 +36,7 @@ class Documents(PrefixStructure):
     """Length of a system prompt before every document."""
     block_tokens: BlockTokens = 16
 
-    def draw(
-        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
-    ) -> Trace:
+    def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Draw one document per request; its length is drawn once, with the corpus."""
         weights = zipf_weights(self.n_documents, self.zipf_exponent)
         which = picked(weights, len(arrival_s), stream("prefixes/popularity"))

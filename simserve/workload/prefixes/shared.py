@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from simserve.tables.columns import Floats
 from simserve.workload.amounts import picked, zipf_weights
 from simserve.workload.lengths.base import Tokens
 from simserve.workload.prefixes.base import STRICT, BlockTokens, DrawLengths, PrefixStructure, prepended
@@ -43,9 +43,7 @@ class Shared(PrefixStructure):
             raise ValueError("is given by weights or by zipf_exponent, got both; leave one out")
         self._n = next(iter(sizes.values()), 1)
 
-    def draw(
-        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
-    ) -> Trace:
+    def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Draw one system prompt per request, by weight."""
         weights = zipf_weights(self._n, self.zipf_exponent) if self.weights is None else np.array(self.weights)
         which = picked(weights, len(arrival_s), stream("prefixes/popularity"))
