@@ -83,11 +83,11 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
     """Run what is missing, write the answer and return it."""
     from simserve.cli import terminal
     from simserve.report.sweep.page import render
-    from simserve.study.study_folder import TableRows, write_study
+    from simserve.study.study_folder import write_study
     from simserve.study.sweep.facts import sweep_facts
     from simserve.study.sweep.run import is_row
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
-    from simserve.study.sweep.table import sweep_table
+    from simserve.study.sweep.table import sweep_rows
     from simserve.tables.files import json_text
     from simserve.tables.folder import check_folder
     from simserve.tables.journal import open_journal
@@ -106,7 +106,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
         with _resume_hint(question, journal, directory):
             match = sweep_facts(swept)
             texts = {"report.html": render(match), "sweep.json": json_text(match)}
-            write_study(directory, SWEEP, texts, TableRows("sweep.parquet", *sweep_table(swept)))
+            write_study(directory, SWEEP, texts, sweep_rows(swept))
             return match
 
 

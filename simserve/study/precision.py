@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from simserve.metrics.stats import PERCENTILES, level_name
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
-from simserve.study.run_seeds import Summary, replicate
+from simserve.study.run_seeds import OnRun, Summary, replicate
 from simserve.study.slo_answer import MOST_SEEDS, at_nominal, slo_answer
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
@@ -43,8 +43,6 @@ RECORDED = tuple(
     if field.kind == "float"
 )
 """Values kept of each run: every measure, and more of its summary."""
-
-OnRun = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,17 @@ from simserve.study.processes import Lost, Task, in_processes
 
 Summary = dict[str, Any]
 
+OnRun = Callable[[int, int], None]
+"""Called after each run, with how many are done and how many there are."""
+
 
 def replicate(
-    scenarios: Sequence[Scenario], seeds: Sequence[int], progress: Callable[[int, int], None] | None = None
+    scenarios: Sequence[Scenario], seeds: Sequence[int], progress: OnRun | None = None
 ) -> list[list[Summary]]:
     """Return the summaries of each scenario at each seed, `(n_scenarios, n_seeds)`.
 
     Runs of one seed share their randomness, so that differences between scenarios have less sampling noise.
-    `progress` is called after each run, with how many are done and how many there are. Raises SimserveError
-    as `simulate` does.
+    Raises SimserveError as `simulate` does.
     """
     runs = [(scenario.to_dict(), seed) for seed in seeds for scenario in scenarios]
     result: list[Summary] = [{}] * len(runs)

@@ -21,6 +21,7 @@ from simserve.study.capacity_probe import UNKNOWN, near_capacity
 from simserve.study.cost_draws import CONFIDENCE, NO_RESIDUAL, Draw, draws_for
 from simserve.study.processes import Answers, forked, n_jobs
 from simserve.study.run_figures import RunFigures
+from simserve.study.run_seeds import OnRun
 from simserve.study.scaled_replays import FULL, ScaledReplays
 from simserve.study.slo_answer import answer_over, met_probability
 from simserve.workload.load import Load, offered_load, segment
@@ -38,14 +39,11 @@ RUN_IN_FRAC = 0.2
 SESSIONS_RUN_IN_FRAC = 0.5
 """Share where requests wait for answers: as many sessions as usual are under way only after some of them."""
 
-OnReplay = Callable[[int, int], None]
-"""Called after each run of a replay, with how many are done and how many there are."""
-
 
 def run_with_replays(
     scenario: Scenario,
     progress: Callable[[Progress], None] | None = None,
-    on_replay: OnReplay | None = None,
+    on_replay: OnRun | None = None,
     beside: Path | None = None,
 ) -> Results:
     """Run a scenario, and `predict` on the other cores at the same time; or afterward, if the run needs them all.
@@ -69,7 +67,7 @@ def run_with_replays(
     return results
 
 
-def predict(scenario: Scenario, results: Results, on_replay: OnReplay | None = None) -> None:
+def predict(scenario: Scenario, results: Results, on_replay: OnRun | None = None) -> None:
     """Put `prediction` and the `answer` of the replays into the summary of a run.
 
     Each replay draws a load of its own, with the seeds after the scenario's, beside costs of its own. Replays of a run
@@ -133,7 +131,7 @@ class _Replays:
             load = offered_load(workload, self.scenario.seed + place + 1, self.scenario.base_dir)
         return segment(load, place / (len(self.draws) - 1) * (1 - frac), frac, self.end_s)
 
-    def put(self, results: Results, answers: Answers, on_replay: OnReplay | None) -> None:
+    def put(self, results: Results, answers: Answers, on_replay: OnRun | None) -> None:
         """Put what the runs came to into the summary of the scenario's own run."""
         results.summary["prediction"] = None
         if not self.draws:
@@ -146,7 +144,7 @@ class _Replays:
             answer["decision"] = within_capacity(answer["decision"], chance)
         results.summary["warnings"] += beyond_warning(chance)
 
-    def _put_replays(self, results: Results, answers: Answers, on_replay: OnReplay | None) -> None:
+    def _put_replays(self, results: Results, answers: Answers, on_replay: OnRun | None) -> None:
         runs: dict[int, RunFigures] = {}
         for place, answer in answers:
             runs[place] = answer

@@ -166,9 +166,9 @@ def test_compare_agrees_with_capacity_and_itself(
     again = carried_load(one, one, 16)
     assert not isinstance(again, str)
     assert again.outcome == "same"
-    assert (again.a.per_s, again.a.holds_every_load) == (doubled.a.per_s, doubled.a.holds_every_load)
+    assert (again.a.goodput_per_s, again.a.holds_every_load) == (doubled.a.goodput_per_s, doubled.a.holds_every_load)
     result = highest_rate(CapacityQuestion(one, GOAL, 0.5))
     if isinstance(result, Unbounded):
-        assert doubled.a.per_s is None or not result.is_met
+        assert doubled.a.goodput_per_s is None or not result.is_met
     elif doubled.more_frac is not None:
         assert doubled.more_frac > 0

@@ -29,24 +29,16 @@ NO_ARRIVALS = "no request arrives at light loads"
 
 @dataclass(frozen=True)
 class SideLoad:
-    """The load that one side carries: its p99 goodput, or that it meets the goal at every load or at none."""
+    """The load that one side carries, as `comparison.json` has it."""
 
-    per_s: float | None
+    goodput_per_s: float | None
+    """None: it meets the goal at every load, or at none."""
     holds_every_load: bool | None
     """None where there is a load between."""
     last_per_s: float
     """The load at which that was seen last."""
     fails_first: str | None
     """The SLO that most requests miss there."""
-
-    def as_data(self) -> dict[str, Any]:
-        """Return what `comparison.json` says of the side."""
-        return {
-            "goodput_per_s": self.per_s,
-            "holds_every_load": self.holds_every_load,
-            "last_per_s": self.last_per_s,
-            "fails_first": self.fails_first,
-        }
 
 
 @dataclass(frozen=True)
@@ -75,25 +67,22 @@ class CarriedLoad:
             "low_frac": low,
             "high_frac": high,
             "n_seeds": self.n_seeds,
-            "a": self.a.as_data(),
-            "b": self.b.as_data(),
+            "a": vars(self.a),
+            "b": vars(self.b),
         }
 
 
-def why_not(a: object, b: object) -> str | None:
+def why_not(a: Scenario, b: Scenario) -> str | None:
     """Return why load cannot decide between the two; None where it can."""
-    if not (isinstance(a, Scenario) and isinstance(b, Scenario)):
-        return NO_SCENARIOS
     try:
         check_slo(a)
         check_slo(b)
-    except SimserveError:
-        return NO_SLO
-    try:
         at_scale(a, 1.0)
         at_scale(b, 1.0)
     except ScenarioError:
         return NO_RATE
+    except SimserveError:
+        return NO_SLO
     return None
 
 
@@ -112,7 +101,7 @@ def carried_load(a: Scenario, b: Scenario, n_seeds: int, progress: OnProgress | 
         return NO_ARRIVALS
     if isinstance(curves[0], AttainmentCurve) and isinstance(curves[1], AttainmentCurve):
         return _compared((sides[0], curves[0]), (sides[1], curves[1]), loads)
-    carried = [each.per_s or (math.inf if each.holds_every_load else 0.0) for each in loads]
+    carried = [each.goodput_per_s or (math.inf if each.holds_every_load else 0.0) for each in loads]
     outcome: Outcome = "unclear" if carried[0] == carried[1] else "better" if carried[1] > carried[0] else "worse"
     return CarriedLoad(outcome, loads[0], loads[1], None, None, n_seeds)
 
@@ -131,8 +120,8 @@ def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
     fails_first, last_per_s = binding(facts), facts["offered_per_s"]
     if isinstance(curve, Boundless):
         return SideLoad(None, curve.is_met, last_per_s, fails_first)
-    per_s = rate_per_scale(side, curve) * math.exp(curve.log_root(GOAL_FRAC))
-    return SideLoad(per_s, None, last_per_s, fails_first)
+    goodput_per_s = rate_per_scale(side, curve) * math.exp(curve.log_root(GOAL_FRAC))
+    return SideLoad(goodput_per_s, None, last_per_s, fails_first)
 
 
 def _compared(
@@ -143,7 +132,7 @@ def _compared(
     # a loss is one of scales, each times its side's own rates
     ratio = 1.0 if a[0].scenario.workload == b[0].scenario.workload else rate_per_scale(*b) / rate_per_scale(*a)
     more, high, low = (ratio * (1 - frac) - 1 for frac in (loss.frac, *loss.interval()))
-    of_b = replace(loads[1], per_s=(loads[0].per_s or 0.0) * (1 + more))
+    of_b = replace(loads[1], goodput_per_s=(loads[0].goodput_per_s or 0.0) * (1 + more))
     n_seeds = len(a[1].seeds)
     if low == more == high == 0:
         outcome: Outcome = "same"

@@ -1,6 +1,6 @@
 """Compare: read the two sides of `simserve compare A B`, and compare them as far as they allow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,16 @@ from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.loader import load_scenario
 from simserve.simulation import simulate
 from simserve.study.check.load_facts import DrawnLoad
-from simserve.study.check.side import OnProgress as OnLoadProgress
+from simserve.study.check.side import OnProgress
 from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not
 from simserve.study.compare.comparison import Comparison, compare_benchmarks, compare_replications, compare_results
 from simserve.study.deterministic_load import NOTE, is_deterministic
-from simserve.study.run_seeds import replicate
+from simserve.study.run_seeds import OnRun, replicate
 from simserve.tables.files import read_json
 from simserve.workload.readers.logs.bench import is_result
 
 REPLICATIONS = 10
 """Pairs of runs: enough for an interval half as wide again as that of many."""
-
-OnProgress = Callable[[int, int], None]
-"""Called with the number of runs done and of all."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,8 @@ def compare(
     a: ComparedSide,
     b: ComparedSide,
     n_replications: int = REPLICATIONS,
-    progress: OnProgress | None = None,
-    load_progress: OnLoadProgress | None = None,
+    progress: OnRun | None = None,
+    load_progress: OnProgress | None = None,
 ) -> Comparison:
     """Return which side carries more load, and by how much B differs from A in each measure.
 
@@ -72,15 +69,17 @@ def compare(
         seeds = range(a.what.seed, a.what.seed + (n_replications if is_drawn else 1))
         summaries = replicate((a.what, b.what), seeds, progress)
         result = compare_replications(names, *summaries)
-        own = _of_sides(names, (_costs(a.what), _costs(b.what)), summaries)
-        differing = (*_differing("slo", a.what.slo, b.what.slo), *_loads(a.what, b.what))
+        own = _of_sides(names, (warnings(a.what.setups), warnings(b.what.setups)), summaries)
+        pairs = ((key, getattr(a.what, key), getattr(b.what, key)) for key in ("slo", "workload", "measure"))
+        differing = (text for pair in pairs for text in _differing(*pair))
         of_load = (*off_nominal(names, result.loads), *(() if is_drawn else (NOTE,)))
         return replace(result, warnings=(*own, *differing, *of_load), decision=decision)
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
         result = compare_results(names, runs[0], runs[1])
-        first, second = ((run.facts.slo, run.facts.slo_classes) for run in (runs[0], runs[1]))
-        own = _of_sides(names, (_costs(runs[0]), _costs(runs[1])), ([runs[0].summary], [runs[1].summary]))
+        facts = runs[0].facts, runs[1].facts
+        first, second = ((each.slo, each.slo_classes) for each in facts)
+        own = _of_sides(names, (facts[0].warnings, facts[1].warnings), ([runs[0].summary], [runs[1].summary]))
         return replace(result, warnings=(*own, *_differing("slo", first, second), *off_nominal(names, result.loads)))
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
 
@@ -92,10 +91,6 @@ def _run(what: Scenario | Results | Mapping[str, Any], other: Any) -> Results | 
     return simulate(what.model_copy(update={"seed": other.facts.seed}) if isinstance(other, Results) else what)
 
 
-def _costs(what: Scenario | Results) -> tuple[str, ...]:
-    return warnings(what.setups) if isinstance(what, Scenario) else what.facts.warnings
-
-
 def _of_sides(
     names: tuple[str, str], costs: Sequence[tuple[str, ...]], summaries: Sequence[Sequence[Mapping[str, Any]]]
 ) -> tuple[str, ...]:
@@ -103,10 +98,6 @@ def _of_sides(
     a, b = ((*of_costs, *reservation_warnings(runs)) for of_costs, runs in zip(costs, summaries, strict=True))
     own = ((name, text) for name, texts in zip(names, (a, b), strict=True) for text in texts)
     return tuple(dict.fromkeys(text if text in a and text in b else f"{name}: {text}" for name, text in own))
-
-
-def _loads(a: Scenario, b: Scenario) -> tuple[str, ...]:
-    return (*_differing("workload", a.workload, b.workload), *_differing("measure", a.measure, b.measure))
 
 
 def _differing(key: str, a: object, b: object) -> tuple[str, ...]:

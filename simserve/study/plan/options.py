@@ -48,12 +48,9 @@ def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, 
             known = did_you_mean(gpu, catalog.names("gpus"))
             raise SimserveError(f"--gpu: must be a GPU of the catalog, got {gpu}; {known}")
     hows = (False, True) if is_split else (False,)
-    cards, degrees = dict.fromkeys(gpus or _own_gpus(scenario)), dict.fromkeys(tensors)
+    cards = dict.fromkeys(gpus or [pool.gpu or scenario.gpu for pool in scenario.cluster.pools])
+    degrees = dict.fromkeys(tensors)
     return [Option(gpu, tensor, is_disaggregated) for is_disaggregated in hows for gpu in cards for tensor in degrees]
-
-
-def _own_gpus(scenario: Scenario) -> list[str]:
-    return [pool.gpu or scenario.gpu for pool in scenario.cluster.pools]
 
 
 def usd_per_gpu_hour(result: Sequence[Option], given: Mapping[str, float]) -> dict[str, float]:
@@ -108,7 +105,9 @@ def _pool(scenario: Scenario, option: Option, role: str) -> dict[str, Any]:
     own, written = scenario.cluster.pools[place], scenario.to_dict()["cluster"]["pools"][place]
     given = _given(written, scenario.origins, f"cluster.pools.{place}")
     is_own = (own.gpu or scenario.gpu, own.parallel.tensor, own.role) == (option.gpu, option.tensor, role)
-    left_out = {*OF_PLACES, *(() if is_own else _bound(own.gpu or scenario.gpu, option, given))}
+    left_out = {*OF_PLACES, *(() if is_own else OF_ONE_SIZE)}
+    if (own.gpu or scenario.gpu) == option.gpu or given.get("calibration") == {"file": "none"}:
+        left_out.discard("calibration")
     parallel = {**given.get("parallel", {}), "tensor": option.tensor}
     if parallel.get("expert", 1) > 1:  # whole experts on each GPU, on however many there are
         parallel["expert"] = option.tensor * parallel.get("data", 1)
@@ -117,14 +116,6 @@ def _pool(scenario: Scenario, option: Option, role: str) -> dict[str, Any]:
 
 
 _NAMES = {"both": "serve", "prefill": "prefill", "decode": "decode"}
-
-
-def _bound(own_gpu: str, option: Option, given: Mapping[str, Any]) -> set[str]:
-    """Return the keys to leave out because they are specific to another kind of replica."""
-    result = set(OF_ONE_SIZE)
-    if own_gpu == option.gpu or given.get("calibration") == {"file": "none"}:
-        result.discard("calibration")
-    return result
 
 
 def _given(data: Mapping[str, Any], origins: Mapping[str, str], at: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Runs use all cores or a cluster; finished runs are kept.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import check_not_deterministic
 from simserve.study.processes import Lost, Runner, Task
+from simserve.study.run_seeds import OnRun
 from simserve.study.slo_answer import MOST_SEEDS
 from simserve.study.sweep.added_seeds import EDGE_SEEDS, added_seeds
 from simserve.study.sweep.point_runs import PointRuns
@@ -22,9 +23,6 @@ from simserve.study.sweep.run import Row, failed_row, key_of, run_row, task_of
 from simserve.tables.journal import Journal
 
 MOST_REASONS = 5
-
-OnProgress = Callable[[int, int], None]
-"""Called with the number of finished runs and of all runs."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def check_seeds_differ(question: SweepQuestion) -> None:
             check_not_deterministic(point.scenario, "--replications", question.n_seeds)
 
 
-def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: OnProgress | None = None) -> Sweep:
+def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: OnRun | None = None) -> Sweep:
     """Run in rounds what the journal lacks, and add each run once finished.
 
     Raise OutputError for a full disk, SimserveError for a lost cluster.
@@ -109,9 +107,7 @@ def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: 
 class _Rounds:
     """Runs the missing tasks, and counts them."""
 
-    def __init__(
-        self, question: SweepQuestion, journal: Journal, run: Runner, progress: OnProgress | None = None
-    ) -> None:
+    def __init__(self, question: SweepQuestion, journal: Journal, run: Runner, progress: OnRun | None = None) -> None:
         self._question, self._journal, self._run, self._progress = question, journal, run, progress
         self._known: set[str] = set()
         self._n_done = 0

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from simserve.scenario.dump import flow
+from simserve.study.study_folder import TableRows
 from simserve.study.sweep.run import ALL_MEASURES, PER_USD
 from simserve.study.sweep.sweep import Sweep
-from simserve.tables.columns import Columns
 from simserve.tables.schema import Field, Kind
 from simserve.tables.typed import typed_columns
 
@@ -23,8 +23,8 @@ MEASURED = (
 )
 
 
-def sweep_table(sweep: Sweep) -> tuple[tuple[Field, ...], Columns]:
-    """Return fields and columns, ordered by point and seed; missing values are null."""
+def sweep_rows(sweep: Sweep) -> TableRows:
+    """Return `sweep.parquet`, ordered by point and seed; missing values are null."""
     flat = [(point, row) for point, rows in zip(sweep.question.points, sweep.rows, strict=True) for row in rows]
     keys = list(dict.fromkeys(key for point in sweep.question.points for key in point.values))
     values = {key: [point.values.get(key) for point, _ in flat] for key in keys}
@@ -35,7 +35,7 @@ def sweep_table(sweep: Sweep) -> tuple[tuple[Field, ...], Columns]:
         {**row, "point": point.number, **{key: _cell(value, key in texts) for key, value in point.values.items()}}
         for point, row in flat
     ]
-    return fields, typed_columns(fields, rows)
+    return TableRows("sweep.parquet", fields, typed_columns(fields, rows))
 
 
 def _cell(value: Any, is_text: bool) -> Any:

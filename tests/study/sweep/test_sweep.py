@@ -23,13 +23,13 @@ from simserve.scenario.loader import Template
 from simserve.simulation import simulate
 from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
-from simserve.study.study_folder import TableRows, write_study
+from simserve.study.study_folder import write_study
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.run import is_row, key_of, run_row, task_of
 from simserve.study.sweep.sweep import Sweep, SweepQuestion, check_any, n_foreign, n_left, n_runs, run_sweep
-from simserve.study.sweep.table import sweep_table
+from simserve.study.sweep.table import sweep_rows
 from simserve.tables.journal import open_journal
 from simserve.tables.kinds import SWEEP
 from tests.cli.scenarios import write_scenario
@@ -71,7 +71,7 @@ def swept(folder: Path, requested: SweepQuestion, runner: Here) -> Sweep:
 def write(folder: Path, result: Sweep) -> None:
     """Write an answer with the table of a sweep."""
     texts = {"sweep.json": "{}", "report.html": "<html>"}
-    write_study(folder, SWEEP, texts, TableRows("sweep.parquet", *sweep_table(result)))
+    write_study(folder, SWEEP, texts, sweep_rows(result))
 
 
 def test_all_points_have_the_scenarios_seed_and_those_after_it(tmp_path: Path) -> None:
