@@ -117,7 +117,7 @@ def _ask(
 def _text(match: dict[str, Any], out: Path | None) -> str:
     """The answer, what lies around it, what was tried, and where the files are."""
     from simserve.cli import terminal
-    from simserve.report.capacity.words import paragraphs, table_rows
+    from simserve.report.capacity.page import paragraphs, table_rows
 
     where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
     return "\n\n".join([*paragraphs(match), terminal.table(table_rows(match)), *where])

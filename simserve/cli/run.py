@@ -150,8 +150,9 @@ def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, 
     """Return the headline, the tables, and where the files are."""
     from simserve.cli import terminal
     from simserve.report.groups import group_tables
-    from simserve.report.headline import headline, how_sure, prediction, terminal_table
+    from simserve.report.headline import headline, prediction
     from simserve.report.mechanisms import asked_for
+    from simserve.report.percentiles import how_sure, terminal_table
     from simserve.report.slowest import terminal_sentence
     from simserve.report.summary_reader import SummaryReader
 

@@ -7,11 +7,10 @@ import numpy as np
 
 from simserve.lab.validation_page import NOTE as LINE_NOTE
 from simserve.lab.validation_page import against
-from simserve.report.cards import card
 from simserve.report.charts import Figure, numbers
 from simserve.report.document import document
 from simserve.report.formats import NONE, plural, seconds, share
-from simserve.report.sections import prose, section, table, text
+from simserve.report.sections import card, prose, section, table, text
 
 METRICS = {"tpot": "TPOT", "ttft": "TTFT", "e2e": "E2E"}
 

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from simserve.lab.validation_page import NOTE, against
-from simserve.report.cards import card
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, numbers
 from simserve.report.document import document
 from simserve.report.formats import LATENCIES, SHORT, count, listed, plural, rate, seconds, share
-from simserve.report.sections import prose, section, table, text
+from simserve.report.sections import card, prose, section, table, text
 
 MAX_DOTS = 2000
 """Dots of a chart; more requests are thinned out evenly."""

@@ -8,12 +8,11 @@ import numpy as np
 
 from simserve.lab.campaigns import Campaign
 from simserve.lab.runs import Prediction
-from simserve.report.cards import card
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.document import document
 from simserve.report.formats import plural, seconds, share
-from simserve.report.sections import prose, section, table, text
+from simserve.report.sections import card, prose, section, table, text
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
 COLORS = ("$c1", "$c2", "$c3")

@@ -3,8 +3,10 @@
 import math
 
 from simserve.metrics.reservation import cause_and_remedy
-from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
-from simserve.report.summary_reader import SummaryReader, has_changed
+from simserve.report.formats import SHORT, count, goal, listed, number, plural, rate, seconds, share
+from simserve.report.mechanisms import mean_outstanding
+from simserve.report.pools import budget_argument, has_changed, slots_argument
+from simserve.report.summary_reader import SummaryReader
 
 HELD_UP = {
     "link": "mostly waiting for the link. Raise kv_link.bytes_per_s, or prefill shorter prompts locally",
@@ -18,24 +20,45 @@ FATES = ("rejected", "timed_out", "failed", "unfinished")
 REFUSED = "refused: "
 """How the reasons of admission policies begin."""
 
+UNEVEN = 3
+"""Standard deviation over replicas, in roots of the mean (1 for random routing), above which a run is uneven."""
+
 
 def advice(reader: SummaryReader) -> str:
     """Return what fails and what would help, from the p99s and where their time went."""
     n_lost = sum(reader.n(fate) for fate in FATES)
     if n_lost * 2 > (1 - (reader.attainment or 0.0)) * reader.n("arrived"):
         return f"{plural(n_lost, 'attempt' if reader.has_retries else 'request')} got no full answer{lost(reader)}"
-    worst = reader.worst_slo
+    worst = worst_slo(reader)
     if worst is None:
         return "No single goal is to blame. Look at the bursts in the timeline, smooth them or add replicas"
     if worst == "itl_s":
-        act = f"Lower {reader.budget_argument}, or avoid preemptions with more KV"
+        act = f"Lower {budget_argument(reader.pools)}, or avoid preemptions with more KV"
         return f"Single gaps between tokens are too long. {act}"
     return f"{SHORT[worst]} fails most ({_how_much(reader, worst)}), {_cause(reader, worst)}"
 
 
+def worst_slo(reader: SummaryReader) -> str | None:
+    """The goal that the most requests missed; None if none stands out as missed by its p99."""
+    by_slo = {key: met for key in reader.slo if (met := _met_frac(reader, key)) is not None}
+    if by_slo:
+        return min(by_slo, key=lambda key: by_slo[key])
+    used = {key: (reader.number(key, "p99") or 0) / goal for key, goal in reader.slo.items() if key != "itl_s"}
+    worst = max(used, key=lambda key: used[key], default=None)
+    return worst if worst is not None and used[worst] > 1 else None
+
+
+def _met_frac(reader: SummaryReader, key: str) -> float | None:
+    """Share of requests that met one goal, over all runs behind the answer."""
+    answer = reader.answer
+    if answer is None or answer["slo_class"] is not None or key not in answer["by_slo"]:
+        return reader.number("slo_attainment", "by_slo", key)
+    return number(answer["by_slo"][key])
+
+
 def _how_much(reader: SummaryReader, key: str) -> str:
     """Return the p99 where it is over the limit, else the share of requests that miss in all runs of the answer."""
-    p99, met = reader.percentile(key, "p99"), reader.met_frac(key)
+    p99, met = reader.number(key, "p99"), _met_frac(reader, key)
     if met is None or p99 is None or p99 > reader.slo[key]:
         return f"p99 {seconds(p99)}, limit {goal(reader.slo[key])}"
     n_runs = int((reader.answer or {}).get("n_runs", 1))
@@ -73,18 +96,9 @@ def in_the_end(reader: SummaryReader) -> str:
     return f". After retries, {share(succeeded)} of {plural(n, 'request')} were answered in the end"
 
 
-def _uneven(reader: SummaryReader) -> str:
-    """Advise another router: replicas are not too few, but unevenly used."""
-    mean, spread = rate(reader.mean_outstanding), rate(reader.number("routing", "outstanding_std"))
-    return (
-        f"mostly queueing at some replicas while others have far fewer requests (mean {mean}, standard deviation "
-        f"{spread}). Take another router or give it fresher views before you add replicas"
-    )
-
-
 def _cause(reader: SummaryReader, key: str) -> str:
     """Return where the time of a failing latency goes, and what shortens it."""
-    queue_s, total_s = reader.percentile("queue_s", "p99"), reader.percentile(key, "p99")
+    queue_s, total_s = reader.number("queue_s", "p99"), reader.number(key, "p99")
     is_late = key in ("ttft_s", "e2e_s")
     is_queued = is_late and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s
     if is_queued and reader.reservation:
@@ -94,19 +108,24 @@ def _cause(reader: SummaryReader, key: str) -> str:
     if is_queued:
         if reader.binds in HELD_UP:
             return HELD_UP[reader.binds]
-        if reader.is_uneven:
-            return _uneven(reader)
+        mean, spread = mean_outstanding(reader), reader.number("routing", "outstanding_std")
+        if mean is not None and spread is not None and spread > UNEVEN * max(mean, 1) ** 0.5:
+            return (
+                f"mostly queueing at some replicas while others have far fewer requests (mean {rate(mean)}, standard "
+                f"deviation {rate(spread)}). Take another router or give it fresher views before you add replicas"
+            )
         more = "prefill replicas" if reader.binds else "replicas"
         return f"mostly in the queue. Add {more}, lower the rate or smooth the bursts"
     if key == "ttft_s":
         return "mostly in the prefill itself. Raise tensor parallelism, take a faster GPU or shorten the prompts"
     if reader.binds in HELD_UP:
         return HELD_UP[reader.binds]
-    preempted = reader.preempted_frac
+    preempted = reader.number("preemptions", "requests_frac")
     if preempted is not None and preempted > 0.01:
         lacking = f"with {share(preempted)} of requests preempted for lack of KV"
-        return f"{lacking}. Add KV memory or lower {reader.slots_argument}"
-    return f"because decode steps are long. Lower {reader.budget_argument}, add replicas or raise tensor parallelism"
+        return f"{lacking}. Add KV memory or lower {slots_argument(reader.pools)}"
+    act = f"Lower {budget_argument(reader.pools)}, add replicas or raise tensor parallelism"
+    return f"because decode steps are long. {act}"
 
 
 def reserved(reader: SummaryReader) -> str:

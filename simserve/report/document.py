@@ -1,16 +1,18 @@
-"""The page's frame: one HTML document that loads nothing, its scripts named by their hashes."""
+"""The page's frame: the answer first, then the parts, in one HTML document that loads nothing."""
 
 import gzip
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from typing import Any
 
 from simserve.report.charts import Figure
-from simserve.report.sections import text
+from simserve.report.sections import GLYPHS, prose, text, tiles_of
 
 SECTION = re.compile(r'<section\b[^>]*?\bid="([^"]+)"[^>]*><h2>(.*?)</h2>')
 
@@ -18,6 +20,48 @@ FAST = 5
 """Level of gzip: half the time of the default 9, and 1% more bytes of plotly.js."""
 
 NO_SCRIPTS = "Scripts are blocked, so the charts are not drawn. The text and the tables are complete."
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Head of a page."""
+
+    command: str
+    """The command that answered: `capacity`; "" for a run."""
+    name: str
+    """The name of the scenario, or of what was compared."""
+    state: str
+    """The decision, a key of `sections.GLYPHS`."""
+    title: str
+    """The answer in a few words."""
+    lead: str
+    """The answer in a sentence or two."""
+    setup: tuple[str, ...] = ()
+    """What was asked, smaller, a paragraph each."""
+    tiles: tuple[str, ...] = ()
+    """The numbers that matter most, each from `sections.tile`."""
+
+
+def page(headline: Headline, parts: Iterable[str], figures: Mapping[str, Figure], made: Mapping[str, Any]) -> str:
+    """Return a whole page as HTML; it works offline and on paper.
+
+    `parts` are HTML, from `sections.section`; `made` says what the answer comes from: version, digest, seeds.
+    """
+    sentence = " · ".join(f"{name} {value}" for name, value in made.items() if value is not None)
+    body = f"{_header(headline)}{''.join(parts)}<footer>{prose(sentence)}</footer>"
+    title = headline.title if headline.command else headline.title.lower()
+    return document(f"{headline.name}: {title} · simserve", body, figures)
+
+
+def _header(headline: Headline) -> str:
+    setup = "".join(f'<p class="setup">{prose(paragraph)}</p>' for paragraph in headline.setup)
+    mark = f'<span class="mark" aria-hidden="true">{GLYPHS[headline.state]}</span>'
+    return (
+        f'<header class="{headline.state}"><p class="eyebrow">{" ".join(filter(None, ("simserve", headline.command)))}'
+        f" · {text(headline.name)}</p><h1>{mark}{prose(headline.title)}</h1>"
+        f'<p class="lead">{prose(headline.lead)}</p>{setup}'
+        f"{tiles_of(headline.tiles) if headline.tiles else ''}</header>"
+    )
 
 
 def document(title: str, body: str, figures: Mapping[str, Figure]) -> str:

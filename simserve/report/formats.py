@@ -89,12 +89,9 @@ def listed(items: list[str]) -> str:
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""
 
 
-def engine_words(pool: Mapping[str, Any]) -> str:
-    """`vllm 0.19, chunked; costs of h100-sxm/vllm 0.24.0`; files of earlier versions lack some of it."""
-    version = pool.get("engine_version") or "any"
-    engine = str(pool["engine"]) if version == "any" else f"{pool['engine']} {version}"
-    costs = f"; costs of {pool['calibration'] or 'the data sheet'}" if "calibration" in pool else ""
-    return f"{engine}, {str(pool['scheduler']).lower()}{costs}"
+def as_sentence(warning: str) -> str:
+    """Return a warning with a capital and a full stop, as pages have it."""
+    return warning[:1].upper() + warning[1:] + ("" if warning.endswith((".", "!", "?")) else ".")
 
 
 def slo_terms(slo: Mapping[str, Any]) -> str:

@@ -59,7 +59,7 @@ def _cells(own: SummaryReader) -> list[str]:
         count(own.n("arrived")),
         share(own.attainment),
         f"{rate(own.number('goodput', 'per_s'))}/s",
-        *(seconds(own.percentile(key, level)) for key, level in latencies),
+        *(seconds(own.number(key, level)) for key, level in latencies),
         f"{rate(own.number('output_tokens_per_s'))}/s",
         count(own.number("preemptions", "n")),
     ]

@@ -1,18 +1,14 @@
-"""The answer in one sentence that a planner can act on, and the short table; shared by the page and the terminal."""
+"""The answer in one sentence that a planner can act on; shared by the page and the terminal."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC, probability
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.advice import advice, in_the_end, lost, replicas_needed, reserved
-from simserve.report.confidence import FEWEST
 from simserve.report.formats import (
-    LATENCIES,
-    NONE,
     SHORT,
     count,
-    goal,
     interval,
     listed,
     number,
@@ -23,34 +19,16 @@ from simserve.report.formats import (
     slo_terms,
     span,
 )
+from simserve.report.nominal_load import against, at_load
 from simserve.report.summary_reader import SummaryReader
 
-HEADLINES = {
-    "met": "Meets the SLO",
-    "edge": "On the edge of the SLO",
-    "few": "Too few requests to tell",
-    "missed": "Misses the SLO",
-    "none": "No SLO to meet",
-    "saturated": "Saturated",
-    "critical": "At capacity",
-    "near": "Near capacity",
-    "beyond": "Beyond capacity",
-    "nothing": "Nothing finished",
-    "unmeasured": "Nothing was measured",
-}
-"""The decision in a few words, by `SummaryReader.state`."""
-
-CONFIDENCE_ROW = "95%"
-"""What a row of intervals is called."""
-
-LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 GOAL = f"{GOAL_FRAC * 100:.4g}%"
 
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Return the decision, the number behind it, the cause and what to do about it."""
     reader = SummaryReader(summary)
-    return f"{HEADLINES[reader.state]}: {detail(reader)}"
+    return f"{STATES[reader.state].title}: {detail(reader)}"
 
 
 def prediction(summary: Mapping[str, Any]) -> str | None:
@@ -59,94 +37,18 @@ def prediction(summary: Mapping[str, Any]) -> str | None:
     result = summary.get("prediction")
     if not result:
         return None
-    keys = [key for key in (*reader.slo, "ttft_s", "tpot_s") if reader.predicted(key, "p99") is not None]
-    ends = listed([f"p99 {SHORT[key]} is {between(reader.predicted(key, 'p99'))}" for key in dict.fromkeys(keys)])
+    keys = dict.fromkeys((*reader.slo, "ttft_s", "tpot_s"))
+    known = {key: ends for key in keys if (ends := reader.predicted(key, "p99")) is not None}
+    intervals = listed([f"p99 {SHORT[key]} is {span(*ends)}" for key, ends in known.items()])
     n = int(result["replays"])
     of_all = " over all classes" if len(reader.classes) > 1 else ""
     confidence = f"{result['confidence'] * 100:.0f}% prediction interval{of_all}"
-    text = f"Allowing for load and cost-model error ({n} perturbed replays), {ends} ({confidence})."
+    text = f"Allowing for load and cost-model error ({n} perturbed replays), {intervals} ({confidence})."
     n_met, chance = number(result.get("n_met")), number(result.get("slo_probability"))
     if n_met is not None:
         text += f" {count(n_met)} of {plural(n, 'replay')} meet the SLO"
         text += "." if chance is None else f"; the probability for a window like this is {probability(chance)}."
     return text
-
-
-def between(ends: tuple[float, float] | None) -> str:
-    """Return a range of seconds: `279–385 ms`."""
-    return "" if ends is None else span(*ends)
-
-
-def terminal_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Percentiles of each latency as text; the first row names the columns, the last column is the SLO, if any."""
-    reader = SummaryReader(summary)
-    rows: list[tuple[str, ...]] = [("", *LEVELS, *(["SLO"] if reader.slo else []))]
-    for key in LATENCIES:
-        rows.append((SHORT[key], *latency_cells(reader, key)))
-        rows += [(CONFIDENCE_ROW, *cells) for cells in confidence_cells(reader, key)]
-    return rows
-
-
-def latency_cells(reader: SummaryReader, key: str) -> list[str]:
-    """The percentiles of a latency as text, guesses marked, and its goal where the scenario has goals."""
-    cells = [_marked(seconds(reader.percentile(key, level)), reader.is_guess(level)) for level in LEVELS]
-    return [*cells, goal(reader.slo.get(key))] if reader.slo else cells
-
-
-def confidence_cells(reader: SummaryReader, key: str) -> list[list[str]]:
-    """A row with where each percentile lies as far as chance goes; none where nothing is known of any."""
-    ends = [reader.confidence(key, level) for level in LEVELS]
-    if not any(ends):
-        return []
-    return [[NONE if each is None else span(*each) for each in ends]]
-
-
-def how_sure(reader: SummaryReader) -> str:
-    """Return what load the latencies are of, what the rows of intervals are, and what marks a guess."""
-    text = [drawn_load(reader)] if drawn_load(reader) else []
-    if any(reader.confidence(key, level) for key in LATENCIES for level in LEVELS):
-        where = f"Figures are means over {over_runs(reader)}. " if reader.replications else ""
-        text.append(f"{where}{CONFIDENCE_ROW} rows are confidence intervals (sampling noise only).")
-        if any(end and end[1] is None for end in (reader.confidence(k, at) for k in LATENCIES for at in LEVELS)):
-            text.append("≥: the run is too short for an upper bound.")
-    guesses = [level for level in LEVELS if reader.is_guess(level) and reader.n("finished")]
-    if guesses:
-        least = listed([f"{count(FEWEST[level])} for a {level}" for level in guesses])
-        text.append(f"~: a guess, with fewer requests than {least}.")
-    return " ".join(text)
-
-
-def drawn_load(reader: SummaryReader) -> str:
-    """`Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s.`"""
-    load = reader.summary.get("load") or {}
-    nominal_per_s, unit = number(load.get("nominal_per_s")), _load_unit(reader)
-    if nominal_per_s is None or (reader.replications and unit != "req/s"):
-        return ""
-    drawn_per_s = reader.number("offered_per_s") if reader.replications else number(load["drawn_per_s"])
-    off = _off((drawn_per_s or 0.0) / nominal_per_s - 1)
-    drawn = f"{rate(drawn_per_s)} {unit}{' on average' if reader.replications else ''}"
-    return f"Latencies are those of the drawn load: {drawn}, {off} the nominal {rate(nominal_per_s)} {unit}."
-
-
-def _load_unit(reader: SummaryReader) -> str:
-    return "sessions/s" if (reader.summary.get("load") or {}).get("kind") == "sessions" else "req/s"
-
-
-def _off(off_frac: float) -> str:
-    """`15% below`, or `close to` for what rounds to nothing."""
-    if abs(off_frac) < 0.005:
-        return "equal to"
-    return f"{abs(off_frac):.0%} {'below' if off_frac < 0 else 'above'}"
-
-
-def over_runs(reader: SummaryReader) -> str:
-    """`10 runs (seeds 0 to 9)`."""
-    result = reader.replications or {"seeds": [0]}
-    return f"{len(result['seeds'])} runs (seeds {result['seeds'][0]} to {result['seeds'][-1]})"
-
-
-def _marked(cell: str, is_guess: bool) -> str:
-    return f"~{cell}" if is_guess and cell != NONE else cell
 
 
 def detail(reader: SummaryReader) -> str:
@@ -160,13 +62,13 @@ def detail(reader: SummaryReader) -> str:
 def _of_worst(reader: SummaryReader) -> str:
     state, worst = reader.state, reader.judged_class
     if worst is None or state not in ("met", "edge", "few", "missed"):
-        return _SENTENCES[state](reader)
+        return STATES[state].sentence(reader)
     shares = [own.attainment for own in reader.classes.values() if own.attainment is not None]
     if len(shares) == 1:
-        return _SENTENCES[state](reader.judged)
+        return STATES[state].sentence(reader.judged)
     if len(set(shares)) == 1:
-        return f"{len(shares)} classes fare alike; of {worst}, {_SENTENCES[state](reader.judged)}"
-    return f"of {len(shares)} classes, {worst} fares worst: {_SENTENCES[state](reader.judged)}"
+        return f"{len(shares)} classes fare alike; of {worst}, {STATES[state].sentence(reader.judged)}"
+    return f"of {len(shares)} classes, {worst} fares worst: {STATES[state].sentence(reader.judged)}"
 
 
 def _met(reader: SummaryReader) -> str:
@@ -178,7 +80,7 @@ def _edge(reader: SummaryReader) -> str:
     why = f"The interval contains the goal of {GOAL}"
     off_frac = number((reader.answer or {}).get("load_off_frac")) or 0.0
     if abs(off_frac) > LOAD_TOLERANCE_FRAC:
-        why = f"A load {_off(off_frac)} the nominal one cannot show that the goal of {GOAL} is met"
+        why = f"A load {against(off_frac)} the nominal one cannot show that the goal of {GOAL} is met"
     more = "add seeds (--replications 10)" if reader.replications is None else "add seeds"
     if reader.reservation:
         return f"{_attained(reader)}. {why}. Make the run longer or {more}. {reserved(reader)}."
@@ -194,7 +96,7 @@ def _missed(reader: SummaryReader) -> str:
 
 
 def _none(reader: SummaryReader) -> str:
-    ttft, tpot = (seconds(reader.percentile(key, "p99")) for key in ("ttft_s", "tpot_s"))
+    ttft, tpot = (seconds(reader.number(key, "p99")) for key in ("ttft_s", "tpot_s"))
     served = f"{count(reader.n('finished'))} of {plural(reader.n('arrived'), 'request')} finished"
     at_rate = f"{rate(reader.number('requests_per_s'))} req/s"
     return (
@@ -274,21 +176,6 @@ def _unmeasured(reader: SummaryReader) -> str:
     )
 
 
-_SENTENCES = {
-    "met": _met,
-    "edge": _edge,
-    "few": _few,
-    "missed": _missed,
-    "none": _none,
-    "saturated": _saturated,
-    "critical": _critical,
-    "near": _near,
-    "beyond": _beyond,
-    "nothing": _nothing,
-    "unmeasured": _unmeasured,
-}
-
-
 def _attained(reader: SummaryReader) -> str:
     """`96.4% (95% CI 94.6–98.4%) of requests meet TTFT ≤ 500 ms at the nominal 14.4 req/s`."""
     answer, ends = reader.answer or {}, reader.attainment_interval
@@ -298,21 +185,9 @@ def _attained(reader: SummaryReader) -> str:
     return f"{share(reader.attainment)}{sure} of {of} meet {slo_terms(reader.slo)}{at_load(reader)}"
 
 
-def at_load(reader: SummaryReader) -> str:
-    """` at the nominal 14.4 req/s`, or at the drawn load where the answer is not corrected for it."""
-    load, answer = reader.summary.get("load") or {}, reader.answer or {}
-    nominal, unit = number(load.get("nominal_per_s")), _load_unit(reader)
-    if nominal is None:
-        return ""
-    off_frac = number(answer.get("load_off_frac"))
-    if not off_frac:
-        return f" at the nominal {rate(nominal)} {unit}"
-    return f" at {rate(nominal * (1 + off_frac))} {unit} ({_off(off_frac)} the nominal {rate(nominal)} {unit})"
-
-
 def _margin(reader: SummaryReader) -> str:
     """Return how close the tightest goal is; an ITL goal binds the largest gap, so its pooled p99 says little."""
-    p99s = {key: reader.percentile(key, "p99") for key in reader.slo if key != "itl_s"}
+    p99s = {key: reader.number(key, "p99") for key in reader.slo if key != "itl_s"}
     used = {key: p99 / reader.slo[key] for key, p99 in p99s.items() if p99 is not None}
     if not used:
         return ""
@@ -321,3 +196,26 @@ def _margin(reader: SummaryReader) -> str:
         return f"; there is room for more load. The highest {SHORT[key]} is less than half of its limit"
     room = "there is room for more load" if used[key] < 0.7 else "expect little room for more load"
     return f"; {room}. p99 {SHORT[key]} is {used[key] * 100:.0f}% of its limit"
+
+
+class State(NamedTuple):
+    """A decision in a few words, and in sentences."""
+
+    title: str
+    sentence: Callable[[SummaryReader], str]
+
+
+STATES = {
+    "met": State("Meets the SLO", _met),
+    "edge": State("On the edge of the SLO", _edge),
+    "few": State("Too few requests to tell", _few),
+    "missed": State("Misses the SLO", _missed),
+    "none": State("No SLO to meet", _none),
+    "saturated": State("Saturated", _saturated),
+    "critical": State("At capacity", _critical),
+    "near": State("Near capacity", _near),
+    "beyond": State("Beyond capacity", _beyond),
+    "nothing": State("Nothing finished", _nothing),
+    "unmeasured": State("Nothing was measured", _unmeasured),
+}
+"""Every decision, by `SummaryReader.state`."""

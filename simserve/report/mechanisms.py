@@ -1,8 +1,10 @@
-"""Mechanisms: the figures of each mechanism of a run, as labels and texts; a new one is a function and a line below."""
+"""Facts of a run as labels and texts: its throughput and use, and each mechanism, a function and a line below."""
 
 from collections.abc import Callable
 
-from simserve.report.formats import count, number, rate, seconds, share
+from simserve.report.formats import NONE, count, number, plural, rate, seconds, share
+from simserve.report.pools import has_changed
+from simserve.report.sections import fact_list, section, text
 from simserve.report.summary_reader import SummaryReader
 
 Facts = list[tuple[str, str]]
@@ -12,11 +14,55 @@ ROUTING, PREFIX_CACHING = "Routing", "Prefix caching"
 ALWAYS = {ROUTING, PREFIX_CACHING}
 """Mechanisms of most runs, which only the page shows."""
 
+QUEUES = {
+    "steady": "steady",
+    "critical": "at capacity",
+    "growing": "growing",
+    "undetermined": "run too short to tell",
+}
+"""The states of a queue in words."""
+
 
 def mechanisms(reader: SummaryReader) -> dict[str, Facts]:
     """Return the figures of each mechanism that was active, by its title."""
     result = {title: tell(reader) for key, (title, tell) in MECHANISMS.items() if reader.summary.get(key)}
     return {title: facts for title, facts in result.items() if facts}
+
+
+def mechanism_list(reader: SummaryReader) -> str:
+    """Return the section of the page; nothing where the run had none."""
+    body = "".join(
+        f'<div class="mechanism"><h3>{text(title)}</h3>{fact_list(facts)}</div>'
+        for title, facts in mechanisms(reader).items()
+    )
+    return section("mechanisms", "Mechanisms", "", body) if body else ""
+
+
+def use(reader: SummaryReader) -> str:
+    """Return the section of throughput and use."""
+    at = reader.number
+    facts = [
+        ("Requests served", f"{rate(at('served_per_s'))}/s"),
+        ("Prompt tokens", f"{rate(at('input_tokens_per_s'))}/s"),
+        ("Output tokens", f"{rate(at('output_tokens_per_s'))}/s"),
+        ("SLO-met requests per dollar", rate(at("goodput", "per_usd"))),
+        ("Finished", plural(reader.n("finished"), "request")),
+        (
+            "Rejected, timed out, unfinished",
+            " / ".join(count(reader.n(fate)) for fate in ("rejected", "timed_out", "unfinished")),
+        ),
+        *([("Failed with their replicas", count(reader.n("failed")))] if reader.n("failed") else []),
+        ("Preemptions", count(at("preemptions", "n"))),
+        ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
+        ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
+        ("KV peak, fullest replica", share(at("kv", "peak_frac"))),
+        ("Queue", QUEUES.get(reader.queue_state or "", NONE)),
+        ("Busy", share(at("busy_frac"))),
+        ("FLOP utilization (MFU)", share(at("mfu"))),
+        ("Bandwidth utilization (MBU)", share(at("mbu"))),
+        ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
+    ]
+    return section("use", "Throughput and utilization", "", fact_list(facts))
 
 
 def asked_for(reader: SummaryReader) -> list[tuple[str, str, str]]:
@@ -55,12 +101,25 @@ def _retries(reader: SummaryReader) -> Facts:
     ]
 
 
+def mean_outstanding(reader: SummaryReader) -> float | None:
+    """Mean requests at a replica, by Little's law; None where they are handed off, or not all answered, and where
+    replicas joined or left."""
+    if any(map(has_changed, reader.pools)):
+        return None
+    entered_per_s, stay_s = reader.number("requests_per_s"), reader.number("e2e_s", "mean")
+    if reader.summary.get("transfer") or reader.n("finished") < reader.n("arrived") or not entered_per_s or not stay_s:
+        return None
+    return (
+        entered_per_s * stay_s / sum(int(pool["n_replicas"]) * int(pool["ranks_per_replica"]) for pool in reader.pools)
+    )
+
+
 def _routing(reader: SummaryReader) -> Facts:
     """Describe how evenly the router spread requests."""
     at = reader.number
     kept_frac = at("routing", "session_kept_frac")
     kept = [] if kept_frac is None else [("Next request of a session on the same replica", share(kept_frac))]
-    mean = reader.mean_outstanding
+    mean = mean_outstanding(reader)
     around = [] if mean is None else [("Requests at a replica, mean", rate(mean))]
     return [
         ("Requests sent to the busiest", share(at("routing", "busiest_frac"))),

@@ -1,10 +1,11 @@
-"""Nominal load: the load that runs drew against the one that their scenario names, in a sentence."""
+"""Nominal load: the load that runs drew against the one that their scenario names, in words."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
-from simserve.report.formats import plural, rate
+from simserve.report.formats import number, plural, rate
+from simserve.report.summary_reader import SummaryReader
 
 DECISIONS: dict[str | None, str] = {"met": "meets", "edge": "edge", "missed": "misses"}
 """What a table says of the SLO."""
@@ -14,9 +15,7 @@ def at_nominal(load: Mapping[str, Any] | None) -> str:
     """Return `at the nominal 14.4 req/s`; nothing where the load has no nominal rate."""
     if not load or not load["nominal_per_s"]:
         return ""
-    return (
-        f" at the nominal {rate(load['nominal_per_s'])} {'sessions/s' if load.get('kind') == 'sessions' else 'req/s'}"
-    )
+    return f" at the nominal {rate(load['nominal_per_s'])} {_unit(load)}"
 
 
 def drawn(load: Mapping[str, Any] | None, n_seeds: int) -> str:
@@ -26,7 +25,7 @@ def drawn(load: Mapping[str, Any] | None, n_seeds: int) -> str:
     off_frac = load["off_frac"]
     average = " on average" if n_seeds > 1 else ""
     by = f"{abs(off_frac) * 100:.1f}% {'below' if off_frac < 0 else 'above'}"
-    unit = "req/s" if load.get("kind") != "sessions" else "sessions/s"
+    unit = _unit(load)
     text = f"{rate(load['drawn_per_s'])} {unit}{average}, {by} the nominal {rate(load['nominal_per_s'])} {unit}"
     return f"{plural(n_seeds, 'seed')} drew {text}."
 
@@ -35,3 +34,38 @@ def is_off(load: Mapping[str, Any] | None) -> bool:
     """Return whether the drawn load is too far from the nominal one to stand for it."""
     off_frac = (load or {}).get("off_frac")
     return off_frac is not None and abs(off_frac) > LOAD_TOLERANCE_FRAC
+
+
+def drawn_load(reader: SummaryReader) -> str:
+    """Return `Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s.`"""
+    load = reader.summary.get("load") or {}
+    nominal_per_s, unit = number(load.get("nominal_per_s")), _unit(load)
+    if nominal_per_s is None or (reader.replications and unit != "req/s"):
+        return ""
+    drawn_per_s = reader.number("offered_per_s") if reader.replications else number(load["drawn_per_s"])
+    off = against((drawn_per_s or 0.0) / nominal_per_s - 1)
+    at = f"{rate(drawn_per_s)} {unit}{' on average' if reader.replications else ''}"
+    return f"Latencies are those of the drawn load: {at}, {off} the nominal {rate(nominal_per_s)} {unit}."
+
+
+def at_load(reader: SummaryReader) -> str:
+    """Return ` at the nominal 14.4 req/s`, or at the drawn load where the answer is not corrected for it."""
+    load, answer = reader.summary.get("load") or {}, reader.answer or {}
+    nominal, unit = number(load.get("nominal_per_s")), _unit(load)
+    if nominal is None:
+        return ""
+    off_frac = number(answer.get("load_off_frac"))
+    if not off_frac:
+        return f" at the nominal {rate(nominal)} {unit}"
+    return f" at {rate(nominal * (1 + off_frac))} {unit} ({against(off_frac)} the nominal {rate(nominal)} {unit})"
+
+
+def against(off_frac: float) -> str:
+    """Return `15% below`, or `equal to` for what rounds to nothing."""
+    if abs(off_frac) < 0.005:
+        return "equal to"
+    return f"{abs(off_frac):.0%} {'below' if off_frac < 0 else 'above'}"
+
+
+def _unit(load: Mapping[str, Any]) -> str:
+    return "sessions/s" if load.get("kind") == "sessions" else "req/s"

@@ -1,76 +1,125 @@
 """The page of a run: one self-contained HTML file that answers first and shows why below."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.report import cards, groups, sections, slowest
-from simserve.report.chart_data import CdfCurve, Floats, curve, even_rows, quantile_bands
+from simserve.report.cautions import run_warnings
+from simserve.report.chart_data import (
+    MAX_BANDS,
+    MAX_CURVE_POINTS,
+    MAX_DOTS,
+    MIN_ROWS_PER_BAND,
+    CdfCurve,
+    curve,
+    even_rows,
+    quantile_bands,
+)
 from simserve.report.charts import Figure, by_prompt, cdf, tail
-from simserve.report.document import document
-from simserve.report.headline import HEADLINES
+from simserve.report.document import page
+from simserve.report.formats import SHORT, count, goal, plural, seconds
+from simserve.report.groups import classes, tenants
+from simserve.report.mechanisms import mechanism_list, use
+from simserve.report.nominal_load import drawn_load
 from simserve.report.page_data import PageData, gather
-from simserve.report.replicas import replica_rows
+from simserve.report.percentiles import percentiles
+from simserve.report.replicas import replicas
+from simserve.report.run_head import run_head
+from simserve.report.sections import card, section, text
+from simserve.report.slowest import slowest
 from simserve.report.summary_reader import SummaryReader
-from simserve.report.timeline import timeline, timeline_figure
+from simserve.report.timeline import POOL_COLORS, bin_widths_s, timeline, timeline_figure
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
+
+
+MADE = {"simserve": "version", "scenario": "digest", "seed": "seed"}
+"""What the foot of the page says of where it comes from, by key of the summary."""
+
+TAIL_LEVELS = ("p90", "p99", "p99.9")
 
 
 def render(results: "Results") -> str:
     """Return the page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
     reader, page_data = SummaryReader(results.summary), gather(results)
     first = SummaryReader({**results.summary, "replications": None})  # the charts show the requests of the first run
-    figures: dict[str, Figure | None] = {
-        **_latency(first, page_data, "ttft_s", page_data.ttft_s),
-        **_latency(first, page_data, "tpot_s", page_data.tpot_s),
-        "prompt": _by_prompt(first, page_data),
-        "time": _timeline(first, page_data),
-    }
-    drawn = {name: figure for name, figure in figures.items() if figure is not None}
-    body = (
-        sections.header(reader),
-        sections.warning_section(reader),
-        cards.latency(reader, page_data, drawn),
-        slowest.slowest(reader),
-        cards.timeline(reader, page_data, drawn),
-        sections.percentiles(reader),
-        groups.classes(reader),
-        groups.tenants(reader),
-        sections.mechanism_list(reader),
-        sections.use(reader),
-        sections.replicas(replica_rows(page_data)),
-        sections.scenario(results.scenario_yaml),
-        sections.footer(reader),
+    figures: dict[str, Figure] = {}
+    latencies = (
+        _distribution(first, page_data, "ttft_s", figures),
+        _distribution(first, page_data, "tpot_s", figures),
+        _against_prompt(first, page_data, figures),
     )
-    return document(f"{reader.name}: {HEADLINES[reader.state].lower()} · simserve", "".join(body), drawn)
+    over_time = _over_time(first, page_data, figures)
+    yaml = f"<details><summary>Show the YAML</summary><pre>{text(results.scenario_yaml)}</pre></details>"
+    parts = (
+        run_warnings(reader),
+        section("latency", "Latency", drawn_load(reader), "".join(latencies)),
+        slowest(reader),
+        section("timeline", "Timeline", "", over_time),
+        percentiles(reader),
+        classes(reader),
+        tenants(reader),
+        mechanism_list(reader),
+        use(reader),
+        replicas(page_data),
+        section("scenario", "Scenario", "Fully resolved: running it again gives identical tables.", yaml),
+    )
+    return page(run_head(reader), parts, figures, _made_from(reader))
 
 
-def _latency(reader: SummaryReader, page_data: PageData, key: str, values: Floats) -> dict[str, Figure]:
-    """Return a latency's cumulative distribution over the window's requests, and its tail; none without a time."""
-    inside = page_data.is_in_window
-    n_requests, slo_s = int(np.count_nonzero(inside)), reader.slo.get(key)
+def _made_from(reader: SummaryReader) -> dict[str, Any]:
+    """Return what the foot of the page says."""
+    made = {name: reader.summary.get(key) for name, key in MADE.items()}
+    wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
+    if wall_s is not None and simulated_s is not None:
+        made[f"{seconds(simulated_s)} simulated in"] = seconds(wall_s)
+    return made
+
+
+def _distribution(reader: SummaryReader, page_data: PageData, key: str, figures: dict[str, Figure]) -> str:
+    """Draw a latency's cumulative distribution over the window's requests, and its tail; return their cards."""
+    inside, name, short = page_data.is_in_window, key.removesuffix("_s"), SHORT[key]
+    values = (page_data.tpot_s if key == "tpot_s" else page_data.ttft_s)[inside]
+    n_requests, n_values, slo_s = len(values), int(np.count_nonzero(~np.isnan(values))), reader.slo.get(key)
     n_at_once = int(np.count_nonzero(page_data.has_one_token & inside)) if key == "tpot_s" else 0
-    reached = curve(values[inside], n_requests, through=slo_s, n_at_once=n_at_once)
+    title = f"Cumulative distribution of {short}"
+    reached = curve(values, n_requests, through=slo_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
-        return {}
+        return card(name, figures, title, "", (), _no_values(page_data, key))
     within = None if slo_s is None else _share_within(reached, slo_s, n_at_once / n_requests)
-    name = key.removesuffix("_s")
-    return {
-        name: cdf(reached, _levels(reader, key, ("p50", "p99")), slo_s, within),
-        f"{name}-tail": tail(reached, _levels(reader, key, TAIL_LEVELS), slo_s, None if within is None else 1 - within),
-    }
+    in_tail = {level: at for level, at in _levels(reader, key, TAIL_LEVELS).items() if not reader.is_guess(level)}
+    figures[name] = cdf(reached, _levels(reader, key, ("p50", "p99")), slo_s, within)
+    figures[f"{name}-tail"] = tail(reached, in_tail, slo_s, None if within is None else 1 - within)
+    note = f"Share of requests with a {short} at most this long."
+    if n_at_once:
+        note += f" {plural(n_at_once, 'request')} with one output token count as 0, as in vllm bench serve."
+    if n_missing := n_requests - n_values - n_at_once:
+        note += f" {plural(n_missing, 'request')} without a full answer count as longer than any time."
+    if n_values > MAX_CURVE_POINTS:
+        note += f" Drawn through {MAX_CURVE_POINTS} of {count(n_values)} values, denser toward both ends."
+    tail_note = (
+        f"Share of requests with a longer {short}. p99 is where the curve crosses 1%, p99.9 where it crosses 0.1%."
+    )
+    cards = card(name, figures, title, note, (), "")
+    cards += card(f"{name}-tail", figures, f"Tail of {short} (1 − F, log axis)", tail_note, (), "")
+    return f'<div class="pair">{cards}</div>'
 
 
-TAIL_LEVELS = ("p90", "p99", "p99.9")
+def _no_values(page_data: PageData, key: str) -> str:
+    """Return why there is no distribution of a latency."""
+    if key == "ttft_s":
+        return "No request had a first token."
+    if np.any(page_data.has_one_token):
+        return "Every answer has a single token, so there is no time per output token."
+    if np.any(page_data.tpot_s == 0):
+        return "Answers come whole, so there is no time per output token."
+    return "No request was answered in full."
 
 
 def _levels(reader: SummaryReader, key: str, levels: tuple[str, ...]) -> dict[str, float]:
-    """Return percentiles of a latency; in its tail only those that the run has enough requests for."""
-    values = {level: reader.percentile(key, level) for level in levels}
-    is_shown = {level: levels is not TAIL_LEVELS or not reader.is_guess(level) for level in levels}
-    return {level: value for level, value in values.items() if value is not None and is_shown[level]}
+    """Return percentiles of a latency."""
+    return {level: value for level in levels if (value := reader.number(key, level)) is not None}
 
 
 def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
@@ -79,21 +128,51 @@ def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
     return float(reached.share[place - 1]) if place else least
 
 
-def _by_prompt(reader: SummaryReader, page_data: PageData) -> Figure | None:
-    """Return TTFT against prompt length; None where no request had a first token or all prompts are alike."""
+def _against_prompt(reader: SummaryReader, page_data: PageData, figures: dict[str, Figure]) -> str:
+    """Draw TTFT against prompt length, where a request had a first token and prompts differ; return the card."""
     rows = np.flatnonzero(page_data.is_in_window & ~np.isnan(page_data.ttft_s))
-    prompt_tokens, ttft_s = page_data.prompt_tokens[rows], page_data.ttft_s[rows]
-    if len(rows) == 0 or prompt_tokens.min() == prompt_tokens.max():
-        return None
-    shown = even_rows(len(rows))
-    bands = quantile_bands(prompt_tokens, ttft_s)
-    return by_prompt(prompt_tokens[shown], ttft_s[shown], bands, reader.slo.get("ttft_s"))
+    prompt_tokens, ttft_s, n = page_data.prompt_tokens[rows], page_data.ttft_s[rows], len(rows)
+    title = "TTFT against prompt length"
+    if n == 0:
+        return card("prompt", figures, title, "", (), "No request had a first token.")
+    if prompt_tokens.min() == prompt_tokens.max():
+        alike = f"All prompts have {plural(float(prompt_tokens[0]), 'token')}, so there is nothing to compare."
+        return card("prompt", figures, title, "", (), alike)
+    shown, bands = even_rows(n), quantile_bands(prompt_tokens, ttft_s)
+    figures["prompt"] = by_prompt(prompt_tokens[shown], ttft_s[shown], bands, reader.slo.get("ttft_s"))
+    requests = plural(n, "request")
+    dots = f"an even sample of {MAX_DOTS:,} of {requests}" if n > MAX_DOTS else f"all {requests}"
+    n_missing = int(np.count_nonzero(page_data.is_in_window)) - n
+    left_out = f"; {count(n_missing)} without a full answer have none" if n_missing else ""
+    lines = f"No lines of p50 and p99: fewer than {MIN_ROWS_PER_BAND} requests in a group of prompt length."
+    keys = [("dot k1", "a request")]
+    if len(bands.x):
+        lines = f"Lines: all of them, in up to {MAX_BANDS} groups of prompt length."
+        keys += [("k0", "p50"), ("dash k0", "p99")]
+    keys += [("dash k2", "SLO")] if "ttft_s" in reader.slo else []
+    return card("prompt", figures, title, f"Dots: {dots}{left_out}. {lines}", keys, "")
 
 
-def _timeline(reader: SummaryReader, page_data: PageData) -> Figure | None:
-    """Return what happened when; None where nothing arrived."""
+def _over_time(reader: SummaryReader, page_data: PageData, figures: dict[str, Figure]) -> str:
+    """Draw what happened when, where anything arrived; return the card: how to read it, and what a point is."""
     if len(page_data.arrival_s) == 0:
-        return None
+        return card("time", figures, "", "", (), "Nothing arrived.")
     start_s, end_s = reader.number("window", "start_s"), reader.number("window", "end_s")
     window_s = (start_s or 0.0, page_data.end_s if end_s is None else end_s)
-    return timeline_figure(timeline(page_data, window_s))
+    figures["time"] = timeline_figure(timeline(page_data, window_s))
+    arrivals_s, series_s = bin_widths_s(page_data)
+    others = f", the other panels over {goal(series_s)}."
+    if not page_data.n_intervals:
+        others = "; the run kept no time series of its replicas."
+    note = "All panels share one clock: drag to zoom, double-click to go back. Shaded: outside the measured window. "
+    met = [("fill k1", "arrived, met the SLO"), ("fill k2", "arrived, missed it")] if reader.has_slo else []
+    pools = list(dict.fromkeys(page_data.replica_pool))
+    several = [(_pool_key(place), pool) for place, pool in enumerate(pools)] if len(pools) > 1 else []
+    keys = [*met, *several, ("k1", "mean of replicas"), ("band k1", "up to the highest")]
+    return card("time", figures, "", f"{note}Arrivals are means over {goal(arrivals_s)}{others}", keys, "")
+
+
+def _pool_key(place: int) -> str:
+    """Return the CSS classes of a pool's swatch: colors come again as dashes."""
+    color = POOL_COLORS[place % len(POOL_COLORS)].replace("$c", "k")
+    return color if place < len(POOL_COLORS) else f"dash {color}"

@@ -1,6 +1,7 @@
-"""ReplicaRow: what one replica did, a line of the page's table."""
+"""Replicas of a run: a table with a row each, the window's requests of each and its utilization over the whole run."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,59 +10,63 @@ from numpy.typing import NDArray
 from simserve.report.chart_data import Floats
 from simserve.report.formats import count, rate, seconds, share
 from simserve.report.page_data import PageData
+from simserve.report.sections import section, table, text
 
-COLUMNS = (
-    "Requests",
-    "TTFT p99",
-    "TPOT p99",
-    "Output tokens/s",
-    "Busy",
-    "Mean batch",
-    "Peak queue",
-    "KV peak",
-    "Preemptions",
-)
+MANY_REPLICAS = 12
+"""A longer table scrolls in its own frame on a screen."""
 
 
 @dataclass(frozen=True)
 class ReplicaRow:
-    """One replica: window requests that it prefilled or decoded, and its utilization over the whole run."""
+    """What one replica did: its requests are the same ones, unless it hands them off."""
 
+    page_data: PageData
     replica: int
-    pool: str
-    life: str
-    """When it joined and left; "" where it was there all the time."""
-    n_requests: int
-    ttft_p99_s: float
-    tpot_p99_s: float
-    output_tokens_per_s: float
-    busy_frac: float
-    mean_batch: float
-    peak_queue: float
-    kv_peak_frac: float
-    n_preemptions: int
+    computed: NDArray[np.int64]
+    """Rows of the window's requests that it prefilled."""
+    answered: NDArray[np.int64]
+    """Rows of those that it decoded."""
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the row as text, in the order of COLUMNS."""
-        return (
-            count(self.n_requests),
-            seconds(self.ttft_p99_s),
-            seconds(self.tpot_p99_s),
-            rate(self.output_tokens_per_s),
-            share(self.busy_frac),
-            rate(self.mean_batch),
-            count(self.peak_queue),
-            share(self.kv_peak_frac),
-            count(self.n_preemptions),
-        )
+    def series(self, name: str) -> Floats:
+        """Return what is known of a time series."""
+        return _known(self.page_data.series[name][self.replica])
 
 
-def replica_rows(page_data: PageData) -> list[ReplicaRow]:
-    """Return a row for each replica that ran, in their order."""
-    computed = np.where(page_data.prefill_replica >= 0, page_data.prefill_replica, page_data.replica)
+COLUMNS: dict[str, Callable[[ReplicaRow], str]] = {
+    "Requests": lambda row: count(max(len(row.computed), len(row.answered))),
+    "TTFT p99": lambda row: seconds(_p99(row.page_data.ttft_s[row.computed])),
+    "TPOT p99": lambda row: seconds(_p99(row.page_data.tpot_s[row.answered])),
+    "Output tokens/s": lambda row: rate(_mean(row.series("output_tokens_per_s"))),
+    "Busy": lambda row: share(_mean(row.series("busy_frac"))),
+    "Mean batch": lambda row: rate(_mean(row.series("running"))),
+    "Peak queue": lambda row: count(max(row.series("queue_len").tolist(), default=math.nan)),
+    "KV peak": lambda row: share(row.page_data.kv_peak_frac[row.replica]),
+    "Preemptions": lambda row: count(int(row.page_data.n_preemptions[row.answered].sum())),
+}
+
+
+def replicas(page_data: PageData) -> str:
+    """Return the section of the page."""
     n_replicas = len(page_data.replica_pool)
+    if not n_replicas:
+        return section("replicas", "Replicas", "", '<p class="empty">No replica ran.</p>')
+    computed = np.where(page_data.prefill_replica >= 0, page_data.prefill_replica, page_data.replica)
     both = zip(_by(page_data, computed, n_replicas), _by(page_data, page_data.replica, n_replicas), strict=True)
-    return [_row(page_data, replica, *rows) for replica, rows in enumerate(both)]
+    rows = [
+        (f"{replica}<small>{text(_place(page_data, replica))}</small>", _cells(ReplicaRow(page_data, replica, *of)))
+        for replica, of in enumerate(both)
+    ]
+    note = "Window requests by the replica that prefilled or decoded them; utilization is over the whole run."
+    return section("replicas", "Replicas", note, table(("Replica", *COLUMNS), rows, is_tall=len(rows) > MANY_REPLICAS))
+
+
+def _place(page_data: PageData, replica: int) -> str:
+    """Return the pool, and when the replica joined and left."""
+    return ", ".join(filter(None, [page_data.replica_pool[replica], page_data.lives[replica]]))
+
+
+def _cells(row: ReplicaRow) -> list[str]:
+    return [cell(row) for cell in COLUMNS.values()]
 
 
 def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:
@@ -72,34 +77,14 @@ def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> lis
     return np.split(rows, np.searchsorted(replica[rows], np.arange(1, n_replicas)))
 
 
-def _row(page_data: PageData, replica: int, computed: NDArray[np.int64], answered: NDArray[np.int64]) -> ReplicaRow:
-    """Return a row from the requests it prefilled and those it decoded: the same ones, unless it hands them off."""
-    return ReplicaRow(
-        replica=replica,
-        pool=page_data.replica_pool[replica],
-        life=page_data.lives[replica],
-        n_requests=max(len(computed), len(answered)),
-        ttft_p99_s=_p99(page_data.ttft_s[computed]),
-        tpot_p99_s=_p99(page_data.tpot_s[answered]),
-        output_tokens_per_s=_mean(page_data.series["output_tokens_per_s"][replica]),
-        busy_frac=_mean(page_data.series["busy_frac"][replica]),
-        mean_batch=_mean(page_data.series["running"][replica]),
-        peak_queue=_highest(page_data.series["queue_len"][replica]),
-        kv_peak_frac=page_data.kv_peak_frac[replica],
-        n_preemptions=int(page_data.n_preemptions[answered].sum()),
-    )
+def _known(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
 
 
 def _p99(values: Floats) -> float:
-    known = values[~np.isnan(values)]
+    known = _known(values)
     return float(np.quantile(known, 0.99)) if len(known) else math.nan
 
 
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
+def _mean(known: Floats) -> float:
     return float(known.mean()) if len(known) else math.nan
-
-
-def _highest(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.max()) if len(known) else math.nan

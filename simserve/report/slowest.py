@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics import reservation
+from simserve.report.advice import worst_slo
 from simserve.report.formats import NONE, SHORT, plural, seconds, share
+from simserve.report.pools import budget_argument, slots_argument
 from simserve.report.sections import prose, section, table, text
 from simserve.report.summary_reader import SummaryReader
 
@@ -180,11 +182,11 @@ def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | 
 
 def _remedy(reader: SummaryReader, acts: Sequence[str]) -> str:
     """Return what would help and is not in use yet, after a space."""
-    budget = reader.budget_argument
+    budget = budget_argument(reader.pools)
     is_chunked = any(pool.get("scheduler") == "chunked" for pool in reader.pools)
     chunk = "long_prefill_token_threshold" if is_chunked else budget
     text = ", or ".join(act for act in acts if act not in IN_USE or not IN_USE[act](reader))
-    text = text.format(slots=reader.slots_argument, budget=budget, chunk=chunk)
+    text = text.format(slots=slots_argument(reader.pools), budget=budget, chunk=chunk)
     return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
@@ -198,7 +200,7 @@ def terminal_sentence(reader: SummaryReader) -> str | None:
     """Return the cause and remedy for the SLO missed most, where the decision is a miss or close to one."""
     if reader.state not in CLOSE:
         return None
-    worst = reader.worst_slo or "ttft_s"
+    worst = worst_slo(reader) or "ttft_s"
     return why_slow(reader, "tpot_s" if worst == "itl_s" else worst)
 
 

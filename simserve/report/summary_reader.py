@@ -1,27 +1,18 @@
 """Summary reader: reads the keys of a run's summary for page, terminal and workbook."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.metrics.answer import run_answer
+from simserve.metrics.answer import queue_over, run_answer
 from simserve.metrics.decision import SURE_FRAC
-from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.confidence import FEWEST, QUEUES, lies_between, over_runs, queue_state
-from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
+from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, GOAL_FRAC
+from simserve.report.formats import LATENCIES, number, plural, rate
+from simserve.report.pools import gpus_of, has_changed
 
-UNEVEN = 3
-"""Standard deviation over replicas, in roots of the mean (1 for random routing), above which a run is uneven."""
-
-
-def has_changed(pool: Mapping[str, Any]) -> bool:
-    """Return whether replicas of a pool joined or left during the window."""
-    return pool.get("mean_gpus") not in (None, pool["n_replicas"] * pool["gpus_per_replica"])
-
-
-def gpus_of(pool: Mapping[str, Any]) -> float:
-    """Return the GPUs of a pool; if it changed, the mean over the window."""
-    return float(pool["mean_gpus"]) if has_changed(pool) else int(pool["n_replicas"]) * int(pool["gpus_per_replica"])
+FEWEST = {"p99": FEW_FOR_P99, "p99.9": FEW_FOR_P999}
+"""Finished requests below which a percentile is a guess."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +30,6 @@ class SummaryReader:
     def pools(self) -> list[Mapping[str, Any]]:
         """The facts of each pool."""
         return list(self.summary.get("pools") or [])
-
-    @property
-    def slots_argument(self) -> str:
-        """What the scheduler calls the most running requests."""
-        return next((name for pool in self.pools if (name := pool.get("slots_argument"))), "max_num_seqs")
-
-    @property
-    def budget_argument(self) -> str:
-        """What the scheduler calls the most tokens of a step, or of requests where it has no such limit."""
-        return next((name for pool in self.pools if (name := pool.get("budget_argument"))), self.slots_argument)
 
     @property
     def slo(self) -> dict[str, float]:
@@ -103,7 +84,7 @@ class SummaryReader:
 
     def number(self, *path: str) -> float | None:
         """The number at a path of keys; its mean over replications, where there are any."""
-        of_all = over_runs(self.summary, ".".join(path))
+        of_all = self._over_runs(".".join(path))
         if of_all is not None:
             return number(of_all["mean"])
         result: Any = self.summary
@@ -111,22 +92,28 @@ class SummaryReader:
             result = result.get(key) if isinstance(result, Mapping) else None
         return number(result)
 
+    def _over_runs(self, key: str) -> Mapping[str, Any] | None:
+        """Return `mean`, `low` and `high` of a number over replications; None without, or where it is not recorded."""
+        result: Mapping[str, Any] | None = (self.replications or {}).get("measures", {}).get(key)
+        return result
+
     @property
     def replications(self) -> Mapping[str, Any] | None:
         """Figures over all replications; None for a single run."""
         return self.summary.get("replications")
 
     def confidence(self, latency: str, level: str) -> tuple[float, float | None] | None:
-        """Return the 95% confidence interval of a percentile; no high end where the run is too short for one."""
-        return lies_between(self.summary, latency, level)
+        """Return the 95% interval of a percentile; no high end where the run, or each run, is too short for one."""
+        of_all = self._over_runs(f"{latency}.{level}")
+        if of_all is not None:
+            low, high = number(of_all["low"]), number(of_all["high"])
+            return None if low is None else (low, high)
+        ends = ((self.summary.get(latency) or {}).get("intervals") or {}).get(level)
+        return None if ends is None else (float(ends[0]), number(ends[1]))
 
     def is_guess(self, level: str) -> bool:
         """Whether too few requests finished for a p99, or a p99.9."""
         return self.n("finished") < FEWEST.get(level, 0)
-
-    def percentile(self, latency: str, level: str) -> float | None:
-        """A percentile of a latency: `percentile("ttft_s", "p99")`."""
-        return self.number(latency, level)
 
     def predicted(self, latency: str, level: str) -> tuple[float, float] | None:
         """Return the prediction interval of a percentile, over other loads and costs; None without replays."""
@@ -157,23 +144,6 @@ class SummaryReader:
         return bool(self.answer and self.answer["is_far_below"])
 
     @property
-    def worst_slo(self) -> str | None:
-        """The goal that the most requests missed; None if none stands out as missed by its p99."""
-        by_slo = {key: met for key in self.slo if (met := self.met_frac(key)) is not None}
-        if by_slo:
-            return min(by_slo, key=lambda key: by_slo[key])
-        used = {key: (self.percentile(key, "p99") or 0) / goal for key, goal in self.slo.items() if key != "itl_s"}
-        worst = max(used, key=lambda key: used[key], default=None)
-        return worst if worst is not None and used[worst] > 1 else None
-
-    def met_frac(self, key: str) -> float | None:
-        """Share of requests that met one goal, over all runs behind the answer."""
-        answer = self.answer
-        if answer is None or answer["slo_class"] is not None or key not in answer["by_slo"]:
-            return self.number("slo_attainment", "by_slo", key)
-        return number(answer["by_slo"][key])
-
-    @property
     def n_gpus(self) -> float:
         """GPUs of all pools; of a fleet that changed, the mean over the window."""
         return sum(map(gpus_of, self.pools))
@@ -193,18 +163,20 @@ class SummaryReader:
     @property
     def queue_state(self) -> str | None:
         """Steady, critical, growing or undetermined; of several runs what more than half of them are, or worse."""
-        answer = self.answer
-        return queue_state(self.summary) if answer is None else answer["queue"]
+        answer, trust = self.answer, self.summary.get("trust") or {}
+        state: str | None = trust.get("steady")
+        if answer is not None:
+            state = answer["queue"]
+        elif self.replications:
+            state = queue_over(Counter(self.replications["states"]).elements())
+        elif trust.get("saturated"):
+            state = "growing"
+        return state
 
     @property
     def beyond_frac(self) -> float | None:
         """Probability that the load is beyond capacity; None where it is unknown."""
         return number(self.summary.get("probability_beyond_capacity"))
-
-    @property
-    def preempted_frac(self) -> float | None:
-        """Share of requests that lost their KV at least once."""
-        return self.number("preemptions", "requests_frac")
 
     @property
     def has_retries(self) -> bool:
@@ -223,27 +195,6 @@ class SummaryReader:
     def reasons(self) -> dict[str, int]:
         """Why requests of the window got no full answer, the most frequent reasons first."""
         return dict((self.summary.get("requests") or {}).get("reasons") or {})
-
-    @property
-    def mean_outstanding(self) -> float | None:
-        """Mean requests at a replica, by Little's law; None where they are handed off, or not all answered, and where
-        replicas joined or left."""
-        if any(map(has_changed, self.pools)):
-            return None
-        entered_per_s, stay_s = self.number("requests_per_s"), self.number("e2e_s", "mean")
-        if self.summary.get("transfer") or self.n("finished") < self.n("arrived") or not entered_per_s or not stay_s:
-            return None
-        return (
-            entered_per_s
-            * stay_s
-            / sum(int(pool["n_replicas"]) * int(pool["ranks_per_replica"]) for pool in self.pools)
-        )
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether the numbers of requests at the replicas differ far more than under random routing."""
-        mean, spread = self.mean_outstanding, self.number("routing", "outstanding_std")
-        return mean is not None and spread is not None and spread > UNEVEN * max(mean, 1) ** 0.5
 
     @property
     def binds(self) -> str | None:
@@ -285,32 +236,3 @@ class SummaryReader:
             return "near"
         is_short = answer["basis"] == "run" and self.judged.attainment_interval is None
         return "few" if is_short and answer["decision"] == "edge" else str(answer["decision"])
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Throughput and use, as pairs of words."""
-        at = self.number
-        return [
-            ("Requests served", f"{rate(at('served_per_s'))}/s"),
-            ("Prompt tokens", f"{rate(at('input_tokens_per_s'))}/s"),
-            ("Output tokens", f"{rate(at('output_tokens_per_s'))}/s"),
-            ("SLO-met requests per dollar", rate(at("goodput", "per_usd"))),
-            ("Finished", plural(self.n("finished"), "request")),
-            (
-                "Rejected, timed out, unfinished",
-                " / ".join(count(self.n(fate)) for fate in ("rejected", "timed_out", "unfinished")),
-            ),
-            *([("Failed with their replicas", count(self.n("failed")))] if self.n("failed") else []),
-            ("Preemptions", count(at("preemptions", "n"))),
-            ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
-            ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
-            ("KV peak, fullest replica", share(at("kv", "peak_frac"))),
-            ("Queue", QUEUES.get(self.queue_state or "", NONE)),
-            ("Busy", share(at("busy_frac"))),
-            ("FLOP utilization (MFU)", share(at("mfu"))),
-            ("Bandwidth utilization (MBU)", share(at("mbu"))),
-            ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
-        ]
-
-    def trusts(self, key: str) -> bool:
-        """Return one of the claims of `trust`."""
-        return bool((self.summary.get("trust") or {}).get(key))

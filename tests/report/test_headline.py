@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from simserve.metrics.answer import queue_over
-from simserve.report.headline import headline, how_sure, terminal_table
-from simserve.report.run_warnings import cautions
+from simserve.report.cautions import cautions
+from simserve.report.headline import headline
+from simserve.report.percentiles import how_sure, terminal_table
 from simserve.report.summary_reader import SummaryReader
 from tests.report.synthetic import synthetic
 

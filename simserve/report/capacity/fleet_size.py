@@ -1,83 +1,128 @@
-"""Fleet size text: the replicas that a load needs, their price, and the table of other numbers."""
+"""Fleet size: the replicas that a load needs, their price, and what other numbers attain, in words and as a page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.capacity.rate import attained, latency_cells, latency_heads, wanted
+from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
+from simserve.report.capacity.load_curve import REPLICAS
+from simserve.report.capacity.rate import (
+    LOAD_COLUMNS,
+    Columns,
+    capacity_page,
+    capitalized,
+    load_table,
+    tail_tiles,
+    wanted,
+)
+from simserve.report.document import Headline
 from simserve.report.formats import NONE, interval, number, plural, rate, share
 from simserve.report.nominal_load import DECISIONS, drawn
+from simserve.report.pools import pools_words
+from simserve.report.sections import card, prose, row_table, section, tile
+
+Facts = Mapping[str, Any]
 
 
-def sentence(result: Mapping[str, Any]) -> str:
+def sentence(result: Facts) -> str:
     """Return the answer, from what `simserve capacity --replicas --json` prints."""
     name, pool, answer = result["scenario"]["name"], result["pool"], result["answer"]
     offered = rate(result["points"][-1]["offered_per_s"])
     if answer is None:
         most = result["points"][-1]["replicas"]
-        head = (
-            f"{name} needs more than {most:,} replicas of {pool}, where the search stopped, so that {wanted(result)}."
-        )
-        return " ".join(part for part in (head, _tied(result)) if part)
+        stopped = f"more than {most:,} replicas of {pool}, where the search stopped"
+        return " ".join(filter(None, (f"{name} needs {stopped}, so that {wanted(result)}.", _tied(result))))
     fleet, n = answer["fleet"], answer["replicas"]
     size = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
     price = f" at {fleet['usd_per_hour']:,.2f} dollars an hour" if fleet["usd_per_hour"] else ""
     fewer = [
         each for each in result["points"] if each["replicas"] == n - 1 and each.get("decision", "missed") == "missed"
     ]
+    short = ""
+    if fewer:
+        short = "the queue only grows" if fewer[0]["saturated"] else f"{share(fewer[0]['attained_frac'])} attain it"
     load = result.get("load")
     nominal = "the nominal " if load and load["nominal_per_s"] else ""
     parts = [
         f"{name} needs {size}{price}, for {nominal}{offered} req/s, so that {wanted(result)}.",
         f"SLO attainment: {share(_point(result, answer)['attained_frac'])} ({_certainty(result)}).",
-        f"One replica fewer misses the SLO: {_share(fewer[0])}." if fewer else "",
+        f"One replica fewer misses the SLO: {short}." if fewer else "",
         _tied(result),
         drawn(load, answer["n_seeds"]),
     ]
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))
 
 
-def _point(result: Mapping[str, Any], answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _point(result: Facts, answer: Facts) -> Facts:
     """Return the number of replicas of the answer, with its runs."""
     return next(each for each in result["points"] if each["replicas"] == answer["replicas"])
 
 
-def _tied(result: Mapping[str, Any]) -> str:
+def _tied(result: Facts) -> str:
     """Return the fewest replicas on the edge; nothing where there are none."""
     tied = result.get("tied")
     if not tied:
         return ""
-    met = f"{share(tied['attained_frac'])}, 95% CI {_interval(tied)}, {plural(tied['n_seeds'], 'seed')}"
+    ends = interval(tied["low_frac"], tied["high_frac"])
+    met = f"{share(tied['attained_frac'])}, 95% CI {ends}, {plural(tied['n_seeds'], 'seed')}"
     fewer = plural(tied["replicas"], "replica")
     return f"Statistically tied with the goal: {fewer} ({met}). Rerun with longer runs to decide."
 
 
-def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """Return the column heads, then one row per number of replicas, the fewest first."""
-    keys, heads = latency_heads(result)
-    rows: list[Sequence[str]] = [("replicas", "runs", "attained", "95% CI", "SLO", *heads)]
-    for point in result["points"]:
-        cells = (
-            f"{point['replicas']}",
-            f"{point['n_runs']}",
-            *attained(point),
-            DECISIONS.get(point.get("decision"), NONE),
-        )
-        rows.append((*cells, *latency_cells(point, keys)))
-    return rows
-
-
-def _certainty(result: Mapping[str, Any]) -> str:
+def _certainty(result: Facts) -> str:
     answer = result["answer"]
     within = " within one run, which every seed repeats" if answer["n_seeds"] == 1 else ""
     if number(answer["low_frac"]) is None:
         return f"no interval{within}"
+    ends = interval(answer["low_frac"], answer["high_frac"])
     seeds = "" if within else f", {answer['n_seeds']} seeds"
-    return f"{result['confidence'] * 100:.0f}% CI {_interval(answer)}{within}{seeds}"
+    return f"{result['confidence'] * 100:.0f}% CI {ends}{within}{seeds}"
 
 
-def _share(point: Mapping[str, Any]) -> str:
-    return "the queue only grows" if point["saturated"] else f"{share(point['attained_frac'])} attain it"
+def table_rows(result: Facts) -> list[Sequence[str]]:
+    """Return the column heads, then one row per number of replicas, the fewest first."""
+    replicas: Columns = {"replicas": lambda point: f"{point['replicas']}"}
+    slo: Columns = {"SLO": lambda point: DECISIONS.get(point.get("decision"), NONE)}
+    return load_table(result, replicas | LOAD_COLUMNS | slo)
 
 
-def _interval(result: Mapping[str, Any]) -> str:
-    return interval(result["low_frac"], result["high_frac"])
+def render(result: Facts) -> str:
+    """Return the page as HTML, from what `simserve capacity --replicas --json` prints."""
+    answer = result["answer"]
+    at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
+    loads = LoadAxis(REPLICAS, at)
+    figures = {"attainment": attainment_chart(result["points"], result["goal_frac"], loads)}
+    figures["attainment"]["layout"]["xaxis"]["tickvals"] = [point["replicas"] for point in result["points"]]
+    note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result["points"], result["goal_frac"])
+    keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
+    chart = card("attainment", figures, "", note, keys, "")
+    body = row_table(capitalized(table_rows(result)))
+    parts = (
+        section("curve", "Attainment against replicas", "", chart),
+        section("tried", "All numbers of replicas", "Means over runs; all use the same seeds.", body),
+    )
+    return capacity_page(result, _headline(result), parts, figures)
+
+
+def _headline(result: Facts) -> Headline:
+    answer, name = result["answer"], result["scenario"]["name"]
+    setup = (pools_words(result["pools"]),)
+    if answer is None:
+        state = "edge" if result.get("tied") else "missed"
+        title = f"More than {plural(result['points'][-1]['replicas'], 'replica')}"
+        return Headline("capacity", name, state, title, sentence(result), setup)
+    fleet = answer["fleet"]
+    title = f"{plural(answer['replicas'], 'replica')} of {result['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
+    point = _point(result, answer)
+    ci = f"95% CI {interval(answer['low_frac'], answer['high_frac'])}"
+    tiles = [
+        tile("SLO attainment", share(point["attained_frac"]), [prose(ci)]),
+        tile(
+            "Load",
+            f"{rate(point['offered_per_s'])}/s",
+            [prose(f"{rate(point['offered_per_s'] / fleet['n_gpus'])}/s per GPU")],
+        ),
+    ]
+    if fleet["usd_per_hour"]:
+        tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $", [prose("per hour, at catalog prices")]))
+    tiles.append(tile("Power", f"{fleet['kw']:.3g} kW", [prose("rated, from data sheets")]))
+    return Headline("capacity", name, answer["decision"], title, sentence(result), setup, (*tiles, *tail_tiles(point)))

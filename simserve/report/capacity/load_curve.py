@@ -37,6 +37,8 @@ def _whole(value: float) -> str:
 REQUESTS_PER_S = LoadUnit("offered_per_s", "req/s", "Offered load, req/s", rate)
 CLIENTS = LoadUnit("concurrency", "clients at once", "Clients at once", _whole)
 REPLICAS = LoadUnit("replicas", "replicas", "Replicas", _whole)
+UNITS = {"rate": REQUESTS_PER_S, "concurrency": CLIENTS}
+"""Unit of the load of a curve, by kind of question."""
 
 LITTLE = 0.005
 """Headroom that is shown as none."""
@@ -88,9 +90,14 @@ def room(each: Mapping[str, Any]) -> str:
     return f"{frac * 100:+.2g}%" if frac < 1 else f"{1 + frac:.2g} times the capacity"
 
 
+def limited(result: Mapping[str, Any]) -> set[str]:
+    """Return the latencies with an SLO, of all requests or of a class."""
+    return {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets)}
+
+
 def knee_latencies(result: Mapping[str, Any]) -> list[str]:
     """Return the latencies with a knee to show: those with an SLO."""
-    given = {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets)}
+    given = limited(result)
     return [key for key in result.get("knees") or {} if key in given or (not given and key in KNEES)]
 
 

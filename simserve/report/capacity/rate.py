@@ -1,9 +1,13 @@
-"""Capacity text: the highest rate, its efficiency, and the table of loads."""
+"""Capacity text: the highest rate or number of clients, its efficiency, and the table of loads; the frame of pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simserve.metrics.decision import SURE_FRAC, probability
+from simserve.report.capacity.load_curve import limited
+from simserve.report.cautions import capacity_warnings
+from simserve.report.charts import Figure
+from simserve.report.document import Headline, page
 from simserve.report.formats import (
     NONE,
     SHORT,
@@ -19,6 +23,11 @@ from simserve.report.formats import (
     slo_terms,
 )
 from simserve.report.nominal_load import drawn
+from simserve.report.sections import prose, tile
+
+Facts = Mapping[str, Any]
+Columns = dict[str, Callable[[Facts], str]]
+"""Titles of columns, and what stands there of a load."""
 
 OWN = {"met": "meets the SLO", "edge": "is on the edge of the SLO", "missed": "misses the SLO"}
 HOLDS = {"met": "holds", "edge": "may hold", "missed": "may hold"}
@@ -31,32 +40,51 @@ SHOWN = ("ttft_s", "tpot_s")
 """Latencies that the table always shows."""
 
 
-def sentence(result: Mapping[str, Any]) -> str:
-    """Return the answer, from what `simserve capacity --json` prints: rate, interval, what fails, what it costs."""
+def sentence(result: Facts) -> str:
+    """Return the answer, from what `simserve capacity --json` prints: the load, its interval, what fails, its price."""
     answer, name = result["answer"], result["scenario"]["name"]
+    is_rate = result["asked"] == "rate"
+    if answer is None and is_rate:
+        return _none(result, f"rate of {name}", f"{rate(result['stopped_at']['offered_per_s'])} req/s")
     if answer is None:
-        return none(result, f"rate of {name}", f"{rate(result['stopped_at']['offered_per_s'])} req/s")
+        return _none(result, f"concurrency of {name}", count(result["stopped_at"]["scale"]))
+    return " ".join(filter(None, _of_rate(result, name) if is_rate else _of_clients(result, name)))
+
+
+def _of_rate(result: Facts, name: str) -> list[str]:
+    answer, load = result["answer"], result.get("load")
     offered = answer["offered_per_s"]
-    ci = certainty(answer, between(offered, rate))
-    parts = [
+    ci = certainty(answer, _between(offered, rate))
+    nominal = "nominal " if load and load["nominal_per_s"] else ""
+    return [
         f"{level(result)} goodput of {name}: {rate(offered['value'])} req/s on {gpus(answer)} ({ci}).",
-        f"It is the highest {_nominal(result)}rate at which {wanted(result)}.",
+        f"It is the highest {nominal}rate at which {wanted(result)}.",
         fails_first(answer),
-        beyond(answer),
+        _beyond(answer),
         own_load(result),
         f"Efficiency: {per_each(answer)}.",
-        drawn(result.get("load"), answer["n_seeds"]),
-        imprecise(result),
+        drawn(load, answer["n_seeds"]),
+        _imprecise(result),
     ]
-    return " ".join(part for part in parts if part)
 
 
-def _nominal(result: Mapping[str, Any]) -> str:
-    load = result.get("load")
-    return "nominal " if load and load["nominal_per_s"] else ""
+def _of_clients(result: Facts, name: str) -> list[str]:
+    answer = result["answer"]
+    n = answer["concurrency"]
+    ci = certainty(answer, _between(n, count))
+    few_turns = "Each client sends fewer than ten requests, so the burst at the start dominates"
+    return [
+        f"{name} sustains {plural(n['value'], 'client')} at once on {gpus(answer)} ({ci}).",
+        f"It is the highest concurrency at which {wanted(result)}; {answer['clients_per_gpu']:.4g} per GPU.",
+        fails_first(answer),
+        f"Throughput: {rate(answer['requests_per_s'])} req/s, {rate(answer['output_tokens_per_s'])} output tokens/s.",
+        f"Efficiency: {per_each(answer)}.",
+        _imprecise(result),
+        "" if answer["enough_turns"] else f"{few_turns}: raise workload.n_requests.",
+    ]
 
 
-def own_load(result: Mapping[str, Any]) -> str:
+def own_load(result: Facts) -> str:
     """Return whether the scenario meets its SLO at its own load; nothing where that was not run."""
     own = result.get("own_load")
     if own is None:
@@ -72,36 +100,36 @@ def own_load(result: Mapping[str, Any]) -> str:
     return f"{at}: {share(own['attained_frac'])} of requests attain it{ci}."
 
 
-def level(result: Mapping[str, Any]) -> str:
+def level(result: Facts) -> str:
     """Return the name of the goal: `p99`, `p99.9`."""
     return f"p{result['goal_frac'] * 100:.4g}"
 
 
-def wanted(result: Mapping[str, Any]) -> str:
+def wanted(result: Facts) -> str:
     """Return `99% of requests have TTFT ≤ 500 ms`."""
     terms = "latencies within the SLO of their class" if result["slo_classes"] else slo_terms(result["slo"])
     return f"{result['goal_frac'] * 100:.4g}% of requests have {terms}"
 
 
-def gpus(answer: Mapping[str, Any]) -> str:
+def gpus(answer: Facts) -> str:
     """Return `2 GPUs`."""
     return plural(answer["fleet"]["n_gpus"], "GPU")
 
 
-def between(ends: Mapping[str, Any], format_number: Callable[[float], str]) -> str:
+def _between(ends: Facts, format_number: Callable[[float], str]) -> str:
     """Return `13.2–13.6`, or `not known`."""
     low, high = number(ends["low"]), number(ends["high"])
     return "not known" if low is None or high is None else f"{format_number(low)}–{format_number(high)}"
 
 
-def certainty(answer: Mapping[str, Any], ends: str) -> str:
+def certainty(answer: Facts, ends: str) -> str:
     """Return `95% CI 13.2–13.6, 8 seeds`; without an interval where every seed gives the same run."""
     if answer["n_seeds"] == 1:
         return "one run, as every seed gives the same; no interval"
     return f"{answer['confidence'] * 100:.0f}% CI {ends}, {answer['n_seeds']} seeds"
 
 
-def per_each(answer: Mapping[str, Any]) -> str:
+def per_each(answer: Facts) -> str:
     """Return requests per GPU, dollar and kWh."""
     terms = [f"{rate(answer['per_gpu_s']['value'])} req/s per GPU"]
     if answer["per_usd"] is not None:
@@ -111,13 +139,13 @@ def per_each(answer: Mapping[str, Any]) -> str:
     return listed(terms)
 
 
-def fails_first(answer: Mapping[str, Any]) -> str:
+def fails_first(answer: Facts) -> str:
     """Return what fails beyond the answer."""
     key = answer["fails_first"]
     return "Beyond it the queue only grows." if key == "queue" else f"Beyond it {SHORT[key]} fails first."
 
 
-def beyond(answer: Mapping[str, Any]) -> str:
+def _beyond(answer: Facts) -> str:
     """Return how likely the answer is beyond capacity; nothing where that is unknown or hardly possible."""
     near, chance = answer.get("near_capacity"), number(answer.get("probability_beyond_capacity"))
     if not near or chance is None or chance < LEAST_SHOWN:
@@ -129,7 +157,7 @@ def beyond(answer: Mapping[str, Any]) -> str:
     )
 
 
-def imprecise(result: Mapping[str, Any]) -> str:
+def _imprecise(result: Facts) -> str:
     """Return why the answer is imprecise; nothing where it is not."""
     answer, sentences = result["answer"], []
     at = answer.get("offered_per_s") or answer["concurrency"]
@@ -144,7 +172,7 @@ def imprecise(result: Mapping[str, Any]) -> str:
     return " ".join(sentences)
 
 
-def none(result: Mapping[str, Any], load: str, at: str) -> str:
+def _none(result: Facts, load: str, at: str) -> str:
     """Return why there is no answer: every load holds, or none does."""
     last = result["stopped_at"]
     if result["state"] == "every load":
@@ -157,31 +185,52 @@ def none(result: Mapping[str, Any], load: str, at: str) -> str:
     return f"No {load} holds, down to {at}, where the search stopped ({why}): {wanted(result)}."
 
 
-def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
+LOAD_COLUMNS: Columns = {
+    "runs": lambda point: str(point["n_runs"]),
+    "attained": lambda point: "saturated" if point["saturated"] else share(point["attained_frac"]),
+    "95% CI": lambda point: NONE if point["saturated"] else interval(point["low_frac"], point["high_frac"]),
+}
+"""What every table says of a load: the share that met every SLO, with its interval."""
+
+
+def table_rows(result: Facts) -> list[Sequence[str]]:
     """Return the column heads, then one row per load, the lowest first."""
-    keys, heads = latency_heads(result)
+    if result["asked"] == "concurrency":
+        clients: Columns = {"clients": lambda point: count(point["concurrency"])}
+        return load_table(result, clients | LOAD_COLUMNS | {"req/s": lambda point: rate(point["requests_per_s"])})
     points = sorted(result["points"], key=lambda point: float(point["offered_per_s"]))
-    return [("req/s", "runs", "attained", "95% CI", *heads), *(_row(point, keys) for point in points)]
+    offered: Columns = {"req/s": lambda point: rate(point["offered_per_s"])}
+    return load_table({**result, "points": points}, offered | LOAD_COLUMNS)
 
 
-def latency_heads(result: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the latencies of a table of loads, and their column heads."""
-    given = {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets), *SHOWN}
+def load_table(result: Facts, columns: Columns) -> list[Sequence[str]]:
+    """Return the column heads, then one row per load: these columns, then TTFT, TPOT and latencies with an SLO."""
+    given = {*limited(result), *SHOWN}
     keys = [key for key in SHORT if key in result["points"][0] and key in given]
-    return keys, [f"{level} {SHORT[key]}" for key in keys for level in ("p50", "p99")]
+    figures = [(key, level) for key in keys for level in ("p50", "p99")]
+    rows: list[Sequence[str]] = [(*columns, *(f"{level} {SHORT[key]}" for key, level in figures))]
+    for point in result["points"]:
+        rows.append([cell(point) for cell in columns.values()] + [seconds(point[key][level]) for key, level in figures])
+    return rows
 
 
-def latency_cells(point: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    """Return the cells of these columns."""
-    return [seconds(point[key][level]) for key in keys for level in ("p50", "p99")]
+def capitalized(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return a table as pages have it: the title of its first column with a capital."""
+    head, *others = rows
+    return [(head[0].capitalize(), *head[1:]), *others]
 
 
-def attained(point: Mapping[str, Any]) -> Sequence[str]:
-    """Return the share that met every SLO, and its interval; `saturated` where the queue only grew."""
-    if point["saturated"]:
-        return "saturated", NONE
-    return share(point["attained_frac"]), interval(point["low_frac"], point["high_frac"])
+def tail_tiles(point: Facts) -> list[str]:
+    """Return a tile per latency at a load: p99, and p50 below it."""
+    return [
+        tile(f"{SHORT[key]} p99 at this load", seconds(point[key]["p99"]), [prose(f"p50 {seconds(point[key]['p50'])}")])
+        for key in SHOWN
+    ]
 
 
-def _row(point: Mapping[str, Any], keys: Sequence[str]) -> Sequence[str]:
-    return (rate(point["offered_per_s"]), str(point["n_runs"]), *attained(point), *latency_cells(point, keys))
+def capacity_page(result: Facts, headline: Headline, parts: Sequence[str], figures: Mapping[str, Figure]) -> str:
+    """Return the page of an answer as HTML, with its warnings and what it comes from."""
+    n_seeds, scenario = (result["answer"] or {}).get("n_seeds"), result["scenario"]
+    seeds = None if n_seeds is None else f"{scenario['seed']} to {scenario['seed'] + n_seeds - 1}"
+    made = {"simserve": result["version"], "scenario": scenario["digest"], "seeds": seeds}
+    return page(headline, (*parts, capacity_warnings(result)), figures, made)

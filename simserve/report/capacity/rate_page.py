@@ -4,22 +4,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart, latency_chart
-from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, knee_latencies
-from simserve.report.capacity.rate import certainty, fails_first, gpus, level, own_load, wanted
-from simserve.report.capacity.tail_tiles import tail_tiles
-from simserve.report.capacity.words import WORDS, paragraphs
-from simserve.report.cards import Key, card
+from simserve.report.capacity.load_curve import (
+    CLIENTS,
+    REQUESTS_PER_S,
+    UNITS,
+    LoadUnit,
+    alone_rows,
+    knee_latencies,
+    limited,
+)
+from simserve.report.capacity.rate import (
+    SHOWN,
+    capacity_page,
+    capitalized,
+    certainty,
+    fails_first,
+    gpus,
+    level,
+    own_load,
+    sentence,
+    table_rows,
+    tail_tiles,
+    wanted,
+)
 from simserve.report.charts import Figure
-from simserve.report.formats import SHORT, count, listed, number, plural, rate, seconds
+from simserve.report.document import Headline
+from simserve.report.formats import SHORT, count, number, plural, rate, seconds
 from simserve.report.nominal_load import drawn
-from simserve.report.sections import pool_words, prose, section, table, text, tile
-from simserve.report.study_page import Headline, study_page
-from simserve.report.study_warnings import made_from, warning_section
+from simserve.report.pools import pools_words
+from simserve.report.sections import Key, card, prose, row_table, section, tile
 
 Facts = Mapping[str, Any]
-
-UNITS = {"rate": REQUESTS_PER_S, "concurrency": CLIENTS}
-"""Unit of the load, by kind of question."""
 
 
 def render(result: Facts) -> str:
@@ -29,19 +44,19 @@ def render(result: Facts) -> str:
     points = result.get("curve") or result["points"]
     figures = {name: chart for name in _latencies(result) if (chart := _latency(result, name, points, loads))}
     figures["attainment"] = attainment_chart(_crossing(result, unit.key), result["goal_frac"], loads)
-    parts = (_curves(result, figures, unit), _binds(result, unit), _probed(result), warning_section(result))
-    return study_page(_headline(result, unit), parts, figures, made_from(result))
+    parts = (_curves(result, figures, unit), _binds(result, unit), _probed(result))
+    return capacity_page(result, _headline(result, unit), parts, figures)
 
 
 def _headline(result: Facts, unit: LoadUnit) -> Headline:
     answer, name = result["answer"], result["scenario"]["name"]
-    setup = f"{listed([pool_words(pool) for pool in result['pools']])}."
+    setup = (pools_words(result["pools"]),)
     if answer is None:
         at = unit.format(result["stopped_at"]["scale" if unit is CLIENTS else unit.key])
         is_met = result["state"] == "every load"
         title = f"Holds at every load up to {at}" if is_met else f"Does not hold even at {at}"
         state = ("met" if result["stopped_at"]["decision"] == "met" else "edge") if is_met else "missed"
-        return Headline("capacity", name, state, title, paragraphs(result)[0], setup)
+        return Headline("capacity", name, state, title, sentence(result), setup)
     state = "few" if not answer["n_enough"] else "met" if answer["is_precise"] else "edge"
     at = answer[unit.key]
     is_rate = unit is REQUESTS_PER_S
@@ -101,13 +116,7 @@ def _crossing(result: Facts, key: str) -> list[Facts]:
 
 def _latencies(result: Facts) -> list[str]:
     """Return the latencies with an SLO, TTFT and TPOT."""
-    given = {
-        *result["slo"],
-        *(key for targets in result["slo_classes"].values() for key in targets),
-        "ttft_s",
-        "tpot_s",
-    }
-    return [key for key in SHORT if key in given]
+    return [key for key in SHORT if key in limited(result) or key in SHOWN]
 
 
 def _latency(result: Facts, name: str, points: Sequence[Facts], loads: LoadAxis) -> Figure | None:
@@ -166,20 +175,17 @@ def _binds(result: Facts, unit: LoadUnit) -> str:
     if not result.get("alone"):
         return ""
     head, *rows = alone_rows(result, unit)
+    heads = ["", *(each.capitalize() for each in head[1:])]
     note = "Highest load that meets the goal for one criterion alone."
-    body = table(["", *(each.capitalize() for each in head[1:])], [(text(row[0]), row[1:]) for row in rows])
-    return section("binds", "What binds", note, body)
+    return section("binds", "What binds", note, row_table([heads, *rows]))
 
 
 def _probed(result: Facts) -> str:
     """Return the table of all loads that ran."""
-    head, *rows = WORDS[result["asked"]].rows(result)
-    body = table(
-        [str(head[0]).capitalize(), *head[1:]], [(text(row[0]), row[1:]) for row in rows], is_tall=len(rows) > MANY
-    )
+    rows = capitalized(table_rows(result))
     total = sum(point["n_requests"] for point in result["points"])
     note = f"{plural(len(result['points']), 'load')}, {count(total)} requests in all; means over runs."
-    return section("loads", "All loads", note, body)
+    return section("loads", "All loads", note, row_table(rows, is_tall=len(rows) - 1 > MANY))
 
 
 NEAR_FRAC = 0.05

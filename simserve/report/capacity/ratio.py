@@ -1,15 +1,22 @@
-"""Ratio text: the best split of GPUs into prefill and decode, its rate, and those of the others."""
+"""Ratio: the best split of GPUs into prefill and decode, its rate, and those of the others, in words and as a page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity.load_curve import REQUESTS_PER_S
-from simserve.report.capacity.rate import certainty, fails_first, gpus, per_each, wanted
-from simserve.report.formats import NONE, SHORT, listed, plural, rate
+from simserve.report.capacity.rate import capacity_page, capitalized, certainty, fails_first, gpus, per_each, wanted
+from simserve.report.charts import Figure, axis, figure, numbers
+from simserve.report.document import Headline
+from simserve.report.formats import NONE, SHORT, listed, number, plural, rate
 from simserve.report.nominal_load import drawn
+from simserve.report.pools import pools_words
+from simserve.report.sections import card, prose, row_table, section, text, tile
+
+Facts = Mapping[str, Any]
 
 
-def sentence(result: Mapping[str, Any]) -> str:
+def sentence(result: Facts) -> str:
     """Return the answer, from what `simserve capacity --ratio --json` prints."""
     name, answer = result["scenario"]["name"], result["answer"]
     if answer is None:
@@ -21,25 +28,27 @@ def sentence(result: Mapping[str, Any]) -> str:
         f"It is the highest rate at which {wanted(result)}.",
         fails_first(answer),
         *_others(result),
-        _close(answer),
+        ""
+        if answer["is_clear"] or answer["n_seeds"] == 1
+        else "Statistically tied with another split: lengthen the runs.",
         f"Efficiency: {per_each(answer)}.",
         drawn(result.get("load"), answer["n_seeds"]),
     ]
     return " ".join(part for part in parts if part)
 
 
-def replicas(split: Mapping[str, Any]) -> str:
+def replicas(split: Facts) -> str:
     """Return `3 replicas of prefill and 5 replicas of decode`."""
     return listed([f"{plural(n, 'replica')} of {name}" for name, n in split["replicas"].items()])
 
 
-def against(split: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+def against(split: Facts, best: Facts) -> str:
     """Return the difference from the best: `-19%`."""
     change = split["offered_per_s"]["value"] / best["offered_per_s"]["value"] - 1
     return f"{change * 100:+.0f}%" if round(change * 100) else "equal"
 
 
-def _others(result: Mapping[str, Any]) -> list[str]:
+def _others(result: Facts) -> list[str]:
     answer, sentences = result["answer"], []
     others = [each for each in result["splits"] if each["split"] != answer["split"]]
     if others:
@@ -53,21 +62,13 @@ def _others(result: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _close(answer: Mapping[str, Any]) -> str:
-    return (
-        ""
-        if answer["is_clear"] or answer["n_seeds"] == 1
-        else "Statistically tied with another split: lengthen the runs."
-    )
-
-
-def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
+def table_rows(result: Facts) -> list[Sequence[str]]:
     """Return the column heads, then one row per split, the fewest prefill replicas first; `together` is last."""
     rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
     return rows + [_row(each) for each in (*result["splits"], *([result["together"]] if result["together"] else []))]
 
 
-def _row(each: Mapping[str, Any]) -> Sequence[str]:
+def _row(each: Facts) -> Sequence[str]:
     at = each["offered_per_s"]
     holds = each["state"] != "no load"
     more = "≥ " if each["state"] == "every load" else ""
@@ -79,3 +80,94 @@ def _row(each: Mapping[str, Any]) -> Sequence[str]:
         f"{each['fleet']['n_gpus']}",
         SHORT.get(each["fails_first"], "the queue grows"),
     )
+
+
+def render(result: Facts) -> str:
+    """Return the page as HTML, from what `simserve capacity --ratio --json` prints."""
+    figures = {"splits": _chart(result)}
+    note = "Highest rate that meets the goal, by replicas of prefill : decode, with its 95% CI; the best is filled."
+    keys = [
+        ("dot k1", "a split"),
+        *([("dash k0", "the same GPUs without disaggregation")] if result["together"] else []),
+    ]
+    parts = (
+        section("rates", "Highest rate of each split", "", card("splits", figures, "", note, keys, "")),
+        section("tried", "Every split", "All use the same seeds.", row_table(capitalized(table_rows(result)))),
+    )
+    return capacity_page(result, _headline(result), parts, figures)
+
+
+def _headline(result: Facts) -> Headline:
+    answer, name = result["answer"], result["scenario"]["name"]
+    setup = (pools_words(result["pools"]),)
+    if answer is None:
+        return Headline("capacity", name, "missed", "No split holds", sentence(result), setup)
+    at = answer["offered_per_s"]
+    title = f"{answer['split']}, {REQUESTS_PER_S.format(at['value'])} on {plural(answer['fleet']['n_gpus'], 'GPU')}"
+    tiles = [
+        tile("Best split", answer["split"], [prose(replicas(answer))]),
+        tile("Rate", f"{rate(at['value'])}/s", [prose(f"95% CI {REQUESTS_PER_S.interval(at)}")]),
+        tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", []),
+    ]
+    for key, label in (("per_usd", "Per dollar"), ("per_kwh", "Per kWh")):
+        if answer[key] is not None:
+            tiles.append(tile(label, rate(answer[key]["value"]), [prose("requests")]))
+    both = result["together"]
+    if both is None:
+        tiles.append(tile("Splits", str(len(result["splits"])), []))
+    else:
+        tiles.append(tile("Together", f"{rate(both['offered_per_s']['value'])}/s", [prose(against(both, answer))]))
+    state = "met" if answer["is_clear"] else "edge"
+    return Headline("capacity", name, state, title, sentence(result), setup, tuple(tiles))
+
+
+def _chart(result: Facts) -> Figure:
+    """Chart one mark per split; the best is filled and larger, so that it does not depend on color."""
+    splits: Sequence[Facts] = result["splits"]
+    answer, both = result["answer"], result["together"]
+    best = [answer is not None and each["split"] == answer["split"] for each in splits]
+    rates = [each["offered_per_s"] for each in splits]
+    names = [each["split"] for each in splits]
+    dots = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": names,
+        "y": numbers([each["value"] for each in rates]),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": numbers([_or_nan(each["high"]) - each["value"] for each in rates]),
+            "arrayminus": numbers([each["value"] - _or_nan(each["low"]) for each in rates]),
+            "color": "$c1",
+            "thickness": 1.5,
+            "width": 4,
+        },
+        "text": [
+            text(f"{name}: {REQUESTS_PER_S.format(each['value'])}") for name, each in zip(names, rates, strict=True)
+        ],
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": {"color": "$c1", "width": 1.5, "dash": "2px,3px"},
+        "marker": {
+            "color": "$c1",
+            "size": [13 if is_best else 9 for is_best in best],
+            "symbol": ["circle" if is_best else "circle-open" for is_best in best],
+        },
+    }
+    highest = max(
+        [number(each["high"]) or each["value"] for each in rates] + ([both["offered_per_s"]["value"]] if both else [])
+    )
+    shapes = []
+    if both is not None:
+        at = both["offered_per_s"]["value"]
+        level = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "layer": "below"}
+        shapes = [level | {"line": {"color": "$ink", "width": 1.5, "dash": "5px,4px"}}]
+    x_axis = axis("Prefill : decode replicas", type="category", categoryorder="array", categoryarray=names)
+    y_axis = axis("Requests/s", range=[0, 1.12 * highest if highest else 1.0], nticks=6)
+    margin = {"l": 64, "r": 14, "t": 14, "b": 50}
+    return figure([dots], 360, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
+
+
+def _or_nan(end: Any) -> float:
+    """Return the end of an interval; NaN where it is unknown."""
+    known = number(end)
+    return math.nan if known is None else known

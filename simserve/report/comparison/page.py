@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, numbers
 from simserve.report.comparison.words import LISTED_FIRST, amount, change, sentence, table_rows
 from simserve.report.comparison.words import title as title_by_load
-from simserve.report.formats import number, plural, share
-from simserve.report.sections import prose, section, table, text, tile, warning_list
-from simserve.report.study_page import Headline, study_page
+from simserve.report.document import Headline, page
+from simserve.report.formats import as_sentence, number, plural, share
+from simserve.report.sections import card, prose, row_table, section, text, tile, warning_list
 
 Facts = Mapping[str, Any]
 
@@ -29,6 +28,11 @@ VERDICTS = {
 }
 """Color and symbol of each outcome: color is never the only sign."""
 
+NOTE = (
+    "To the right, B is better: ▶ better and ◀ worse beyond chance, ○ statistically tied, | no difference. "
+    "Bars: 95% CI, as a share of A."
+)
+
 ONE_RUN = "One run each has no interval: any difference may be chance. Compare two scenarios for intervals."
 
 
@@ -36,28 +40,15 @@ def render(result: Facts) -> str:
     """Return the page as HTML, from what `simserve compare --json` prints."""
     drawn = [each for each in result["measures"] if number(each["change_frac"]) is not None]
     figures = {"change": _chart(drawn)} if drawn else {}
-    head, *rows = table_rows(result)
-    body = table(head, [(text(row[0]), row[1:]) for row in rows])
+    note = NOTE + _left_out(result["measures"])
+    warnings = [*map(as_sentence, result["warnings"]), *([] if _has_intervals(result) else [ONE_RUN])]
+    sides = f"A: {result['a']} · B: {result['b']}. {result['how'].capitalize()}."
     parts = (
-        section(
-            "changes",
-            "B against A",
-            "",
-            card("change", figures, "", _note() + _left_out(result["measures"]), (), "Nothing to compare."),
-        ),
-        section(
-            "measures", "Every measure", f"A: {result['a']} · B: {result['b']}. {result['how'].capitalize()}.", body
-        ),
-        _warning_section(result),
+        section("changes", "B against A", "", card("change", figures, "", note, (), "Nothing to compare.")),
+        section("measures", "Every measure", sides, row_table(table_rows(result))),
+        warning_list(warnings, "Both sides had the same load and the same SLO."),
     )
-    return study_page(_headline(result), parts, figures, {"simserve": result.get("version")})
-
-
-def _note() -> str:
-    return (
-        "To the right, B is better: ▶ better and ◀ worse beyond chance, ○ statistically tied, | no difference. "
-        "Bars: 95% CI, as a share of A."
-    )
+    return page(_headline(result), parts, figures, {"simserve": result.get("version")})
 
 
 def _left_out(measures: Sequence[Facts]) -> str:
@@ -76,7 +67,7 @@ def _headline(result: Facts) -> Headline:
     by_key = {each["key"]: each for each in measures}
     first = [by_key[key] for key in (*LISTED_FIRST, "output_tokens_per_s") if key in by_key] or list(measures)
     tiles = (*_load_tile(result), *(_tile(each) for each in first[:6]))
-    return Headline("compare", f"{result['a']} and {result['b']}", state, title, sentence(result), "", tiles)
+    return Headline("compare", f"{result['a']} and {result['b']}", state, title, sentence(result), (), tiles)
 
 
 def _load_tile(result: Facts) -> tuple[str, ...]:
@@ -182,11 +173,3 @@ def _ends(each: Facts) -> tuple[float, float]:
         return _gain(each), _gain(each)
     ends = [end / abs(each["a"]) * (-1 if _is_cost(each) else 1) for end in (low, high)]
     return min(ends), max(ends)
-
-
-def _warning_section(result: Facts) -> str:
-    line = [f"{warning[:1].upper()}{warning[1:]}." for warning in result["warnings"]]
-    if not _has_intervals(result):
-        line.append(ONE_RUN)
-    fine = "Both sides had the same load and the same SLO."
-    return warning_list(line, fine)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from simserve.report.cards import card
+from simserve.report.document import Headline, page
 from simserve.report.formats import interval, plural, rate, share
 from simserve.report.plan.charts import costs, hours, months
 from simserve.report.plan.reasons import usd
@@ -18,8 +18,7 @@ from simserve.report.plan.words import (
     table_heads,
     terms,
 )
-from simserve.report.sections import prose, section, table, text, tile
-from simserve.report.study_page import Headline, study_page
+from simserve.report.sections import card, prose, section, table, text, tile
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -38,7 +37,7 @@ def render(result: Mapping[str, Any]) -> str:
         "scenario": result["scenario"]["digest"],
         "seeds": f"{result['scenario']['seed']} and on, {result['assumed']['n_seeds']} each",
     }
-    return study_page(_headline(result), parts, figures, made)
+    return page(_headline(result), parts, figures, made)
 
 
 def _headline(result: Mapping[str, Any]) -> Headline:
@@ -46,11 +45,11 @@ def _headline(result: Mapping[str, Any]) -> Headline:
     assumed, name = result["assumed"], result["scenario"]["name"]
     setup = f"{plural(len(result['options']), 'option')} compared with the same requests."
     if best is None:
-        return Headline("plan", name, "missed", "No option surely meets the SLO", result["sentence"], setup)
+        return Headline("plan", name, "missed", "No option surely meets the SLO", result["sentence"], (setup,))
     title = f"Take {best['gpus']} × {best['gpu']}: {usd(best['usd_per_month'])} a month"
     spare = plural(assumed["spare_replicas"], "spare replica")
     setup += f" A month is {rate(assumed['hours_per_month'])} hours; {spare} of each kind are in it."
-    return Headline("plan", name, best["decision"], title, supported(result, best), setup, _tiles(best))
+    return Headline("plan", name, best["decision"], title, supported(result, best), (setup,), _tiles(best))
 
 
 def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
+from simserve.report.pools import gpus_of, has_changed
 from simserve.report.spreadsheet.cost import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets import at
-from simserve.report.summary_reader import SummaryReader, gpus_of, has_changed
+from simserve.report.summary_reader import SummaryReader
 
 MEAN_GPU = "mean of its GPUs"
 """Name of the GPU of a fleet that mixes several, or does not say which it has."""

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.metrics.result_folder import ResultFolder
-from simserve.report.capacity.words import paragraphs
+from simserve.report.capacity.page import paragraphs
+from simserve.report.cautions import cautions
 from simserve.report.comparison import words as comparison
-from simserve.report.formats import SHORT, engine_words, interval, plural, slo_terms
+from simserve.report.formats import SHORT, interval, plural, slo_terms
 from simserve.report.headline import headline, prediction
-from simserve.report.run_warnings import cautions
+from simserve.report.pools import engine_words, has_changed
 from simserve.report.spreadsheet.cost import CAPACITY_NAME, Basis
 from simserve.report.spreadsheet.sheets import Cell, Row, Sheet, SheetColumn, SheetGroup, at, form_and_unit
-from simserve.report.summary_reader import SummaryReader, has_changed
+from simserve.report.summary_reader import SummaryReader
 from simserve.report.sweep import words as sweep
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.cards import card
 from simserve.report.charts import Figure
+from simserve.report.document import Headline, page
 from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.nominal_load import DECISIONS
-from simserve.report.sections import prose, section, table, text, tile
-from simserve.report.study_page import Headline, study_page
+from simserve.report.sections import card, prose, section, table, text, tile
 from simserve.report.sweep.charts import cost_chart, latency_chart, left_out
 from simserve.report.sweep.words import (
     GOODPUT,
@@ -45,7 +44,7 @@ def render(result: Mapping[str, Any]) -> str:
     figures = {name: chart for name, chart in drawn.items() if chart is not None}
     seeds, lists = result["seeds"], (_warnings(result), _failed(result))
     made = {"simserve": result["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
-    return study_page(_headline(result), [_fronts(result, figures), _table(result), *lists], figures, made)
+    return page(_headline(result), [_fronts(result, figures), _table(result), *lists], figures, made)
 
 
 def _headline(result: Mapping[str, Any]) -> Headline:
@@ -53,7 +52,7 @@ def _headline(result: Mapping[str, Any]) -> Headline:
     state = (
         "none" if best["per_usd"] is None else "met" if best["cheapest"] else "edge" if result.get("tied") else "missed"
     )
-    varied = f"Varied: {', '.join(result['keys'])}."
+    varied = (f"Varied: {', '.join(result['keys'])}.",)
     return Headline("sweep", result["scenario"]["name"], state, title(result), sentence(result), varied, _tiles(result))
 
 

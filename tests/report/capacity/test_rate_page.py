@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import load_scenario
-from simserve.report.capacity.page import render
-from simserve.report.capacity.words import paragraphs
+from simserve.report.capacity.page import paragraphs, render
 from simserve.study.capacity import concurrency, rate
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.fleet_size import fleet_size_facts, search

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simserve import load_scenario
+from simserve.report.capacity.page import paragraphs, table_rows
 from simserve.report.capacity.rate_page import render
-from simserve.report.capacity.words import paragraphs, table_rows
 from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study

@@ -1,0 +1,85 @@
+"""Cautions: what stands between the numbers of a run or a capacity and a decision, each a sentence with its remedy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.report.formats import as_sentence, count, listed, number
+from simserve.report.sections import warning_list
+from simserve.report.summary_reader import SummaryReader
+
+CHANCE = (
+    "The interval covers sampling noise over seeds, not cost-model error. Prediction intervals of `simserve run` "
+    "cover both; docs/validation.md compares with real servers."
+)
+
+
+def run_warnings(reader: SummaryReader) -> str:
+    """Return the section of a run's page."""
+    return warning_list(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
+
+
+def capacity_warnings(result: Mapping[str, Any]) -> str:
+    """Return the section of a capacity's page."""
+    answer = result["answer"] or {}
+    guess = bool(answer.get("kv_limit_is_a_guess"))
+    run = {"pools": result["pools"], "warnings": result["warnings"], "trust": {"kv_limit_is_a_guess": guess}}
+    text = cautions(SummaryReader(run))
+    if guess:
+        text.append(
+            "At the answer the KV cache is nearly full, and its size is an estimate: set num_gpu_blocks to the number "
+            "in the server's log."
+        )
+    at = answer.get("offered_per_s") or answer.get("concurrency")
+    if answer.get("is_precise") is False and at and number(at["low"]) is None:
+        text.append("The answer has no interval: at too few seeds queues begin to grow. Make the runs longer.")
+    elif answer.get("is_precise") is False:
+        requested = f"{answer['precision_frac'] * 100:.3g}%"
+        text.append(
+            f"The interval is wider than the requested {requested}, with as many seeds as are tried: "
+            "make the runs longer."
+        )
+    if answer.get("n_enough") is False:
+        least = count(10 / (1 - result["goal_frac"]))
+        text.append(
+            f"The answer rests on {count(answer['n_requests'])} requests, and fewer than ten of them may miss: it "
+            f"needs {least}. Make the runs longer."
+        )
+    if answer.get("enough_turns") is False:
+        text.append(
+            "Each client sends fewer than ten requests, so the rush at the start weighs much. "
+            "Raise workload.n_requests."
+        )
+    return warning_list([*text, CHANCE], "")
+
+
+def cautions(reader: SummaryReader) -> list[str]:
+    """Return the run's own warnings first, then those that follow from its setup."""
+    own = [_uncalibrated(reader), _unverified(reader), _without_interval(reader)]
+    return [as_sentence(warning) for warning in reader.warnings] + [caution for caution in own if caution]
+
+
+def _uncalibrated(reader: SummaryReader) -> str:
+    """Say how to use costs that are not calibrated; the run itself warns that they are not."""
+    engines = {str(pool.get("engine")) for pool in reader.pools if not pool.get("calibrated")}
+    if not engines:
+        return ""
+    if engines == {"ideal"}:
+        return "Take these latencies as a lower bound: no real engine reaches the data sheet."
+    return "Until costs are calibrated, trust comparisons, not absolute times, and measure one point before you buy."
+
+
+def _unverified(reader: SummaryReader) -> str:
+    """Warn about a computed KV capacity, unless the run itself warns that it decides the result."""
+    pools = [str(pool["name"]) for pool in reader.pools if not pool.get("kv_verified")]
+    if not pools or (reader.summary.get("trust") or {}).get("kv_limit_is_a_guess"):
+        return ""
+    return (
+        f"KV capacity of {listed(pools)} is computed, not verified: set num_gpu_blocks to the number that the "
+        "engine logs at start-up."
+    )
+
+
+def _without_interval(reader: SummaryReader) -> str:
+    if reader.attainment is None or reader.attainment_interval is not None:
+        return ""
+    return "The attainment has no interval: the window has too few requests."

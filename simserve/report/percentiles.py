@@ -1,0 +1,71 @@
+"""Percentiles of each latency with their intervals, for page and terminal, and what these numbers stand on."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simserve.report.formats import LATENCIES, NONE, SHORT, count, goal, listed, seconds, span
+from simserve.report.nominal_load import drawn_load
+from simserve.report.sections import prose, section, table, text
+from simserve.report.summary_reader import FEWEST, SummaryReader
+
+LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
+
+CONFIDENCE_ROW = "95%"
+"""What a row of intervals is called."""
+
+
+def percentiles(reader: SummaryReader) -> str:
+    """Return the section of the page, one table of all latencies."""
+    rows = []
+    for key, cells in _rows(reader):
+        name = f"{text(SHORT[key])}<small>{text(LATENCIES[key])}</small>" if key else None
+        rows.append((name or f"<small>{prose(CONFIDENCE_ROW)}</small>", cells))
+    of_all = ", of all classes together" if len(reader.classes) > 1 else ""
+    note = "TPOT leaves out the first token; ITL pools every gap of every request."
+    scope = f"Requests that arrived in the window{of_all}."
+    return section("percentiles", "Percentiles", f"{scope} {note} {how_sure(reader)}", table(_heads(reader), rows))
+
+
+def terminal_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the table as text; the first row names the columns, the last column is the SLO, if any."""
+    reader = SummaryReader(summary)
+    return [_heads(reader), *((SHORT[key] if key else CONFIDENCE_ROW, *cells) for key, cells in _rows(reader))]
+
+
+def _heads(reader: SummaryReader) -> tuple[str, ...]:
+    return ("", *LEVELS, *(("SLO",) if reader.slo else ()))
+
+
+def _rows(reader: SummaryReader) -> Iterator[tuple[str | None, list[str]]]:
+    """Yield each latency with its cells, guesses marked, and below them those of its intervals, if any is known."""
+    for key in LATENCIES:
+        cells = [seconds(reader.number(key, level)) for level in LEVELS]
+        guesses = [reader.is_guess(level) and cell != NONE for level, cell in zip(LEVELS, cells, strict=True)]
+        marked = [f"~{cell}" if is_guess else cell for cell, is_guess in zip(cells, guesses, strict=True)]
+        yield key, [*marked, *([goal(reader.slo.get(key))] if reader.slo else [])]
+        ends = [reader.confidence(key, level) for level in LEVELS]
+        if any(ends):
+            yield None, [NONE if each is None else span(*each) for each in ends]
+
+
+def how_sure(reader: SummaryReader) -> str:
+    """Return what load the latencies are of, what the rows of intervals are, and what marks a guess."""
+    load = drawn_load(reader)
+    sentences = [load] if load else []
+    ends = [each for key in LATENCIES for level in LEVELS if (each := reader.confidence(key, level))]
+    if ends:
+        where = f"Figures are means over {over_runs(reader)}. " if reader.replications else ""
+        sentences.append(f"{where}{CONFIDENCE_ROW} rows are confidence intervals (sampling noise only).")
+    if any(high is None for _, high in ends):
+        sentences.append("≥: the run is too short for an upper bound.")
+    guesses = [level for level in LEVELS if reader.is_guess(level) and reader.n("finished")]
+    if guesses:
+        least = listed([f"{count(FEWEST[level])} for a {level}" for level in guesses])
+        sentences.append(f"~: a guess, with fewer requests than {least}.")
+    return " ".join(sentences)
+
+
+def over_runs(reader: SummaryReader) -> str:
+    """Return `10 runs (seeds 0 to 9)`."""
+    seeds = (reader.replications or {"seeds": [0]})["seeds"]
+    return f"{len(seeds)} runs (seeds {seeds[0]} to {seeds[-1]})"
