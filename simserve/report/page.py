@@ -15,10 +15,11 @@ from simserve.report.chart_data import (
     even_rows,
     quantile_bands,
 )
-from simserve.report.charts import Figure, by_prompt, cdf, tail
+from simserve.report.charts import Figure
 from simserve.report.document import page
 from simserve.report.formats import SHORT, count, goal, plural, seconds
 from simserve.report.groups import classes, tenants
+from simserve.report.latency_charts import by_prompt, cdf, tail
 from simserve.report.mechanisms import mechanism_list, use
 from simserve.report.nominal_load import drawn_load
 from simserve.report.page_data import PageData, gather

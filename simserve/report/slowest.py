@@ -16,11 +16,11 @@ SlowestResult = Mapping[str, Mapping[str, Any]]
 
 ORDER = ("ttft_s", "tpot_s", "e2e_s")
 
+GROUPS = (("all", "all"), ("slowest", "mean"))
+"""What is compared, and its key in a result."""
+
 WORTH_SHOWING = 0.005
 """Share of every bar below which a part has no key; the table has all parts."""
-
-CLOSE = ("missed", "edge")
-"""Decisions under which the terminal names the cause of the slowest."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,7 @@ PARTS = {
         "spend {time} waiting for the current step to end, or for their batch to start",
         ("lower {budget} to make steps shorter",),
     ),
-    "prefill_s": TimePart(
-        "Prefill",
-        "k1",
-        1,
-        "spend {time} in their own prefill",
-        ("shorten prompts", CACHE),
-    ),
+    "prefill_s": TimePart("Prefill", "k1", 1, "spend {time} in their own prefill", ("shorten prompts", CACHE)),
     "prefill_wait_s": TimePart(
         "Waiting inside prefill",
         "k1",
@@ -101,11 +95,7 @@ PARTS = {
         ("raise {budget}", "admit whole prompts only"),
     ),
     "link_s": TimePart(
-        "Transfer",
-        "k5",
-        0.45,
-        "spend {time} waiting for KV on the link",
-        ("send it by layer (kv_link.how: push)",),
+        "Transfer", "k5", 0.45, "spend {time} waiting for KV on the link", ("send it by layer (kv_link.how: push)",)
     ),
     "decode_s": TimePart(
         "Decode",
@@ -115,11 +105,7 @@ PARTS = {
         ("use fewer slots to make steps shorter", SPECULATE),
     ),
     "interference_s": TimePart(
-        "Interference",
-        "k4",
-        1,
-        "lose {time} to other requests' prefills",
-        ("lower {chunk}", DISAGGREGATE),
+        "Interference", "k4", 1, "lose {time} to other requests' prefills", ("lower {chunk}", DISAGGREGATE)
     ),
     "copy_s": TimePart(
         "Copies",
@@ -129,19 +115,9 @@ PARTS = {
         ("recompute instead of swapping",),
     ),
     "preempted_s": TimePart(
-        "Evicted, waiting",
-        "k0",
-        1,
-        "spend {time} waiting after an eviction",
-        ("lower {slots} for fewer evictions",),
+        "Evicted, waiting", "k0", 1, "spend {time} waiting after an eviction", ("lower {slots} for fewer evictions",)
     ),
-    "recompute_s": TimePart(
-        "Recomputation",
-        "k0",
-        0.45,
-        "spend {time} recomputing evicted KV",
-        (SWAP,),
-    ),
+    "recompute_s": TimePart("Recomputation", "k0", 0.45, "spend {time} recomputing evicted KV", (SWAP,)),
     "batch_wait_s": TimePart(
         "Waiting for the batch",
         "k3",
@@ -161,8 +137,7 @@ LONG_ANSWERS = ("their answers are longer: cap max_tokens", SPECULATE)
 
 def why_slow(reader: SummaryReader, latency: str) -> str | None:
     """Return the largest cause of the slowest by a latency, and a remedy; None where nothing stands out."""
-    cause = _cause_and_remedy(reader, latency)
-    return None if cause is None else "".join(cause)
+    return "".join(_cause_and_remedy(reader, latency) or "") or None
 
 
 def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | None:
@@ -170,8 +145,8 @@ def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | 
     result = _slowest(reader).get(latency)
     if not result or result["binds"] not in PARTS:
         return None
-    name, mean = result["binds"], result["mean"]
-    part, each = PARTS[name], "/token" if latency == "tpot_s" else ""
+    name, mean, each = result["binds"], result["mean"], "/token" if latency == "tpot_s" else ""
+    part = PARTS[name]
     requests = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, ≥ {seconds(result['from_s'])})"
     acts = LONG_ANSWERS if (latency, name) == ("e2e_s", "decode_s") else part.acts
     if name in RESERVED and reader.reservation:
@@ -198,7 +173,7 @@ def _of_total(part_s: float, total_s: float) -> str:
 
 def terminal_sentence(reader: SummaryReader) -> str | None:
     """Return the cause and remedy for the SLO missed most, where the decision is a miss or close to one."""
-    if reader.state not in CLOSE:
+    if reader.state not in ("missed", "edge"):
         return None
     worst = worst_slo(reader) or "ttft_s"
     return why_slow(reader, "tpot_s" if worst == "itl_s" else worst)
@@ -210,7 +185,11 @@ def slowest(reader: SummaryReader) -> str:
     if not result:
         return ""
     sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in _sentences(reader, result))
-    bars = "".join(_pair(latency, of["all"], of["mean"]) for latency, of in result.items())
+    bars = ""
+    for latency, of in result.items():
+        longest_s = max(sum(of[key].values()) for _, key in GROUPS) or 1.0
+        bars += _bar(f"{SHORT[latency]}, all", of["all"], longest_s)
+        bars += _bar(f"{SHORT[latency]}, slowest 1%", of["mean"], longest_s)
     body = f'<ul class="why">{sentences}</ul><div class="card">{_keys(result)}{bars}</div>{_table(result)}'
     note = (
         "Means over the window's finished requests. Each bar adds up to its latency; TPOT is per token. "
@@ -222,10 +201,8 @@ def slowest(reader: SummaryReader) -> str:
 def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
     """Return the cause for each latency; a remedy stands once."""
     lines: list[str] = []
-    remedies: set[str] = set()
     for cause, remedy in filter(None, (_cause_and_remedy(reader, latency) for latency in result)):
-        lines.append(cause if remedy in remedies else cause + remedy)
-        remedies.add(remedy)
+        lines.append(cause if any(line.endswith(remedy) for line in lines) else cause + remedy)
     return lines
 
 
@@ -233,14 +210,8 @@ def _slowest(reader: SummaryReader) -> SlowestResult:
     return (reader.summary.get("time_split") or {}).get("slowest") or {}
 
 
-def _pair(latency: str, of_all: Mapping[str, float], of_slowest: Mapping[str, float]) -> str:
-    """Return two bars on one scale."""
-    longest_s = max(sum(of_all.values()), sum(of_slowest.values())) or 1.0
-    rows = (("all", of_all), ("slowest 1%", of_slowest))
-    return "".join(_bar(f"{SHORT[latency]}, {group}", parts, longest_s) for group, parts in rows)
-
-
 def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
+    """Return the parts side by side, on the scale of the longest bar of a latency."""
     pieces = "".join(
         f'<i class="{part.color}" style="width:{100 * parts[name] / longest_s:.3f}%;opacity:{part.strength}" '
         f'title="{text(part.title)}: {text(seconds(parts[name]))}"></i>'
@@ -252,22 +223,18 @@ def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
 
 
 def _keys(result: SlowestResult) -> str:
-    bars = [of[key] for of in result.values() for key in ("all", "mean")]
-    shown = [
-        part
-        for name, part in PARTS.items()
-        if any(bar[name] > WORTH_SHOWING * sum(bar.values()) for bar in bars if sum(bar.values()))
-    ]
+    bars = [of[key] for of in result.values() for _, key in GROUPS]
     swatches = "".join(
         f'<span class="swatch"><i class="{part.color}" style="opacity:{part.strength}"></i>{text(part.title)}</span>'
-        for part in shown
+        for name, part in PARTS.items()
+        if any(bar[name] > WORTH_SHOWING * sum(bar.values()) for bar in bars if sum(bar.values()))
     )
     return f'<div class="keys">{swatches}</div>'
 
 
 def _table(result: SlowestResult) -> str:
     """Return the table of all parts that any request had, of all and of the slowest."""
-    columns = [(f"{SHORT[latency]}, {group}", of[key]) for latency, of in result.items() for group, key in _GROUPS]
+    columns = [(f"{SHORT[latency]}, {group}", of[key]) for latency, of in result.items() for group, key in GROUPS]
     rows = [
         (text(part.title), _cells([parts[name] for _, parts in columns]))
         for name, part in PARTS.items()
@@ -275,9 +242,6 @@ def _table(result: SlowestResult) -> str:
     ]
     rows.append(("Total", _cells([sum(parts.values()) for _, parts in columns])))
     return table(["", *(title for title, _ in columns)], rows)
-
-
-_GROUPS = (("all", "all"), ("slowest", "mean"))
 
 
 def _cells(values_s: Sequence[float]) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.report.capacity.load_curve import LoadUnit
-from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
+from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, whiskers
 from simserve.report.formats import SHORT, goal, number, plural, seconds, share
 from simserve.report.sections import text
 
@@ -69,23 +69,14 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
     """Return a line with open marks where the queue only grew: latency there depends on the length of the runs."""
     x = loads.of(points)
     values = [point[key][level] for point in points]
-    hover = [
+    texts = [
         text(f"{loads.unit.format(at)}: {level} {SHORT[key]} {seconds(value)}{_grows(point)}")
         for at, value, point in zip(x, values, points, strict=True)
     ]
-    symbols = ["circle-open" if point["saturated"] else "circle" for point in points]
     is_tail = level == "p99"
     line = {"color": "$c1", "width": 2.5 if is_tail else 1.5} | ({} if is_tail else {"dash": "2px,3px"})
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": numbers(x),
-        "y": numbers(values),
-        "text": hover,
-        "hovertemplate": "%{text}<extra></extra>",
-        "line": line,
-        "marker": {"color": "$c1", "size": 7 if is_tail else 4, "symbol": symbols},
-    }
+    marker = {"color": "$c1", "size": 7 if is_tail else 4, "symbol": _symbols(points)}
+    return scatter("lines+markers", numbers(x), numbers(values), **hover(texts), line=line, marker=marker)
 
 
 def _knee(at: float, points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis) -> dict[str, Any]:
@@ -93,42 +84,26 @@ def _knee(at: float, points: Sequence[Mapping[str, Any]], key: str, loads: LoadA
     light_s = float(points[0][key]["p99"])
     label = text(f"knee at {loads.unit.format(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
     marker = {"color": "$c3", "size": 13, "symbol": "diamond", "line": {"color": "$card", "width": 2}}
-    trace = {"type": "scatter", "mode": "markers", "x": numbers([at]), "y": numbers([2 * light_s]), "text": [label]}
-    return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
+    return scatter("markers", numbers([at]), numbers([2 * light_s]), **hover([label]), marker=marker)
 
 
 def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, loads: LoadAxis) -> Figure:
     """Chart the share that met every SLO, with its interval; the answer is where it crosses the goal."""
     x, y = loads.of(points), [float(point["attained_frac"]) for point in points]
-    hover = [
+    texts = [
         text(f"{loads.unit.format(at)}: {share(value)}{_grows(point)}")
         for at, value, point in zip(x, y, points, strict=True)
     ]
     ends = [_ends(point) for point in points]
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": numbers([high - value for (_, high), value in zip(ends, y, strict=True)]),
-        "arrayminus": numbers([value - low for (low, _), value in zip(ends, y, strict=True)]),
-        "color": "$c1",
-        "thickness": 1.5,
-        "width": 4,
-    }
-    line = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": numbers(x),
-        "y": numbers(y, 7),
-        "error_y": error,
-        "text": hover,
-        "hovertemplate": "%{text}<extra></extra>",
-        "line": {"color": "$c1", "width": 2.5},
-        "marker": {
-            "color": "$c1",
-            "size": 7,
-            "symbol": ["circle-open" if p["saturated"] else "circle" for p in points],
-        },
-    }
+    line = scatter(
+        "lines+markers",
+        numbers(x),
+        numbers(y, 7),
+        error_y=whiskers(y, ends, "$c1"),
+        **hover(texts),
+        line={"color": "$c1", "width": 2.5},
+        marker={"color": "$c1", "size": 7, "symbol": _symbols(points)},
+    )
     least = max(0.0, min(*y, *(low for low, _ in ends), 1 - (1 - goal_frac) * 2), _floor(goal_frac))
     room = 0.06 * (1 - least)
     decimals = max(0, math.ceil(-math.log10(1 - least) - 1e-9) - 1)
@@ -142,6 +117,10 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
     margin = {"l": 64, "r": 14, "t": 26, "b": 48}
     layout = {"xaxis": loads.drawn(points), "yaxis": y_axis, "shapes": shapes, "annotations": labels, "margin": margin}
     return figure([line], 340, **layout)
+
+
+def _symbols(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    return ["circle-open" if point["saturated"] else "circle" for point in points]
 
 
 def below_chart(points: Sequence[Mapping[str, Any]], goal_frac: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.report.capacity.load_curve import REQUESTS_PER_S
 from simserve.report.capacity.rate import capacity_page, capitalized, certainty, fails_first, gpus, per_each, wanted
-from simserve.report.charts import Figure, axis, figure, numbers
+from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, whiskers
 from simserve.report.document import Headline
 from simserve.report.formats import NONE, SHORT, listed, number, plural, rate
 from simserve.report.nominal_load import drawn
@@ -128,31 +128,18 @@ def _chart(result: Facts) -> Figure:
     best = [answer is not None and each["split"] == answer["split"] for each in splits]
     rates = [each["offered_per_s"] for each in splits]
     names = [each["split"] for each in splits]
-    dots = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": names,
-        "y": numbers([each["value"] for each in rates]),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": numbers([_or_nan(each["high"]) - each["value"] for each in rates]),
-            "arrayminus": numbers([each["value"] - _or_nan(each["low"]) for each in rates]),
-            "color": "$c1",
-            "thickness": 1.5,
-            "width": 4,
-        },
-        "text": [
-            text(f"{name}: {REQUESTS_PER_S.format(each['value'])}") for name, each in zip(names, rates, strict=True)
-        ],
-        "hovertemplate": "%{text}<extra></extra>",
-        "line": {"color": "$c1", "width": 1.5, "dash": "2px,3px"},
-        "marker": {
-            "color": "$c1",
-            "size": [13 if is_best else 9 for is_best in best],
-            "symbol": ["circle" if is_best else "circle-open" for is_best in best],
-        },
-    }
+    values, ends = [each["value"] for each in rates], [(_or_nan(each["low"]), _or_nan(each["high"])) for each in rates]
+    texts = [text(f"{name}: {REQUESTS_PER_S.format(value)}") for name, value in zip(names, values, strict=True)]
+    size, symbol = [13 if each else 9 for each in best], ["circle" if each else "circle-open" for each in best]
+    dots = scatter(
+        "lines+markers",
+        names,
+        numbers(values),
+        error_y=whiskers(values, ends, "$c1"),
+        **hover(texts),
+        line={"color": "$c1", "width": 1.5, "dash": "2px,3px"},
+        marker={"color": "$c1", "size": size, "symbol": symbol},
+    )
     highest = max(
         [number(each["high"]) or each["value"] for each in rates] + ([both["offered_per_s"]["value"]] if both else [])
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.charts import Figure, axis, figure, numbers
+from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, whiskers
 from simserve.report.comparison.words import LISTED_FIRST, amount, change, sentence, table_rows
 from simserve.report.comparison.words import title as title_by_load
 from simserve.report.document import Headline, page
@@ -115,40 +115,25 @@ def _has_intervals(result: Facts) -> bool:
 def _chart(measures: Sequence[Facts]) -> Figure:
     """Return a chart with a row a measure: how much better B is, as a share of A."""
     gains = [_gain(each) for each in measures]
-    ends = [_ends(each) for each in measures]
+    ends = list(map(_ends, measures))
     widest = max([LEAST_FRAC, *(min(abs(x), MOST_FRAC) for each in (gains, *ends) for x in each)])
     shown = [max(-widest, min(widest, gain)) for gain in gains]
     colors, symbols = zip(*(VERDICTS[each["verdict"]] for each in measures), strict=True)
-    line = [
+    texts = [
         text(f"{each['label']}: {amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])} ({change(each)})")
         for each in measures
     ]
-    bars = {
-        "type": "data",
-        "symmetric": False,
-        "array": numbers([max(0.0, min(high, widest) - x) for (_, high), x in zip(ends, shown, strict=True)]),
-        "arrayminus": numbers([max(0.0, x - max(low, -widest)) for (low, _), x in zip(ends, shown, strict=True)]),
-        "color": "$soft",
-        "thickness": 1.5,
-        "width": 4,
-    }
-    rows = [text(each["label"]) for each in measures]
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": numbers(shown),
-        "y": rows,
-        "error_x": bars,
-        "text": line,
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {
-            "color": list(colors),
-            "symbol": list(symbols),
-            "size": 11,
-            "line": {"color": list(colors), "width": 2},
-        },
-        "cliponaxis": False,
-    }
+    drawn = [(min(x, max(low, -widest)), max(x, min(high, widest))) for (low, high), x in zip(ends, shown, strict=True)]
+    rows, line = [text(each["label"]) for each in measures], {"color": list(colors), "width": 2}
+    dots = scatter(
+        "markers",
+        numbers(shown),
+        rows,
+        error_x=whiskers(shown, drawn, "$soft"),
+        **hover(texts),
+        marker={"color": list(colors), "symbol": list(symbols), "size": 11, "line": line},
+        cliponaxis=False,
+    )
     x_axis = axis("← B is worse · B is better →", range=[-1.08 * widest, 1.08 * widest], tickformat="+.3~%", nticks=7)
     y_axis = axis(type="category", categoryorder="array", categoryarray=rows[::-1], range=[-0.7, len(rows) - 0.3])
     none = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
@@ -157,13 +142,9 @@ def _chart(measures: Sequence[Facts]) -> Figure:
     return figure([dots], 70 + 26 * len(rows), xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
 
 
-def _is_cost(each: Facts) -> bool:
-    """Return whether less is better: only of durations."""
-    return bool(each["unit"] == "s")
-
-
 def _gain(each: Facts) -> float:
-    return float(each["change_frac"]) * (-1 if _is_cost(each) else 1)
+    """Return how much better B is: of durations, less is better."""
+    return float(each["change_frac"]) * (-1 if each["unit"] == "s" else 1)
 
 
 def _ends(each: Facts) -> tuple[float, float]:
@@ -171,5 +152,5 @@ def _ends(each: Facts) -> tuple[float, float]:
     low, high = number(each["low"]), number(each["high"])
     if low is None or high is None:
         return _gain(each), _gain(each)
-    ends = [end / abs(each["a"]) * (-1 if _is_cost(each) else 1) for end in (low, high)]
+    ends = [end / abs(each["a"]) * (-1 if each["unit"] == "s" else 1) for end in (low, high)]
     return min(ends), max(ends)

@@ -1,36 +1,48 @@
 """Page of a plan: the fleet to take, its cost, the other options, and growth."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from simserve.report.charts import Figure, axis, figure, hover, scatter
 from simserve.report.document import Headline, page
-from simserve.report.formats import interval, plural, rate, share
-from simserve.report.plan.charts import costs, hours, months
-from simserve.report.plan.reasons import usd
+from simserve.report.formats import as_sentence, interval, plural, rate, share
+from simserve.report.plan.reasons import terms, usd
 from simserve.report.plan.words import (
     best_of,
     fleet,
     grown,
-    option_cells,
     option_name,
     scaled,
     supported,
-    table_heads,
-    terms,
+    table_rows,
 )
-from simserve.report.sections import card, prose, section, table, text, tile
+from simserve.report.sections import card, prose, row_table, section, text, tile, warning_list
+
+BAR = 34
+"""Height of a bar and the gap below it, in pixels."""
+
+ROOM = 1.16
+"""Length of the axis as a multiple of the longest bar, for its label."""
+
+FAILOVER = " throughout; the moment of failover is not simulated"
+
+FIXED = (
+    "Only GPU-hours are priced: no network, storage, staff or other fees of a provider.",
+    "Check prices (--price) and the scenario's load before you buy.",
+)
+"""Warnings of every plan."""
 
 
 def render(result: Mapping[str, Any]) -> str:
     """Return the page as HTML from the facts of a plan."""
-    charts = {"costs": costs(result), "months": months(result), "hours": hours(result)}
-    figures = {name: drawn for name, drawn in charts.items() if drawn is not None}
+    figures: dict[str, Figure] = {}
+    reasons = [(option_name(row), row["reason"]) for row in result["options"]]
     parts = [
         _options(result, figures),
-        _reasons(result),
+        section("reasons", "Why this option", "", _pairs(reasons)),
         _later(result, figures),
-        _assumed(result),
-        _warning_section(result),
+        section("assumed", "Assumed", "", _pairs(_assumed(result))),
+        warning_list([*map(as_sentence, result["warnings"]), *FIXED], ""),
     ]
     made = {
         "simserve": result["version"],
@@ -72,21 +84,17 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _options(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    n_missed = sum(row["state"] != "holds" for row in result["options"])
+def _options(result: Mapping[str, Any], figures: dict[str, Figure]) -> str:
+    held = [row for row in result["options"] if row["state"] == "holds"]
+    if held:
+        figures["costs"] = _costs(held)
+    n_missed = len(result["options"]) - len(held)
     left_out = f" Not drawn, as not sure to meet it: {plural(n_missed, 'option')}." if n_missed else ""
     note = f"Options that meet the SLO. Whiskers reach to the smallest statistically tied fleet.{left_out}"
     chart = card("costs", figures, "Cost a month", note, (), "No option surely meets the SLO.")
-    rows = [(text(option_name(row)), option_cells(row, best_of(result))[1:]) for row in result["options"]]
     marked = any(row["calibrated"] is False for row in result["options"])
     sentence = "Best first." + (" *: step costs are uncalibrated." if marked else "")
-    return section("options", "Options", sentence, chart + table(table_heads(), rows))
-
-
-def _reasons(result: Mapping[str, Any]) -> str:
-    """Return a paragraph for each option."""
-    pairs = [(option_name(row), row["reason"]) for row in result["options"]]
-    return section("reasons", "Why this option", "", _pairs(pairs))
+    return section("options", "Options", sentence, chart + row_table(table_rows(result)))
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
@@ -97,43 +105,83 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="said">{sentence}</dl>'
 
 
-def _later(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    """Return the growth of the fleet by month and its needs by hour."""
+def _later(result: Mapping[str, Any], figures: dict[str, Figure]) -> str:
+    """Draw the growth of the fleet by month and its needs by hour; return the section."""
     cards = ""
     if result["growth"] is not None:
+        rows = result["growth"]["rows"]
+        texts = [f"month {row['month']}: {_need(row)} for {rate(row['offered_per_s'])} requests/s" for row in rows]
+        figures["months"] = _stair([row["month"] for row in rows], rows, texts, "Months from now")
         cards += card("months", figures, "GPUs by month", grown(result), (), "")
     if result["autoscaling"] is not None:
+        rows = result["autoscaling"]["rows"]
+        texts = [f"hour {row['hour']}: {_need(row)} for up to {rate(row['peak_per_s'])} requests/s" for row in rows]
+        figures["hours"] = _stair([row["hour"] for row in rows], rows, texts, "Hour")
         cards += card("hours", figures, "GPUs by hour, at best", scaled(result), (), "")
     return section("later", "As demand changes", "", cards) if cards else ""
 
 
-def _assumed(result: Mapping[str, Any]) -> str:
+def _assumed(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the assumptions."""
     assumed, demand = result["assumed"], result["demand"]
     prices = ", ".join(f"{gpu} {usd(price)}" for gpu, price in assumed["usd_per_gpu_hour"].items())
     given = f"; given: {', '.join(assumed['given_prices'])}" if assumed["given_prices"] else ", the catalog's"
     spare = plural(assumed["spare_replicas"], "replica")
-    facts = [
+    return [
         ("Demand", f"{rate(demand['sized_for_per_s'])} requests/s sized for, {rate(demand['mean_per_s'])} on average"),
         ("Goal", f"{share(result['goal_frac'])} of requests meet every SLO"),
         ("SLO", terms(result)),
-        (
-            "Failures",
-            f"the goal holds with {spare} of each kind down throughout; the moment of failover is not simulated",
-        ),
+        ("Failures", f"the goal holds with {spare} of each kind down{FAILOVER}"),
         ("Prices", f"dollars per GPU-hour: {prices}{given}"),
         ("Energy", assumed["energy"]),
         ("Largest fleet", plural(assumed["max_gpus"], "GPU")),
     ]
-    return section("assumed", "Assumed", "", _pairs(facts))
 
 
-def _warning_section(result: Mapping[str, Any]) -> str:
-    """Return the warnings of the plan and those of every plan."""
-    fixed = [
-        "Only GPU-hours are priced: no network, storage, staff or other fees of a provider.",
-        "Check prices (--price) and the scenario's load before you buy.",
+def _costs(held: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return a bar for each option that meets the SLO, the cheapest on top, named above it, where a phone has room."""
+    costs = [f"{usd(row['usd_per_month'])}, {plural(row['gpus'], 'GPU')}" for row in held]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(range(len(held))),
+        "x": [row["usd_per_month"] for row in held],
+        "marker": {"color": ["$c1" if row["rank"] == 1 else "$shade" for row in held]},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [row["usd_per_month_high"] - row["usd_per_month"] or None for row in held],
+            "arrayminus": [row["usd_per_month"] - row["usd_per_month_low"] or None for row in held],
+            "color": "$ink",
+            "thickness": 1.5,
+            "width": 5,
+        },
+        "text": costs,
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "width": 0.56,
+    }
+    labels = [
+        {"x": 0, "y": place - 0.3, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+        | {"text": f"<b>{option_name(row)}</b>  {cost}", "font": {"color": "$ink", "size": 13}}
+        for place, (row, cost) in enumerate(zip(held, costs, strict=True))
     ]
-    sentence = [each[:1].upper() + each[1:] + ("" if each.endswith(".") else ".") for each in result["warnings"]]
-    items = "".join(f"<li>{prose(each)}</li>" for each in sentence + fixed)
-    return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items}</ul></section>'
+    most = max(row["usd_per_month_high"] for row in held)
+    y_axis = axis(range=[len(held) - 0.4, -0.9], showticklabels=False, showgrid=False)
+    x_axis = axis(range=[0, most * ROOM], tickprefix="$", tickformat=",.0f", nticks=5)
+    margin = {"l": 14, "r": 14, "t": 6, "b": 34}
+    return figure([bars], 56 + (BAR + 20) * len(held), xaxis=x_axis, yaxis=y_axis, annotations=labels, margin=margin)
+
+
+def _need(row: Mapping[str, Any]) -> str:
+    return "more GPUs than --max-gpus allows" if row["gpus"] is None else plural(row["gpus"], "GPU")
+
+
+def _stair(x: list[int], rows: Sequence[Mapping[str, Any]], texts: list[str], title: str) -> Figure:
+    """Return the GPUs of each month or hour as steps."""
+    look = {"line": {"color": "$c1", "width": 2.5, "shape": "hv"}, "marker": {"color": "$c1", "size": 6}}
+    line = scatter("lines+markers", x, [row["gpus"] for row in rows], **hover(texts), **look)
+    most = max((row["gpus"] for row in rows if row["gpus"] is not None), default=1)
+    y_axis = axis("GPUs", range=[0, most * 1.15], tickformat=",d", nticks=min(6, most + 1))
+    x_axis = axis(title, range=[x[0] - 0.3, x[-1] + 0.3], tickformat=",d", nticks=13)
+    return figure([line], 280, xaxis=x_axis, yaxis=y_axis, margin={"l": 56, "r": 14, "t": 14, "b": 50})

@@ -32,8 +32,12 @@ def tied(row: Mapping[str, Any]) -> str:
 
 def wanted(result: Mapping[str, Any]) -> str:
     """Return the goal in words."""
-    terms = "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
-    return f"{result['goal_frac'] * 100:.4g}% of requests must have {terms}"
+    return f"{result['goal_frac'] * 100:.4g}% of requests must have {terms(result)}"
+
+
+def terms(result: Mapping[str, Any]) -> str:
+    """Return `TTFT ≤ 500 ms and TPOT ≤ 50 ms`."""
+    return "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
 
 
 def needs_text(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:

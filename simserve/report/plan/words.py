@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.formats import interval, plural, rate, share, slo_terms
+from simserve.report.formats import interval, plural, rate, share
 from simserve.report.nominal_load import drawn
-from simserve.report.plan.reasons import is_by_chance, needs_text, reason, shortfall, usd, wanted
+from simserve.report.plan.reasons import is_by_chance, needs_text, reason, shortfall, terms, usd, wanted
 
 
 def with_words(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,6 +30,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 def supported(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     """Return what the fleet to take does, and how the others compare."""
+    held = [row for row in result["options"] if row["state"] == "holds"]
     down = plural(result["assumed"]["spare_replicas"], "replica")
     of_each = " of each kind" if best["how"] == "apart" else ""
     spare = f", even with {down}{of_each} down" if result["assumed"]["spare_replicas"] else ""
@@ -44,11 +45,11 @@ def supported(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
         f"{attained(best)} have {terms(result)} {' '.join(at.split())}{spare}.",
         _tied(result, best),
         f"That is {price} of requests that met the SLO.",
-        _next(result),
+        needs_text(held[1], held[0]) if len(held) > 1 else "",
         drawn(load, best["n_seeds"]),
-        _uncalibrated(best),
+        "" if best["calibrated"] else f"Step costs of {best['gpu']} are uncalibrated: measure one before you buy.",
     ]
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))
 
 
 def _tied(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
@@ -69,11 +70,6 @@ def fleet(row: Mapping[str, Any]) -> str:
         parts = f"TP {row['tensor']}, {row['prefill_replicas']} for prefill and {row['decode_replicas']} for decode"
         return f"{row['gpus']} × {row['gpu']} ({parts})"
     return f"{row['gpus']} × {row['gpu']} ({plural(row['replicas'], 'replica')} of TP {row['tensor']})"
-
-
-def terms(result: Mapping[str, Any]) -> str:
-    """Return `TTFT ≤ 500 ms and TPOT ≤ 50 ms`."""
-    return "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
 
 
 def attained(row: Mapping[str, Any]) -> str:
@@ -120,12 +116,8 @@ def reasons(result: Mapping[str, Any]) -> list[str]:
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     """Return a header and a row for each option."""
-    return [table_heads(), *(option_cells(row, best_of(result)) for row in result["options"])]
-
-
-def table_heads() -> Sequence[str]:
-    """Return the names of the columns."""
-    return ("option", "GPUs", "a month", "per M good tokens", "attained", "95% CI", "kWh a month", "")
+    heads = ("option", "GPUs", "a month", "per M good tokens", "attained", "95% CI", "kWh a month", "")
+    return [heads, *(option_cells(row, best_of(result)) for row in result["options"])]
 
 
 def option_name(row: Mapping[str, Any]) -> str:
@@ -151,18 +143,6 @@ def option_cells(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> Sequ
         rate(row["kwh_per_month"]),
         state,
     )
-
-
-def _next(result: Mapping[str, Any]) -> str:
-    """Return how the runner-up does."""
-    held = [row for row in result["options"] if row["state"] == "holds"]
-    return needs_text(held[1], held[0]) if len(held) > 1 else ""
-
-
-def _uncalibrated(row: Mapping[str, Any]) -> str:
-    if row["calibrated"]:
-        return ""
-    return f"Step costs of {row['gpu']} are uncalibrated: measure one before you buy."
 
 
 def _nearest(result: Mapping[str, Any]) -> str:

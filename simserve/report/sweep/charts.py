@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
+from simserve.report.charts import Figure, axis, figure, latency_axis, numbers, scatter
 from simserve.report.formats import number, plural, rate, seconds, share
 from simserve.report.sections import text
 from simserve.report.sweep.words import GOODPUT, TPOT, TTFT, dollars, value, values_of
@@ -50,8 +50,8 @@ def latency_chart(result: Mapping[str, Any]) -> Figure | None:
     slo = _slo(result)
     ends = [end for dot in dots for end in (dot.y, dot.low, dot.high) if end]
     axes = {
-        "xaxis": _latency([dot.x for dot in dots] + _known(slo.get("ttft_s")), "p99 TTFT"),
-        "yaxis": _latency(ends + _known(slo.get("tpot_s")), "p99 TPOT"),
+        "xaxis": _latency([dot.x for dot in dots], slo.get("ttft_s"), "p99 TTFT"),
+        "yaxis": _latency(ends, slo.get("tpot_s"), "p99 TPOT"),
     }
     drawn = _drawn(result, dots, ("ttft_tpot", "top right"), axes)
     drawn["layout"] |= _slo_box(slo, axes)
@@ -74,10 +74,6 @@ def _slo(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the limits on TTFT and TPOT that hold for all requests of all points."""
     slo = {} if result["slo_classes"] else result["slo"] or {}
     return {key: limit for key in ("ttft_s", "tpot_s") if (limit := number(slo.get(key))) is not None}
-
-
-def _known(limit: float | None) -> list[float]:
-    return [] if limit is None else [limit]
 
 
 def _slo_box(slo: Mapping[str, float], axes: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,8 +112,9 @@ def _dot(point: Mapping[str, Any], x: float, key: str) -> Dot:
     return Dot(x, float(y["value"]), None if low is None else max(low, 0.0), number(y["high"]), point)
 
 
-def _latency(values: Sequence[float], title: str) -> dict[str, Any]:
-    result = latency_axis(min(values) / ROOM, max(values) * ROOM)
+def _latency(values: Sequence[float], limit: float | None, title: str) -> dict[str, Any]:
+    shown = [*values, *([] if limit is None else [limit])]
+    result = latency_axis(min(shown) / ROOM, max(shown) * ROOM)
     return result | {"title": axis(title)["title"]}
 
 
@@ -128,14 +125,8 @@ def _drawn(result: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str
     best = sorted((dot for dot in dots if dot.point["point"] in on_front), key=lambda dot: on_front[dot.point["point"]])
     beaten = [dot for dot in dots if dot.point["point"] not in on_front and not dot.point["saturated"]]
     saturated = [dot for dot in dots if dot.point["saturated"]]
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": numbers([dot.x for dot in best]),
-        "y": numbers([dot.y for dot in best]),
-        "line": {"color": "$c1", "width": 1.5, "shape": "hv"},
-        "hoverinfo": "skip",
-    }
+    x, y = numbers([dot.x for dot in best]), numbers([dot.y for dot in best])
+    line = scatter("lines", x, y, line={"color": "$c1", "width": 1.5, "shape": "hv"}, hoverinfo="skip")
     traces = [
         line,
         _trace(result, saturated, {"color": "$shade", "symbol": "x-thin-open", "size": 8, "line": {"width": 1.5}}),
@@ -150,15 +141,14 @@ def _drawn(result: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str
 def _trace(
     result: Mapping[str, Any], dots: Sequence[Dot], marker: Mapping[str, Any], named: str | None = None
 ) -> Figure:
-    trace: Figure = {
-        "type": "scatter",
-        "mode": "markers" if named is None else "markers+text",
-        "x": numbers([dot.x for dot in dots]),
-        "y": numbers([dot.y for dot in dots]),
-        "hovertext": [_hover(result, dot.point) for dot in dots],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "marker": dict(marker),
-    }
+    trace: Figure = scatter(
+        "markers" if named is None else "markers+text",
+        numbers([dot.x for dot in dots]),
+        numbers([dot.y for dot in dots]),
+        hovertext=[_hover(result, dot.point) for dot in dots],
+        hovertemplate="%{hovertext}<extra></extra>",
+        marker=dict(marker),
+    )
     if named is not None:
         words = {"text": [str(dot.point["point"]) for dot in dots], "textposition": named}
         trace |= words | {"textfont": {"color": "$ink", "size": 13}}

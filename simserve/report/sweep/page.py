@@ -21,7 +21,6 @@ from simserve.report.sweep.words import (
     has_goodput,
     ranked,
     sentence,
-    title,
     value,
     values_of,
 )
@@ -47,13 +46,29 @@ def render(result: Mapping[str, Any]) -> str:
     return page(_headline(result), [_fronts(result, figures), _table(result), *lists], figures, made)
 
 
+def _title(result: Mapping[str, Any]) -> str:
+    """Return the decision in a few words."""
+    best, points = result["best"], result["points"]
+    tied = listed([values_of(result, points[place]) for place in result.get("tied", [])])
+    if not any(map(has_goodput, points)):
+        return f"{plural(len(points), 'point')}, none ranked by goodput"
+    if best["cheapest"] is None:
+        return f"No point surely meets the SLO; on the edge: {tied}" if tied else "No point meets the SLO"
+    sure = values_of(result, points[best["cheapest"]["point"]])
+    return (
+        f"Cheapest that surely meets the SLO: {sure}; tied: {tied}" if tied else f"Cheapest that meets the SLO: {sure}"
+    )
+
+
 def _headline(result: Mapping[str, Any]) -> Headline:
     best = result["best"]
     state = (
         "none" if best["per_usd"] is None else "met" if best["cheapest"] else "edge" if result.get("tied") else "missed"
     )
     varied = (f"Varied: {', '.join(result['keys'])}.",)
-    return Headline("sweep", result["scenario"]["name"], state, title(result), sentence(result), varied, _tiles(result))
+    return Headline(
+        "sweep", result["scenario"]["name"], state, _title(result), sentence(result), varied, _tiles(result)
+    )
 
 
 def _tiles(result: Mapping[str, Any]) -> tuple[str, ...]:

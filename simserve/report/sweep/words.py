@@ -13,6 +13,9 @@ MOST_ROWS = 10
 MOST_TIED = 3
 """Points on the edge that the sentence names."""
 
+CAVEATS = {"missed": ", but it misses the SLO", "edge": ", but it is on the edge of the SLO"}
+"""What keeps a point from being recommended, by its decision."""
+
 GOODPUT, PER_USD, ATTAINED = "goodput.per_s", "goodput.per_usd", "slo_attainment.frac"
 TTFT, TPOT = "ttft_s.p99", "tpot_s.p99"
 
@@ -23,21 +26,7 @@ GIVEN, SERVED = (GOODPUT, PER_USD), ("served_per_s", "output_tokens_per_s")
 def sentence(result: Mapping[str, Any]) -> str:
     """Return the answer, from what `simserve sweep --json` prints: decision, numbers, other bests, next command."""
     parts = [_decision(result), *_bests(result), _outside(result), *load_warnings(result), _size(result)]
-    return " ".join(part for part in parts if part)
-
-
-def title(result: Mapping[str, Any]) -> str:
-    """Return the decision in a few words."""
-    best, points = result["best"], result["points"]
-    tied = listed([values_of(result, points[place]) for place in result.get("tied", [])])
-    if not _has_slo(result):
-        return f"{plural(len(points), 'point')}, none ranked by goodput"
-    if best["cheapest"] is None:
-        return f"No point surely meets the SLO; on the edge: {tied}" if tied else "No point meets the SLO"
-    sure = values_of(result, points[best["cheapest"]["point"]])
-    return (
-        f"Cheapest that surely meets the SLO: {sure}; tied: {tied}" if tied else f"Cheapest that meets the SLO: {sure}"
-    )
+    return " ".join(filter(None, parts))
 
 
 def _decision(result: Mapping[str, Any]) -> str:
@@ -45,28 +34,22 @@ def _decision(result: Mapping[str, Any]) -> str:
     best, points = result["best"], result["points"]
     if not _has_slo(result):
         return "Without an slo there is no goodput to rank points by."
+    goal = f"{result['goal_frac'] * 100:.4g}%"
     tied = " ".join(_tied(result, points[place]) for place in result.get("tied", [])[:MOST_TIED])
     if best["cheapest"] is None:
-        goal = f"No point {'surely ' if tied else ''}meets the SLO: {within(result)}."
-        return f"{goal} {tied}" if tied else f"{goal} {_closest(result)}"
+        wanted = f"{goal} of requests must {terms(result)}"
+        return f"No point {'surely ' if tied else ''}meets the SLO: {wanted}. {tied or _closest(result)}"
     point = points[best["cheapest"]["point"]]
     sure = "surely " if tied else ""
     head = f"Cheapest that {sure}meets the SLO: {name_of(result, point)} for {dollars(point)} an hour."
-    return " ".join(part for part in (head, _reaches(result, point), tied) if part)
-
-
-def _reaches(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """Return `99.7% of requests (95% CI 99.5–99.9%, 8 seeds) have TTFT ≤ 500 ms at the nominal 14.4 req/s.`"""
-    return f"{attained(point)} {terms(result)}{at_nominal(point.get('load'))}; the goal is {_goal(result)}."
+    reached = f"{attained(point)} {terms(result)}{at_nominal(point.get('load'))}; the goal is {goal}."
+    return " ".join(filter(None, (head, reached, tied)))
 
 
 def _tied(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    is_cheaper = result["best"]["cheapest"] is not None
-    price = f"costs {dollars(point)} an hour" if is_cheaper else f"for {dollars(point)} an hour"
-    text = (
-        f"{name_of(result, point)} {price} and is statistically tied with the goal: {attained(point)} {terms(result)}."
-    )
-    return f"{text[:1].upper()}{text[1:]}"
+    price = "for" if result["best"]["cheapest"] is None else "costs"
+    text = f"{name_of(result, point)} {price} {dollars(point)} an hour and is statistically tied with the goal"
+    return f"{text[:1].upper()}{text[1:]}: {attained(point)} {terms(result)}."
 
 
 def _closest(result: Mapping[str, Any]) -> str:
@@ -80,21 +63,16 @@ def _closest(result: Mapping[str, Any]) -> str:
 
 def attained(point: Mapping[str, Any]) -> str:
     """Return `99.7% of requests (95% CI 99.5–99.9%, 8 seeds)`."""
-    answer = point.get("answer") or _of_measures(point)
+    answer = point.get("answer")
+    if not answer:  # of a sweep that an earlier version wrote
+        of_all = point["measures"][ATTAINED]
+        answer = {
+            f"{name}_frac": of_all[key] for name, key in (("attained", "value"), ("low", "low"), ("high", "high"))
+        }
+        answer["n_runs"] = point["n_seeds"]
     ends = interval(answer["low_frac"], answer["high_frac"])
     sure = "" if ends == NONE else f"95% CI {ends}, "
     return f"{share(answer['attained_frac'])} of requests ({sure}{plural(answer['n_runs'], 'seed')})"
-
-
-def _of_measures(point: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the attainment of a sweep that an earlier version wrote, without answers."""
-    ends = point["measures"][ATTAINED]
-    return {
-        "attained_frac": ends["value"],
-        "low_frac": ends["low"],
-        "high_frac": ends["high"],
-        "n_runs": point["n_seeds"],
-    }
 
 
 def _bests(result: Mapping[str, Any]) -> list[str]:
@@ -107,20 +85,11 @@ def _bests(result: Mapping[str, Any]) -> list[str]:
         if best[key] is not None:
             point = points[best[key]["point"]]
             amount = value(point, PER_USD if key == "per_usd" else GOODPUT)
-            text = f"{what}: {name_of(result, point)}, {rate(amount)} {unit}{_rivals(best[key])}"
-            sentences.append(f"{text}{_caveat(point)}.")
+            like = best[key].get("not_told_apart")
+            rivals = f" (statistically tied with {plural(len(like), 'other')})" if like else ""
+            misses = CAVEATS.get(str(point.get("decision")), "")
+            sentences.append(f"{what}: {name_of(result, point)}, {rate(amount)} {unit}{rivals}{misses}.")
     return sentences
-
-
-def _caveat(point: Mapping[str, Any]) -> str:
-    """Return what keeps a point from being recommended."""
-    known = {"missed": ", but it misses the SLO", "edge": ", but it is on the edge of the SLO"}
-    return known.get(str(point.get("decision")), "")
-
-
-def _rivals(best: Mapping[str, Any]) -> str:
-    like = best.get("not_told_apart")
-    return f" (statistically tied with {plural(len(like), 'other')})" if like else ""
 
 
 def by_text(
@@ -162,15 +131,6 @@ def _size(result: Mapping[str, Any]) -> str:
     added = f", up to {most} where the SLO is near its edge" if most > n_seeds else ""
     next_command = " Next: --replications 8 ranks goodput and latencies over 8 seeds." if n_seeds == 1 else ""
     return f"{runs}{added}.{next_command if len(result['points']) > 1 else ''}"
-
-
-def _goal(result: Mapping[str, Any]) -> str:
-    return f"{result['goal_frac'] * 100:.4g}%"
-
-
-def within(result: Mapping[str, Any]) -> str:
-    """Return `99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what stands for it where points differ."""
-    return f"{_goal(result)} of requests must {terms(result)}"
 
 
 def terms(result: Mapping[str, Any]) -> str:
@@ -216,11 +176,10 @@ def columns(result: Mapping[str, Any]) -> list[str]:
 
 def cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> list[str]:
     """Return the values and results of a point."""
-    shown_keys = GIVEN if _has_slo(result) else SERVED
     return [
         *(shown(point["values"].get(key)) for key in result["keys"]),
         NONE if point["fleet"] is None else f"{point['fleet']['usd_per_hour']:,.2f}",
-        *(rate(value(point, key)) for key in shown_keys),
+        *(rate(value(point, key)) for key in (GIVEN if _has_slo(result) else SERVED)),
         *(_slo_cells(point) if _has_slo(result) else [_state(point)]),
         seconds(value(point, TTFT)),
         seconds(value(point, TPOT)),

@@ -11,8 +11,18 @@ from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.itl import span_ends
 from simserve.report.formats import plural
 from simserve.report.trace.events import Events, TraceTrack
-from simserve.report.trace.replica_track import REQUESTS, Ints, Table, add_replica, overlapping, track_of, words
-from simserve.report.trace.request_track import Life, Span, pieces
+from simserve.report.trace.tracks import (
+    REQUESTS,
+    Ints,
+    Life,
+    Span,
+    Table,
+    add_replica,
+    overlapping,
+    pieces,
+    track_of,
+    words,
+)
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
