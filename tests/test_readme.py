@@ -52,12 +52,13 @@ def checkout(tmp_path: Path) -> Path:
 def shorter(text: str) -> str:
     """Return a scenario, or a command, of a load so short and light that every answer is found at once.
 
-    A heavier load would be an edge, to which plan and sweep add seeds. Unchanged with --thorough.
+    A heavier load, or a tighter target, would be an edge, to which plan and sweep add seeds. Unchanged with --thorough.
     """
     if is_thorough():
         return text
     text = re.sub(r" --precision [\d.]+|(?<=^simserve capacity )", " --precision 0.5 ", text)
     text = re.sub(r"\brates_per_s: \[.*?\]", "rates_per_s: [2, 4]", text)
+    text = re.sub(r"\bttft_s: 0\.5\b", "ttft_s: 5", text)
     most = {"duration_s": 20, "warmup_s": 0.5, "n_requests": 100, "rate_per_s": 4}
     return re.sub(
         r"\b(duration_s|warmup_s|n_requests|rate_per_s)(: |=)(\d+(?:\.\d+)?)\b",

@@ -189,6 +189,7 @@ def test_a_shipped_fit_names_its_runs_and_is_of_the_kernels_of_today(name: str) 
     assert section["fitted"].keys().isdisjoint(section["as_scaled"])
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not DATA.exists(), reason=f"needs {DATA.name}, which is not shipped")
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_refit_gives_the_shipped_file_to_the_last_bit(name: str, tmp_path: Path) -> None:

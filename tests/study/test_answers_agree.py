@@ -32,6 +32,7 @@ from tests.effort import is_thorough
 from tests.study.served import highest_rate
 
 GOAL = 0.9
+DURATION_S = 30.0 if is_thorough() else 12.0
 MOST_REPLICAS = 3
 POOL = {"name": "serve", "role": "both", "parallel": {"tensor": 1}, "scheduler": {"kind": "chunked", "max_num_seqs": 2}}
 """Two slots, so that a few requests per second are a load."""
@@ -48,7 +49,7 @@ ARRIVALS = st.one_of(
 
 
 def scenario_of(arrivals: dict[str, Any], output_tokens: int, ttft_s: float, seed: int) -> Scenario:
-    """Return a scenario of half a minute on one replica."""
+    """Return a scenario of half a minute on one replica, by default of less."""
     output = {"output_tokens": {"median": output_tokens, "sigma": 0.5, "max": 8 * output_tokens}}
     return Scenario.from_dict(
         {
@@ -58,7 +59,7 @@ def scenario_of(arrivals: dict[str, Any], output_tokens: int, ttft_s: float, see
             "model": "llama-3.1-8b",
             "gpu": "h100-sxm",
             "cluster": {"router": "least_outstanding", "pools": [POOL | {"replicas": 1}]},
-            "workload": {"arrivals": arrivals, "lengths": LENGTHS | output, "duration_s": 30.0},
+            "workload": {"arrivals": arrivals, "lengths": LENGTHS | output, "duration_s": DURATION_S},
             "measure": {"replays": 0},
             "slo": {"ttft_s": ttft_s},
         }
