@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.effort import proved, set_effort
+from tests.effort import N_SLICES, in_slice, proved, set_effort
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -39,21 +39,28 @@ totals: Counter[str] = Counter()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --thorough."""
+    """Add --thorough and --slice."""
     parser.addoption("--thorough", action="store_true", help="try ten times as many random cases, and skip nothing")
+    places = range(1, N_SLICES + 1)
+    parser.addoption("--slice", type=int, choices=places, help="run that part of what --thorough tries more of")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set the effort before any test is collected, and let Ctrl-C tests work in a background job of a shell too."""
     config.addinivalue_line("markers", "law(name): a test counts under this law in the last line")
     config.addinivalue_line("markers", "thorough: a test takes long, has no shorter form, and runs with --thorough")
-    set_effort(config.getoption("--thorough"))
+    config.option.thorough |= bool(config.option.slice)
+    set_effort(config.option.thorough)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what takes long and has no shorter form; with --thorough, allow more time instead."""
+    if config.option.slice:
+        kept = in_slice(config.option.slice, items)
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
     for item in items:
         if config.getoption("--thorough"):
             item.add_marker(pytest.mark.timeout(THOROUGH_LIMIT_S))  # a test's own mark comes first
