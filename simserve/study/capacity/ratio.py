@@ -27,8 +27,9 @@ ROLES = ("prefill", "decode")
 TOGETHER = "together"
 """Name of the same GPUs as one pool that does both."""
 
-MACHINE = ("model", "gpu", "engine", "weight_dtype", "kv_dtype", "tensor", "pipeline", "data", "expert")
-"""Settings that two pools share if their replicas are interchangeable."""
+MACHINE = ("model", "gpu", "engine", "weight_dtype", "kv_dtype")
+DEGREES = {"tensor", "pipeline", "data", "expert"}
+"""Settings of a pool, and those of its parallelism, that two pools share if their replicas are interchangeable."""
 
 RunsOf = Callable[[str], RunsAt]
 """Returns the function that runs a split, by its name."""
@@ -136,12 +137,15 @@ def _places(scenario: Scenario, pools: str) -> tuple[int, int]:
 
 def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario | None:
     """Return the same GPUs as one pool of the prefill pool's replicas; None where the decode pool's differ."""
-    machines = [[getattr(scenario.setups[place], key) for key in MACHINE] for place in places]
+    setups = [scenario.setups[place] for place in places]
+    machines = [
+        ([getattr(setup, key) for key in MACHINE], setup.parallel.model_dump(include=DEGREES)) for setup in setups
+    ]
     if machines[0] != machines[1] or len(scenario.cluster.pools) > len(places):
         return None
     data = scenario.to_dict()
     cluster = data["cluster"]
-    n = n_gpus // scenario.setups[places[0]].gpus_per_replica
+    n = n_gpus // setups[0].gpus_per_replica
     cluster["pools"] = [{**cluster["pools"][places[0]], "name": TOGETHER, "role": "both", "replicas": n}]
     for key in DISAGGREGATED_ONLY:
         cluster.pop(key, None)
