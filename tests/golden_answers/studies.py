@@ -19,7 +19,10 @@ COMMANDS = {
         "check {limited} --goal 0.9 --baseline {out}.json --tolerance 0.5 --update",
         "check {limited} --baseline {out}.json --set {step}=0.001 --summary {out}.md --junit {out}.xml --json",
     ),
-    "export": ("export {run} {capacity_by_load} {plan} {sweep} --xlsx {out}.xlsx --csv {out}",),
+    "export": (
+        "export {run} {replications} {capacity_by_load} {capacity_by_replicas} {capacity_by_ratio} {compare} {plan} "
+        "{sweep} --xlsx {out}.xlsx --csv {out}",
+    ),
 }
 """The command lines of each study. `{out}` is its folder, the name of another study that one's, which ran before."""
 
