@@ -12,8 +12,8 @@ from simserve.cost.calibration import (
 )
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path, ValueProblem
-from simserve.scenario.draft import Draft
-from simserve.scenario.machine import Machine, calibration_of, step_cost_of
+from simserve.scenario.draft import Draft, PoolDraft
+from simserve.scenario.machine import calibration_of, step_cost_of
 from simserve.scenario.servers import CalibrationFile, Pool
 
 DTYPES: tuple[Path, ...] = (("weight_dtype",), ("kv_dtype",))
@@ -45,22 +45,20 @@ def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec 
     return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=calibration.sha256)})
 
 
-def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
+def check_timed(draft: PoolDraft) -> None:
     """Report a kernel that the pool's model needs and its calibration lacks."""
-    at_calibration = (*at, "calibration")
-    if draft.problems.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), (*at, "weight_dtype"), *DTYPES):
-        return
-    if calibration_of(pool) is None:
+    wrong_before = draft.touched("calibration", "parallel", "expert_routing", "weight_dtype")
+    if wrong_before or draft.whole.problems.touch(*DTYPES) or calibration_of(draft.pool) is None:
         return
     try:
-        step_cost_of(draft.scenario, pool, machine).check()
+        step_cost_of(draft.whole.scenario, draft.pool, draft.machine).check()
     except CalibrationError as error:
-        draft.problems.add(ValueProblem(at_calibration, str(error)))
+        draft.whole.problems.add(ValueProblem((*draft.at, "calibration"), str(error)))
 
 
 def _default(draft: Draft, pool: Pool, gpu: GpuSpec, engine: EngineSpec) -> str:
-    written: Engine = pool.engine or draft.scenario.engine
-    if engine.name == "ideal" or any(key in written.constants for key in ROOFLINE_KEYS):
+    section: Engine = pool.engine or draft.scenario.engine
+    if engine.name == "ideal" or any(key in section.constants for key in ROOFLINE_KEYS):
         return NO_CALIBRATION
     return nearest(gpu.name, engine.name, gpu.kernels_like)
 

@@ -6,11 +6,17 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from simserve import plugins
+from simserve.catalog.engine_spec import Engine
+from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError, Problem, ScenarioError
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.cards import is_file
 from simserve.scenario.glossary import remedy_for_unknown
+from simserve.scenario.machine import Machine, memory_of
 from simserve.scenario.models import Experiment
+from simserve.scenario.servers import Pool
+from simserve.scenario.speculation_setup import weight_dtype_of
+from simserve.schedulers.base import Scheduler
 
 T = TypeVar("T")
 
@@ -163,6 +169,10 @@ class Draft:
             self.problems.add(ValueProblem(path, str(error)))
             return None
 
+    def engine_of(self, pool: Pool, at: Path) -> tuple[Engine, Path]:
+        """Return the pool's own engine section, else the scenario's, and its path."""
+        return (self.scenario.engine, ("engine",)) if pool.engine is None else (pool.engine, (*at, "engine"))
+
     def find_file(self, written: str) -> FilePath | None:
         """Return the absolute path of a file next to the scenario, else in the current directory."""
         path = FilePath(written).expanduser()
@@ -182,6 +192,44 @@ class Draft:
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""
         return " and ".join(dict.fromkeys(str(folder) for folder in self.folders))
+
+
+@dataclass(frozen=True)
+class PoolDraft:
+    """A pool between parsing and resolving, with the things that it names looked up."""
+
+    whole: Draft
+    at: Path
+    """The path of the pool."""
+    pool: Pool
+    machine: Machine
+    scheduler: Scheduler | None
+    """None where its arguments have problems."""
+
+    @property
+    def weight_dtype(self) -> str:
+        """The pool's own, else the scenario's."""
+        return weight_dtype_of(self.whole.scenario, self.pool)
+
+    def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
+        """Report values at a path below the pool that do not fit together."""
+        self.whole.problem((*self.at, *path), rule, value, remedy)
+
+    def set_origin(self, path: Path, origin: str) -> None:
+        """Record the origin of a value at a path below the pool."""
+        self.whole.origins[*self.at, *path] = origin
+
+    def touched(self, *keys: str) -> bool:
+        """Tell whether there is a problem at one of these keys of the pool."""
+        return self.whole.problems.touch(*((*self.at, key) for key in keys))
+
+    def but(self, **update: Any) -> "PoolDraft":
+        """Return the draft with some keys of the pool replaced."""
+        return replace(self, pool=self.pool.model_copy(update=update))
+
+    def memory(self, **what_if: int) -> MemoryLedger:
+        """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism. Raises CatalogError."""
+        return memory_of(self.whole.scenario, self.pool, self.machine, self.scheduler, **what_if)
 
 
 def _upwards(path: Path) -> list[Path]:

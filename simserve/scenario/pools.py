@@ -10,14 +10,13 @@ from simserve.cost.kept_free import kept_free_mib
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.cards import load_gpu
-from simserve.scenario.draft import Draft
+from simserve.scenario.draft import Draft, PoolDraft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.machine import Machine, load_engine, memory_share_of, server_of, with_links
 from simserve.scenario.memory import check_parallel, fit_memory
 from simserve.scenario.servers import Pool
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
-from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.scenario.weights import check_rate
 from simserve.schedulers.base import Scheduler
 from simserve.units import GIB, MIB
@@ -43,45 +42,43 @@ def resolve_pool(draft: Draft, index: int) -> Pool:
     pool = pool.model_copy(update=update)
     if model is None or gpu is None or engine is None:
         return pool
-    machine = Machine(model, gpu, engine)
-    pool = _resolve_experts(draft, pool, at, machine)
-    check_parallel(draft, pool, at, machine)
+    own = _resolve_experts(PoolDraft(draft, at, pool, Machine(model, gpu, engine), scheduler))
+    check_parallel(own)
     here: Path = (
         ("weight_dtype",) if draft.scenario.cluster.pools[index].weight_dtype is None else (*at, "weight_dtype")
     )
-    check_rate(draft, here, weight_dtype_of(draft.scenario, pool), gpu)
-    _check_moe_backend(draft, pool, at, machine)
-    check_timed(draft, pool, at, machine)
-    pool = resolve_host_tier(draft, pool, at, (machine, scheduler))
-    pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))
-    pool = fit_memory(draft, pool, at, (machine, scheduler))
-    check_draft_length(draft, pool, at)
-    return _by_own_rule(draft, pool, at, (machine, scheduler))
+    check_rate(draft, here, own.weight_dtype, gpu)
+    _check_moe_backend(own)
+    check_timed(own)
+    own = fit_memory(resolve_speculation(resolve_host_tier(own)))
+    check_draft_length(own)
+    return _by_own_rule(own)
 
 
-def _by_own_rule(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]) -> Pool:
+def _by_own_rule(draft: PoolDraft) -> Pool:
     """Fill in the share of memory that the engine computes from what is to stay free."""
-    machine, scheduler = runs
-    here = (*at, "gpu_memory_utilization")
-    if pool.gpu_memory_utilization is not None or draft.problems.touch(here, (*at, "parallel"), (*at, "scheduler")):
+    pool, machine, scheduler = draft.pool, draft.machine, draft.scheduler
+    if pool.gpu_memory_utilization is not None or draft.touched("gpu_memory_utilization", "parallel", "scheduler"):
         return pool
     kept_gib = kept_free_mib(machine.engine, machine.gpu, server_of(pool, machine, scheduler)) * MIB / GIB
-    draft.origins[here] = f"engine {machine.engine.name}, its own rule: {kept_gib:.1f} GiB stay free"
+    origin = f"engine {machine.engine.name}, its own rule: {kept_gib:.1f} GiB stay free"
+    draft.set_origin(("gpu_memory_utilization",), origin)
     share = memory_share_of(pool, machine, scheduler)
     return pool.model_copy(update={"gpu_memory_utilization": share})
 
 
-def _check_moe_backend(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
+def _check_moe_backend(draft: PoolDraft) -> None:
     """Report kernels for experts or a card that they were not made for."""
-    given, model = (pool.engine or draft.scenario.engine).constants.get("moe_backend"), machine.model
-    where = (*(("engine",) if pool.engine is None else (*at, "engine")), "moe_backend")
-    if given is None or draft.problems.touch(where):
+    engine, at = draft.whole.engine_of(draft.pool, draft.at)
+    given, where = engine.constants.get("moe_backend"), (*at, "moe_backend")
+    if given is None or draft.whole.problems.touch(where):
         return
-    if model.experts is None or weight_dtype_of(draft.scenario, pool) != "mxfp4":
-        draft.problem(where, "needs experts in mxfp4; those in int4 run by Marlin anyway", given, "leave it out")
-    elif given != "marlin" and "fp4" not in machine.gpu.flop_per_s:
-        rule = f"multiplies blocks with scales, as cards with a rate for fp4 do, and {machine.gpu.name} has none"
-        draft.problem(where, rule, given, "leave it out, or use marlin")
+    if draft.machine.model.experts is None or draft.weight_dtype != "mxfp4":
+        rule = "needs experts in mxfp4; those in int4 run by Marlin anyway"
+        draft.whole.problem(where, rule, given, "leave it out")
+    elif given != "marlin" and "fp4" not in draft.machine.gpu.flop_per_s:
+        rule = f"multiplies blocks with scales, as cards with a rate for fp4 do, and {draft.machine.gpu.name} has none"
+        draft.whole.problem(where, rule, given, "leave it out, or use marlin")
 
 
 def _resolve_caching(
@@ -108,20 +105,20 @@ def _resolve_caching(
     return given
 
 
-def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:
+def _resolve_experts(draft: PoolDraft) -> PoolDraft:
     """Return the pool with its expert routing filled in; report an expert parallelism that is not of whole experts."""
-    model, parallel = machine.model, pool.parallel
-    here = (*at, "parallel", "expert")
+    model, pool, parallel = draft.machine.model, draft.pool, draft.pool.parallel
+    here = ("parallel", "expert")
     if parallel.balance is not None and (model.experts is None or parallel.data == 1):
         rule = "is for data-parallel ranks that step together, and this pool has none"
         remedy = "leave it out, or set parallel.data of a model with experts"
-        draft.problem((*at, "parallel", "balance"), rule, None, remedy)
+        draft.problem(("parallel", "balance"), rule, None, remedy)
     if model.experts is None:
         if parallel.expert > 1:
             draft.problem(here, f"{model.name} has no experts", parallel.expert, "leave it out")
         if pool.expert_routing is not None:
-            draft.problem((*at, "expert_routing"), f"{model.name} has no experts", pool.expert_routing, "leave it out")
-        return pool
+            draft.problem(("expert_routing",), f"{model.name} has no experts", pool.expert_routing, "leave it out")
+        return draft
     n_gpus = parallel.tensor * parallel.data
     if n_gpus % parallel.expert:
         product = "parallel.tensor" if parallel.data == 1 else "parallel.tensor times parallel.data"
@@ -129,9 +126,9 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
         draft.problem(here, rule, parallel.expert, f"use 1 or {n_gpus}")
     if pool.expert_routing is None:
         routing = model.experts.routing
-        draft.origins[*at, "expert_routing"] = "default" if routing == UNIFORM_ROUTING else f"model {model.name}"
-        return pool.model_copy(update={"expert_routing": routing})
-    return pool
+        draft.set_origin(("expert_routing",), "default" if routing == UNIFORM_ROUTING else f"model {model.name}")
+        return draft.but(expert_routing=routing)
+    return draft
 
 
 def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:
@@ -155,8 +152,7 @@ def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:
 
 
 def _engine(draft: Draft, pool: Pool, at: Path) -> EngineSpec | None:
-    engine: Engine = pool.engine or draft.scenario.engine
-    where: Path = ("engine",) if pool.engine is None else (*at, "engine")
+    engine, where = draft.engine_of(pool, at)
     return draft.looked_up(where, lambda: load_engine(engine))
 
 
