@@ -18,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.answer import Outcome
-from simserve.metrics.backlog import n_in_system
-from simserve.metrics.batches import inefficiency
-from simserve.metrics.intervals import ENOUGH, mean_interval, percentile_interval, share_interval
-from simserve.metrics.steadiness import Steadiness, steadiness
-from simserve.metrics.window import measured_window
+from simserve.metrics.intervals import ENOUGH, inefficiency, mean_interval, percentile_interval, share_interval
+from simserve.metrics.reliability import Steadiness, steadiness
+from simserve.metrics.window import measured_window, n_in_system
 from simserve.study.cost_draws import REPLAYS, RESIDUAL_SD, CostSpread, draws_of
 from simserve.study.intervals import mean_of, percentile_of, share_of
 from simserve.study.run_figures import RunFigures, log_error

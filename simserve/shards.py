@@ -165,8 +165,7 @@ def _shards(cluster: Cluster, n_shards: int, replica_of: NDArray[np.int32]) -> l
     result = []
     for place in range(n_shards):
         members = cluster.members[place::n_shards]
-        is_own = shard_of == place
-        rows = rows_where(lambda part, is_own=is_own: is_own[part["replica"]], {"replica": replica_of})  # type: ignore[misc]
+        rows = rows_where(lambda part, own=shard_of == place: own[part["replica"]], {"replica": replica_of})  # type: ignore[misc]
         progress = memoryview(mmap.mmap(-1, 16)).cast("q")
         result.append(_Shard(members, rows, cluster.recorder.new_files(), progress))
     return result

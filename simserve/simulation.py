@@ -10,7 +10,7 @@ Read on in `engine/cluster.py` (which replica gets a request), `engine/replica.p
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil
@@ -73,22 +73,26 @@ class Progress:
     """Simulated time."""
 
 
+OnProgress = Callable[[Progress], None]
+"""Called now and then."""
+
+
 def simulate(
     scenario: Scenario,
     *,
     load: Load | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: OnProgress | None = None,
     distortion: Distortion | None = None,
     jobs: int = 1,
-    beside: Path | None = None,
+    out: Path | None = None,
 ) -> Results:
     """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
 
     A `load` is served instead of the scenario's own workload; digest and YAML stay those of the scenario. `progress`
     is called now and then; a `distortion` multiplies all costs by its factors. Up to `jobs` processes serve replicas
     that cannot influence each other; the answer never depends on that. A long run keeps its rows in files on the disk
-    of the folder `beside`, by default in the system's temporary folder. Raises TraceError for a load that cannot be
-    served, PolicyError for a policy that breaks a rule.
+    of `out`, the folder of its result; by default in the system's temporary folder. Raises TraceError for a load that
+    cannot be served, PolicyError for a policy that breaks a rule.
     """
     started_s = time.perf_counter()
     setups = scenario.setups
@@ -97,7 +101,7 @@ def simulate(
     costs = [setup.step_cost() for setup in setups]
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    priced = _Priced(setups, costs, _link(scenario, distortion), Scratch(beside))
+    priced = _Priced(setups, costs, _link(scenario, distortion), Scratch(out))
     served = None
     with suppress(ShardFailed):
         served = _serve(scenario, priced, load, progress, n_shards(scenario, load, jobs))
@@ -105,27 +109,29 @@ def simulate(
     if served is None:  # a single process says which error comes first
         served = _serve(scenario, priced, load, progress)
         priced.scratch.collect()
-    tables = served.tables
+    facts = replace(_run_facts(scenario, priced, load, served), wall_s=time.perf_counter() - started_s)
+    return Results.from_run(served.tables, facts, scenario.to_yaml(), load.drawn)
+
+
+def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Served") -> RunFacts:
+    """Return the facts of a run, without its wall time."""
+    tables, setups, slo = served.tables, priced.setups, scenario.slo
+    arrival_s = tables.requests["arrival_s"]
     is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with retries
-    last_arrival_s = float(tables.requests["arrival_s"][is_offered].max(initial=0.0))
-    facts = RunFacts(
+    return RunFacts(
         name=scenario.name,
         seed=scenario.seed,
         digest=scenario.digest,
-        pools=tuple(map(_pool_facts, setups, costs, (pool.scheduler for pool in scenario.cluster.pools))),
+        pools=tuple(map(_pool_facts, setups, priced.costs, (pool.scheduler for pool in scenario.cluster.pools))),
         replica_pool=tuple(_replica_pool(scenario).tolist()),
         peak_kv_blocks=served.peak_kv_blocks,
-        slo=_goals(scenario.slo.default),
-        slo_classes={name: _goals(targets) for name, targets in scenario.slo.classes.items()},
+        slo=_goals(slo.default),
+        slo_classes={name: _goals(targets) for name, targets in slo.classes.items()},
         measure={key: value for key, value in scenario.measure if value is not None and key != "replays"},
-        last_arrival_s=last_arrival_s,
-        end_s=float(tables.steps["end_s"].max(initial=tables.requests["arrival_s"].max(initial=0.0))),
-        wall_s=time.perf_counter() - started_s,
-        notes=(
-            *load.trace.notes,
-            *notes(scenario.setups),
-            *traffic_notes(scenario.slo, scenario.setups, _labels(tables)),
-        ),
+        last_arrival_s=float(arrival_s[is_offered].max(initial=0.0)),
+        end_s=float(tables.steps["end_s"].max(initial=arrival_s.max(initial=0.0))),
+        wall_s=0.0,
+        notes=(*load.trace.notes, *notes(scenario.setups), *traffic_notes(slo, scenario.setups, _labels(tables))),
         warnings=warnings(scenario.setups),
         link=_link_facts(priced),
         host_tier=served.host_tier,
@@ -133,7 +139,6 @@ def simulate(
         respond_s=to_s(_front_end(setups).respond_ps),
         members=served.members,
     )
-    return Results.from_run(tables, facts, scenario.to_yaml(), load.drawn)
 
 
 def _goals(targets: Targets) -> dict[str, float]:
@@ -187,14 +192,15 @@ def _serve(
     scenario: Scenario,
     priced: _Priced,
     load: Load,
-    progress: Callable[[Progress], None] | None,
+    progress: OnProgress | None,
     n_processes: int = 1,
 ) -> _Served:
     """Build a cluster, run the clock, and keep its tables."""
     setups = priced.setups
     _check_sessions(scenario, load)
-    with priced.scratch.shared() if n_processes > 1 else nullcontext():
-        cluster = _cluster(scenario, priced, load)
+    priced.scratch.is_shared = n_processes > 1
+    cluster = _cluster(scenario, priced, load)
+    priced.scratch.is_shared = False
     is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
     on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
     drain_limit_ps = None if load.drain_limit_s is None else to_ps(load.drain_limit_s)
@@ -218,7 +224,7 @@ def _serve(
 
 
 def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
-    setups = priced.setups
+    setups, views = priced.setups, scenario.cluster.views
     return Cluster(
         [
             replica
@@ -230,7 +236,7 @@ def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
         disaggregation=_disaggregation(scenario, priced),
-        delay=_delay(scenario),
+        delay=None if views is None else Delay(to_ps(views.refresh_s), views.counts_own_sends),
         admission=scenario.build_admission(),
         scratch=priced.scratch,
     )
@@ -319,11 +325,6 @@ def _disaggregation(scenario: Scenario, priced: _Priced) -> Disaggregation | Non
     return Disaggregation(router, spec, link.how == "push", scenario.build_splitter())
 
 
-def _delay(scenario: Scenario) -> Delay | None:
-    views = scenario.cluster.views
-    return None if views is None else Delay(to_ps(views.refresh_s), views.counts_own_sends)
-
-
 def _check_sessions(scenario: Scenario, load: Load) -> None:
     """Check that the load has sessions if a router needs them. Raises TraceError."""
     routers = {"router": scenario.build_router(), "decode_router": scenario.build_decode_router()}
@@ -356,7 +357,7 @@ def _patience(scenario: Scenario) -> Patience | None:
     return Patience(ttft_ps, e2e_ps, backoff, timeout.then == "next_turn")
 
 
-def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Callable[[int, int], None]:
+def _reporter(progress: OnProgress, n_total: int | None) -> Callable[[int, int], None]:
     """Return a callback that calls `progress`, at most once in REPORT_EVERY_S."""
     reported_s = time.perf_counter()
 

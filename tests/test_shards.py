@@ -280,8 +280,8 @@ def test_shards_of_random_clusters_leave_the_same_records(
 def sharing(setups: list[ReplicaSetup], router: Any, offered: Offered, front_end: FrontEnd | None = None) -> Cluster:
     """Return a cluster whose arrays other processes may write."""
     scratch = Scratch()
-    with scratch.shared():
-        return Cluster(setups, router, offered, 7, front_end, scratch=scratch)
+    scratch.is_shared = True
+    return Cluster(setups, router, offered, 7, front_end, scratch=scratch)
 
 
 def records(cluster: Cluster) -> object:

@@ -13,6 +13,7 @@ from simserve.engine.recorder import BLOCKED_BY, FAILED, NEVER, REJECTED, STATUS
 from simserve.engine.session_sender import SessionSender
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import MemberFacts
+from simserve.tables.pieces import column
 from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.tables.scratch import Scratch
 from simserve.units import PS_PER_S, array_to_s, to_s
@@ -35,9 +36,8 @@ def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tupl
     """
     sent = _Sent(cluster)
     replica = sent.recorded(cluster, "replica", np.int32)
-    pool = sent.scratch.built(
-        sent.n, lambda piece: np.where(replica[piece] == NEVER, NEVER, replica_pool[replica[piece]]).astype(np.int32)
-    )
+    pool_of = np.append(replica_pool, np.int32(NEVER))  # NEVER takes the last
+    pool = sent.column(lambda cells: pool_of[cells], cluster.recorder.columns["replica"])
     requests = _requests(cluster, sent) | {
         "replica": replica,
         "prefill_replica": sent.recorded(cluster, "prefill_replica", np.int32),
@@ -86,7 +86,7 @@ def _requests(cluster: Cluster, sent: _Sent) -> Columns:
     if given["request_id"] is None:
         given["request_id"] = _numbers(cluster)
     if given["priority"] is None:
-        given["priority"] = sent.scratch.zeros(sent.n, np.int32)
+        given["priority"] = sent.scratch.full(sent.n, 0, np.int32)
 
     def categorical(name: str, words: tuple[str, ...]) -> Categorical:
         return Categorical(sent.recorded(cluster, name, np.int32), words)
@@ -133,21 +133,17 @@ def attempt_columns(cluster: Cluster) -> Columns:
     vain."""
     sender, sent = cluster.sender, _Sent(cluster)
     original = cluster.rows.originals(sent.rows)
-    if isinstance(original, slice):
-        first_sent_s = sent.column(array_to_s, cluster.rows.arrivals)
-    else:
-        first_sent_s = array_to_s(cluster.rows.arrivals[original])
+    arrivals, is_own = cluster.rows.arrivals, isinstance(original, slice)
     columns: Columns = {
         "attempt": sent.scratch.full(sender.n_sent, 1, np.int32),
-        "first_sent_s": first_sent_s,
+        "first_sent_s": sent.column(array_to_s, arrivals) if is_own else array_to_s(arrivals[original]),
         "gave_up_s": sent.scratch.full(sender.n_sent, np.nan, np.float64),
         "wasted_tokens": _wasted_tokens(cluster, sent),
     }
-    deadlines = None
+    gave_up_ps = cluster.failed_ps
     if isinstance(sender, SessionSender):
         columns["attempt"] = sender.attempts
-        deadlines = sender.deadlines
-    gave_up_ps = cluster.failed_ps | (deadlines.gave_up_ps if deadlines is not None else {})
+        gave_up_ps = gave_up_ps | (sender.deadlines.gave_up_ps if sender.deadlines is not None else {})
     places = sent.places(np.array([*gave_up_ps], np.int64))
     columns["gave_up_s"][places] = np.array([*gave_up_ps.values()], np.int64) / PS_PER_S
     return columns
@@ -243,7 +239,7 @@ def _blocked_by(codes: NDArray[np.int64]) -> Categorical:
 
 def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
     """Return the time each row waited for copies."""
-    waits_ps = cluster.scratch.zeros(sum(lengths), np.int64)
+    waits_ps = cluster.scratch.full(sum(lengths), 0, np.int64)
     for index, (first, n_rows) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
         copies = cluster.recorder.copies(index)
         copies = copies[copies["row"] < n_rows]  # the run may have ended before that step
@@ -287,8 +283,7 @@ def _spans(cluster: Cluster, sent: _Sent) -> Columns:
 def _extra(cluster: Cluster, sent: _Sent) -> ExtraColumns:
     recorder = cluster.recorder
     recorded, pauses, (stalls, lengths) = recorder.columns, recorder.pauses(), recorder.all_stalls()
-    scratch = cluster.scratch
-    of_pauses = scratch.built_all(
+    of_pauses = sent.scratch.built_all(
         len(pauses),
         lambda piece: {
             "request_id": sent.places(pauses["request_id"][piece]),
@@ -303,9 +298,9 @@ def _extra(cluster: Cluster, sent: _Sent) -> ExtraColumns:
         chunks_s=sent.column(array_to_s, recorded["chunks_ps"]),
         pauses=of_pauses,
         stalls={
-            "replica": _replicas(lengths, scratch),
-            "at_s": scratch.built(len(stalls), lambda piece: array_to_s(stalls["at_ps"][piece])),
-            "blocked_by": _blocked_by(scratch.built(len(stalls), lambda piece: np.copy(stalls["blocked_by"][piece]))),
+            "replica": _replicas(lengths, sent.scratch),
+            "at_s": column(lambda part: array_to_s(part["at_ps"]), {"at_ps": stalls["at_ps"]}),
+            "blocked_by": _blocked_by(column(lambda part: np.copy(part["code"]), {"code": stalls["blocked_by"]})),
         },
     )
 

@@ -3,9 +3,32 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 from simserve.metrics.decision import decide, wilson
+from simserve.metrics.summary_schema import Count, Queue, Share, Signed
+
+
+class AnswerJson(TypedDict):
+    """The decision about the SLO."""
+
+    decision: Literal["met", "edge", "missed"]
+    goal_frac: Share
+    attained_frac: Share
+    low_frac: Share
+    high_frac: Share
+    confidence: Share
+    n_runs: Count
+    n_requests: Count
+    basis: Literal["run", "replays", "replications"]
+    slo_class: str | None
+    load_off_frac: Signed
+    queue: Queue | None
+    is_far_below: bool
+    by_slo: dict[str, Share]
+
 
 CONFIDENCE = 0.95
 Z_95 = 1.959964

@@ -2,23 +2,52 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Required
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from simserve.metrics.goodput import attainment, goodput
-from simserve.metrics.kv import preemptions
-from simserve.metrics.reasons import reasons
-from simserve.metrics.stats import Distribution, level_name
-from simserve.metrics.throughput import served, throughput
+from simserve.metrics.goodput import (
+    AttainmentJson,
+    FatesJson,
+    GoodputJson,
+    attainment,
+    goodput,
+    outcomes,
+    served,
+    throughput,
+)
+from simserve.metrics.kv import PreemptionsJson, preemptions
+from simserve.metrics.stats import Distribution, LatencyJson
+from simserve.metrics.summary_schema import Measured, Slo
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 
+
+class GroupJson(TypedDict, total=False):
+    """Figures of a class or a tenant."""
+
+    requests: Required[FatesJson]
+    offered_per_s: Measured
+    requests_per_s: Measured
+    served_per_s: Measured
+    input_tokens_per_s: Measured
+    output_tokens_per_s: Measured
+    slo_attainment: AttainmentJson | None
+    goodput: GoodputJson | None
+    preemptions: PreemptionsJson
+    priorities: list[int]
+    slo: Slo
+    ttft_s: LatencyJson
+    tpot_s: LatencyJson
+    itl_s: LatencyJson
+    e2e_s: LatencyJson
+    queue_s: LatencyJson
+
+
 UNNAMED = "default"
 """Reported name of requests without a class, which have the targets of slo.default."""
-
-FATES = ("finished", "rejected", "timed_out", "failed", "unfinished")
 
 RATES = ("offered_per_s", "requests_per_s", "input_tokens_per_s", "output_tokens_per_s")
 
@@ -42,7 +71,7 @@ def by_class(
             **_group(requests, facts, replace(window, has=window.has & mine), own_met),
             "priorities": np.unique(requests["priority"][mine]).tolist(),
             "slo": dict(targets),
-            **{key: _latency(each) for key, each in latencies(mine).items()},
+            **{key: each.numbers | {"max": each.highest} for key, each in latencies(mine).items()},
             "served_per_s": int(np.count_nonzero(mine & served(requests, window))) / window.duration_s,
         }
     return groups
@@ -64,7 +93,7 @@ def by_tenant(
         mine = np.equal(requests["tenant"], name)
         groups[name] = {
             **_group(requests, facts, replace(window, has=window.has & mine), met),
-            **{key: _latency(each) for key, each in latencies(mine).items()},
+            **{key: each.numbers | {"max": each.highest} for key, each in latencies(mine).items()},
         }
     return groups
 
@@ -73,19 +102,12 @@ def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str,
     """Return the outcome and rates of some requests. The window's length is that of all."""
     attained, rates = attainment(requests, window, met), throughput(requests, window)
     return {
-        "requests": {"arrived": window.n_requests}
-        | {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
-        | {"reasons": reasons(requests, window)},
+        "requests": outcomes(requests, window),
         **{name: rates[name] for name in RATES},
         "slo_attainment": attained,
         "goodput": attained and goodput(attained["n_met"], window, facts),
         "preemptions": preemptions(requests, window),
     }
-
-
-def _latency(sample: Distribution) -> dict[str, Any]:
-    percentiles = {level_name(level): value for level, value in sample.percentiles.items()}
-    return {"n": sample.n, "mean": sample.mean, **percentiles, "max": sample.highest}
 
 
 def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from simserve.errors import InvariantError
 from simserve.tables.columns import Columns, Flags, Floats, Ints, bounds
-from simserve.tables.pieces import column, computed, cumulated, full, pieces, rows_where
+from simserve.tables.pieces import Derived, Rows, column, computed, cumulated, cut, full, pieces, rows_where
 from simserve.units import array_to_ps
 
 FROM_STEPS = (
@@ -53,13 +53,13 @@ class DecodeRows:
         return len(self.n_steps)
 
     @property
-    def by_row(self) -> Columns:
+    def by_row(self) -> Rows:
         """The columns of rows."""
-        return {name: values for name, values in vars(self).items() if not name.startswith("span_")}
+        return Rows((name, values) for name, values in vars(self).items() if not name.startswith("span_"))
 
-    def by_span(self, spans: Columns) -> Columns:
+    def by_span(self, spans: Columns) -> Rows:
         """Return the columns of spans with the rows in which each begins and ends, `first` and `last`."""
-        return spans | {"first": self.span_first, "last": self.span_last}
+        return Rows(spans | {"first": self.span_first, "last": self.span_last})
 
     def members(self, spans: Flags) -> tuple[Ints, Ints]:
         """Return how many of the chosen spans contain each row, and how many begin with it, `(n_rows,)` each."""
@@ -70,10 +70,10 @@ class DecodeRows:
                 lowest = int(rows.min(initial=len(self)))
                 added = np.bincount(rows - lowest)
                 counts[lowest : lowest + len(added)] += added
-        return cumulated(_changes, {"begin": begin, "end": end}, beside=-1), begin
+        return cumulated(_changes, {"begin": begin, "end": end}, neighbor=-1), begin
 
 
-def _changes(own: Columns, before: Columns) -> Ints:
+def _changes(own: Rows, before: Rows) -> Ints:
     """Return how many spans begin with each row, less those that end with the one before."""
     change: Ints = own["begin"].copy()
     change[len(change) - len(before["end"]) :] -= before["end"]
@@ -87,15 +87,13 @@ def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
     if len(place) == len(steps["decode_requests"]):
         columns = computed(_rows, of_steps)
     else:
-        columns = computed(
-            lambda part: _rows({name: values[part["place"]] for name, values in of_steps.items()}), {"place": place}
-        )
+        columns = computed(lambda part: _rows(cut(of_steps, part["place"])), {"place": place})
     columns |= _places(columns.pop("decode_step"), columns["n_steps"], columns["replica"], spans)
-    pause_ps = column(_pauses_ps, {name: columns[name] for name in ("replica", "start_s", "end_s")}, beside=-1)
+    pause_ps = column(_pauses_ps, {name: columns[name] for name in ("replica", "start_s", "end_s")}, neighbor=-1)
     return DecodeRows(**columns, pause_ps=pause_ps, place=place)
 
 
-def _rows(steps: Columns) -> Columns:
+def _rows(steps: Rows) -> Derived:
     """Return the columns of rows that are those of steps in other units, and decode_step."""
     n_steps = steps["n_steps"].astype(np.int64, copy=False)
     first_ps = array_to_ps(steps["first_step_s"])
@@ -109,7 +107,7 @@ def _rows(steps: Columns) -> Columns:
     }
 
 
-def _pauses_ps(own: Columns, before: Columns) -> Ints:
+def _pauses_ps(own: Rows, before: Rows) -> Ints:
     """Return the time since the row before of the same replica; 0 where it is of another, as no span crosses them."""
     pause = np.zeros(len(own["replica"]), np.int64)
     first = len(pause) - len(before["replica"])  # 1 in the first piece
@@ -118,7 +116,7 @@ def _pauses_ps(own: Columns, before: Columns) -> Ints:
     return pause
 
 
-def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> Columns:
+def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> Derived:
     """Return the rows in which spans begin and end."""
     # Number decode steps across replicas, so that rows have a single order.
     end = cumulated(lambda part: part["n_steps"], {"n_steps": n_steps})
@@ -130,7 +128,7 @@ def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> C
     known = first_rows < len(begin)
     offset[known] = begin[first_rows[known]] - decode_step[first_rows[known]]
 
-    def formula(part: Columns) -> Columns:
+    def formula(part: Rows) -> Derived:
         first = part["first_step"] + offset[part["replica"]]
         stop = first + (part["last_step"] - part["first_step"] + 1)
         span_first = np.searchsorted(begin, first)

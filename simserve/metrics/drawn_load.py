@@ -1,10 +1,23 @@
 """Drawn load: the rate that an arrival process drew, against the rate that it draws on average."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.summary_schema import Measured, Signed
 from simserve.metrics.window import Window
+
+
+class LoadJson(TypedDict):
+    """Drawn against nominal load."""
+
+    kind: Literal["requests", "sessions"]
+    nominal_per_s: Annotated[float, Field(gt=0, le=1e18)] | None
+    drawn_per_s: Measured
+    off_frac: Signed
 
 
 class ArrivalRates(Protocol):

@@ -1,20 +1,60 @@
-"""Goodput: requests that met every SLO, as a share of the window's arrivals, and per second, GPU and dollar."""
+"""Goodput: rates and outcomes of the window's requests, and the share and rates of those that met every SLO."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any, Required
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from simserve.metrics.batches import inefficiency
-from simserve.metrics.intervals import share_interval
+from simserve.metrics.intervals import inefficiency, share_interval
 from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.summary_schema import Count, Measured, Share
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 
-if TYPE_CHECKING:
-    from simserve.metrics.summary_schema import AttainmentJson, GoodputJson
+
+class FatesJson(TypedDict, total=False):
+    """Requests, by what became of them."""
+
+    offered: Count
+    arrived: Required[Count]
+    finished: Required[Count]
+    rejected: Required[Count]
+    timed_out: Required[Count]
+    failed: Count
+    unfinished: Count
+    reasons: dict[str, Count]
+
+
+class AttainmentJson(TypedDict, total=False):
+    """Share of requests that met every SLO."""
+
+    frac: Required[Share | None]
+    low_frac: Share | None
+    high_frac: Share | None
+    confidence: Share
+    interval: str
+    n_batches: Count | None
+    correlated: bool | None
+    denominator: str
+    n_met: Count
+    n_arrived: Count
+    of_admitted_frac: Share | None
+    of_finished_frac: Share | None
+    by_slo: dict[str, Share | None]
+
+
+class GoodputJson(TypedDict, total=False):
+    """Requests that met every SLO."""
+
+    per_s: Measured
+    per_gpu_s: Measured
+    per_usd: Measured
+    output_tokens_per_s: Measured
+    total_tokens_per_s: Measured
+
 
 GOALS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "e2e_s": "e2e_s", "itl_s": "max_itl_s"}
 """Each goal of an SLO and the column that must not exceed it: an ITL goal holds when the largest gap does."""
@@ -53,7 +93,7 @@ def all_met(met: Mapping[str, Flags]) -> Flags | None:
     return np.logical_and.reduce(list(met.values())) if met else None
 
 
-def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> "AttainmentJson | None":
+def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> AttainmentJson | None:
     """Return the share of the window's arrivals that met every SLO, with its interval and with other denominators.
 
     A rejected, timed-out or unfinished request is a miss. None without an SLO.
@@ -85,7 +125,7 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> "
     }
 
 
-def goodput(n_met: int, window: Window, facts: RunFacts) -> "GoodputJson":
+def goodput(n_met: int, window: Window, facts: RunFacts) -> GoodputJson:
     """Return SLO-meeting requests per second of the window, per GPU and second, and per dollar at catalog prices."""
     gpus = Lifetimes(facts).gpus_by_pool(window.span_s).tolist()
     n_gpus = sum(gpus)
@@ -111,3 +151,52 @@ def good_tokens(requests: Columns, window: Window, met: Mapping[str, Flags]) -> 
 
 def _share(n: int, of: int) -> float | None:
     return n / of if of else None
+
+
+def throughput(requests: Columns, window: Window) -> dict[str, float]:
+    """Return rates per second of the window.
+
+    offered_per_s counts all arrivals; requests_per_s and the token rates count requests that arrived in the window and
+    finished at any time; served_per_s counts requests that finished in the window, whenever they arrived.
+    """
+    counted = requests["status"].is_("finished") & window.has
+    n_input = int(requests["prompt_tokens"][counted].sum())
+    n_output = int(requests["output_tokens"][counted].sum())
+    amounts: dict[str, int] = {
+        "offered_per_s": window.n_requests,
+        "requests_per_s": int(np.count_nonzero(counted)),
+        "served_per_s": int(np.count_nonzero(served(requests, window))),
+        "input_tokens_per_s": n_input,
+        "output_tokens_per_s": n_output,
+        "total_tokens_per_s": n_input + n_output,
+    }
+    return {name: amount / window.duration_s for name, amount in amounts.items()}
+
+
+def served(requests: Columns, window: Window) -> Flags:
+    """Return which requests finished within the window, whenever they arrived, `(n_requests,)`."""
+    start_s, end_s = window.span_s
+    finish_s = requests["finish_s"]
+    result: Flags = requests["status"].is_("finished") & (finish_s >= start_s) & (finish_s <= end_s)
+    return result
+
+
+FATES = ("finished", "rejected", "timed_out", "failed", "unfinished")
+
+MOST_REASONS = 3
+"""Reported reasons at most; a custom policy may have any number."""
+
+
+def outcomes(requests: Columns, window: Window) -> dict[str, Any]:
+    """Count the window's requests by what became of them, and why some did not finish."""
+    fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
+    return {"arrived": window.n_requests, **fates, "reasons": reasons(requests, window)}
+
+
+def reasons(requests: Columns, window: Window) -> dict[str, int]:
+    """Count the most frequent reasons of the window's unfinished requests."""
+    column = requests["status_reason"].without_blank()
+    lost = window.has & ~requests["status"].is_("finished") & (column.codes >= 0)
+    counts = np.bincount(column.codes[lost], minlength=len(column.categories))
+    most = np.argsort(-counts, kind="stable")[:MOST_REASONS]
+    return {column.categories[code]: int(counts[code]) for code in most.tolist() if counts[code]}

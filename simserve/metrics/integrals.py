@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.tables.columns import Columns, Flags, Floats, Ints, bounds
-from simserve.tables.pieces import beside_pieces, column, running_sums
+from simserve.tables.pieces import Rows, column, running_sums, with_neighbors
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Places:
     before: Ints
     """The row before each replica's first, `(n_replicas, 1)`; -1 for none."""
 
-    def sums(self, amounts: Callable[..., Floats], rows: Columns, beside: int = 0) -> Floats:
+    def sums(self, amounts: Callable[..., Floats], rows: Columns, neighbor: int = 0) -> Floats:
         """Sum the amounts that a formula gives rows, spread evenly over them, up to each instant."""
         upto, own, before = np.zeros(self.row.shape), np.zeros(self.row.shape), np.zeros(self.before.shape)
         so_far: Floats | None = None
         start = 0
-        for tables in beside_pieces(rows, beside):
+        for tables in with_neighbors(rows, neighbor):
             values = amounts(*tables)
             sums = running_sums(values, so_far)
             so_far = sums[-1:]
@@ -64,13 +64,13 @@ def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Pl
 def next_starts(steps: Columns, gone_s: Floats) -> Floats:
     """Return the start of the next row of the same replica, `(n_rows,)`; after the last, when the replica is gone."""
 
-    def formula(own: Columns, after: Columns) -> Floats:
+    def formula(own: Rows, after: Rows) -> Floats:
         return following("start_s", own, after, gone_s[own["replica"]])
 
-    return column(formula, {name: steps[name] for name in ("replica", "start_s")}, beside=1)
+    return column(formula, {name: steps[name] for name in ("replica", "start_s")}, neighbor=1)
 
 
-def following(name: str, own: Columns, after: Columns, last: Floats) -> Floats:
+def following(name: str, own: Rows, after: Rows, last: Floats) -> Floats:
     """Return the value of the next row of the same replica, or that of `last`; after: the rows after the own ones."""
     result = np.array(last)
     same = np.flatnonzero(after["replica"] == own["replica"][: len(after["replica"])])

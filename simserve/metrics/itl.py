@@ -13,7 +13,7 @@ from simserve.metrics.intervals import Ends, mean_interval
 from simserve.metrics.progressions import Census, Progressions, census, order_statistics, singles
 from simserve.metrics.stats import EMPTY, PERCENTILES, Distribution, interpolated, level_name
 from simserve.tables.columns import Columns, Flags, Floats, Ints
-from simserve.tables.pieces import column, full, joined, pieces, rows_where
+from simserve.tables.pieces import Rows, column, cut, full, joined, pieces, rows_where
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
 
 SUMMED_ROWS = 1 << 16
@@ -47,7 +47,7 @@ class Gaps:
             yield singles(np.zeros(1, np.int64), np.array([self.n_zero]))
 
 
-def _shared(rows: Columns) -> Iterator[Progressions]:
+def _shared(rows: Rows) -> Iterator[Progressions]:
     """Yield gaps between decode steps: at the start of each row, and inside it."""
     within, first, growth, n = rows["within"], rows["first_ps"], rows["growth_ps"], rows["n_steps"] - 1
     yield singles(first + rows["pause_ps"], within - rows["begin"])
@@ -104,7 +104,7 @@ def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_
             np.maximum.at(largest, request, _first_gaps(rows, part, chosen))
     np.maximum.at(largest, *_junctions(rows, spans))
 
-    def seconds(part: Columns) -> Floats:
+    def seconds(part: Rows) -> Floats:
         largest_s = array_to_s(np.where(part["is_whole"], 0, part["largest"]))
         largest_s[~part["has_finished"] | (part["n_tokens"] < 2)] = np.nan
         return largest_s
@@ -131,7 +131,7 @@ def of_spans(spans: Columns, of_requests: Any) -> Any:
     return column(lambda part: of_requests[part["request_id"]], {"request_id": spans["request_id"]})
 
 
-def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Flags) -> Ints:
+def _first_gaps(rows: DecodeRows, spans: Rows, chosen: Flags) -> Ints:
     """Return the gaps from join_s to the end of the first decode step of the chosen spans."""
     first = spans["first"][chosen]
     gaps: Ints = rows.first_ps[first] + array_to_ps(rows.start_s[first] - spans["join_s"][chosen])
@@ -150,11 +150,11 @@ def _junctions(rows: DecodeRows, spans: Columns) -> tuple[Ints, Ints]:
     order = chosen[np.lexsort((spans["join_s"][chosen], request[chosen]))]
     same = request[order][1:] == request[order][:-1]
     before, after = order[:-1][same], order[1:][same]
-    ends_s = span_ends(rows, {name: values[before] for name, values in rows.by_span(spans).items()})
+    ends_s = span_ends(rows, cut(rows.by_span(spans), before))
     return request[after], array_to_ps(spans["join_s"][after] - ends_s)
 
 
-def span_ends(rows: DecodeRows, spans: Columns) -> Floats:
+def span_ends(rows: DecodeRows, spans: Rows) -> Floats:
     """Return the time of the last token of spans, which have their rows (`DecodeRows.by_span`), `(n_spans,)`."""
     ends: Floats = np.array(spans["join_s"])
     real = spans["last"] >= spans["first"]

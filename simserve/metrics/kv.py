@@ -1,18 +1,76 @@
-"""KV: blocks in total, peak use, the cost of preemption, and reservations that keep requests waiting."""
+"""KV: blocks in total, peak use, hits of caches, the cost of preemption, reservations that keep requests waiting."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.summary_schema import Count, Measured, Share, with_facts
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
-from simserve.tables.facts import PoolFacts, ReservingFacts, RunFacts
+from simserve.tables.facts import HostFacts, PoolFacts, ReservingFacts, RunFacts
 from simserve.tables.pieces import pieces
 
-if TYPE_CHECKING:
-    from simserve.metrics.summary_schema import KvUseJson, PreemptionsJson, ReservationJson
+
+class PreemptionsJson(TypedDict, total=False):
+    """Preemptions of the window's requests."""
+
+    n: Count
+    requests: Count
+    requests_frac: Share | None
+    recomputed_tokens: Count
+
+
+class ReservationJson(TypedDict):
+    """What requests reserve and use, where reservations keep others waiting."""
+
+    waits_frac: Share
+    is_estimate: bool
+    at_once: Annotated[int, Field(ge=1)]
+    reserved_tokens: Count
+    used_tokens: Count
+    longest_output_tokens: Count
+    max_tokens: Count | None
+    without: str | None
+
+
+class KvUseJson(TypedDict, total=False):
+    """Blocks of keys and values."""
+
+    blocks: Count
+    tokens: Count
+    peak_blocks: Count
+    peak_frac: Measured
+    reservation: ReservationJson | None
+
+
+class PrefixHitsJson(TypedDict, total=False):
+    """Hits of a prefix cache."""
+
+    hit_tokens: Count
+    hit_frac: Share | None
+    requests_frac: Share | None
+
+
+class HitTokensJson(TypedDict):
+    """Prompt tokens by where they were cached."""
+
+    gpu: Count
+    host: Count
+    disk: Count
+
+
+@with_facts(HostFacts, {float: Measured})
+class HostTierJson(TypedDict, total=False):
+    """Host memory."""
+
+    n_swaps: Count
+    requests_frac: Share | None
+    hit_tokens: HitTokensJson
+
 
 NEAR_LIMIT_FRAC = 0.9
 """Peak share of KV blocks above which their number decides the result, so it should be a measured one."""
@@ -21,7 +79,7 @@ LEAST_FRAC = 0.01
 """Share of the time with reservations for which these must keep requests waiting to be named as a cause."""
 
 
-def kv_use(facts: RunFacts) -> "KvUseJson":
+def kv_use(facts: RunFacts) -> KvUseJson:
     """Return blocks and tokens of the whole cluster, a mean over the run, and the peak of the replica closest to its
     limit."""
     totals = [facts.pools[pool].n_blocks for pool in facts.replica_pool]
@@ -45,7 +103,7 @@ def unverified_peak_frac(facts: RunFacts) -> float:
     return max((peak / pool.n_blocks for pool, peak in estimated if pool.n_blocks), default=0.0)
 
 
-def preemptions(requests: Columns, window: Window) -> "PreemptionsJson":
+def preemptions(requests: Columns, window: Window) -> PreemptionsJson:
     """Return the preemptions of the window's requests and the tokens they recomputed."""
     times = requests["n_preemptions"][window.has]
     n_requests = int(np.count_nonzero(times))
@@ -57,7 +115,7 @@ def preemptions(requests: Columns, window: Window) -> "PreemptionsJson":
     }
 
 
-def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Window) -> "ReservationJson | None":
+def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Window) -> ReservationJson | None:
     """Return what requests reserve and use, where others wait for blocks that are reserved rather than used.
 
     None where use or slots keep them out, where none waits, and where policies reserve nothing.
@@ -135,3 +193,30 @@ def _blocks_counted_on(pool: PoolFacts, longest_tokens: int) -> float:
 def _slots(reserving: ReservingFacts | None) -> float:
     """Return the slots of a replica; none of one that reserves nothing."""
     return 0 if reserving is None else math.inf if reserving.slots is None else reserving.slots
+
+
+def prefix_cache(requests: Columns, window: Window) -> PrefixHitsJson:
+    """Return the hits of the window's requests, without those after a preemption."""
+    cached, prompts = requests["cached_tokens"][window.has], requests["prompt_tokens"][window.has]
+    n_tokens = int(prompts.sum())
+    return {
+        "hit_tokens": int(cached.sum()),
+        "hit_frac": float(cached.sum() / n_tokens) if n_tokens else None,
+        "requests_frac": float(np.count_nonzero(cached) / len(cached)) if len(cached) else None,
+    }
+
+
+def host_tier(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
+    """Return swaps and hits of the window's requests, bytes and waits of the whole run; None without a host tier."""
+    if facts.host_tier is None:
+        return None
+    n_swaps = requests["n_swaps"][window.has]
+    cached, on_host, on_disk = (
+        int(requests[f"{where}cached_tokens"][window.has].sum()) for where in ("", "host_", "disk_")
+    )
+    return {
+        "n_swaps": int(n_swaps.sum()),
+        "requests_frac": float(np.count_nonzero(n_swaps) / len(n_swaps)) if len(n_swaps) else None,
+        "hit_tokens": {"gpu": cached - on_host - on_disk, "host": on_host, "disk": on_disk},
+        **vars(facts.host_tier),
+    }

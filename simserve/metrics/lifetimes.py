@@ -4,9 +4,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from typing_extensions import TypedDict
 
+from simserve.metrics.summary_schema import Measured
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import MemberFacts, RunFacts
+
+
+class FleetTimeJson(TypedDict, total=False):
+    """GPU-seconds, by state."""
+
+    starting_gpu_s: Measured
+    serving_gpu_s: Measured
+    draining_gpu_s: Measured
+
 
 Span = tuple[float, float]
 """Start and end of an interval, in seconds."""
@@ -63,6 +74,14 @@ class Lifetimes:
         """Return the GPU time of the whole run."""
         end_s = self.facts.end_s
         return end_s * float(self.gpus_by_pool((0.0, end_s), since, until).sum())
+
+    def by_state(self) -> FleetTimeJson:
+        """Return the GPU time of the whole run by the state of replicas."""
+        return {
+            "starting_gpu_s": self.gpu_seconds(until="ready_s"),
+            "serving_gpu_s": self.gpu_seconds("ready_s", "draining_s"),
+            "draining_gpu_s": self.gpu_seconds("draining_s"),
+        }
 
     def table(self) -> Columns:
         """Return the table of members."""

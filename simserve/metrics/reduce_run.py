@@ -7,25 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.backlog import n_in_system
-from simserve.metrics.batches import inefficiency
+from simserve.metrics.basis import RunBasis
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.drawn_load import ArrivalRates
+from simserve.metrics.figures import summary
 from simserve.metrics.goodput import all_met, met_by_goal
+from simserve.metrics.intervals import inefficiency
 from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
-from simserve.metrics.latency import latency_columns
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.mechanisms import Measured
 from simserve.metrics.stats import Distribution, distribution, with_intervals
-from simserve.metrics.summary import summary
 from simserve.metrics.time_split import split_columns
 from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilization import utilization
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
-from simserve.metrics.window import measured_window
+from simserve.metrics.window import measured_window, n_in_system
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts
-from simserve.tables.pieces import computed, in_turn, release
+from simserve.tables.pieces import Derived, computed, in_turn, release
 from simserve.tables.run_tables import RunTables
 from simserve.tables.schema import REQUESTS
 
@@ -78,8 +76,25 @@ def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None
     def latencies_of(some: Flags) -> dict[str, Distribution]:
         return _latencies(requests, counted & some, rows, spans, answers_whole)
 
-    run = Measured(requests, spans, tables.steps, facts, window, met, use, latencies_of)
-    return Reduced(columns, summary(run, latencies, arrivals), vllm_bench(requests, window, latencies, met, fastest))
+    run = RunBasis(requests, spans, tables.steps, facts, window, met, use, latencies, latencies_of, arrivals)
+    return Reduced(columns, summary(run), vllm_bench(requests, window, latencies, met, fastest))
+
+
+def latency_columns(requests: Columns) -> Derived:
+    """Return queue_s, ttft_s, tpot_s and e2e_s, `(n_requests,)` each; NaN where a timestamp is missing.
+
+    TPOT is (last token - first token) / (output tokens - 1); a request with one output token has none. It is vLLM's
+    `tpot`, and the inter-token latency of GuideLLM and AIPerf.
+    """
+    arrival_s, first_token_s, finish_s = (requests[f"{name}_s"] for name in ("arrival", "first_token", "finish"))
+    n_gaps = np.asarray(requests["output_tokens"] - 1, np.float64)
+    n_gaps[n_gaps < 1] = np.nan
+    return {
+        "queue_s": requests["scheduled_s"] - arrival_s,
+        "ttft_s": first_token_s - arrival_s,
+        "tpot_s": (finish_s - first_token_s) / n_gaps,
+        "e2e_s": finish_s - arrival_s,
+    }
 
 
 def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:

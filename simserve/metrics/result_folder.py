@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import OutputError
+from simserve.metrics.figures import SUMMARY
 from simserve.metrics.study_schemas import CapacityAnswer, ComparisonAnswer, PlanAnswer, SweepAnswer
-from simserve.metrics.summary_schema import Summary
 from simserve.tables.columns import Columns
 from simserve.tables.files import read_json
 from simserve.tables.folder import kind_of
@@ -17,7 +17,7 @@ from simserve.tables.kinds import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind
 from simserve.tables.schema import TABLES
 
 ANSWERS: dict[Kind, tuple[str, Any]] = {
-    RUN: ("summary.json", Summary),
+    RUN: ("summary.json", SUMMARY),
     CAPACITY: ("capacity.json", CapacityAnswer),
     COMPARISON: ("comparison.json", ComparisonAnswer),
     PLAN: ("plan.json", PlanAnswer),

@@ -14,8 +14,8 @@ import numpy as np
 from simserve.errors import OutputError
 from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.drawn_load import ArrivalRates
-from simserve.metrics.pool_series import interval_s
 from simserve.metrics.reduce_run import reduce_run
+from simserve.metrics.timeseries import interval_s
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json

@@ -1,20 +1,27 @@
 """Routing: load balance over replicas, and session affinity."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.summary_schema import Measured, Share
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
 
-if TYPE_CHECKING:
-    from simserve.metrics.summary_schema import RoutingJson
+
+class RoutingJson(TypedDict, total=False):
+    """Balance of replicas."""
+
+    busiest_frac: Share | None
+    outstanding_std: Measured
+    session_kept_frac: Share | None
 
 
-def routing(requests: Columns, window: Window, facts: RunFacts) -> "RoutingJson | None":
+def routing(requests: Columns, window: Window, facts: RunFacts) -> RoutingJson | None:
     """Return the balance of the replicas that the router chooses among; None without a choice."""
     entries = np.array([facts.pools[pool].role != "decode" for pool in facts.replica_pool])
     n = int(np.count_nonzero(entries))

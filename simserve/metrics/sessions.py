@@ -1,13 +1,63 @@
-"""Sessions: durations of conversations and tasks with requests that wait for earlier answers."""
+"""Sessions: conversations and tasks with requests that wait for earlier answers, and clients that retry."""
 
-from typing import Any
+from typing import Any, Required
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
-from simserve.metrics.stats import distribution, level_name
+from simserve.metrics.stats import LatencyJson, distribution
+from simserve.metrics.summary_schema import Count, Measured
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.pieces import pieces
+
+
+class RetryFactsJson(TypedDict, total=False):
+    """Attempts."""
+
+    requests: Count
+    attempts: Count
+    attempts_per_request: Measured
+    succeeded: Count
+    succeeded_frac: Measured
+    slo_met_frac: Measured
+    e2e_s: LatencyJson
+
+
+class WastedJson(TypedDict, total=False):
+    """Work for requests without an answer."""
+
+    tokens: Count
+    frac: Measured
+
+
+TimesJson = TypedDict(
+    "TimesJson",
+    {
+        "mean": Measured,
+        "p50": Measured,
+        "p90": Measured,
+        "p95": Measured,
+        "p99": Measured,
+        "p99.9": Measured,
+        "max": Measured,
+    },
+    total=False,
+)
+
+
+class SessionsJson(TypedDict, total=False):
+    """Sessions that began in the window."""
+
+    n: Required[Count]
+    finished: Count
+    refused: Count
+    cut: Count
+    requests_mean: Measured
+    per_s: Measured
+    e2e_s: TimesJson
+    in_flight_s: TimesJson
 
 
 def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
@@ -74,5 +124,37 @@ def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, 
 
 def _summary(values: Floats) -> dict[str, float]:
     sample = distribution(values)
-    levels = {level_name(level): value for level, value in sample.percentiles.items()}
-    return {"mean": sample.mean, **levels, "max": sample.highest}
+    return {"mean": sample.mean, **sample.levels, "max": sample.highest}
+
+
+def retries(requests: Columns, window: Window) -> dict[str, Any]:
+    """Return the outcomes of requests with a first attempt in the window; latencies count from the first attempt.
+
+    At most one attempt of a request finishes, as clients retry only without an answer.
+    """
+    first_sent_s = requests["first_sent_s"]
+    is_first = window.has & (requests["attempt"] == 1)
+    mine = is_first | ((requests["attempt"] > 1) & (first_sent_s >= window.start_s) & (first_sent_s <= window.end_s))
+    met = requests["slo_met"]
+    finished = mine & requests["status"].is_("finished")
+    n, n_attempts, n_finished = (int(np.count_nonzero(which)) for which in (is_first, mine, finished))
+    e2e = distribution((requests["finish_s"] - first_sent_s)[finished])
+    return {
+        "requests": n,
+        "attempts": n_attempts,
+        "attempts_per_request": n_attempts / n if n else None,
+        "succeeded": n_finished,
+        "succeeded_frac": n_finished / n if n else None,
+        "slo_met_frac": float(np.count_nonzero(mine & met) / n) if n and met is not None else None,
+        "e2e_s": e2e.numbers,
+    }
+
+
+def wasted(requests: Columns, steps: Columns) -> WastedJson:
+    """Return the tokens computed in vain in the whole run, and their share of all computed tokens."""
+    n_tokens = int(requests["wasted_tokens"].sum())
+    n_all = 0
+    for part in pieces(steps):
+        decoded = part["decode_requests"].astype(np.int64) * part["n_steps"]
+        n_all += int(part["prefill_tokens"].sum() + decoded.sum() + part["accepted_tokens"].sum())
+    return {"tokens": n_tokens, "frac": n_tokens / n_all if n_all else 0.0}

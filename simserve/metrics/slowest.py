@@ -1,17 +1,58 @@
 """Slowest: the time split of the slowest requests compared with the average, to answer "why this p99"."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
+from simserve.metrics.summary_schema import Count, Number
 from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import computed, in_turn, pieces, rows_where
 from simserve.tables.schema import SPLIT
+
+
+class TimePartsJson(TypedDict):
+    """Parts of a latency, in seconds."""
+
+    front_end_s: Number
+    transfer_wait_s: Number
+    queue_seats_s: Number
+    queue_blocks_s: Number
+    queue_budget_s: Number
+    queue_turn_s: Number
+    prefill_s: Number
+    prefill_wait_s: Number
+    link_s: Number
+    decode_s: Number
+    interference_s: Number
+    copy_s: Number
+    preempted_s: Number
+    recompute_s: Number
+    batch_wait_s: Number
+
+
+class SlowestRequestsJson(TypedDict):
+    """Where the time of the slowest requests went."""
+
+    n: Count
+    from_s: Number
+    mean: TimePartsJson
+    all: TimePartsJson
+    binds: str | None
+
+
+class TimeSplitJson(TypedDict):
+    """Where the time of finished requests went."""
+
+    parts: list[str]
+    mean: TimePartsJson
+    slowest: dict[str, SlowestRequestsJson | None]
+
 
 SLOWEST_FRAC = 0.01
 """Share of requests that count as slowest, at least one."""
@@ -25,7 +66,7 @@ TIMES = ("first_token_s", "finish_s", "output_tokens", "transfer_s")
 ROUNDING_S = 1e-9
 """Differences of times below this are rounding."""
 
-SlowestParts = Mapping[str, Floats]
+SlowestParts = dict[str, Floats]
 
 
 def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
@@ -128,4 +169,4 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None
 
 
 def _means(parts: SlowestParts, chosen: Any) -> dict[str, float]:
-    return {name: float(parts[name][chosen].mean()) for name in in_turn(PARTS, dict(parts))}
+    return {name: float(parts[name][chosen].mean()) for name in in_turn(PARTS, parts)}

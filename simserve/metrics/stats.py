@@ -3,11 +3,32 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Required
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from simserve.metrics.intervals import Ends, mean_interval, percentile_interval
+from simserve.metrics.summary_schema import Count, EndsJson, Measured
 from simserve.tables.columns import Floats
+
+LatencyJson = TypedDict(
+    "LatencyJson",
+    {
+        "n": Required[Count],
+        "mean": Required[Measured],
+        "std": Measured,
+        "p50": Required[Measured],
+        "p90": Required[Measured],
+        "p95": Required[Measured],
+        "p99": Required[Measured],
+        "p99.9": Required[Measured],
+        "max": Measured,
+        "intervals": dict[str, EndsJson | None],
+    },
+    total=False,
+)
+"""Statistics of a latency, in seconds."""
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 """Reported percentiles of every latency."""
@@ -26,6 +47,21 @@ class Distribution:
     highest: float
     intervals: Mapping[str, Ends | None] = field(default_factory=dict)
     """95% intervals of the mean and of each percentile by name, where requested."""
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """Percentiles by name."""
+        return {level_name(level): value for level, value in self.percentiles.items()}
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Count, mean and percentiles."""
+        return {"n": self.n, "mean": self.mean, **self.levels}
+
+    def figures(self) -> dict[str, Any]:
+        """Return all of it, as the summary holds it."""
+        numbers = {"n": self.n, "mean": self.mean, "std": self.std, **self.levels, "max": self.highest}
+        return numbers | {"intervals": dict(self.intervals)}
 
 
 EMPTY = Distribution(0, math.nan, math.nan, dict.fromkeys(PERCENTILES, math.nan), math.nan)

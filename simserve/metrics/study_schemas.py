@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Required, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from simserve.metrics.answer import AnswerJson
 from simserve.metrics.summary_schema import (
     Amount,
-    AnswerJson,
     Count,
     Measured,
     NearCapacityJson,

@@ -4,11 +4,10 @@ import numpy as np
 
 from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.itl import span_ends
-from simserve.metrics.kept_out import Waits, kept_out_ps
-from simserve.metrics.phases import Phases, phases
+from simserve.metrics.waits import Phases, Waits, kept_out_ps, phases
 from simserve.tables.columns import Columns, Ints, bounds
 from simserve.tables.facts import RunFacts
-from simserve.tables.pieces import column, computed, cumulated, full, pieces, rows_where
+from simserve.tables.pieces import Derived, Rows, column, computed, cumulated, full, pieces, rows_where
 from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.tables.schema import SPLIT
 from simserve.units import array_to_ps, array_to_s, to_ps
@@ -33,11 +32,11 @@ def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> Colum
     lives = _lives(tables, extra, rows, facts)
     paused = phases(extra.pauses, tables.spans, lives)
     start_ps = column(lambda part: array_to_ps(part["start_s"]), {"start_s": tables.steps["start_s"]})
-    parts = lives | _decoded(tables, rows, paused.swapped_spans)
-    parts |= _prefills(tables.steps, start_ps, lives, paused) | _queue(tables.steps, start_ps, extra, lives)
+    parts = _prefills(tables.steps, start_ps, lives, paused) | _queue(tables.steps, start_ps, extra, lives)
+    parts |= lives | _decoded(tables, rows, paused.swapped_spans)
     respond_ps = to_ps(facts.respond_s)
 
-    def formula(part: Columns) -> Columns:
+    def formula(part: Rows) -> Derived:
         prefill_ps, end_ps = part["prefill_ps"], part["end_ps"]
         decode_ps = end_ps - part["scheduled_ps"] - prefill_ps - part["preempted_ps"] - part["recompute_ps"]
         split_ps = {
@@ -57,7 +56,7 @@ def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> Colum
     return computed(formula, parts)
 
 
-def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunFacts) -> Columns:
+def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunFacts) -> Rows:
     """Return timestamps and durations of each request, in picoseconds, undefined for unfinished ones: among them
     computed_at, the replica that first computed its prompt; queued_ps, when its wait there began, with push after the
     decode replica has granted room; joined_ps, the end of its first prefill; end_ps, the time of its last token."""
@@ -68,7 +67,7 @@ def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunF
         np.minimum.at(joined_ps, part["request_id"], array_to_ps(part["join_s"]))
         np.maximum.at(end_ps, part["request_id"], array_to_ps(span_ends(rows, part)))
 
-    def formula(part: Columns) -> Columns:
+    def formula(part: Rows) -> Derived:
         has_finished = part["status"].is_("finished")
 
         def known_ps(name: str) -> Ints:
@@ -93,17 +92,17 @@ def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunF
         }
 
     own = {name: getattr(extra, name) for name in ("routed_s", "notice_s", "chunks_s")}
-    return computed(formula, requests | own | {"joined_ps": joined_ps}) | {"end_ps": end_ps}
+    return Rows(computed(formula, requests | own | {"joined_ps": joined_ps}), end_ps=end_ps)
 
 
-def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> Columns:
+def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> Derived:
     """Return the decode time of each request without prefill interference, and its waits for copies."""
     spans, steps, n = tables.spans, tables.steps, len(tables.requests["arrival_s"])
 
-    def copies_ps(part: Columns) -> Ints:
+    def copies_ps(part: Rows) -> Ints:
         return array_to_ps(steps["copy_s"][part["place"]])
 
-    def alone_ps(part: Columns) -> Ints:
+    def alone_ps(part: Rows) -> Ints:
         lasts_ps = array_to_ps(part["end_s"]) - array_to_ps(part["start_s"])
         return lasts_ps - array_to_ps(steps["interference_s"][part["place"]]) - copies_ps(part)
 
@@ -126,23 +125,23 @@ def _upto(sums: Ints, row: Ints) -> Ints:
     return result
 
 
-def _queue(steps: Columns, start_ps: Ints, extra: ExtraColumns, lives: Columns) -> Columns:
+def _queue(steps: Columns, start_ps: Ints, extra: ExtraColumns, lives: Rows) -> Derived:
     """Split the queueing time by the cause that blocked the head of the queue; the rest is the step in flight."""
 
-    def until_ps(part: Columns) -> Ints:
+    def until_ps(part: Rows) -> Ints:
         return np.asarray(np.where(part["has_finished"], part["scheduled_ps"], part["queued_ps"]), np.int64)
 
     waits = Waits(lives["computed_at"], lives["queued_ps"], column(until_ps, lives))
     kept_ps = dict(zip(QUEUE, kept_out_ps(steps, start_ps, extra.stalls, waits), strict=False))
 
-    def rest_ps(part: Columns) -> Ints:
+    def rest_ps(part: Rows) -> Ints:
         rest: Ints = part["until_ps"] - part["from_ps"] - sum(part[name] for name in kept_ps)
         return rest
 
     return kept_ps | {QUEUE[-1]: column(rest_ps, vars(waits) | kept_ps)}
 
 
-def _prefills(steps: Columns, start_ps: Ints, lives: Columns, paused: Phases) -> Columns:
+def _prefills(steps: Columns, start_ps: Ints, lives: Rows, paused: Phases) -> Derived:
     """Return the duration of the first prefill, of its steps that computed part of it, and of recomputation.
 
     A prompt without partial chunks is computed in one step.

@@ -1,5 +1,6 @@
-"""Time series: the state of each replica in each interval of a run, one row each."""
+"""Time series: the state of each replica in each interval of a run, one row each, and of pools of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.utilization import WorkDone, shares, work_done
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
-from simserve.tables.pieces import column, full, pieces
+from simserve.tables.pieces import Rows, column, full, pieces
 from simserve.tables.run_tables import RunTables
 
 MOST_INTERVALS = 600
@@ -84,19 +85,19 @@ def interval_edges(end_s: float) -> Floats:
 def _mean_queue(steps: Columns, until_s: Floats, held: Places) -> Floats:
     """Integrate the queue length over each interval, linear from one row's start to the next's."""
 
-    def amounts(own: Columns, after: Columns) -> Floats:
+    def amounts(own: Rows, after: Rows) -> Floats:
         queue = own["queue_len"].astype(np.float64)
         coming = following("queue_len", own, after, queue)
         result: Floats = (queue + coming) / 2 * (own["until_s"] - own["start_s"])
         return result
 
-    return np.diff(held.sums(amounts, steps | {"until_s": until_s}, beside=1), axis=1)
+    return np.diff(held.sums(amounts, steps | {"until_s": until_s}, neighbor=1), axis=1)
 
 
 def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunFacts) -> Floats:
     """Integrate the share of used or reserved KV blocks; it is zero while the replica is idle."""
 
-    def amounts(own: Columns, after: Columns) -> Floats:
+    def amounts(own: Rows, after: Rows) -> Floats:
         blocks = own["held"].astype(np.float64)
         coming = following("held", own, after, blocks)
         means = np.where(own["until_s"] <= own["end_s"], (blocks + coming) / 2, blocks)
@@ -105,7 +106,7 @@ def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunF
 
     held = column(lambda part: part["kv_blocks_used"] + part["kv_blocks_reserved"], steps)
     totals = np.array([facts.pools[pool].n_blocks for pool in facts.replica_pool], np.float64)
-    sums = in_steps.sums(amounts, steps | {"until_s": until_s, "held": held}, beside=1)
+    sums = in_steps.sums(amounts, steps | {"until_s": until_s, "held": held}, neighbor=1)
     return np.diff(sums, axis=1) / totals[:, None]
 
 
@@ -138,7 +139,7 @@ def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s
     within, _ = rows.members(np.ones(len(tables.spans["join_s"]), np.bool_))
     in_rows = places(rows.by_row, rows.end_s, n_replicas, edges_s)
 
-    def n_tokens(part: Columns) -> Floats:
+    def n_tokens(part: Rows) -> Floats:
         return np.asarray(part["within"] * part["n_steps"] + part["accepted_tokens"], np.float64)
 
     return firsts + np.diff(in_rows.sums(n_tokens, rows.by_row | {"within": within}), axis=1)
@@ -157,3 +158,63 @@ def _prefilled_at(requests: Columns, rows: Any) -> Ints:
     elsewhere, own = (requests[name][rows].astype(np.int64) for name in ("prefill_replica", "replica"))
     at: Ints = np.where(elsewhere >= 0, elsewhere, own)
     return at
+
+
+SUMS = ("queue_len", "running", "prefill_tokens_per_s", "output_tokens_per_s")
+MEANS = ("kv_frac", "busy_frac", "mfu", "mbu")
+MOST = {"longest_queue": "queue_len", "fullest_kv_frac": "kv_frac"}
+"""Columns that show the largest replica's value, with the column that they aggregate."""
+
+
+def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[str, Floats], int]:
+    """Return the columns of a pool, `(n_rows,)` each with n_rows <= most_rows, and the number of intervals per row.
+
+    Rows of several intervals are time-weighted means, except for the columns of MOST, which are maxima.
+    """
+    of_pool = timeseries["pool"].is_(pool)
+    names = ("start_s", "end_s", *SUMS, *MEANS)
+    table: dict[str, Floats] = {name: timeseries[name][of_pool] for name in names}
+    numbers, interval = np.unique(interval_numbers(timeseries)[of_pool], return_inverse=True)
+    n = len(numbers)
+    starts, ends = -_most(-table["start_s"], interval, n), _most(table["end_s"], interval, n)
+    lived = (table["end_s"] - table["start_s"]) / (ends - starts)[interval]
+    n_replicas = np.bincount(interval, lived, n)
+    summed = {name: np.bincount(interval, table[name] * lived, n).astype(np.float64) for name in (*SUMS, *MEANS)}
+    means = {name: values / n_replicas if name in MEANS else values for name, values in summed.items()}
+    n_merged = max(1, -(-n // most_rows))
+    first = np.arange(0, n, n_merged)
+    last = np.minimum(first + n_merged, n) - 1
+    return {
+        "start_s": starts[first],
+        "end_s": ends[last],
+        **{name: _mean(values, ends - starts, first) for name, values in means.items()},
+        **{name: _reduced(np.maximum, _most(table[of], interval, n), first) for name, of in MOST.items()},
+    }, n_merged
+
+
+def interval_numbers(timeseries: Mapping[str, Any]) -> Ints:
+    """Return the number of the interval in which each row starts, `(n_rows,)`; one that joins starts within it."""
+    numbers: Ints = np.floor(timeseries["start_s"] / interval_s(timeseries) + 1e-6).astype(np.int64)
+    return numbers
+
+
+def interval_s(timeseries: Mapping[str, Any]) -> float:
+    """Return the width of the intervals (the last may be shorter), 1 s where there are none."""
+    return float((timeseries["end_s"] - timeseries["start_s"]).max(initial=0.0)) or 1.0
+
+
+def _mean(values: Floats, lengths: Floats, first: Ints) -> Floats:
+    return _reduced(np.add, values * lengths, first) / _reduced(np.add, lengths, first)
+
+
+def _reduced(how: Any, values: Floats, first: Ints) -> Floats:
+    """Aggregate the rows from each of `first` to the next."""
+    reduced: Floats = how.reduceat(values, first) if len(first) else values
+    return reduced
+
+
+def _most(values: Floats, interval: Ints, n: int) -> Floats:
+    """Return the maximum of each interval."""
+    result = np.full(n, -np.inf)
+    np.maximum.at(result, interval, values)
+    return result

@@ -1,16 +1,49 @@
 """Transfer: the cost of handing requests over to decode replicas, and the bottleneck among prefill, link and decode."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Required
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.stats import distribution, level_name
+from simserve.metrics.stats import distribution
+from simserve.metrics.summary_schema import Count, Measured, Share
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import LinkFacts, RunFacts
+
+
+class WaitsJson(TypedDict):
+    """Mean waits, in seconds."""
+
+    prefill: Measured
+    link: Measured
+    decode: Measured
+
+
+TransferJson = TypedDict(
+    "TransferJson",
+    {
+        "apart_frac": Share | None,
+        "kept_frac": Share | None,
+        "n": Required[Count],
+        "mean": Measured,
+        "p50": Measured,
+        "p90": Measured,
+        "p95": Measured,
+        "p99": Measured,
+        "p99.9": Measured,
+        "bytes": Measured,
+        "found_tokens": Count,
+        "link_busy_frac": Measured,
+        "mean_wait_s": WaitsJson,
+        "binds": Literal["prefill", "link", "decode"] | None,
+    },
+    total=False,
+)
+
 
 WORTH_NAMING_S = 1e-3
 """Mean wait below which there is no bottleneck."""
@@ -35,9 +68,7 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
     is_backed_up = not shares["kept_frac"] and _is_backed_up(facts, use)  # else local decodes may fill them
     return {
         **shares,
-        "n": totals.n,
-        "mean": totals.mean,
-        **{level_name(level): value for level, value in totals.percentiles.items()},
+        **totals.numbers,
         "bytes": float(_sent_tokens(requests, handed, facts.link).sum()) * facts.link.kv_bytes_per_token,
         "found_tokens": int(requests["decode_cached_tokens"][handed].sum()),
         "link_busy_frac": _busiest_frac(requests, facts.link, facts),

@@ -1,15 +1,49 @@
 """Utilization: busy time of replicas, and their shares of peak FLOP/s (MFU) and bandwidth (MBU)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Required
 
 import numpy as np
+from pydantic import Field
+from typing_extensions import TypedDict
 
-from simserve.metrics.drafted import DraftedWork, drafted
 from simserve.metrics.integrals import Places
 from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.speculation import DraftedWork, drafted
+from simserve.metrics.summary_schema import Amount, Count, Measured, Number, Size, with_facts
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import RunFacts, WorkFacts
+from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
+from simserve.tables.pieces import Rows
+
+
+class SpeculatingJson(TypedDict, total=False):
+    """How a pool speculates."""
+
+    kind: Required[str]
+    tokens: Required[Count]
+    acceptance: Sequence[Number]
+    model: str | None
+
+
+@with_facts(PoolFacts, {int: Count, float: Amount, int | float: Amount}, "work", "reserving")
+class PoolJson(TypedDict, total=False):
+    """A pool."""
+
+    name: Required[str]
+    n_replicas: Required[Annotated[int, Field(ge=0, le=10**9)]]
+    gpus_per_replica: Required[Size]
+    ranks_per_replica: Size
+    gpu: Required[str]
+    model: Required[str]
+    engine: Required[str]
+    scheduler: Required[str]
+    speculation: SpeculatingJson | None
+    mean_gpus: Measured
+    busy_frac: Measured
+    mfu: Measured
+    mbu: Measured
 
 
 @dataclass(frozen=True)
@@ -73,7 +107,7 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     return WorkDone(busy_s, prefill_tokens, flop, moved)
 
 
-def _keys(steps: Columns) -> Floats:
+def _keys(steps: Rows) -> Floats:
     """Return the sum of contexts of each row: kv_tokens in its first step, decode_requests more in each further one."""
     n_steps, n_decoding = steps["n_steps"], steps["decode_requests"].astype(np.float64)
     keys: Floats = (steps["kv_tokens"] + n_decoding * ((n_steps - 1) / 2)) * n_steps
@@ -120,3 +154,17 @@ def _shares(work: WorkDone, chosen: Flags, duration_s: float, lived_frac: Floats
 def _each(of: list[WorkFacts], name: str) -> Floats:
     """Return one fact of each replica, `(n_replicas, 1)`."""
     return np.array([getattr(work, name) for work in of], np.float64).reshape(-1, 1)
+
+
+def pool_figures(facts: RunFacts, use: Utilization, mean_gpus: Floats) -> list[dict[str, Any]]:
+    """Return the facts of each pool and its use over the window, as the summary holds them."""
+    return [
+        _without(pool, "work", "speculation", "reserving")
+        | {"speculation": _without(pool.speculation, "draft"), "mean_gpus": n_gpus, **vars(shares)}
+        for pool, shares, n_gpus in zip(facts.pools, use.by_pool, mean_gpus, strict=True)
+    ]
+
+
+def _without(facts: Any, *names: str) -> Any:
+    """Return facts by name, without some; None stays None."""
+    return facts and {name: value for name, value in vars(facts).items() if name not in names}

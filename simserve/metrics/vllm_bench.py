@@ -8,7 +8,7 @@ import numpy as np
 from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.goodput import all_met
 from simserve.metrics.itl import of_spans
-from simserve.metrics.stats import Distribution, level_name
+from simserve.metrics.stats import Distribution
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints, bounds
 from simserve.tables.pieces import cumulated, pieces
@@ -60,7 +60,7 @@ def vllm_bench(
 
 def _latency_keys(name: str, sample: Distribution) -> dict[str, float]:
     values = {"mean": sample.mean, "median": sample.percentiles[50.0], "std": sample.std}
-    values |= {level_name(level): value for level, value in sample.percentiles.items()}
+    values |= sample.levels
     return {f"{what}_{name}_ms": value * 1e3 if sample.n else 0.0 for what, value in values.items()}
 
 

@@ -1,14 +1,28 @@
-"""Window: the measured part of a run. Requests count by their arrival; rates divide by the window's length."""
+"""Window: the measured part of a run, and where its warm-up ends. Requests count by their arrival; rates divide by the
+window's length.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Required
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from simserve.metrics.warm_up import warm_up_requests
-from simserve.tables.columns import Columns, Flags
+from simserve.metrics.summary_schema import Measured
+from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.pieces import Rows, column, joined, pieces
+
+
+class WindowFactsJson(TypedDict, total=False):
+    """When requests count."""
+
+    start_s: Required[Measured]
+    end_s: Required[Measured]
+    duration_s: Required[Measured]
+    ends_with: str
+    settled: bool | None
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,10 @@ class Window:
     def span_s(self) -> tuple[float, float]:
         """Start and end of what rates divide by."""
         return self.start_s, self.start_s + self.duration_s
+
+    def figures(self) -> dict[str, Any]:
+        """Return the window as the summary holds it."""
+        return {name: value for name, value in vars(self).items() if name != "has"}
 
     @property
     def n_requests(self) -> int:
@@ -62,3 +80,70 @@ def measured_window(requests: Columns, measure: Mapping[str, Any], last_arrival_
     finished_s = float(np.nanmax(finish_s)) if not np.isnan(finish_s).all() else end_s
     duration_s = finished_s - start_s if finished_s > start_s else math.nan
     return Window(start_s, last_arrival_s, duration_s, "last finish", has, settled)
+
+
+BATCH = 5
+FEWEST_BATCHES = 40
+"""Fewest batches for a decision."""
+
+
+def warm_up_requests(requests: Columns) -> int | None:
+    """Return how many requests to leave out; None where the run does not settle, or is too short to tell.
+
+    The series are the number in system at each arrival and, as that is constant in a closed loop, the time to first
+    token; the later of the two cuts counts. Rows are in order of arrival.
+    """
+    is_served = ~requests["status"].is_("rejected")
+    waited = is_served & ~np.isnan(requests["ttft_s"])
+    cuts = [
+        _row_of(np.flatnonzero(is_served), settled_after(n_in_system(requests)[is_served])),
+        _row_of(np.flatnonzero(waited), settled_after(requests["ttft_s"][waited])),
+    ]
+    return None if None in cuts else max(row for row in cuts if row is not None)
+
+
+def settled_after(series: Floats) -> int | None:
+    """Return how many of a series' first values to leave out; None where the best cut is in its second half.
+
+    The cut minimizes the standard error of the mean of the rest, in batches of five (White, Cobb and Spratt,
+    "A comparison of five steady-state truncation heuristics for simulation", WSC 2000).
+    """
+    n = len(series) // BATCH
+    if n < FEWEST_BATCHES:
+        return None
+    means = series[: n * BATCH].reshape(n, BATCH).mean(axis=1)
+    means = means - means.mean()  # avoids cancellation
+    left = np.arange(n, 0, -1)
+    sums, squares = (np.cumsum(each[::-1])[::-1] for each in (means, means**2))
+    errors = (squares - sums**2 / left) / left**2
+    best = int(np.argmin(errors[: n - BATCH]))  # the last few values may be similar by chance
+    return best * BATCH if best <= n // 2 else None
+
+
+def _row_of(rows: Ints, place: int | None) -> int | None:
+    return None if place is None else int(rows[place])
+
+
+def n_in_system(requests: Columns) -> Floats:
+    """Return the number of unfinished requests that each arrival finds, `(n_requests,)`, in order of arrival."""
+    left_s = joined(map(_leave_s, pieces(requests)), len(requests["arrival_s"]), requests, np.float64)
+    left_s = np.sort(left_s[~np.isnan(left_s)])
+    n_before = 0
+
+    def found(part: Rows) -> Floats:
+        nonlocal n_before
+        stays = ~part["status"].is_("rejected")
+        came_before = n_before + np.cumsum(stays) - stays
+        n_before += int(stays.sum())
+        left_before = np.searchsorted(left_s, part["arrival_s"], side="right")
+        result: Floats = (came_before - left_before).astype(np.float64)
+        return result
+
+    return column(found, requests)
+
+
+def _leave_s(requests: Rows) -> Floats:
+    """Return when the requests that were not rejected were answered or given up, NaN for never."""
+    stays = ~requests["status"].is_("rejected")
+    leave_s: Floats = np.fmin(requests["finish_s"], requests["gave_up_s"])[stays]
+    return leave_s

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.pool_series import interval_numbers, interval_s
+from simserve.metrics.timeseries import interval_numbers, interval_s
 from simserve.report.chart_data import Floats
 from simserve.report.formats import seconds
 

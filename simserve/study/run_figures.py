@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.answer import FAR_FRAC, Outcome, Outcomes, outcomes
-from simserve.metrics.batches import T_95
 from simserve.metrics.classes import of_class
 from simserve.metrics.goodput import met_by_goal
+from simserve.metrics.intervals import T_95
 from simserve.metrics.results import Results
 from simserve.study.cost_draws import NO_RESIDUAL
 from simserve.tables.columns import Flags

@@ -1,6 +1,6 @@
 """Uncertainty: replays of a run with loads and costs of their own, for prediction intervals and the answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -16,7 +16,7 @@ from simserve.metrics.student import quantile
 from simserve.scenario import Scenario
 from simserve.scenario.models import MeasureSection
 from simserve.scenario.setup import Distortion
-from simserve.simulation import Progress, n_shards, simulate
+from simserve.simulation import OnProgress, n_shards, simulate
 from simserve.study.capacity_probe import UNKNOWN, near_capacity
 from simserve.study.cost_draws import CONFIDENCE, NO_RESIDUAL, Draw, draws_for
 from simserve.study.processes import Answers, forked, n_jobs
@@ -41,28 +41,25 @@ SESSIONS_RUN_IN_FRAC = 0.5
 
 
 def run_with_replays(
-    scenario: Scenario,
-    progress: Callable[[Progress], None] | None = None,
-    on_replay: OnRun | None = None,
-    beside: Path | None = None,
+    scenario: Scenario, progress: OnProgress | None = None, on_replay: OnRun | None = None, out: Path | None = None
 ) -> Results:
     """Run a scenario, and `predict` on the other cores at the same time; or afterward, if the run needs them all.
 
-    beside: as of `simulate`; replays are too short to need it.
+    out: as of `simulate`; replays are too short to need it.
     """
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     if load.concurrency is not None:  # its number of requests, or its end, shows only at the end
-        results = simulate(scenario, load=load, progress=progress, beside=beside)
+        results = simulate(scenario, load=load, progress=progress, out=out)
         predict(scenario, results, on_replay)
         return results
     replays = _Replays.of(scenario, load)
     if n_shards(scenario, load, n_jobs()) > 1:
-        results = simulate(scenario, load=load, progress=progress, jobs=n_jobs(), beside=beside)
+        results = simulate(scenario, load=load, progress=progress, jobs=n_jobs(), out=out)
         with forked(replays.run, replays.n_runs) as answers:
             replays.put(results, answers, on_replay)
         return results
     with forked(replays.run, replays.n_runs) as answers:
-        results = simulate(scenario, load=load, progress=progress, beside=beside)
+        results = simulate(scenario, load=load, progress=progress, out=out)
         replays.put(results, answers, on_replay)
     return results
 

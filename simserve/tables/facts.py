@@ -1,6 +1,6 @@
 """Facts: what the metrics need beyond the tables of a run."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -219,12 +219,7 @@ class RunFacts:
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
     """Return all facts but the wall time, which differs from run to run, for JSON."""
-    facts_by_name = _own_fields(facts) | {"pools": [_pool_to_dict(pool) for pool in facts.pools]}
-    facts_by_name["link"] = facts.link and asdict(facts.link)
-    facts_by_name["host_tier"] = facts.host_tier and _own_fields(facts.host_tier)
-    facts_by_name["members"] = [_own_fields(member) for member in facts.members]
-    del facts_by_name["wall_s"]
-    return facts_by_name
+    return {name: value for name, value in asdict(facts).items() if name != "wall_s"}
 
 
 def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
@@ -232,13 +227,3 @@ def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
     from pydantic import TypeAdapter  # late: only folders that are read back need it
 
     return TypeAdapter(RunFacts).validate_python({**given, "wall_s": wall_s})
-
-
-def _pool_to_dict(pool: PoolFacts) -> dict[str, Any]:
-    work = {field.name: getattr(pool.work, field.name) for field in fields(WorkFacts)}
-    how, reserving = (of and asdict(of) for of in (pool.speculation, pool.reserving))
-    return _own_fields(pool) | {"work": work, "speculation": how, "reserving": reserving}
-
-
-def _own_fields(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}

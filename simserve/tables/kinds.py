@@ -23,15 +23,8 @@ class Kind:
 
 RUN = Kind(
     "run",
-    frozenset(
-        {
-            *(f"{name}.parquet" for name in TABLES | MORE_TABLES),
-            "summary.json",
-            "vllm_bench.json",
-            "scenario.yaml",
-            "report.html",
-        }
-    ),
+    frozenset({f"{name}.parquet" for name in TABLES | MORE_TABLES})
+    | {"summary.json", "vllm_bench.json", "scenario.yaml", "report.html"},
     frozenset({"requests.parquet", "summary.json"}),
 )
 

@@ -75,7 +75,6 @@ def write_table(
         del arrays
         for part in parts:
             writer.write_table(pa.Table.from_arrays(_arrays(fields, part), schema=schema), group_rows)
-    release(columns)
 
 
 def _arrays(fields: tuple[Field, ...], columns: Columns) -> list[Any]:

@@ -5,60 +5,66 @@ piece, and between pieces the pages of all arrays of the run are released. Array
 columns are all that formulas and metrics hand on.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from simserve.tables import scratch
 from simserve.tables.columns import Columns, Flags, Ints
 from simserve.tables.scratch import Scratch
 
 Thing = TypeVar("Thing")
 
-Formula = Callable[..., Mapping[str, NDArray[Any]]]
-"""Columns of some rows from columns of the same rows; where these look beside them, also from those of other rows."""
+Derived = dict[str, NDArray[Any]]
+"""Columns that a formula computes."""
 
 
-def pieces(columns: Columns, n_rows: int | None = None, *, run: Columns | None = None) -> Iterator[Columns]:
+class Rows(dict[str, Any]):
+    """Columns of some rows of a table: what a formula is given."""
+
+
+def pieces(columns: Columns, n_rows: int | None = None, *, run: Columns | None = None) -> Iterator[Rows]:
     """Yield a table piece by piece: some rows of all columns. run: columns of its run, where its own are in memory."""
-    for piece in scratch_of(run or columns).pieces(n_rows_of(columns), n_rows):
-        yield cut(columns, piece)
+    n = n_rows_of(columns)
+    for piece in _files(n, run or columns).pieces(n, n_rows):
+        yield _piece(columns, piece, n)
 
 
-def beside_pieces(columns: Columns, beside: int) -> Iterator[tuple[Columns, ...]]:
+def with_neighbors(columns: Columns, neighbor: int) -> Iterator[tuple[Rows, ...]]:
     """Yield a table piece by piece, as a formula gets it.
 
-    beside: 1 also gives the columns of the rows after those of the piece, of which the last has none, and -1 of those
+    neighbor: 1 also gives the columns of the rows after those of the piece, of which the last has none, and -1 of those
     before, of which the first has none.
     """
     n = n_rows_of(columns)
-    for piece in scratch_of(columns).pieces(n):
-        yield _tables(columns, piece, n, beside)
+    for piece in _files(n, columns).pieces(n):
+        yield _tables(columns, piece, n, neighbor)
 
 
-def computed(formula: Formula, columns: Columns, beside: int = 0) -> Columns:
-    """Return the columns that a formula computes of all rows; beside: as of `beside_pieces`."""
+def computed(formula: Callable[..., Derived], columns: Columns, neighbor: int = 0) -> Derived:
+    """Return the columns that a formula computes of all rows; neighbor: as of `with_neighbors`."""
     n = n_rows_of(columns)
-    return scratch_of(columns).built_all(n, lambda piece: formula(*_tables(columns, piece, n, beside)))
+    return _files(n, columns).built_all(n, lambda piece: formula(*_tables(columns, piece, n, neighbor)))
 
 
-def column(formula: Callable[..., NDArray[Any]], columns: Columns, beside: int = 0) -> NDArray[Any]:
+def column(formula: Callable[..., NDArray[Any]], columns: Columns, neighbor: int = 0) -> NDArray[Any]:
     """Return the one column that a formula computes of all rows."""
-    return computed(lambda *tables: {"": formula(*tables)}, columns, beside)[""]  # type: ignore[no-any-return]
+    return computed(lambda *tables: {"": formula(*tables)}, columns, neighbor)[""]
 
 
-def cumulated(formula: Callable[..., NDArray[Any]], columns: Columns, beside: int = 0) -> NDArray[Any]:
+def cumulated(formula: Callable[..., NDArray[Any]], columns: Columns, neighbor: int = 0) -> NDArray[Any]:
     """Return the sums of a column up to and with each row, to the last bit as `numpy.cumsum` adds them."""
     so_far: NDArray[Any] | None = None
 
-    def sums(*tables: Columns) -> NDArray[Any]:
+    def sums(*tables: Rows) -> NDArray[Any]:
         nonlocal so_far
         upto = running_sums(formula(*tables), so_far)
         so_far = upto[-1:].copy()
         return upto
 
-    return column(sums, columns, beside)
+    return column(sums, columns, neighbor)
 
 
 def running_sums(values: NDArray[Any], before: NDArray[Any] | None) -> NDArray[Any]:
@@ -66,31 +72,41 @@ def running_sums(values: NDArray[Any], before: NDArray[Any] | None) -> NDArray[A
     return np.cumsum(values) if before is None or not len(before) else np.cumsum(np.append(before, values))[1:]
 
 
-def rows_where(formula: Callable[[Columns], Flags], columns: Columns) -> Ints:
+def rows_where(formula: Callable[[Rows], Flags], columns: Columns) -> Ints:
     """Return the numbers of the rows that a formula marks."""
-    return scratch_of(columns).flatnonzero(n_rows_of(columns), lambda piece: formula(cut(columns, piece)))
+    n = n_rows_of(columns)
+    files = _files(n, columns)
+    return files.joined(
+        (piece.start + np.flatnonzero(formula(_piece(columns, piece, n))) for piece in files.pieces(n)), n
+    )
 
 
-def joined(parts: Iterable[NDArray[Any]], most: int, beside: Columns, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+def joined(parts: Iterable[NDArray[Any]], most: int, like: Columns, dtype: DTypeLike = np.int64) -> NDArray[Any]:
     """Return parts of unknown length one after the other: at most so many items, kept where the columns are."""
-    return scratch_of(beside).joined(parts, most, dtype)
+    return _files(most, like).joined(parts, most, dtype)
 
 
-def full(n: int, value: float, beside: Columns, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+def full(n: int, value: float, like: Columns, dtype: DTypeLike = np.int64) -> NDArray[Any]:
     """Return n equal items, kept where the columns are."""
-    return scratch_of(beside).full(n, value, dtype)
+    return _files(n, like).full(n, value, dtype)
 
 
 def in_turn(things: Iterable[Thing], columns: Columns) -> Iterator[Thing]:
     """Yield things that take memory one by one; between them, release the pages of the run that has these columns."""
+    files = _files(n_rows_of(columns), columns)
     for thing in things:
         yield thing
-        release(columns)
+        files.release()
 
 
-def cut(columns: Columns, rows: slice) -> Columns:
-    """Select consecutive rows, without a copy."""
-    return {name: None if values is None else values[rows] for name, values in columns.items()}
+def cut(columns: Columns, rows: slice | Ints) -> Rows:
+    """Select rows; consecutive ones without a copy."""
+    return Rows((name, None if values is None else values[rows]) for name, values in columns.items())
+
+
+def _piece(columns: Columns, piece: slice, n: int) -> Rows:
+    """fast: most tables are one piece, which needs no views."""
+    return Rows(columns) if piece.stop - piece.start == n else cut(columns, piece)
 
 
 def n_rows_of(columns: Columns) -> int:
@@ -100,7 +116,7 @@ def n_rows_of(columns: Columns) -> int:
 
 def release(columns: Columns) -> None:
     """Release the pages of all arrays of the run that has these columns."""
-    scratch_of(columns).release()
+    _files(n_rows_of(columns), columns).release()
 
 
 def scratch_of(columns: Columns) -> Scratch:
@@ -109,13 +125,18 @@ def scratch_of(columns: Columns) -> Scratch:
         array = getattr(values, "codes", values)
         while (base := getattr(array, "base", None)) is not None:
             array = base
-        scratch: Scratch | None = getattr(getattr(array, "obj", array), "scratch", None)
-        if scratch is not None:
-            return scratch
+        files: Scratch | None = getattr(getattr(array, "obj", array), "scratch", None)
+        if files is not None:
+            return files
     return Scratch()
 
 
-def _tables(columns: Columns, piece: slice, n: int, beside: int) -> tuple[Columns, ...]:
-    if not beside:
-        return (cut(columns, piece),)
-    return cut(columns, piece), cut(columns, slice(max(piece.start + beside, 0), min(piece.stop + beside, n)))
+def _files(n_rows: int, columns: Columns) -> Scratch:
+    """fast: a table of one piece needs no look at its columns, as arrays of so few rows are in memory."""
+    return scratch_of(columns) if n_rows > scratch.PIECE_ROWS else Scratch()
+
+
+def _tables(columns: Columns, piece: slice, n: int, neighbor: int) -> tuple[Rows, ...]:
+    if not neighbor:
+        return (_piece(columns, piece, n),)
+    return cut(columns, piece), cut(columns, slice(max(piece.start + neighbor, 0), min(piece.stop + neighbor, n)))

@@ -40,20 +40,12 @@ def _fields(text: str) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-SPLIT = (
-    "front_end_s",
-    "queue_seats_s",
-    "queue_blocks_s",
-    "queue_budget_s",
-    "queue_turn_s",
-    "prefill_s",
-    "prefill_wait_s",
-    "link_s",
-    "decode_s",
-    "interference_s",
-    "copy_s",
-    "recompute_s",
-    "batch_wait_s",
+SPLIT = tuple(
+    field.name
+    for field in _fields("""
+        float? s: front_end_s queue_seats_s queue_blocks_s queue_budget_s queue_turn_s prefill_s prefill_wait_s
+        float? s: link_s decode_s interference_s copy_s recompute_s batch_wait_s
+    """)
 )
 """Columns of requests that the metrics compute from data that no file keeps; runs read from files keep them."""
 

@@ -37,27 +37,19 @@ class Pages(mmap.mmap):
 class Scratch:
     """The temporary files of one run."""
 
-    def __init__(self, beside: Path | None = None) -> None:
-        """beside: a result folder, which need not exist yet; files are made on its disk, by default on the system's."""
-        places = () if beside is None else (beside.absolute(), *beside.absolute().parents)
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: of a result, which need not exist yet; files are made on its disk, by default on the system's."""
+        places = () if folder is None else (folder.absolute(), *folder.absolute().parents)
         self._folder = next((place for place in places if place.is_dir()), None)
         self._pages: weakref.WeakSet[Pages] = weakref.WeakSet()
         """All arrays in files."""
-        self._is_shared = False
+        self.is_shared = False
+        """Copies of this process write arrays too, so that all must be in files."""
         self._n_written = 0
         """Bytes of all files so far; those of earlier runs are free again."""
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Make all arrays in files, which copies of this process write too."""
-        self._is_shared = True
-        try:
-            yield
-        finally:
-            self._is_shared = False
-
     def _is_in_file(self, n_bytes: int) -> bool:
-        return n_bytes >= (1 if self._is_shared else LARGE_BYTES)
+        return n_bytes >= (1 if self.is_shared else LARGE_BYTES)
 
     def empty(self, n: int, dtype: DTypeLike) -> NDArray[Any]:
         """Return an array of n items; a large one is in a file and zero. Raises OutputError for a full disk."""
@@ -73,16 +65,12 @@ class Scratch:
         self._pages.add(pages)
         return np.frombuffer(pages, kind)
 
-    def zeros(self, n: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of n zeros."""
-        return self.empty(n, dtype) if self._is_in_file(n * np.dtype(dtype).itemsize) else np.zeros(n, dtype)
-
     def full(self, n: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
         """Return an array of n equal items."""
-        if not value:
-            return self.zeros(n, dtype)
+        if not value and not self._is_in_file(n * np.dtype(dtype).itemsize):
+            return np.zeros(n, dtype)
         result = self.empty(n, dtype)
-        for piece in self.pieces(n):
+        for piece in self.pieces(n) if value else ():
             result[piece] = value
         return result
 
@@ -110,10 +98,6 @@ class Scratch:
                     result[name] = self.empty(n, values.dtype)
                 result[name][piece] = values
         return result
-
-    def flatnonzero(self, n: int, part: Callable[[slice], NDArray[np.bool_]]) -> NDArray[np.int64]:
-        """Return the indices of n flags that are set."""
-        return self.joined((piece.start + np.flatnonzero(part(piece)) for piece in self.pieces(n)), n)
 
     def joined(self, parts: Iterable[NDArray[Any]], most: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
         """Return parts of unknown length one after the other; they have at most so many items."""

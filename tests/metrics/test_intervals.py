@@ -5,9 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.batches import T_95, Batches, inefficiency
 from simserve.metrics.decision import wilson
-from simserve.metrics.intervals import mean_interval, percentile_interval, share_error, share_interval
+from simserve.metrics.intervals import (
+    T_95,
+    Batches,
+    inefficiency,
+    mean_interval,
+    percentile_interval,
+    share_error,
+    share_interval,
+)
 from simserve.tables.columns import Flags, Floats
 
 

@@ -6,8 +6,8 @@ import pytest
 from simserve.metrics.goodput import goodput
 from simserve.metrics.kv import kv_use
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.pool_series import pool_series
 from simserve.metrics.results import Results
+from simserve.metrics.timeseries import pool_series
 from simserve.metrics.utilization import utilization
 from simserve.report.page import render
 from simserve.tables.facts import MemberFacts, RunFacts, facts_from_dict, facts_to_dict

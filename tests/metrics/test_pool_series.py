@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simserve.metrics.pool_series import pool_series
+from simserve.metrics.timeseries import pool_series
 from simserve.tables.columns import Categorical, Columns
 from tests.report.answers_by_hand import timeseries
 

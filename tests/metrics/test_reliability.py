@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.reliability import cautions, reliability, too_short
-from simserve.metrics.steadiness import Steadiness
+from simserve.metrics.reliability import Steadiness, cautions, reliability, too_short
 from simserve.metrics.window import Window
 from tests.metrics.stories import Life, Teller, pool_facts, run_facts, tables
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve import Results, Scenario, simulate
-from simserve.metrics.retries import retries, wasted
+from simserve.metrics.sessions import retries, wasted
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical, Columns
 from tests.metrics.stories import STATUS

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simserve.metrics.drafted import DraftedWork, drafted
 from simserve.metrics.results import Results, load_results
-from simserve.metrics.speculation import speculation
+from simserve.metrics.speculation import DraftedWork, drafted, speculation
 from simserve.metrics.window import Window
 from simserve.report.mechanisms import mechanisms
 from simserve.report.summary_reader import SummaryReader

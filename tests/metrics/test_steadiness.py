@@ -5,9 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from simserve.metrics.backlog import n_in_system
-from simserve.metrics.steadiness import Steadiness, _grows, backlog_by_thirds, steadiness
-from simserve.metrics.window import Window, measured_window
+from simserve.metrics.reliability import Steadiness, _grows, backlog_by_thirds, steadiness
+from simserve.metrics.window import Window, measured_window, n_in_system
 from simserve.tables.columns import Categorical, Columns, Floats
 from tests.metrics.stories import BLOCKED, STATUS
 
@@ -219,9 +218,9 @@ def test_a_backlog_grows_that_rises_by_enough_and_goes_on(
 def test_the_state_follows_from_independent_requests_and_free_time(
     n: int, n_effective: float, free_frac: float, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simserve.metrics.steadiness.inefficiency", lambda values: len(values) / n_effective)
-    monkeypatch.setattr("simserve.metrics.steadiness._free_frac", lambda *_: free_frac)
-    monkeypatch.setattr("simserve.metrics.steadiness.backlog_by_thirds", lambda *_: (1.0, 1.0, 1.0))
+    monkeypatch.setattr("simserve.metrics.reliability.inefficiency", lambda values: len(values) / n_effective)
+    monkeypatch.setattr("simserve.metrics.reliability._free_frac", lambda *_: free_frac)
+    monkeypatch.setattr("simserve.metrics.reliability.backlog_by_thirds", lambda *_: (1.0, 1.0, 1.0))
     columns = {"n_in_system": np.zeros(n)}
     for ends_with, duration_s, expected in (
         ("last arrival", 9.0, state),

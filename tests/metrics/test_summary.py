@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.reasons import reasons
+from simserve.metrics.goodput import reasons, served
 from simserve.metrics.results import Results
-from simserve.metrics.throughput import served
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical
 from simserve.tables.facts import PoolFacts

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,47 @@ from typing_extensions import is_typeddict
 
 from simserve import load_results
 from simserve.errors import OutputError
-from simserve.metrics import summary_schema
+from simserve.metrics.figures import FIGURES, SUMMARY, Entry
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
+from simserve.metrics.slowest import TimePartsJson
 from simserve.metrics.study_schemas import ATTAINED, CapacityAnswer, Index
-from simserve.metrics.summary_schema import Count, Size, Summary
+from simserve.metrics.summary_schema import Count, Size
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
 from tests.metrics.stories import random_story, run_facts
 from tests.report.answers_by_hand import capacity_answer, comparison_answer, plan_answer, replicas_answer, sweep_answer
 from tests.test_golden import GOLDEN, run
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "summary.schema.json"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SCHEMA, PAGE = DOCS / "summary.schema.json", DOCS / "outputs.md"
 
 
 def schema_text() -> str:
-    """Return the JSON Schema of summary.json; `python -m tests.metrics.test_summary_schema` writes it again."""
-    schema = untitled(TypeAdapter(Summary).json_schema())
+    """Return the JSON Schema of summary.json."""
+    schema = untitled(TypeAdapter(SUMMARY).json_schema())
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
+
+
+def page_text() -> str:
+    """Return docs/outputs.md with the figures of the summary; neighbors with one meaning share a row."""
+    rows: list[tuple[list[str], Entry]] = []
+    for each in FIGURES:
+        if each.meaning:
+            rows.append(([], each))
+        rows[-1][0].append(f"`{each.name}`")
+    lines = [
+        f"| {', '.join(names)} | {f'{first.unit} ' if first.unit else ''}| {first.meaning} |" for names, first in rows
+    ]
+    before, _, after = parts_of(PAGE.read_text(encoding="utf-8"))
+    return "\n".join((f"{before}| key | unit | meaning |", "|---|---|---|", *lines, after))
+
+
+def parts_of(page: str) -> tuple[str, str, str]:
+    """Return a page before, in and after its table of figures."""
+    start = page.index("| key | unit | meaning |", page.index("\n## summary.json\n"))
+    end = page.index("\n\n", start) + 1
+    return page[:start], page[start:end], page[end:]
 
 
 def untitled(value: Any) -> Any:
@@ -44,10 +68,11 @@ def untitled(value: Any) -> Any:
 @pytest.fixture
 def no_more(monkeypatch: pytest.MonkeyPatch) -> TypeAdapter[Any]:
     """Return the schema of a summary without keys beyond those that it declares."""
-    for each in vars(summary_schema).values():
+    modules = [module for name, module in sys.modules.items() if name.startswith("simserve.metrics.")]
+    for each in {id(value): value for module in modules for value in vars(module).values()}.values():
         if is_typeddict(each):
             monkeypatch.setattr(each, "__pydantic_config__", ConfigDict(extra="forbid"), raising=False)
-    return TypeAdapter(Summary)
+    return TypeAdapter(SUMMARY)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +83,19 @@ def test_runs_write_what_is_declared_and_nothing_else(no_more: TypeAdapter[Any],
     no_more.validate_python(run(name, is_short=True).summary, strict=True)
 
 
-def test_the_page_has_the_schema() -> None:
-    assert FILE.read_text(encoding="utf-8") == schema_text(), "python -m tests.metrics.test_summary_schema"
+def test_the_schema_and_the_page_are_those_of_the_figures() -> None:
+    command = "write them again: python -m tests.metrics.test_summary_schema"
+    assert SCHEMA.read_text(encoding="utf-8") == schema_text(), command
+    assert PAGE.read_text(encoding="utf-8") == page_text(), command
+
+
+def test_a_run_has_its_figures_in_their_order(folder: Path) -> None:
+    names = list(json.loads((folder / "summary.json").read_text()))
+    assert names == [each.name for each in FIGURES if each.compute or each.name == "answer"]
 
 
 def test_the_parts_of_a_latency_are_those_of_the_tables() -> None:
-    assert set(summary_schema.TimePartsJson.__annotations__) == {*SPLIT, "transfer_wait_s", "preempted_s"}
+    assert set(TimePartsJson.__annotations__) == {*SPLIT, "transfer_wait_s", "preempted_s"}
 
 
 @pytest.fixture(scope="module")
@@ -293,4 +325,5 @@ def test_a_capacity_without_an_answer_says_where_its_search_stopped(asked: str) 
 
 
 if __name__ == "__main__":
-    FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
+    PAGE.write_text(page_text(), encoding="utf-8")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simserve import Scenario, simulate
-from simserve.metrics.warm_up import settled_after
+from simserve.metrics.window import settled_after
 
 
 def generator() -> np.random.Generator:

@@ -12,8 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from simserve.metrics.batches import inefficiency
-from simserve.metrics.intervals import mean_interval, share_interval
+from simserve.metrics.intervals import inefficiency, mean_interval, share_interval
 from simserve.schedulers.chunked import Chunked
 from simserve.study.intervals import mean_of
 from simserve.workload.trace import Trace

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.pool_series import pool_series
 from simserve.metrics.result_folder import ResultFolder
+from simserve.metrics.timeseries import pool_series
 from simserve.report.formats import LATENCIES, SHORT
 from simserve.report.spreadsheet.sheets import (
     Cell,

@@ -125,14 +125,12 @@ def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list
     """Return the spans of the chosen requests, in order of time."""
     decoding = decode_rows(steps, spans)
     places = np.flatnonzero(np.isin(spans["request_id"], rows))
-    places = places[np.argsort(spans["join_s"][places], kind="stable")]
+    ends_s = span_ends(decoding, decoding.by_span(spans))
     result: dict[int, list[Span]] = {row: [] for row in rows}
-    for place, end_s in zip(
-        places.tolist(), span_ends(decoding, decoding.by_span(spans))[places].tolist(), strict=True
-    ):
+    for place in places[np.argsort(spans["join_s"][places], kind="stable")].tolist():
         n_steps = int(spans["last_step"][place] - spans["first_step"][place]) + 1
         first_s = float(decoding.start_s[decoding.span_first[place]]) if n_steps else None
-        span = Span(int(spans["replica"][place]), float(spans["join_s"][place]), end_s, n_steps, first_s)
+        span = Span(int(spans["replica"][place]), float(spans["join_s"][place]), float(ends_s[place]), n_steps, first_s)
         result[int(spans["request_id"][place])].append(span)
     return result
 

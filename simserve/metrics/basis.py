@@ -1,0 +1,94 @@
+"""Basis: what the figures of a run are computed from: its tables and facts, and what several figures share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from simserve.metrics.classes import Latencies, by_class, class_cautions
+from simserve.metrics.drawn_load import ArrivalRates, drawn_load, load_warning
+from simserve.metrics.goodput import attainment, outcomes, throughput
+from simserve.metrics.kv import kv_use, reservation
+from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.reliability import cautions, reliability, steadiness
+from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.stats import Distribution
+from simserve.metrics.utilization import Utilization
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Flags
+from simserve.tables.facts import RunFacts
+
+
+@dataclass(frozen=True)
+class RunBasis:
+    """The tables of a run with their derived columns, and what was measured of them."""
+
+    requests: Columns
+    spans: Columns
+    steps: Columns
+    facts: RunFacts
+    window: Window
+    met: Mapping[str, Flags]
+    """Masks of the requests that met each goal."""
+    use: Utilization
+    latencies: Mapping[str, Distribution]
+    """Latencies of the window's finished requests."""
+    latencies_of: Latencies
+    arrivals: ArrivalRates | None
+    """Nominal and drawn load; None: unknown."""
+
+    @cached_property
+    def outcomes(self) -> dict[str, Any]:
+        """The window's requests by what became of them."""
+        return outcomes(self.requests, self.window)
+
+    @cached_property
+    def rates(self) -> dict[str, float]:
+        """Rates of requests and tokens."""
+        return throughput(self.requests, self.window)
+
+    @cached_property
+    def load(self) -> dict[str, Any]:
+        """Drawn against nominal load."""
+        return drawn_load(self.window, self.arrivals, self.rates["offered_per_s"])
+
+    @cached_property
+    def attained(self) -> Any:
+        """The share of requests that met every SLO; None without an SLO."""
+        return attainment(self.requests, self.window, self.met)
+
+    @cached_property
+    def classes(self) -> dict[str, Any] | None:
+        """The results of each class; None without classes."""
+        return by_class(self.requests, self.facts, self.window, self.met, self.latencies_of)
+
+    @cached_property
+    def kv(self) -> dict[str, Any]:
+        """The use of KV blocks."""
+        held_up = reservation(self.requests, self.steps, self.facts, self.window)
+        return {**kv_use(self.facts), "reservation": held_up}
+
+    @cached_property
+    def lives(self) -> Lifetimes:
+        """When replicas were there."""
+        return Lifetimes(self.facts)
+
+    @cached_property
+    def trust(self) -> dict[str, Any]:
+        """Which numbers to trust."""
+        there_frac = self.lives.lived_frac((self.window.start_s, self.window.end_s))
+        queue = steadiness(self.requests, self.steps, self.window, self.facts.replica_pool, there_frac)
+        return reliability(self.facts, self.window, queue, self.outcomes["finished"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before one trusts the numbers."""
+        texts = (
+            self.facts.warnings,
+            reservation_warnings([{"kv": self.kv}]),
+            load_warning(self.load),
+            cautions(self.trust, self.facts, self.window, self.outcomes["finished"]),
+            class_cautions(self.classes),
+        )
+        return list(chain(*texts))
