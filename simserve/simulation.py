@@ -268,7 +268,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
         deepcopy(setup.scheduler),
         cost if how is None else how.running_cost(cost),
         setup.ledger.lane_blocks,
-        setup.ledger.block_size,
+        setup.ledger.layout.blocks,
         setup.max_model_len,
         setup.plans_ahead,
         n_stages=setup.parallel.pipeline,
@@ -279,7 +279,6 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
         host_tier=setup.host_tier,
         speculation=speculation,
         balance=setup.parallel.balance,
-        layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,
     )
     return replica.copies(setup.n_independent)
 

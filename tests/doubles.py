@@ -15,6 +15,7 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.scenario.servers import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.workload.trace import Trace
 
 MS = 10**9
@@ -92,7 +93,7 @@ def replica_setup(
 ) -> ReplicaSetup:
     """Return a replica setup; max_model_len defaults to what its blocks hold."""
     longest = max_model_len or n_blocks * block_size
-    return ReplicaSetup(scheduler or Chunked(), cost, n_blocks, block_size, longest)
+    return ReplicaSetup(scheduler or Chunked(), cost, n_blocks, LayerBlocks(block_size), longest)
 
 
 def trace(

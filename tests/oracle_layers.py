@@ -44,11 +44,10 @@ class OracleLayers:
     A block of several ids has the number of the last of them.
     """
 
-    def __init__(self, block_size: int, layers: LayerBlocks | None) -> None:
-        self.size = block_size
-        self.n_states = 0 if layers is None else layers.n_states
-        self.most_chunk = None if layers is None else layers.most_chunk
-        models = [LayerBlocks(block_size)] if layers is None else [each for each in (layers, layers.draft) if each]
+    def __init__(self, layers: LayerBlocks) -> None:
+        models = [each for each in (layers, layers.draft) if each]
+        self.size = min(model.block_size for model in models)
+        self.n_states, self.most_chunk = layers.n_states, layers.most_chunk
         windows = [(group, n, model.block_size) for model in models for group, n in model.windows]
         attending, states = ([each for each in windows if each[0].attends is attends] for attends in (True, False))
         self.windows = [group for group, _, _ in attending]

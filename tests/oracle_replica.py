@@ -119,7 +119,7 @@ class OracleReplica:
         """Instants and reasons of stalls: no step although requests wait."""
         self.n_outstanding = 0
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
-        self.layers = OracleLayers(setup.block_size, setup.layers)
+        self.layers = OracleLayers(setup.layers)
         self.block_tokens = setup.block_size if setup.caches_prefixes else None
         self.stages_free_ps: list[int] = []
         """When each stage of its pipeline is free; one list for all lanes."""
@@ -234,7 +234,7 @@ class OracleReplica:
             self.chains[request] = named + [next(self.numbers) for _ in own]
         chain = self.chains.get(request, [])
         return (
-            chain if self.setup.layers is None else chain[: max(len(self.named(request)), self.n_own.get(request, 0))]
+            chain if self.setup.layers.is_plain else chain[: max(len(self.named(request)), self.n_own.get(request, 0))]
         )
 
     def found_tokens(self, request: Request) -> int:

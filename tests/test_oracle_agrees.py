@@ -54,7 +54,7 @@ BUDGET_THEN_BLOCKS = ReplicaSetup(
     ),
     LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009),
     n_blocks=15,
-    block_size=4,
+    layers=LayerBlocks(4),
     max_model_len=60,
 )
 """Decoding requests leave no room for a chunk, and some steps later no blocks either; the policy keeps this state."""

@@ -253,7 +253,7 @@ def test_a_replica_plans_where_a_client_gives_up_at_the_end_of_a_step_and_its_pr
     state = LayerBlocks(3, 2, ((LayerGroup("state", 1, window=2), 2),), most_chunk=38)
     tier = HostTierSpec(10_000, 3e-5, swaps=True, offloads=True, overlaps=True)
     scheduler = Chunked(max_num_batched_tokens=38, max_num_seqs=2, scheduler_reserve_full_isl=False)
-    setup = ReplicaSetup(scheduler, LineCost(step=10**6), 29, 3, 87, layers=state, host_tier=tier, caches_prefixes=True)
+    setup = ReplicaSetup(scheduler, LineCost(step=10**6), 29, state, 87, host_tier=tier, caches_prefixes=True)
     arrival_s = np.array([0.0, 0.0, 110e-6, 110e-6, 110e-6, 110e-6, 190e-6, 200e-6])
     prompts, outputs = np.array([28, 1, 8, 27, 17, 34, 1, 31]), np.array([1, 38, 31, 1, 1, 1, 27, 1])
     ids, n_ids = np.array([1, 3, 0, 1, 1, 3]), np.array([2, 3, 1, 2, 1, 2])
@@ -268,10 +268,10 @@ def test_a_replica_plans_where_a_client_gives_up_at_the_end_of_a_step_and_its_pr
 @st.composite
 def reading_reserved(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw one replica that reserves, with windows of which it has hardly more blocks than one request needs."""
-    batch, block_size = draw(st.integers(2, 5)), draw(st.sampled_from([1, 3, 4]))
+    batch, layers = draw(st.integers(2, 5)), LayerBlocks(draw(st.sampled_from([1, 3, 4])))
     policy = TrtLlm(max_num_tokens=batch + draw(st.integers(3, 40)), max_batch_size=batch, enable_chunked_context=True)
     (setup, *_) = draw(cached(draw(setups())))
-    setup = replace(setup, scheduler=policy, block_size=block_size, max_model_len=60, n_blocks=1, caches_prefixes=True)
+    setup = replace(setup, scheduler=policy, layers=layers, max_model_len=60, n_blocks=1, caches_prefixes=True)
     tier = replace(draw(tiers(swaps=False, offloads=True)), n_blocks=10_000, overlaps=True, store=None)
     setup = draw(grouped_replica(replace(setup, n_stages=1, n_in_step=1, host_tier=tier)))
     return [replace(setup, n_blocks=setup.n_blocks + draw(st.integers(1, setup.n_blocks)))]
@@ -305,7 +305,7 @@ def sharing(draw: st.DrawFn) -> list[ReplicaSetup]:
     together = setups().filter(lambda result: can_have_a_tier(result, caches=True))
     alone = together.map(lambda result: [replace(result[0], n_stages=1, n_in_step=1)])
     result = draw(st.one_of(alone, ordered(alone), ordered(together), disaggregated()))
-    sides = {setup.role: replace(setup, block_size=draw(st.sampled_from([1, 3, 4]))) for setup in result}
+    sides = {setup.role: replace(setup, layers=LayerBlocks(draw(st.sampled_from([1, 3, 4])))) for setup in result}
     tiny = {role: draw(short_of_blocks(st.just(setup))) for role, setup in sides.items()}
     limit = min(setup.max_model_len for setup in tiny.values())
     n_members = {role: 1 if setup.n_ranks > 1 else draw(st.integers(2, 3)) for role, setup in tiny.items()}

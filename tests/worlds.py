@@ -98,7 +98,7 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     n_blocks = -(-draw(st.integers(60, 160)) // block_size)
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
     parallel = draw(st.sampled_from([*[(1, 1)] * 3, (2, 1), (3, 1), (1, 2), (1, 3), (2, 2), (3, 2)]))
-    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()), *parallel)
+    setup = ReplicaSetup(scheduler, cost, n_blocks, LayerBlocks(block_size), limit, draw(st.booleans()), *parallel)
     setup = replace(setup, keeps_contents=scheduler.shares_blocks and draw(st.booleans()))
     if setup.n_in_step > 1:
         waits = draw(st.sampled_from([None, (1, 2), (3, 0), (7, 2)]))

@@ -101,8 +101,7 @@ class Calibration:
     def form(self, op: str, dtype: str, *others: str) -> Form:
         """Return the form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
         for each in (dtype, *others):
-            form = self.forms.get((op, each))
-            if form is not None:
+            if (form := self.forms.get((op, each))) is not None:
                 return form
         known = ", ".join(sorted(key for name, key in self.forms if name == op)) or "nothing"
         raise CalibrationError(

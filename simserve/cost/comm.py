@@ -26,8 +26,7 @@ FORWARD_SHARE = 0.62
 """Share of these links where a GPU forwards what arrives from other nodes (DeepEP, docs/legacy.md, EP 16 and 32)."""
 
 EXCHANGE_S = 25e-6
-"""Launch and synchronization of an exchange, beside the link's latency (DeepEP, docs/legacy.md: what its low-latency
-kernels take beyond their bytes)."""
+"""Launch and synchronization of a low-latency exchange, beside bytes and link latency (DeepEP, docs/legacy.md)."""
 
 LOW_LATENCY_TOKENS = 256
 """Most tokens of a GPU in a low-latency exchange (DeepEP, docs/legacy.md; vLLM, VLLM_MOE_DP_CHUNK_SIZE)."""

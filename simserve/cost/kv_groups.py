@@ -73,11 +73,6 @@ class KvLayout:
         return max(1, n_blocks / n_times if n_blocks % n_times else n_blocks // n_times)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether a block holds all that a request keeps of block_size tokens."""
-        return not self.blocks.windows and not self.blocks.n_states and self.blocks.draft is None
-
-    @property
     def block_bytes(self) -> float:
         """Bytes of a block."""
         return self.n_layers * self.layer_bytes + self.draft_bytes

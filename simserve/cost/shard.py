@@ -1,7 +1,6 @@
 """Shard: the part of a model on one GPU of a tensor-parallel group: its matrices, weights, keys and values.
 
-Sources: Megatron-LM for what tensor parallelism divides (Shoeybi et al. 2019, section 3); DeepSeek-V2 (section 2.1) for
-latent attention.
+Sources: Megatron-LM (Shoeybi et al. 2019, section 3) for what tensor parallelism divides; DeepSeek-V2 (section 2.1).
 """
 
 from dataclasses import dataclass, replace

@@ -204,10 +204,8 @@ class CachingPool(KvPool):
 
     __slots__ = ("cache",)
 
-    def __init__(
-        self, total_blocks: int, block_size: int, layers: LayerBlocks | None = None, *, by_part: bool = False
-    ) -> None:
-        super().__init__(total_blocks, block_size, layers)
+    def __init__(self, total_blocks: int, layers: LayerBlocks, *, by_part: bool = False) -> None:
+        super().__init__(total_blocks, layers)
         self.cache = PrefixCache(layers, by_part=by_part)
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:

@@ -30,7 +30,8 @@ class ReplicaSetup:
     scheduler: Scheduler
     cost: CostModel
     n_blocks: int
-    block_size: int
+    layers: LayerBlocks
+    """What a request holds of the blocks, by group of layers."""
     max_model_len: int
     async_scheduling: bool = False
     """A step is planned while the previous one runs, so a request that arrives meanwhile waits one step more."""
@@ -51,8 +52,6 @@ class ReplicaSetup:
     """Speculative decoding; None: one token per step."""
     balance: BalanceSection | None = None
     """Ranks in lockstep hold prompts back until each has one; None: none waits for other ranks."""
-    layers: LayerBlocks | None = None
-    """Blocks by group of layers, of block_size; None: all layers keep all tokens."""
 
     def copies(self, n: int) -> "list[ReplicaSetup]":
         """Return the setup of each of n replicas, with a policy of its own; those of simserve without state are shared.
@@ -62,6 +61,11 @@ class ReplicaSetup:
         if self.scheduler.is_stateful or not type(self.scheduler).__module__.startswith("simserve."):
             return [replace(self, scheduler=deepcopy(self.scheduler)) for _ in range(n)]
         return [self] * n  # fast: what all replicas look at stays in a processor's cache
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block with a content id."""
+        return self.layers.id_tokens
 
     @property
     def has_tier(self) -> bool:
@@ -85,17 +89,17 @@ class ReplicaSetup:
 
     def _cohort(self, memory: Memory) -> Cohort:
         how, layers = self.speculation, self.layers
-        n_ids = memory.n_ids if self._has_cache and layers is not None and layers.all_windows else None
+        n_ids = memory.n_ids if self._has_cache and layers.all_windows else None
         if how is not None:
-            return SpeculativeCohort(self.block_size, how.acceptance, how.n_slots, layers, n_ids=n_ids)
-        return Cohort(self.block_size) if layers is None else GroupedCohort(layers, n_ids)
+            return SpeculativeCohort(layers, how.acceptance, how.n_slots, n_ids=n_ids)
+        return Cohort(self.block_size) if layers.is_plain else GroupedCohort(layers, n_ids)
 
     def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
         if not self._has_cache:
-            plain = KvPool(self.n_blocks, self.block_size, self.layers)
+            plain = KvPool(self.n_blocks, self.layers)
             return KeepingMemory(plain, recorder) if self._keeps else Memory(plain)
         offloads = self.host_tier is not None and self.host_tier.offloads
-        pool = CachingPool(self.n_blocks, self.block_size, self.layers, by_part=offloads and tier is not None)
+        pool = CachingPool(self.n_blocks, self.layers, by_part=offloads and tier is not None)
         if not self.caches_prefixes:
             return KeepingGroupsMemory(pool, recorder)
         return CachingMemory(pool, recorder, tier if offloads else None, reserves=self.scheduler.reserves)
@@ -108,12 +112,12 @@ class ReplicaSetup:
     @property
     def _has_cache(self) -> bool:
         """Blocks have ids: of the load, or of preempted requests where one counter does not tell what is left."""
-        return self.caches_prefixes or (self._keeps and self.layers is not None)
+        return self.caches_prefixes or (self._keeps and not self.layers.is_plain)
 
     def decode(self, cohort: Cohort, pool: KvPool) -> Decode:
         """Return what steps do to the decoding requests of a cohort."""
         reserves = self.scheduler.reserves
-        if self.layers is not None and self.speculation is None:
+        if not self.layers.is_plain and self.speculation is None:
             return GroupedDecode(cast(GroupedCohort, cohort), pool, self.cost, reserves=reserves)
         if self.speculation is None:
             return Decode(cohort, pool, self.cost, reserves=reserves)

@@ -20,10 +20,10 @@ class KvPool:
         "used_blocks",
     )
 
-    def __init__(self, total_blocks: int, block_size: int, layers: LayerBlocks | None = None) -> None:
+    def __init__(self, total_blocks: int, layers: LayerBlocks) -> None:
         self.total_blocks = total_blocks
-        self.block_size = block_size
-        self.layers = layers
+        self.block_size = layers.id_tokens
+        self.layers = None if layers.is_plain else layers
         """Blocks by group of layers; None: all layers keep all tokens."""
         self.free_blocks = total_blocks
         self.least_free_blocks = total_blocks

@@ -29,6 +29,11 @@ class LayerBlocks:
     multiple of the other."""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a block holds all that a request keeps of block_size tokens."""
+        return self.n_growing == 1 and not self.windows and not self.n_states and self.draft is None
+
+    @property
     def id_tokens(self) -> int:
         """Tokens of a block with a content id: those of the smallest blocks."""
         return self.block_size if self.draft is None else min(self.block_size, self.draft.block_size)

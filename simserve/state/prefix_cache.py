@@ -121,17 +121,14 @@ class BlockGroup:
         return low
 
 
-def block_groups(layers: LayerBlocks | None, *, by_part: bool = False) -> list[BlockGroup]:
-    """Return the groups of layers, those with a window first, or a group for each of their parts; None: all layers keep
-    all tokens."""
-    kinds: list[tuple[LayerGroup | None, int]] = [(None, 1)] if layers is None else layers.kinds
-    size = 1 if layers is None else layers.id_tokens
+def block_groups(layers: LayerBlocks, *, by_part: bool = False) -> list[BlockGroup]:
+    """Return the groups of layers, those with a window first, or a group for each of their parts."""
     groups: list[BlockGroup] = []
     n_before = 0
-    for (group, tokens), alike in groupby(kinds):
+    for (group, tokens), alike in groupby(layers.kinds):
         n_alike = len(list(alike))
         for n_parts in [1] * n_alike if by_part else [n_alike]:
-            groups.append(BlockGroup(len(groups), group, tokens, tokens // size, n_parts, n_before))
+            groups.append(BlockGroup(len(groups), group, tokens, tokens // layers.id_tokens, n_parts, n_before))
             n_before += n_parts
     return groups
 
@@ -187,7 +184,7 @@ class PrefixCache:
         "pinned_blocks",
     )
 
-    def __init__(self, layers: LayerBlocks | None = None, *, by_part: bool = False) -> None:
+    def __init__(self, layers: LayerBlocks, *, by_part: bool = False) -> None:
         """by_part: the parts of a group go by themselves, as other tiers hold them."""
         self.n_doubled = 0
         """Holders of blocks in windows that share one with an earlier holder."""
@@ -195,9 +192,9 @@ class PrefixCache:
         """Blocks with an id that has holders, each counted once."""
         self.idle_blocks = 0
         """Blocks without holders, with or without an id."""
-        size = self._size = 1 if layers is None else layers.id_tokens
+        size = self._size = layers.id_tokens
         """Tokens of an id."""
-        self._step = 1 if layers is None else layers.common_tokens // size
+        self._step = layers.common_tokens // size
         """Hits are multiples of as many ids."""
         self._groups = block_groups(layers, by_part=by_part)
         """Groups with a window come first."""

@@ -78,20 +78,19 @@ class SpeculativeCohort(Cohort):
 
     def __init__(
         self,
-        block_size: int,
+        layers: LayerBlocks,
         acceptance: Acceptance,
         n_slots: int,
-        layers: LayerBlocks | None = None,
         *,
         n_ids: NIds | None = None,
     ) -> None:
-        super().__init__(block_size)
-        self.layers = layers or LayerBlocks(block_size)
-        self._windows = [group for group, _, _ in self.layers.all_windows]
-        self._is_plain = self.layers.n_growing == 1 and not self.layers.n_states and self.layers.draft is None
+        super().__init__(layers.id_tokens)
+        self.layers = layers
+        self._windows = [group for group, _, _ in layers.all_windows]
+        self._is_plain = layers.n_growing == 1 and not layers.n_states and layers.draft is None
         """A block for each block_size tokens, and no others."""
-        self._rounds_up = block_size - 1 if self._is_plain else 0
-        self.drops = None if n_ids is None else IdDrops(self.layers, n_ids, self.stored_at, self.step_with)
+        self._rounds_up = self.block_size - 1 if self._is_plain else 0
+        self.drops = None if n_ids is None else IdDrops(layers, n_ids, self.stored_at, self.step_with)
         self.n_dropped = 0
         """Blocks that windows freed in the last advance, without those of members due in its last step."""
         self._acceptance = acceptance

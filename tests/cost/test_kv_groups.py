@@ -143,14 +143,14 @@ def test_layers_of_a_draft_share_the_blocks_of_layers_alike() -> None:
 def test_a_block_holds_model_and_draft_where_all_layers_keep_the_same() -> None:
     draft = Shard(catalog.load_model("llama-3.2-1b"))
     plain = kv_layout(Shard(LLAMA), 16, 1024, draft=draft)
-    assert (plain.is_plain, plain.block_bytes) == (True, 16 * (32 * 4096 + 16 * 2048))
+    assert (plain.blocks.is_plain, plain.block_bytes) == (True, 16 * (32 * 4096 + 16 * 2048))
     window = LayerGroup("windowed", 32, 512)
     both = kv_layout(Shard(grouped(window)), 16, 1024, draft=Shard(grouped(replace(window, n_layers=4))))
     assert (both.blocks.filled(16), both.block_bytes) == (1, 16 * 36 * 4096)
     assert both.stage_bytes([16]) == 16 * (16 + 4) * 4096
     assert [group for group, _, _ in both.blocks.all_windows] == [window, replace(window, n_layers=4)]
     never_filled = kv_layout(Shard(grouped(window)), 16, 1024, 512, draft=Shard(grouped(LayerGroup("full", 4))))
-    assert never_filled.is_plain and never_filled.block_bytes == 16 * 36 * 4096
+    assert never_filled.blocks.is_plain and never_filled.block_bytes == 16 * 36 * 4096
 
 
 def test_a_draft_of_larger_layers_gives_its_target_larger_blocks_and_odd_ones_are_padded() -> None:

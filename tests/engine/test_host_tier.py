@@ -270,7 +270,7 @@ def test_where_a_policy_reserves_a_read_pays_for_windows_that_it_shares(leaves: 
     # evicted. A read of 5 blocks shares block 4 and brings block 3. If the first request leaves block 4 meanwhile, the
     # second one alone has it, and what it paid for both is the first one's again.
     layers = LayerBlocks(2, 2, ((LayerGroup("windowed", 1, 5), 1),))
-    pool, tier = CachingPool(40, 2, layers), HostTier(HostTierSpec(100, 1e-3, offloads=True, overlaps=True))
+    pool, tier = CachingPool(40, layers), HostTier(HostTierSpec(100, 1e-3, offloads=True, overlaps=True))
     memory = CachingMemory(pool, Recorder(2, 1), tier, reserves=True)
     first, second = Request(0, 0, 16, 4), Request(1, 0, 12, 2)
     first.chains = second.chains = {2: range(8)}

@@ -20,6 +20,7 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.continuous import Continuous
 from simserve.splitters.base import Splitter, Where
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 from simserve.workload.trace import Prefixes, Trace
@@ -177,7 +178,9 @@ def test_the_blocks_of_requests_that_lose_their_decode_replica_are_freed_in_the_
     the second waits for a slot. Of the three blocks on the prefill replica one is empty; a prompt of two takes that and
     the first one's, so the last finds the second one's."""
     policy = Chunked(max_num_batched_tokens=20, max_num_seqs=9)
-    setup = replace(TOGETHER, scheduler=policy, n_blocks=3, block_size=4, max_model_len=12, caches_prefixes=True)
+    setup = replace(
+        TOGETHER, scheduler=policy, n_blocks=3, layers=LayerBlocks(4), max_model_len=12, caches_prefixes=True
+    )
     one_slot = replace(setup, role="decode", scheduler=replace(policy, max_num_seqs=1))
     roles: list[ReplicaSetup] = [replace(setup, role="prefill"), one_slot]
     prefixes = Prefixes.from_ids(4, np.array([1, 2, 2], np.int64), np.array([0, 1, 2, 2, 3]))

@@ -265,7 +265,7 @@ def test_a_request_holds_states_at_once_and_blocks_for_all_kinds_of_layers() -> 
 def test_a_reservation_pays_for_shared_blocks_of_windows_too() -> None:
     """The second request shares the window behind its hit with the first; each has what it reserved at all times."""
     setup = grouped(40, LayerGroup("windowed", 1, 8), n_whole=0)
-    each = setup.layers.most(17 + 20) if setup.layers else 0
+    each = setup.layers.most(17 + 20)
     setup = replace(setup, scheduler=TrtLlm(enable_chunked_context=True, max_num_tokens=8), caches_prefixes=True)
     same = Prefixes.from_ids(4, np.array([0, 1, 2, 3, 0, 1, 2, 3]), np.array([0, 4, 8]))
     cluster = serve(setup, replace(trace([0.0, 0.025], [17, 17], [20, 20]), prefixes=same))

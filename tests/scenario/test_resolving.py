@@ -129,7 +129,7 @@ def test_requests_beyond_a_sliding_window_take_blocks_for_the_window_only(load: 
     budget = setup.scheduler.most_chunk or 0
     assert setup.ledger.layout.blocks.most(32768) == -(-(4095 + budget) // 16) + 1
     within = load(small, "model=config.json", f"{HERE}.max_model_len=4096").setups[0]
-    assert within.ledger.layout.is_plain and within.caches_prefixes
+    assert within.ledger.layout.blocks.is_plain and within.caches_prefixes
 
 
 def test_a_pool_may_differ_from_the_scenario(load: Load, small: str) -> None:

@@ -77,11 +77,12 @@ def test_blocks_of_groups_are_those_of_their_tokens() -> None:
         assert layers.held(n_tokens) == held(layers, n_tokens)
         begun = filled(layers, n_tokens + n_next) - filled(layers, n_tokens) + (0 if n_tokens else layers.n_states)
         assert layers.begun(n_tokens, n_next) == begun
-        assert layers.kinds == OracleLayers(1, layers).kinds
-        pool = KvPool(1000, SIZE, layers)
+        in_ids = [(group, size // layers.id_tokens) for group, size in layers.kinds]
+        assert in_ids == OracleLayers(layers).kinds
+        pool = KvPool(1000, layers)
         assert pool.blocks_for(n_tokens) == held(layers, n_tokens)
         assert pool.blocks_in_step(n_tokens, n_next) == held(layers, n_tokens) + begun
-        assert pool.most_blocks(n_tokens) == layers.most(n_tokens) == OracleLayers(SIZE, layers).most(n_tokens)
+        assert pool.most_blocks(n_tokens) == layers.most(n_tokens) == OracleLayers(layers).most(n_tokens)
 
 
 def test_no_cut_of_a_prompt_takes_more_than_the_most() -> None:
@@ -123,7 +124,7 @@ def gone(layers: LayerBlocks, n_tokens: int, n_named: int) -> int:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pool_neither_loses_nor_makes_blocks(seed: int) -> None:
-    rng, pool = Random(seed), KvPool(50, SIZE)
+    rng, pool = Random(seed), KvPool(50, LayerBlocks(SIZE))
     used = reserved = freed = 0
     least = 50
     for _ in range(40):
@@ -228,7 +229,7 @@ def test_a_view_counts_blocks_as_lists_do(seed: int) -> None:
     rng = Random(seed)
     layers = layout(rng) if rng.random() < 0.8 else None
     prompt, emitted, n_found, n_tokens = rng.randint(1, 30), rng.randint(0, 6), rng.randint(0, 7), rng.randint(1, 30)
-    most, n_states = OracleLayers(SIZE, layers).most, layers.n_states if layers else 0
+    most, n_states = OracleLayers(layers or LayerBlocks(SIZE)).most, layers.n_states if layers else 0
     sizes = [one.block_size for one in models(layers)] if layers else [SIZE]
     request = Request(0, 0, prompt, 9)
     request.emitted_tokens = emitted

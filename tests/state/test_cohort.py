@@ -174,9 +174,8 @@ def speculative(rng: Random) -> Members:
         layers = replace(layers, draft=draft)
     rates = tuple(rng.random() for _ in range(rng.randint(0, 3)))
     n_slots = len(rates) + rng.randint(1, 2)
-    cohort = SpeculativeCohort(
-        SIZE, Acceptance(rates, rng.randrange(9)), n_slots, layers, n_ids=ids_of if has_ids else None
-    )
+    acceptance = Acceptance(rates, rng.randrange(9))
+    cohort = SpeculativeCohort(layers, acceptance, n_slots, n_ids=ids_of if has_ids else None)
     return Members(cohort, layers, n_slots, has_ids)
 
 

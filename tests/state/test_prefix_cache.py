@@ -23,13 +23,13 @@ def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int
 
 
 def test_a_prompt_finds_the_beginning_that_an_earlier_one_left() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     assert [served(cache, chain) for chain in ([1, 2, 3], [1, 2, 4], [5], [1, 2, 3])] == [0, 2, 0, 3]
     assert (len(cache), cache.pinned_blocks, cache.idle_blocks) == (5, 0, 5)
 
 
 def test_the_last_token_of_a_prompt_is_computed_whatever_is_there() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     served(cache, [1, 2])
     prompt_tokens, block_size = 32, 16  # two blocks to the token
     assert cache.match([1, 2], (prompt_tokens - 1) // block_size) == 1
@@ -37,7 +37,7 @@ def test_the_last_token_of_a_prompt_is_computed_whatever_is_there() -> None:
 
 
 def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     first, second = [1, 2, 3], [1, 2, 4]
     cache.insert(first, 0, 3, set())
     assert cache.idle_blocks_among(second, 2) == 0
@@ -51,7 +51,7 @@ def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
 
 
 def test_holding_an_idle_beginning_takes_its_blocks_from_what_is_free() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     served(cache, [1, 2, 3])
     cache.insert([1], 0, 1, set())  # another request computed block 1 again, and holds it
     assert cache.idle_blocks_among([1, 2, 3], 3) == 2
@@ -60,7 +60,7 @@ def test_holding_an_idle_beginning_takes_its_blocks_from_what_is_free() -> None:
 
 
 def test_leaves_are_given_up_before_their_beginning_and_the_longest_idle_first() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     served(cache, [1, 2, 3])
     served(cache, [1, 4])
     left = []
@@ -71,7 +71,7 @@ def test_leaves_are_given_up_before_their_beginning_and_the_longest_idle_first()
 
 
 def test_a_fork_takes_its_part_of_what_another_left_and_the_rest_stays_idle() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     served(cache, [1, 2, 3, 4])
     served(cache, [1, 2, 5, 6])  # leaves 1, 2, 5 and 6 together; 3 and 4 are idle for longer
     assert cache.pin([1, 2, 3, 4], 4) == 4
@@ -82,7 +82,7 @@ def test_a_fork_takes_its_part_of_what_another_left_and_the_rest_stays_idle() ->
 
 
 def test_what_is_held_is_never_given_up() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     cache.insert([1, 2], 0, 2, set())
     served(cache, [3])
     cache.evict(1)
@@ -92,7 +92,7 @@ def test_what_is_held_is_never_given_up() -> None:
 
 
 def test_two_that_compute_the_same_at_once_have_a_copy_each_and_what_remains_is_found() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     chain, mine, other = [1, 2], set[int](), set[int]()
     cache.insert(chain, 0, 2, mine)
     cache.insert(chain, 0, 2, other)  # computed in blocks of its own, which it keeps
@@ -106,7 +106,7 @@ def test_two_that_compute_the_same_at_once_have_a_copy_each_and_what_remains_is_
 
 
 def test_who_goes_first_takes_its_copy_along() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     chain, mine, other = [1, 2], set[int](), set[int]()
     cache.insert(chain, 0, 2, mine)
     cache.insert(chain, 0, 2, other)
@@ -116,7 +116,7 @@ def test_who_goes_first_takes_its_copy_along() -> None:
 
 
 def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     late = [1, 2]
     assert cache.match(late, 2) == 0  # it starts without a hit,
     served(cache, [1])  # another request computes block 1 and leaves,
@@ -127,7 +127,7 @@ def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> Non
 
 
 def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     served(cache, [1], own_blocks=3)
     served(cache, [2])
     assert (cache.idle_blocks, len(cache)) == (5, 2)
@@ -137,7 +137,7 @@ def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> No
 
 
 def test_runs_that_become_idle_together_are_given_up_from_the_last() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     cache.insert([1, 2], 0, 2, set())
     cache.pin([1, 2, 3, 4], 2)
     cache.insert([1, 2, 3, 4], 2, 4, set())
@@ -150,7 +150,7 @@ def test_runs_that_become_idle_together_are_given_up_from_the_last() -> None:
 
 
 def test_what_lost_its_id_goes_before_all_others() -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     served(cache, [7])
     served(cache, [1, 2])
     cache.insert([1, 2], 0, 2, set())
@@ -319,7 +319,7 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part
         layers = layers_of(rng, SIZE, seed % 3)
         if rng.random() < 0.5:
             layers = replace(layers, block_size=sizes[0], draft=layers_of(rng, sizes[1], rng.randint(0, 2)))
-    cache = PrefixCache(layers if is_grouped else None, by_part=by_part)
+    cache = PrefixCache(layers, by_part=by_part)
     texts = [[rng.randint(0, 1) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 6))]
     ids: dict[tuple[int, ...], int] = {}
     chains = [[ids.setdefault(tuple(text[: i + 1]), len(ids)) for i in range(len(text))] for text in texts]
@@ -417,7 +417,7 @@ def compute(rng: Random, cache: PrefixCache, naive: Naive, holder: Holder) -> No
 
 
 def test_a_request_that_grows_by_blocks_has_one_run() -> None:
-    cache, chain = PrefixCache(), list(range(102))
+    cache, chain = PrefixCache(LayerBlocks(1)), list(range(102))
     for n in range(0, 102, 3):
         cache.insert(chain, n, n + 1, set())
         cache.insert(chain, n + 1, n + 3, set())
@@ -436,7 +436,7 @@ def test_a_run_of_others_does_not_grow_by_one_that_does_not_hold_it() -> None:
 
 
 def test_places_of_what_is_held_again_do_not_pile_up() -> None:
-    cache, chains = PrefixCache(), [[i] for i in range(100)]
+    cache, chains = PrefixCache(LayerBlocks(1)), [[i] for i in range(100)]
     for chain in chains:
         served(cache, chain)
     for _ in range(5):

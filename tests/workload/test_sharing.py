@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
 from simserve.workload.readers import read_trace
 from simserve.workload.sharing import hit_tokens, sharing
@@ -109,7 +110,7 @@ def test_an_unbounded_cache_hits_what_the_mooncake_trace_implies() -> None:
     assert (result["distinct_blocks"], result["working_set_tokens"]) == (len(seen), 512 * len(seen))
 
     assert load.prefixes is not None
-    cache = PrefixCache()
+    cache = PrefixCache(LayerBlocks(1))
     served = []
     for i, prompt_tokens in enumerate(load.prompt_tokens.tolist()):
         chain = load.prefixes.of(i)
