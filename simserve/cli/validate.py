@@ -87,8 +87,7 @@ def validate(
         allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
         others = [option for option, value in of_runs.items() if value]
         if others:
-            rule = f"does not take {', '.join(others)}; leave them out"
-            raise typer.BadParameter(rule, param_hint="--scenario")
+            raise typer.BadParameter(f"does not take {', '.join(others)}; leave them out", param_hint="--scenario")
         if rows is None:
             raise typer.BadParameter("give a log of requests, or a result of vllm bench serve", param_hint="ROWS")
         validate_log(rows, scenario, page, as_json=as_json)
@@ -142,17 +141,16 @@ def _by_side(points: "Sequence[Prediction]") -> list[Sequence[str]]:
     """Return a row for each kind of server and latency."""
     from simserve.lab.runs import by, errors
 
+    def kind(run: "MeasuredRun") -> str:
+        return f"{run.gpu} {run.engine} {run.model} {run.weight_dtype} {run.kind}"
+
     table: list[Sequence[str]] = [("setting", "metric", "runs", "mean error", "median", "p90", "bias")]
     for metric, title in SIDES.items():
-        for name, group in by(points, _kind).items():
+        for name, group in by(points, kind).items():
             error = errors(group, metric)
             numbers = [f"{number:.1%}" for number in (error.mape_frac, error.median_frac, error.p90_frac)]
             table.append((name, title, f"{error.n}", *numbers, f"{error.bias_frac:+.1%}"))
     return table
-
-
-def _kind(run: "MeasuredRun") -> str:
-    return f"{run.gpu} {run.engine} {run.model} {run.weight_dtype} {run.kind}"
 
 
 def _of_engine(runs: "Sequence[MeasuredRun]", engine: str | None, rows: Path) -> "list[MeasuredRun]":
@@ -170,12 +168,12 @@ def _validate_runs(
     from simserve.cli import terminal
     from simserve.lab.host_fit import left_out
     from simserve.lab.runs import replay
-    from simserve.lab.validation_page import render, validation_facts
 
     points = replay(runs)
     held_out = left_out(runs, terminal.message) if leave_out else []
-    facts = validation_facts(campaign, points, held_out)
+    facts = _plain(campaign, points, held_out)
     if page is not None:
+        from simserve.lab.validation_page import render
         from simserve.tables.files import replace_text
 
         replace_text(page, render(facts))
@@ -220,18 +218,8 @@ def _tables(points: "Sequence[Prediction]") -> list[str]:
             for metric in ("tpot", "ttft"):
                 error = errors(group, metric)
                 interval = "" if error.interval is None else f"{error.interval[0]:.1%} to {error.interval[1]:.1%}"
-                numbers = (error.median_frac, error.p90_frac)
-                table.append(
-                    (
-                        name,
-                        metric.upper(),
-                        f"{error.n}",
-                        f"{error.mape_frac:.1%}",
-                        interval,
-                        *(f"{number:.1%}" for number in numbers),
-                        f"{error.bias_frac:+.1%}",
-                    )
-                )
+                ends = (f"{error.median_frac:.1%}", f"{error.p90_frac:.1%}", f"{error.bias_frac:+.1%}")
+                table.append((name, metric.upper(), f"{error.n}", f"{error.mape_frac:.1%}", interval, *ends))
         lines += [terminal.table(table), ""]
     return lines[:-1]
 
@@ -248,3 +236,15 @@ def _worst(points: "Sequence[Prediction]") -> list[str]:
             table.append((point.run.label, *(f"{side * 1e3:,.1f} ms" for side in sides), f"{point.ratio(metric):.2f}"))
         lines += [terminal.table(table), ""]
     return lines[:-1]
+
+
+def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]") -> dict[str, Any]:
+    """Return the answer of --json, which the page shows."""
+    from dataclasses import asdict
+
+    def plain(point: "Prediction") -> dict[str, object]:
+        predicted = {f"predicted_{name}_s": point.mean_s(name) for name in ("ttft", "tpot")}
+        return {**point.run.read, **predicted, "is_limited_by_memory": point.is_limited_by_memory}
+
+    facts = {key: value for key, value in asdict(campaign).items() if not isinstance(value, frozenset)}
+    return {"campaign": facts, "points": [*map(plain, points)], "left_out": [*map(plain, held_out)]}

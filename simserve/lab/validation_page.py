@@ -1,13 +1,10 @@
 """The page of a validation: predicted against measured, a dot a run, and the errors by engine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from simserve.lab.campaigns import Campaign
-from simserve.lab.runs import Prediction
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.document import document
@@ -26,25 +23,6 @@ ROOM = 1.25
 
 TINY_S = 1e-6
 """Smallest end of an axis, where all is zero."""
-
-
-def validation_facts(
-    campaign: Campaign, points: Sequence[Prediction], held_out: Sequence[Prediction]
-) -> dict[str, Any]:
-    """Return what `simserve validate --json` prints."""
-
-    def plain(points: Sequence[Prediction]) -> list[dict[str, Any]]:
-        return [
-            {
-                **point.run.read,
-                **{f"predicted_{name}_s": point.mean_s(name) for name in ("ttft", "tpot")},
-                "is_limited_by_memory": point.is_limited_by_memory,
-            }
-            for point in points
-        ]
-
-    facts = {key: value for key, value in asdict(campaign).items() if not isinstance(value, frozenset)}
-    return {"campaign": facts, "points": plain(points), "left_out": plain(held_out)}
 
 
 def render(result: Mapping[str, Any]) -> str:
