@@ -21,11 +21,10 @@ from simserve.study.slo_answer import outcome_facts
 from simserve.tables.files import plain
 from simserve.version import __version__
 
-PER_GPU = Measure("goodput.per_gpu_s", "goodput per GPU", "per_s", is_cost=False)
 PER_USD = Measure("goodput.per_usd", "goodput per dollar", "count", is_cost=False)
 
 MORE = (
-    PER_GPU,
+    Measure("goodput.per_gpu_s", "goodput per GPU", "per_s", is_cost=False),
     PER_USD,
     Measure("offered_per_s", "requests offered", "per_s", is_cost=False),
     Measure("busy_frac", "busy", "frac", is_cost=False),

@@ -4,7 +4,8 @@ Runs use all cores or a cluster; finished runs are kept.
 """
 
 import itertools
-from collections.abc import Mapping, Set
+import math
+from collections.abc import Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,15 +13,20 @@ from functools import cached_property
 from simserve.errors import SimserveError
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
-from simserve.study.deterministic_load import check_not_deterministic
+from simserve.study.deterministic_load import check_not_deterministic, is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.run_seeds import OnRun
-from simserve.study.slo_answer import MOST_SEEDS
-from simserve.study.sweep.added_seeds import EDGE_SEEDS, added_seeds
-from simserve.study.sweep.point_runs import PointRuns
+from simserve.study.slo_answer import MOST_SEEDS, more_seeds
+from simserve.study.sweep.point_runs import COST, PointRuns
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import Row, failed_row, key_of, run_row, task_of
 from simserve.tables.journal import Journal
+
+EDGE_SEEDS = 8
+"""Seeds of every point on the edge."""
+
+NEAR_MISS = 5.0
+"""Multiple of the allowed misses up to which a point may miss the SLO by chance."""
 
 MOST_REASONS = 5
 
@@ -133,6 +139,42 @@ class _Rounds:
     def _report(self) -> None:
         if self._progress:
             self._progress(self._n_done, len(self._known))
+
+
+def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
+    """Return the points that more seeds may decide, by place, and how many seeds each is to have; empty: none.
+
+    First every edge has EDGE_SEEDS, then each point that may be the cheapest to meet the SLO. Then the edges that are
+    cheaper than any point that surely meets it have up to MOST_SEEDS, from the cheapest on.
+    """
+    judged = [(place, each) for place, each in enumerate(points) if _may_change(each)]
+    first = {place: EDGE_SEEDS for place, each in judged if each.decision == "edge" and len(each.rows) < EDGE_SEEDS}
+    if first:
+        return first
+    sure = [each for each in points if each.is_ranked and each.decision == "met"]
+    limit = min((each.value(COST) for each in sure), default=math.inf)
+    near = [(place, each) for place, each in judged if each.value(COST) <= limit]
+    second = {place: EDGE_SEEDS for place, each in near if len(each.rows) < EDGE_SEEDS and _is_near(each)}
+    if second:
+        return second
+    edges = [(place, each) for place, each in near if each.decision == "edge" and each.value(COST) < limit]
+    cheapest = min((each.value(COST) for _, each in edges), default=math.inf)
+    tried = [(place, each.answer, len(each.rows)) for place, each in edges if each.value(COST) == cheapest]
+    return {place: more_seeds(answer, n_seeds) for place, answer, n_seeds in tried if answer is not None}
+
+
+def _may_change(each: PointRuns) -> bool:
+    """Return whether further seeds may change a decision."""
+    scenario = each.point.scenario
+    if not each.is_ranked or each.answer is None or scenario is None or len(each.rows) >= MOST_SEEDS:
+        return False
+    return (each.decision == "edge" or _is_near(each)) and not is_deterministic(scenario)
+
+
+def _is_near(each: PointRuns) -> bool:
+    """Return whether a point meets the SLO, or may miss it by chance alone."""
+    assert each.answer is not None, "it is judged"
+    return 1 - float(each.answer["attained_frac"]) <= NEAR_MISS * (1 - each.goal_frac)
 
 
 def n_runs(question: SweepQuestion) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, load_scenario, simulate
-from simserve.study.plan.unloaded import unloaded
+from simserve.study.plan.outcome import unloaded
 from tests.cli.scenarios import write_scenario
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from simserve.study.sweep.added_seeds import added_seeds
 from simserve.study.sweep.facts import sweep_facts
+from simserve.study.sweep.sweep import added_seeds
 from tests.study.sweeps import made_up, run
 
 EDGE, MET, MISSED, NEAR = 0.99, 0.995, 0.5, 0.96
