@@ -100,13 +100,6 @@ def copy_of(place: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_joblib_of_the_current_directory_does_not_run(place: Path, tmp_path: Path) -> None:
-    folder = copy_of(place, tmp_path)
-    (folder / "joblib.py").write_text("open('PWNED','a').write('ran')\n")
-    command(folder, "check", "g.yaml", "--baseline", "b.json")
-    assert not (folder / "PWNED").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [*READ_ONLY.items(), *(pytest.param(*each, marks=pytest.mark.thorough) for each in RUNNING.items())],

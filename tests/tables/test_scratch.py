@@ -24,8 +24,8 @@ from tests.test_golden import GOLDEN, digests, run
 
 SOME = (
     "chunked.yaml",
-    "deepseek_pd.yaml",
     "disaggregated.yaml",
+    "expert_ranks.yaml",
     "host_tier.yaml",
     "speculation.yaml",
     "two_nodes.yaml",
