@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long and has no shorter form; with --thorough, allow more time instead."""
+    """Keep a slice, or leave out what takes long and has no shorter form; with --thorough, allow more time instead."""
     if config.option.slice:
         kept = in_slice(config.option.slice, items)
         config.hook.pytest_deselected(items=list(set(items) - set(kept)))
@@ -149,5 +149,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say what was proved, before the line that counts passes."""
     result = "; ".join(text.format(n=totals[law]) for law, text in SENTENCES.items() if totals[law])
     if result:
+        part = f" by slice {config.option.slice} of {N_SLICES}" if config.option.slice else ""
         advice = "" if config.getoption("--thorough") else " Ten times as many: --thorough."
-        terminalreporter.write_line(f"Proved: {result}.{advice}")
+        terminalreporter.write_line(f"Proved{part}: {result}.{advice}")
