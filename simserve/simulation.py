@@ -37,7 +37,6 @@ from simserve.forks import can_fork
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
-from simserve.scenario.models import Targets
 from simserve.scenario.servers import KvLink
 from simserve.scenario.setup import Distortion
 from simserve.scenario.traffic import traffic_notes
@@ -125,8 +124,8 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         pools=tuple(map(_pool_facts, setups, priced.costs, (pool.scheduler for pool in scenario.cluster.pools))),
         replica_pool=tuple(_replica_pool(scenario).tolist()),
         peak_kv_blocks=served.peak_kv_blocks,
-        slo=_goals(slo.default),
-        slo_classes={name: _goals(targets) for name, targets in slo.classes.items()},
+        slo=slo.default.given,
+        slo_classes={name: targets.given for name, targets in slo.classes.items()},
         measure={key: value for key, value in scenario.measure if value is not None and key != "replays"},
         last_arrival_s=float(arrival_s[is_offered].max(initial=0.0)),
         end_s=float(tables.steps["end_s"].max(initial=arrival_s.max(initial=0.0))),
@@ -139,10 +138,6 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         respond_s=to_s(_front_end(setups).respond_ps),
         members=served.members,
     )
-
-
-def _goals(targets: Targets) -> dict[str, float]:
-    return {key: value for key, value in targets if value is not None}
 
 
 def _labels(tables: RunTables) -> dict[str, list[Any] | None]:

@@ -163,6 +163,11 @@ class Targets(Section):
     e2e_s: Positive | None = None
     itl_s: Positive | None = None
 
+    @property
+    def given(self) -> dict[str, float]:
+        """Limits that are checked."""
+        return {key: limit for key, limit in self if limit is not None}
+
 
 class Slo(Section):
     """Targets of all requests, and those of named classes."""

@@ -68,8 +68,8 @@ def question_facts(
         "version": __version__,
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
         "goal_frac": question.goal_frac,
-        "slo": _targets(scenario.slo.default),
-        "slo_classes": {name: _targets(targets) for name, targets in scenario.slo.classes.items()},
+        "slo": scenario.slo.default.given,
+        "slo_classes": {name: targets.given for name, targets in scenario.slo.classes.items()},
         "pools": [
             _pool(setup, str((pool.scheduler or {}).get("kind")))
             for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
@@ -96,10 +96,6 @@ def _pool(setup: PoolSetup, scheduler: str) -> dict[str, Any]:
         "calibration": setup.calibration_name,
         "kv_verified": setup.ledger.verified,
     }
-
-
-def _targets(targets: Any) -> dict[str, float]:
-    return {key: limit for key, limit in targets if limit is not None}
 
 
 def confidence_facts(question: CapacityQuestion, boundary: Boundary, *, is_known: bool = False) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _single_criteria(scenario: Scenario) -> tuple[Criterion, ...]:
     """Return each SLO alone, then each class with targets alone; nothing where there is only one."""
     slo = scenario.slo
     targets = (slo.default, *slo.classes.values())
-    keys = [key for key in type(slo.default).model_fields if any(getattr(each, key) is not None for each in targets)]
+    keys = [key for key in type(slo.default).model_fields if any(key in each.given for each in targets)]
     criteria = (*(Criterion(slo=key) for key in keys), *(Criterion(slo_class=name) for name in slo.classes))
     return criteria if len(criteria) > 1 else ()
 

@@ -32,7 +32,7 @@ class CapacityQuestion:
 
 def check_slo(scenario: Scenario) -> None:
     """Raise SimserveError where the scenario has no SLO."""
-    if not scenario.slo.classes and all(limit is None for _, limit in scenario.slo.default):
+    if not scenario.slo.classes and not scenario.slo.default.given:
         rule = "needs an SLO, got none"
         raise SimserveError(f"{scenario.name}: {rule}; give one, such as slo: {{ttft_s: 0.5, tpot_s: 0.05}}")
 

@@ -87,7 +87,7 @@ def check_facts(result: Check) -> dict[str, Any]:
         "state": _state(result),
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
         "goal_frac": result.candidate.goal_frac,
-        "slo": {key: limit for key, limit in scenario.slo.default if limit is not None},
+        "slo": scenario.slo.default.given,
         "slo_classes": list(scenario.slo.classes),
         "tolerance_frac": result.tolerance_frac,
         "false_alarms_frac": FALSE_ALARMS,

@@ -28,7 +28,7 @@ def sweep_facts(sweep: Sweep) -> dict[str, Any]:
         "seeds": list(question.seeds),
         "confidence": CONFIDENCE,
         "goal_frac": question.goal_frac,
-        "slo": {k: v for k, v in slos[0].default if v is not None} if all(slo == slos[0] for slo in slos) else None,
+        "slo": slos[0].default.given if all(slo == slos[0] for slo in slos) else None,
         "slo_classes": sorted({name for slo in slos for name in slo.classes}),
         "fronts": {
             "cost_goodput": _front([each for each in measured if each.has_goodput], (COST, 1), (GOODPUT.key, -1)),
