@@ -40,8 +40,8 @@ class CapacityResult:
     @property
     def rows(self) -> TableRows:
         """`capacity.parquet`."""
-        asked = self.facts["asked"]
-        rows = [_row(asked, split, point, run) for split, point in self.probed for run in point.runs]
+        kind = self.facts["asked"]
+        rows = [_row(kind, split, point, run) for split, point in self.probed for run in point.runs]
         return TableRows("capacity.parquet", ROWS, typed_columns(ROWS, rows))
 
 

@@ -23,13 +23,13 @@ LEAST_WINDOW = 10
 
 
 def search_facts(
-    question: CapacityQuestion, asked: str, highest: Boundary | Unbounded, warnings: Sequence[str] = ()
+    question: CapacityQuestion, kind: str, highest: Boundary | Unbounded, warnings: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the question, whether there is an answer, and where the search stopped if not; adds `warnings`."""
     is_found = isinstance(highest, Boundary)
     return {
         **question_facts(question, [*_short_run_warnings(highest), *warnings], reserving=highest.ends),
-        "asked": asked,
+        "asked": kind,
         "state": highest.state,
         "stopped_at": None if is_found else point_facts(highest.ends[-1], question.goal_frac),
         "load": highest.ends[-1].load,

@@ -51,8 +51,8 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 def _demand(plan: Plan) -> dict[str, Any]:
     """Return the demand with the rates of the runs; None without runs."""
-    tried = [plan.best.sized.needed] if plan.best else [each.nearest for each in plan.others if each.nearest]
-    point = tried[0].point if tried else None
+    trials = [plan.best.sized.needed] if plan.best else [each.nearest for each in plan.others if each.nearest]
+    point = trials[0].point if trials else None
     offered = None if point is None else point.offered_per_s
     share = plan.demand.mean_load_frac
     return {

@@ -159,8 +159,8 @@ def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
         return second
     edges = [(place, each) for place, each in near if each.decision == "edge" and each.value(COST) < limit]
     cheapest = min((each.value(COST) for _, each in edges), default=math.inf)
-    tried = [(place, each.answer, len(each.rows)) for place, each in edges if each.value(COST) == cheapest]
-    return {place: more_seeds(answer, n_seeds) for place, answer, n_seeds in tried if answer is not None}
+    runs = [(place, each.answer, len(each.rows)) for place, each in edges if each.value(COST) == cheapest]
+    return {place: more_seeds(answer, n_seeds) for place, answer, n_seeds in runs if answer is not None}
 
 
 def _may_change(each: PointRuns) -> bool:
