@@ -80,14 +80,11 @@ def traffic_notes(
 
 
 def _about_slo(slo: Slo, there: Collection[object]) -> Iterator[str]:
-    for name in slo.classes:
-        if name not in there:
-            yield f"no request is of class {name}, which has targets in slo.classes"
-    has_default = any(value is not None for _, value in slo.default)
-    for name in sorted(map(str, there)) if slo.classes else ():
-        if name and name not in slo.classes:
-            holds = "slo.default applies" if has_default else "every finished request meets its SLO"
-            yield f"class {name} has no targets of its own in slo.classes: {holds}"
+    unused = (name for name in slo.classes if name not in there)
+    yield from (f"no request is of class {name}, which has targets in slo.classes" for name in unused)
+    without = sorted(set(map(str, there)) - {"", *slo.classes}) if slo.classes else ()
+    holds = "slo.default applies" if slo.default.given else "every finished request meets its SLO"
+    yield from (f"class {name} has no targets of its own in slo.classes: {holds}" for name in without)
 
 
 def _about_order(policies: Sequence[Scheduler], labels: Mapping[str, Collection[object] | None]) -> Iterator[str]:
