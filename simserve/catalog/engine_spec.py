@@ -92,7 +92,7 @@ class EngineSpec:
     shared_beside_tokens: int | None = None
     """Most tokens of a step that computes shared experts beside routed ones; None: no step does."""
     eager_kernel_s: HostTime | None = None
-    """Host time to launch a kernel of a step with prompts (`cost.launches`). None: compiled code launches faster than
+    """Host time to launch a kernel of a step with prompts (`cost.operations`). None: compiled code launches faster than
     kernels run; 0: CUDA graphs hold them. Steps that propose tokens have none."""
     moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None
     """Kernels of experts: marlin, in 16 bits from weights of four; None: those timed for a dtype."""
