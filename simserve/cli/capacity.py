@@ -119,7 +119,7 @@ def _text(match: dict[str, Any], out: Path | None) -> str:
     from simserve.cli import terminal
     from simserve.report.capacity.page import paragraphs, table_rows
 
-    where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
+    where = [] if out is None else [terminal.place_of(out)]
     return "\n\n".join([*paragraphs(match), terminal.table(table_rows(match)), *where])
 
 

@@ -108,8 +108,7 @@ def _update(loaded: "Scenario", baseline: Path, requested: tuple[float | None, f
 def _tell(match: dict[str, Any], files: tuple[Path | None, Path | None], *, as_json: bool) -> None:
     """Print the answer, and write a summary and a test report if requested."""
     from simserve.cli import terminal
-    from simserve.report.check import markdown, sentence, table_rows
-    from simserve.report.junit import junit_xml
+    from simserve.report.check import junit_xml, markdown, sentence, table_rows
     from simserve.tables.files import plain, replace_text
 
     match = plain(match)

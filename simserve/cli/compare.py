@@ -55,7 +55,7 @@ def compare(
     else:
         from simserve.report.comparison.words import paragraphs, table_rows
 
-        where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
+        where = [] if out is None else [terminal.place_of(out)]
         terminal.result("\n\n".join([*paragraphs(match), terminal.table(table_rows(match)), *where]))
     terminal.warnings(match["warnings"])
 

@@ -156,7 +156,7 @@ def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, 
     from simserve.report.slowest import terminal_sentence
     from simserve.report.summary_reader import SummaryReader
 
-    where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
+    where = terminal.place_of(directory) if has_page else f"{directory}/"
     if timeline is not None:
         where += f"\n{timeline} (open it in ui.perfetto.dev)"
     reader = SummaryReader(summary)

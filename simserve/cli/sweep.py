@@ -166,5 +166,4 @@ def _answer(match: dict[str, Any], directory: Path) -> str:
 
     n_more = len(match["points"]) - MOST_ROWS
     more = f"  and {n_more} more points\n" if n_more > 0 else ""
-    where = f"{directory / 'report.html'} (all files: {directory}/)"
-    return f"{sentence(match)}\n\n{terminal.table(table_rows(match))}\n{more}\n{where}"
+    return f"{sentence(match)}\n\n{terminal.table(table_rows(match))}\n{more}\n{terminal.place_of(directory)}"

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     columns = [[row[i] if i < len(row) else "" for row in rows] for i in range(n_columns)]
     aligned = [_aligned(column) for column in columns]
     return "\n".join((indent + "  ".join(cells)).rstrip() for cells in zip(*aligned, strict=True))
+
+
+def place_of(directory: Path) -> str:
+    """Return where the page of a command and its other files are."""
+    return f"{directory / 'report.html'} (all files: {directory}/)"
 
 
 class ProgressBar:

@@ -1,11 +1,13 @@
-"""A check in words: whether p99 goodput fell, by how much, which SLO fails first, and where the time went."""
+"""A check in words, Markdown and JUnit: whether p99 goodput fell, which SLO fails first, and where the time went."""
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
-from simserve.report.formats import NONE, SHORT, goal, listed, number, plural, rate, seconds, share
+from simserve.report.formats import NONE, SHORT, amount, goal, listed, number, plural, rate, share
 
 WORTH_NAMING = 0.01
 """Change of a part of the time, as a share, below which it is no cause."""
@@ -75,21 +77,17 @@ def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [("", "baseline", "now", "change")]
     change = NONE if loss is None else _signed(-loss["frac"])
     rows.append((f"{goodput_name(result)}, req/s", rate(before), rate(now), change))
-    head = f"at {rate(at[0]['offered_per_s'])} req/s"
-    rows.append((f"{head}: all SLOs met", *(share(side["attained_frac"]) for side in at), ""))
+    rows.append(
+        (f"at {rate(at[0]['offered_per_s'])} req/s: all SLOs met", *(share(side["attained_frac"]) for side in at), "")
+    )
     for key in at[0]["by_slo"]:
         limit = f" ≤ {goal(result['slo'][key])}" if key in result["slo"] else ""
         rows.append((f"{SHORT[key]}{limit} met", *(share(side["by_slo"].get(key)) for side in at), ""))
     for part in result["parts"]:
         if part["baseline"] is not None and part["candidate"] is not None:
-            cells = [_amount(part[side], part["unit"]) for side in ("baseline", "candidate")]
-            rows.append(
-                (
-                    f"mean {part['label']}" if part["unit"] == "s" else part["label"],
-                    *cells,
-                    _signed(part["change_frac"]),
-                )
-            )
+            cells = [amount(part[side], part["unit"]) for side in ("baseline", "candidate")]
+            label = f"mean {part['label']}" if part["unit"] == "s" else part["label"]
+            rows.append((label, *cells, _signed(part["change_frac"])))
     return rows
 
 
@@ -107,11 +105,30 @@ def markdown(result: Mapping[str, Any]) -> str:
     ]
     if result["changes"]:
         lines += ["", "Changes of the scenario:", ""]
-        lines += [
-            f"- {_code(each['key'])}: {_escaped(_value(each['baseline']))} → {_escaped(_value(each['candidate']))}"
-            for each in result["changes"]
-        ]
+        for each in result["changes"]:
+            before, now = (_escaped(_value(each[side])) for side in ("baseline", "candidate"))
+            lines.append(f"- `{each['key'].replace('`', '')}`: {before} → {now}")
     return "\n".join(lines) + "\n"
+
+
+def junit_xml(result: Mapping[str, Any]) -> str:
+    """Return one JUnit test for CI systems, failed if the check is."""
+    failures = str(int(not result["passes"]))
+    counts = {"tests": "1", "failures": failures, "errors": "0", "skipped": "0"}
+    suites = ElementTree.Element("testsuites", {"name": "simserve check", **counts})
+    suite = ElementTree.SubElement(suites, "testsuite", {"name": "simserve check", **counts})
+    name = f"{goodput_name(result)} of {result['scenario']['name']}"
+    test = ElementTree.SubElement(suite, "testcase", {"classname": "simserve.check", "name": _allowed(name)})
+    rows = ("  ".join(filter(None, row)) for row in table_rows(result))
+    line, table = _allowed(sentence(result)), _allowed("\n".join(rows))
+    if result["passes"]:
+        ElementTree.SubElement(test, "system-out").text = f"{line}\n\n{table}\n"
+    else:
+        failure = ElementTree.SubElement(test, "failure", {"message": line, "type": str(result["state"])})
+        failure.text = f"{table}\n"
+    ElementTree.indent(suites)
+    xml = ElementTree.tostring(suites, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{xml}\n'
 
 
 def baseline_sentence(result: Mapping[str, Any], place: str) -> str:
@@ -174,8 +191,8 @@ def _changes(result: Mapping[str, Any]) -> str:
         texts.insert(0, f"Scenario: {n_changes} keys differ, such as {listed(keys)}.")
     elif result["state"] != "unchanged":
         is_paired = result["loss"] and result["loss"]["is_paired"]
-        text = "The scenario is the same, so simserve has changed." if is_paired else "Only the seeds differ."
-        texts.insert(0, text)
+        same = "The scenario is the same, so simserve has changed."
+        texts.insert(0, same if is_paired else "Only the seeds differ.")
     return " ".join(texts)
 
 
@@ -195,13 +212,9 @@ def _moved_by(part: Mapping[str, Any]) -> float:
 
 
 def _moved(part: Mapping[str, Any]) -> str:
-    before, now = (_amount(part[side], part["unit"]) for side in ("baseline", "candidate"))
+    before, now = (amount(part[side], part["unit"]) for side in ("baseline", "candidate"))
     change = "" if number(part["change_frac"]) is None else f" ({_signed(part['change_frac'])})"
     return f"{before} → {now}{change}"
-
-
-def _amount(value: Any, unit: str) -> str:
-    return share(value) if unit == "frac" else seconds(value)
 
 
 def percent(frac: float) -> str:
@@ -229,5 +242,6 @@ def _escaped(text: str) -> str:
     return text
 
 
-def _code(text: str) -> str:
-    return f"`{text.replace('`', '')}`"
+def _allowed(text: str) -> str:
+    """Return text without characters that XML forbids (XML 1.0, section 2.2)."""
+    return re.sub(r"[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text)

@@ -69,8 +69,9 @@ def document(title: str, body: str, figures: Mapping[str, Figure]) -> str:
     scripts = notice = ""
     if figures:
         notice = f"<noscript><p>{NO_SCRIPTS}</p></noscript>"
+        charts = json.dumps(figures, allow_nan=False, separators=(",", ":")).encode()
         scripts = (
-            f'<script type="application/gzip" id="charts">{_packed(_json(figures))}</script>\n'
+            f'<script type="application/gzip" id="charts">{_packed(charts)}</script>\n'
             f'<script type="application/gzip" id="plotly">{_plotly()[0]}</script>\n'
             f"<script>{_resource('page.js')}</script>\n"
         )
@@ -128,7 +129,3 @@ def _hash(script: bytes) -> str:
 
 def _resource(name: str) -> str:
     return files("simserve.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _json(figures: Mapping[str, Figure]) -> bytes:
-    return json.dumps(figures, allow_nan=False, separators=(",", ":")).encode()

@@ -79,6 +79,13 @@ def count(value: Any) -> str:
     return NONE if amount is None else f"{round(amount):,}"
 
 
+def amount(value: Any, unit: str) -> str:
+    """Return a measure's value in its unit."""
+    if unit == "frac":
+        return share(value)
+    return seconds(value) if unit == "s" else rate(value)
+
+
 def plural(amount: float, noun: str) -> str:
     """`1 request`, `19,366 requests`."""
     return f"{count(amount)} {noun}{'' if round(amount) == 1 else 's'}"

@@ -53,20 +53,17 @@ def replicas(page_data: PageData) -> str:
     computed = np.where(page_data.prefill_replica >= 0, page_data.prefill_replica, page_data.replica)
     both = zip(_by(page_data, computed, n_replicas), _by(page_data, page_data.replica, n_replicas), strict=True)
     rows = [
-        (f"{replica}<small>{text(_place(page_data, replica))}</small>", _cells(ReplicaRow(page_data, replica, *of)))
+        (_name(page_data, replica), [cell(ReplicaRow(page_data, replica, *of)) for cell in COLUMNS.values()])
         for replica, of in enumerate(both)
     ]
     note = "Window requests by the replica that prefilled or decoded them; utilization is over the whole run."
     return section("replicas", "Replicas", note, table(("Replica", *COLUMNS), rows, is_tall=len(rows) > MANY_REPLICAS))
 
 
-def _place(page_data: PageData, replica: int) -> str:
-    """Return the pool, and when the replica joined and left."""
-    return ", ".join(filter(None, [page_data.replica_pool[replica], page_data.lives[replica]]))
-
-
-def _cells(row: ReplicaRow) -> list[str]:
-    return [cell(row) for cell in COLUMNS.values()]
+def _name(page_data: PageData, replica: int) -> str:
+    """Return the number of a replica, its pool, and when it joined and left."""
+    place = ", ".join(filter(None, [page_data.replica_pool[replica], page_data.lives[replica]]))
+    return f"{replica}<small>{text(place)}</small>"
 
 
 def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:

@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from simserve.report.check import markdown, sentence, why
-from simserve.report.junit import junit_xml
+from simserve.report.check import junit_xml, markdown, sentence, why
 
 
 def part(key: str, label: str, unit: str, before: float | None, now: float | None) -> dict[str, Any]:

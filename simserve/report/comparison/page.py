@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, whiskers
-from simserve.report.comparison.words import LISTED_FIRST, amount, change, sentence, table_rows
+from simserve.report.comparison.words import LISTED_FIRST, change, sentence, table_rows
 from simserve.report.comparison.words import title as title_by_load
 from simserve.report.document import Headline, page
-from simserve.report.formats import as_sentence, number, plural, share
+from simserve.report.formats import amount, as_sentence, number, plural, share
 from simserve.report.sections import card, prose, row_table, section, text, tile, warning_list
 
 Facts = Mapping[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.check import change_interval, percent
-from simserve.report.formats import NONE, SHORT, listed, number, plural, rate, seconds, share
+from simserve.report.formats import NONE, SHORT, amount, listed, number, plural, rate, seconds
 
 MOST_NAMED = 3
 """Measures of one kind that the sentence names; the table has all."""
@@ -156,13 +156,6 @@ def change(each: Mapping[str, Any]) -> str:
     if frac is None or each["unit"] == "frac":
         return _signed(each["difference"], each["unit"])
     return f"{frac:+.2g}".replace("e+", "e") if abs(frac) > 10 else f"{frac * 100:+.3g}%"
-
-
-def amount(value: Any, unit: str) -> str:
-    """Return a measure's value in its unit."""
-    if unit == "frac":
-        return share(value)
-    return seconds(value) if unit == "s" else rate(value)
 
 
 def _signed(value: Any, unit: str) -> str:

@@ -52,9 +52,11 @@ def cost(basis: Basis) -> Sheet:
         SheetColumn("Unit", "text"),
         SheetColumn("Where it comes from", "tall"),
     )
+    paid = basis.prices.items()
+    prices = [_input(gpu, price_name(gpu), price, "usd USD a GPU-hour", (0, 1e4)) for gpu, price in paid]
     groups = (
         SheetGroup("Inputs", _inputs(basis)),
-        SheetGroup("Prices", _prices(basis)),
+        SheetGroup("Prices", prices),
         SheetGroup("Outputs", _outputs(basis)),
     )
     return Sheet("Cost", "What it costs", NOTE, "Part", columns, groups)
@@ -86,10 +88,6 @@ def _inputs(basis: Basis) -> list[Row]:
         _input("Months ahead", "months_ahead", basis.months_ahead, "count months", (0, 120)),
         _input("Hours a month", "hours_per_month", basis.hours_per_month, "count h", (1, 744)),
     ]
-
-
-def _prices(basis: Basis) -> list[Row]:
-    return [_input(gpu, price_name(gpu), price, "usd USD a GPU-hour", (0, 1e4)) for gpu, price in basis.prices.items()]
 
 
 def _input(

@@ -41,7 +41,11 @@ def render(result: Mapping[str, Any]) -> str:
     """Return the page as HTML from the content of `sweep.json`."""
     drawn = {"cost": cost_chart(result), "latency": latency_chart(result)}
     figures = {name: chart for name, chart in drawn.items() if chart is not None}
-    seeds, lists = result["seeds"], (_warnings(result), _failed(result))
+    seeds = result["seeds"]
+    lists = (
+        _listed(result, "warnings", "Warnings", by_text(result, lambda point: point.get("warnings") or [])),
+        _listed(result, "failed", "Failed", by_text(result, lambda point: [point["reason"]])),
+    )
     made = {"simserve": result["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
     return page(_headline(result), [_fronts(result, figures), _table(result), *lists], figures, made)
 
@@ -120,16 +124,6 @@ def _row_name(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
     fronts = {"cost_goodput": "goodput for cost", "ttft_tpot": "latency"}
     on = [name for front, name in fronts.items() if point["point"] in result["fronts"][front]]
     return f"{point['point']}" + (f"<small>front: {text(', '.join(on))}</small>" if on else "")
-
-
-def _failed(result: Mapping[str, Any]) -> str:
-    """Return the reasons of failure, each with its points."""
-    return _listed(result, "failed", "Failed", by_text(result, lambda point: [point["reason"]]))
-
-
-def _warnings(result: Mapping[str, Any]) -> str:
-    """Return the warnings, each with its points."""
-    return _listed(result, "warnings", "Warnings", by_text(result, lambda point: point.get("warnings") or []))
 
 
 def _listed(
