@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed
+from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -16,38 +16,43 @@ if TYPE_CHECKING:
 
 NO = 1
 
+Precision = Annotated[
+    float,
+    typer.Option("--precision", min=0.001, max=0.5, help="Half-width of the 95% CI as a share of the answer."),
+]
+Concurrency = Annotated[bool, typer.Option("--concurrency", help="Find the most clients of a closed loop instead.")]
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        "--replicas", metavar="POOL", help="Find how many replicas of this pool the scenario's load needs instead."
+    ),
+]
+Ratio = Annotated[
+    str | None,
+    typer.Option(
+        "--ratio",
+        metavar="PREFILL:DECODE",
+        help="Find the best split of GPUs between these two pools instead.",
+    ),
+]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", min=2, help="With --ratio: GPUs to split. Default: those of both pools.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for the answer, its runs and a page. Default: none."),
+]
+
 
 def capacity(
     scenario: ScenarioFile,
     goal: Goal = None,
-    precision: Annotated[
-        float,
-        typer.Option("--precision", min=0.001, max=0.5, help="Half-width of the 95% CI as a share of the answer."),
-    ] = 0.03,
-    concurrency: Annotated[
-        bool, typer.Option("--concurrency", help="Find the most clients of a closed loop instead.")
-    ] = False,
-    replicas: Annotated[
-        str | None,
-        typer.Option(
-            "--replicas", metavar="POOL", help="Find how many replicas of this pool the scenario's load needs instead."
-        ),
-    ] = None,
-    ratio: Annotated[
-        str | None,
-        typer.Option(
-            "--ratio",
-            metavar="PREFILL:DECODE",
-            help="Find the best split of GPUs between these two pools instead.",
-        ),
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", min=2, help="With --ratio: GPUs to split. Default: those of both pools.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder for the answer, its runs and a page. Default: none."),
-    ] = None,
+    precision: Precision = 0.03,
+    concurrency: Concurrency = False,
+    replicas: Replicas = None,
+    ratio: Ratio = None,
+    gpus: Gpus = None,
+    out: Folder = None,
     assignments: Assignments = None,
     seed: Seed = None,
     jobs: Jobs = None,
@@ -55,17 +60,12 @@ def capacity(
     as_json: AsJson = False,
 ) -> None:
     """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
-    from simserve import load_scenario
-    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.study.capacity.question import CapacityQuestion
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import CAPACITY
 
-    allow_modules(allow_plugin or (), scenario.parent)
-    question = CapacityQuestion(
-        load_scenario(scenario, overrides=assignments or (), seed=seed), goal or GOAL_FRAC, precision
-    )
+    question = CapacityQuestion(loaded(scenario, assignments, seed, allow_plugin), goal or GOAL_FRAC, precision)
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed
+from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Fail if p99 goodput fell by significantly more than a tolerance."""
-    from simserve import load_scenario
-    from simserve.allowed_modules import allow_modules
     from simserve.errors import SimserveError
 
     if (baseline is None) == (against is None) or (update and baseline is None):
@@ -54,12 +52,11 @@ def check(
         raise SimserveError(
             f"check: {rule}, got {'both' if baseline and against else 'no file'}; `check --help` has all"
         )
-    allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
-    loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
+    candidate = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
     if update and baseline is not None:
-        _update(loaded, baseline, (goal, tolerance), as_json=as_json)
+        _update(candidate, baseline, (goal, tolerance), as_json=as_json)
         return
-    match = _result(loaded, (scenario, baseline, against), (goal, tolerance))
+    match = _result(candidate, (scenario, baseline, against), (goal, tolerance))
     _tell(match, (summary, junit), as_json=as_json)
     if not match["passes"]:
         raise typer.Exit(NO)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simserve.cli.run import AllowPlugin, AsJson, Jobs
+from simserve.cli.options import AllowPlugin, AsJson, Jobs
 
 SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simserve.cli.run import AllowPlugin, AsJson, Assignments, ScenarioFile, Seed
+from simserve.cli.options import AllowPlugin, AsJson, Assignments, ScenarioFile, Seed, loaded
 
 if TYPE_CHECKING:
     from simserve.explain.answer import ExchangeAnswer, KvGroupAnswer, PoolAnswer, TypicalStep
@@ -22,19 +22,16 @@ def explain(
     """
     from dataclasses import asdict
 
-    from simserve import load_scenario
-    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.explain.explain import explain as dry_run
 
-    allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
-    loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
-    answer = dry_run(loaded)
+    explained = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
+    answer = dry_run(explained)
     if as_json:
         terminal.result_json(asdict(answer))
         return
     terminal.result(f"# scenario {answer.digest}; comments give the origin of values that the file does not set")
-    terminal.result(loaded.to_yaml())
+    terminal.result(explained.to_yaml())
     for pool in answer.pools:
         terminal.result("\n".join(_pool_lines(pool)))
     why = answer.one_process

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from simserve.cli.calibrate import FOLDER, EngineToFit, campaign_named
 from simserve.cli.measure import measure_card
-from simserve.cli.run import AsJson
+from simserve.cli.options import AsJson
 
 if TYPE_CHECKING:
     from simserve.lab.server_error_fit import SpreadFit

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed
+from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -45,14 +45,11 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
-    from simserve import load_scenario
-    from simserve.allowed_modules import allow_modules
     from simserve.study.plan.outcome import Bounds
     from simserve.study.plan.plan import PlanQuestion
 
-    allow_modules(allow_plugin or (), scenario.parent)
     question = PlanQuestion(
-        load_scenario(scenario, overrides=assignments or (), seed=seed),
+        loaded(scenario, assignments, seed, allow_plugin),
         Bounds(goal or GOAL_FRAC, spare, max_gpus),
         gpus=_names(gpu or ""),
         tensors=_degrees(tensor),

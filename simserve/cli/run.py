@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from simserve.cli import trace_file
-from simserve.metrics.goal import GOAL_FRAC, goal_from
+from simserve.cli.options import AllowPlugin, AsJson, Assignments, Jobs, ScenarioFile, Seed, loaded
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
@@ -14,45 +14,21 @@ if TYPE_CHECKING:
     from simserve.scenario import Scenario
     from simserve.study.precision import Wanted
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one value: --set cluster.pools.0.replicas=4. Repeatable."),
+Steps = Annotated[
+    Literal["stretch", "full", "none"],
+    typer.Option(
+        "--steps", help="Rows of steps.parquet: one per run of similar steps, one per step, or no file (and no spans)."
+    ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed to use instead of the scenario's.")]
-Goal = Annotated[
+Replications = Annotated[
+    int | None, typer.Option("--replications", metavar="R", help="Number of seeds; all figures get intervals.")
+]
+Precision = Annotated[
     float | None,
     typer.Option(
-        "--goal",
-        parser=goal_from,
-        metavar="SHARE",
-        help=f"Share of requests that must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
+        "--precision", metavar="SHARE", help="Add seeds until the 95% CI half-width is this fraction of the mean."
     ),
 ]
-AllowPlugin = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-plugin",
-        metavar="MODULE",
-        help="Allow the scenario to import this module; that runs its code.",
-    ),
-]
-
-
-def _limit(context: typer.Context, jobs: int | None) -> int | None:
-    """Limit the processes until the command ends."""
-    if jobs is not None:
-        from simserve.study.processes import limited_to
-
-        context.with_resource(limited_to(jobs))
-    return jobs
-
-
-Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", metavar="N", callback=_limit, help="Number of parallel processes. Default: one per core."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
 
 def run(
@@ -61,25 +37,11 @@ def run(
     assignments: Assignments = None,
     seed: Seed = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Leave out report.html.")] = False,
-    steps: Annotated[
-        Literal["stretch", "full", "none"],
-        typer.Option(
-            "--steps",
-            help="Rows of steps.parquet: one per run of similar steps, one per step, or no file (and no spans).",
-        ),
-    ] = "stretch",
+    steps: Steps = "stretch",
     timeline: trace_file.Timeline = None,
     timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
-    replications: Annotated[
-        int | None,
-        typer.Option("--replications", metavar="R", help="Number of seeds; all figures get intervals."),
-    ] = None,
-    precision: Annotated[
-        float | None,
-        typer.Option(
-            "--precision", metavar="SHARE", help="Add seeds until the 95% CI half-width is this fraction of the mean."
-        ),
-    ] = None,
+    replications: Replications = None,
+    precision: Precision = None,
     of: Annotated[
         str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
     ] = None,
@@ -89,23 +51,20 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
-    from simserve import load_scenario
-    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.study.uncertainty import run_with_replays
     from simserve.tables.folder import check_folder
 
-    allow_modules(allow_plugin or (), scenario.parent)
-    loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
-    directory = out or Path("reports") / loaded.name
+    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    directory = out or Path("reports") / simulated.name
     check_folder(directory)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
-    wanted = _wanted(loaded, replications, precision, of)
+    wanted = _wanted(simulated, replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         on_replay = (lambda n, of: bar.show(f"replays: {n} of {of} runs")) if bar else None
-        results = run_with_replays(loaded, bar.draw if bar else None, on_replay, directory)
+        results = run_with_replays(simulated, bar.draw if bar else None, on_replay, directory)
         if wanted is not None:
-            _replicate(loaded, results, wanted, bar)
+            _replicate(simulated, results, wanted, bar)
         if bar:
             bar.show("writing the results")
         drawn = [each.draw(results) for each in traces]

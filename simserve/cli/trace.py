@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson
+from simserve.cli.options import AsJson
 
 if TYPE_CHECKING:
     from simserve.workload.trace import Trace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.calibrate import campaign_named
-from simserve.cli.run import AllowPlugin, AsJson
+from simserve.cli.options import AllowPlugin, AsJson
 from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:

@@ -1,0 +1,62 @@
+"""The options that commands share, and the scenario that they name."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simserve.metrics.goal import GOAL_FRAC, goal_from
+
+if TYPE_CHECKING:
+    from simserve.scenario import Scenario
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one value: --set cluster.pools.0.replicas=4. Repeatable."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed to use instead of the scenario's.")]
+Goal = Annotated[
+    float | None,
+    typer.Option(
+        "--goal",
+        parser=goal_from,
+        metavar="SHARE",
+        help=f"Share of requests that must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
+    ),
+]
+AllowPlugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-plugin",
+        metavar="MODULE",
+        help="Allow the scenario to import this module; that runs its code.",
+    ),
+]
+
+
+def _limit(context: typer.Context, jobs: int | None) -> int | None:
+    """Limit the processes until the command ends."""
+    if jobs is not None:
+        from simserve.study.processes import limited_to
+
+        context.with_resource(limited_to(jobs))
+    return jobs
+
+
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", metavar="N", callback=_limit, help="Number of parallel processes. Default: one per core."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
+
+
+def loaded(
+    scenario: Path, assignments: list[str] | None, seed: int | None, allow: list[str] | None, *, is_trusted: bool = True
+) -> "Scenario":
+    """Load the scenario of a command. A trusted one may import any plug-in of its folder, others those allowed."""
+    from simserve import load_scenario
+    from simserve.allowed_modules import allow_modules
+
+    allow_modules(allow or (), scenario.parent, are_trusted=is_trusted)
+    return load_scenario(scenario, overrides=assignments or (), seed=seed)
