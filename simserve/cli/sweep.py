@@ -164,6 +164,5 @@ def _answer(match: dict[str, Any], directory: Path) -> str:
     from simserve.cli import terminal
     from simserve.report.sweep.words import MOST_ROWS, sentence, table_rows
 
-    n_more = len(match["points"]) - MOST_ROWS
-    more = f"  and {n_more} more points\n" if n_more > 0 else ""
+    more = f"  and {n} more points\n" if (n := len(match["points"]) - MOST_ROWS) > 0 else ""
     return f"{sentence(match)}\n\n{terminal.table(table_rows(match))}\n{more}\n{terminal.place_of(directory)}"
