@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from simserve.lab.validation_page import NOTE as LINE_NOTE
-from simserve.lab.validation_page import against
-from simserve.report.charts import Figure, numbers
+from simserve.lab.validation_page import against, dots
+from simserve.report.charts import Figure
 from simserve.report.document import document
 from simserve.report.formats import NONE, plural, seconds, share
 from simserve.report.sections import card, prose, section, table, text
@@ -154,12 +154,5 @@ def _dots(runs: Sequence[Mapping[str, Any]], name: str, in_sample: str) -> dict[
         f"predicted {seconds(run[name]['predicted_s'])}"
         for run in mine
     ]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": numbers([run[name]["measured_s"] for run in mine]),
-        "y": numbers([run[name]["predicted_s"] for run in mine]),
-        "text": texts,
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": color, "symbol": symbol, "size": 7, "opacity": 0.75},
-    }
+    measured, predicted = ([run[name][f"{side}_s"] for run in mine] for side in ("measured", "predicted"))
+    return dots(measured, predicted, texts, {"color": color, "symbol": symbol, "size": 7, "opacity": 0.75})

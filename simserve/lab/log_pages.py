@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from simserve.lab.validation_page import NOTE, against
+from simserve.lab.validation_page import NOTE, Marker, against, dots
 from simserve.report.chart_data import Floats
-from simserve.report.charts import Figure, numbers
+from simserve.report.charts import Figure
 from simserve.report.document import document
 from simserve.report.formats import LATENCIES, SHORT, count, listed, plural, rate, seconds, share
 from simserve.report.sections import card, prose, section, table, text
@@ -82,7 +82,7 @@ def _by_rank(measured: Floats, predicted: Floats) -> Figure:
     texts = [
         f"measured {seconds(one)}, predicted {seconds(other)}" for one, other in zip(measured, predicted, strict=True)
     ]
-    return against(measured, predicted, [_dots(measured, predicted, texts)])
+    return against(measured, predicted, [dots(measured, predicted, texts, _marker(len(texts)))])
 
 
 def _each(result: Mapping[str, Any], name: str, rows: Sequence[int]) -> Figure:
@@ -93,20 +93,11 @@ def _each(result: Mapping[str, Any], name: str, rows: Sequence[int]) -> Figure:
         f"measured {seconds(one)}, predicted {seconds(other)}"
         for row, one, other in zip(rows, measured.tolist(), predicted.tolist(), strict=True)
     ]
-    return against(measured, predicted, [_dots(measured, predicted, texts)])
+    return against(measured, predicted, [dots(measured, predicted, texts, _marker(len(texts)))])
 
 
-def _dots(measured: Floats, predicted: Floats, texts: list[str]) -> dict[str, Any]:
-    opacity = float(np.clip(12 / np.sqrt(max(len(texts), 1)), 0.25, 0.8))
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": numbers(measured),
-        "y": numbers(predicted),
-        "text": texts,
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": "$c1", "size": 5, "opacity": opacity},
-    }
+def _marker(n_dots: int) -> Marker:
+    return {"color": "$c1", "size": 5, "opacity": float(np.clip(12 / np.sqrt(max(n_dots, 1)), 0.25, 0.8))}
 
 
 def _pair(name: str, n_requests: int, n_compared: int, figures: Mapping[str, Figure]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from simserve.report.chart_data import Floats
-from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
+from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter
 from simserve.report.document import document
 from simserve.report.formats import plural, seconds, share
 from simserve.report.sections import card, prose, section, table, text
@@ -17,6 +17,8 @@ SYMBOLS = ("circle", "diamond", "square")
 """Symbols of the engines, in the order of their names: color is never the only sign."""
 
 NOTE = "A dot on the line was predicted exactly; shaded: within 10%."
+
+Marker = Mapping[str, str | float]
 
 ROOM = 1.25
 """Factor by which the axes run past the outermost dots."""
@@ -67,24 +69,23 @@ def against(measured: Floats, predicted: Floats, dots: Sequence[Mapping[str, Any
     """Return dots between axes of equal range, which shows all of measured and predicted, with the line of no error."""
     low, high = min(measured.min(), predicted.min()) / ROOM, max(measured.max(), predicted.max(), TINY_S) * ROOM
     ends = [low, high]
-    band = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": numbers([low, high, high, low]),
-        "y": numbers([0.9 * low, 0.9 * high, 1.1 * high, 1.1 * low]),
-        "fill": "toself",
-        "fillcolor": "$ink/0.08",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
-    line: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": numbers(ends), "y": numbers(ends)}
-    line |= {"line": {"color": "$soft", "width": 1}, "hoverinfo": "skip"}
+    corners = numbers([low, high, high, low]), numbers([0.9 * low, 0.9 * high, 1.1 * high, 1.1 * low])
+    filled: dict[str, Any] = {"fill": "toself", "fillcolor": "$ink/0.08", "line": {"width": 0}, "hoverinfo": "skip"}
+    band = scatter("lines", *corners, **filled)
+    line = scatter("lines", numbers(ends), numbers(ends), line={"color": "$soft", "width": 1}, hoverinfo="skip")
     x_axis, y_axis = latency_axis(low, high), latency_axis(low, high)
     titles = {"x": "Measured", "y": "Predicted"}
     for name, each in (("x", x_axis), ("y", y_axis)):
         each["title"] = axis(titles[name])["title"]
     margin = {"l": 76, "r": 14, "t": 14, "b": 56}
     return figure([band, line, *map(dict, dots)], 420, xaxis=x_axis, yaxis=y_axis, margin=margin)
+
+
+def dots(
+    measured: Sequence[float] | Floats, predicted: Sequence[float] | Floats, texts: Sequence[str], marker: Marker
+) -> dict[str, Any]:
+    """Return a dot for each run or request."""
+    return scatter("markers", numbers(measured), numbers(predicted), **hover(texts), marker=marker)
 
 
 def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: int) -> dict[str, Any]:
@@ -95,15 +96,9 @@ def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: 
         f"measured {seconds(point[f'{metric}_s'])}, predicted {seconds(point[f'predicted_{metric}_s'])}"
         for point in mine
     ]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": numbers([point[f"{metric}_s"] for point in mine]),
-        "y": numbers([point[f"predicted_{metric}_s"] for point in mine]),
-        "text": [text(each).replace("&lt;br&gt;", "<br>") for each in texts],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": COLORS[place % 3], "symbol": SYMBOLS[place % 3], "size": 7, "opacity": 0.75},
-    }
+    measured, predicted = ([point[f"{side}{metric}_s"] for point in mine] for side in ("", "predicted_"))
+    marker: Marker = {"color": COLORS[place % 3], "symbol": SYMBOLS[place % 3], "size": 7, "opacity": 0.75}
+    return dots(measured, predicted, [text(each).replace("&lt;br&gt;", "<br>") for each in texts], marker)
 
 
 def _errors(points: Sequence[Mapping[str, Any]]) -> str:
