@@ -1,12 +1,10 @@
-"""Figures: all that summary.json holds. A figure is a line here: its name, type, unit and meaning, and its function.
+"""Figures: all that summary.json holds. A figure is a key here, with its type, its function of a run, and its meaning.
 
-The file, its schema (docs/summary.schema.json) and its table in docs/outputs.md come from these lines.
+The file, its schema (docs/summary.schema.json) and its table in docs/outputs.md come from these keys.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import new_class
-from typing import Any, Literal, Required
+from typing import Annotated, Any, Literal, Required, get_args, get_origin, get_type_hints
 
 from typing_extensions import TypedDict
 
@@ -49,170 +47,167 @@ from simserve.tables.schema import SCHEMA
 from simserve.version import __version__
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A key of summary.json."""
+class Summary(TypedDict, total=False):
+    """The whole file."""
 
-    name: str
-    type: Any
-    compute: Callable[[RunBasis], Any] | None
-    """None: not of the run alone; the answer comes from all other figures, and studies add more."""
-    unit: str = ""
-    meaning: str = ""
-    """What docs/outputs.md says; empty: what it says of the figure before."""
+    # Later versions only add keys: readers ignore those that they do not know, and may find none of those that are not
+    # Required, which the first version had. A key without a function comes from all others or from a study; one without
+    # a docstring, which is what docs/outputs.md says after its unit, has that of the key before.
+    schema: Required[Annotated[Literal["simserve/1"], lambda run: SCHEMA]]
+    """what was run; `digest` is the scenario's hash"""
+    version: Annotated[str, lambda run: __version__]
+    name: Required[Annotated[str, lambda run: run.facts.name]]
+    seed: Annotated[int, lambda run: run.facts.seed]
+    digest: Annotated[str, lambda run: run.facts.digest]
+    simulated_s: Annotated[Amount, lambda run: run.facts.end_s]
+    """[s] simulated time, and wall time of the run"""
+    wall_s: Annotated[Amount, lambda run: run.facts.wall_s]
+    window: Required[Annotated[WindowFactsJson, lambda run: run.window.figures()]]
+    """`start_s`, `end_s`, `duration_s` (the divisor of rates), `ends_with`; `settled`: whether `warmup_s: auto` found
+    the end of the warm-up (null if you set the warm-up)"""
+    requests: Required[Annotated[FatesJson, lambda run: {"offered": len(run.requests["arrival_s"]), **run.outcomes}]]
+    """`offered` in all; of the window: `arrived`, `finished`, `rejected`, `timed_out`, `failed`, `unfinished`, and
+    `reasons`: the three most frequent `status_reason` of requests that did not finish, with counts"""
+    slo: Annotated[Slo, lambda run: dict(run.facts.slo)]
+    """[s] the goals by latency: of all requests, and of each class that has its own"""
+    slo_classes: Annotated[dict[str, Slo], lambda run: run.facts.slo_classes]
+    ttft_s: Annotated[LatencyJson, lambda run: run.latencies["ttft_s"].figures()]
+    """[s] each `n`, `mean`, `std`, `p50`, `p90`, `p95`, `p99`, `p99.9`, `max`, and `intervals`; see below. `itl_s`
+    pools every gap between two tokens, exactly"""
+    tpot_s: Annotated[LatencyJson, lambda run: run.latencies["tpot_s"].figures()]
+    itl_s: Annotated[LatencyJson, lambda run: run.latencies["itl_s"].figures()]
+    e2e_s: Annotated[LatencyJson, lambda run: run.latencies["e2e_s"].figures()]
+    queue_s: Annotated[LatencyJson, lambda run: run.latencies["queue_s"].figures()]
+    offered_per_s: Annotated[Measured, lambda run: run.rates["offered_per_s"]]
+    """[/s] arrivals"""
+    requests_per_s: Annotated[Measured, lambda run: run.rates["requests_per_s"]]
+    """[/s] of the window's requests that finished at any time, divided by the length of the window"""
+    served_per_s: Annotated[Measured, lambda run: run.rates["served_per_s"]]
+    """[/s] requests that finished within the window, no matter when they arrived: the throughput of the cluster"""
+    input_tokens_per_s: Annotated[Measured, lambda run: run.rates["input_tokens_per_s"]]
+    """[/s] tokens of the requests of `requests_per_s`"""
+    output_tokens_per_s: Annotated[Measured, lambda run: run.rates["output_tokens_per_s"]]
+    total_tokens_per_s: Annotated[Measured, lambda run: run.rates["total_tokens_per_s"]]
+    load: Annotated[LoadJson, lambda run: run.load]
+    """drawn against nominal load over the window: `kind` (`requests` or `sessions`), `drawn_per_s`, `nominal_per_s`,
+    `off_frac` (drawn over nominal, less 1). Retries, later turns and batch jobs do not count. `nominal_per_s` and
+    `off_frac` are null for traces, closed loops and arrival plug-ins without `expected`"""
+    slo_attainment: Annotated[AttainmentJson | None, lambda run: run.attained]
+    """of this run alone; null without an SLO; see below"""
+    goodput: Annotated[
+        GoodputJson | None,
+        lambda run: (
+            run.attained
+            and goodput(run.attained["n_met"], run.window, run.facts) | good_tokens(run.requests, run.window, run.met)
+        ),
+    ]
+    """SLO-meeting requests `per_s`, `per_gpu_s` (per GPU and second), `per_usd` (per dollar, at the catalog's prices),
+    and their `output_tokens_per_s` and `total_tokens_per_s`; null without an SLO"""
+    time_split: Annotated[TimeSplitJson | None, lambda run: time_split(run.requests, run.window, run.facts)]
+    """what the window's finished requests waited for; null if none finished; see below"""
+    preemptions: Annotated[PreemptionsJson, lambda run: preemptions(run.requests, run.window)]
+    """of the window's requests: `n`, `requests` with at least one, `requests_frac`, `recomputed_tokens`"""
+    classes: Annotated[dict[str, GroupJson] | None, lambda run: run.classes]
+    """the results of each class and each tenant; null if the load has none; see below"""
+    tenants: Annotated[
+        dict[str, GroupJson] | None,
+        lambda run: by_tenant(run.requests, run.facts, run.window, run.met, run.latencies_of),
+    ]
+    retries: Annotated[RetryFactsJson, lambda run: retries(run.requests, run.window)]
+    """of the requests with their first attempt in the window: `requests`, `attempts`, `attempts_per_request`;
+    `succeeded` and `succeeded_frac`: finally answered; `slo_met_frac`: with an attempt that met the SLO (null without
+    one); `e2e_s` of the answered requests, from the first attempt"""
+    wasted: Annotated[WastedJson, lambda run: wasted(run.requests, run.steps)]
+    """of the whole run: `tokens`, the sum of `wasted_tokens`, and `frac` of all tokens that steps computed"""
+    prefix_cache: Annotated[PrefixHitsJson, lambda run: prefix_cache(run.requests, run.window)]
+    """of the window's requests: `hit_tokens` served by a cache, `hit_frac` of their prompt tokens, `requests_frac` with
+    any; hits after a preemption do not count"""
+    transfer: Annotated[TransferJson | None, lambda run: transfer(run.requests, run.window, run.facts, run.use)]
+    """null unless pools have roles ([disaggregation.md](disaggregation.md)). `apart_frac`: the share of the window's
+    requests with a prompt that went to a prefill replica, except `kept_frac`: requests that a prefill replica also
+    answered. For requests that were handed off: `n`; `mean`, `p50` ... of `transfer_s`; `bytes` sent; and
+    `found_tokens`, which the decode side already had. `link_busy_frac` of the busiest port over the whole run;
+    `mean_wait_s` for `prefill`, `link` and `decode`; `binds`: the bottleneck among these, or null"""
+    routing: Annotated[RoutingJson | None, lambda run: routing(run.requests, run.window, run.facts)]
+    """null with one replica. Over the replicas that receive requests ([routers.md](routers.md)): `busiest_frac`: the
+    largest share of the window's requests at one replica; `outstanding_std`: the standard deviation of outstanding
+    requests across replicas, root mean square over the window, null if replicas joined or left; `session_kept_frac`: of
+    requests that follow another of their session, the share sent to the same replica, null without sessions"""
+    host_tier: Annotated[HostTierJson | None, lambda run: host_tier(run.requests, run.window, run.facts)]
+    """null without host memory ([host-tier.md](host-tier.md)). For the window's requests: `n_swaps`, `requests_frac`
+    with any, `hit_tokens` on `gpu`, `host` and `disk`. For the whole run and all GPUs: `swapped_out_bytes`, split into
+    `swapped_in_bytes` that came back, `dropped_bytes` still cached on the GPU, and `left_bytes` still out at the end
+    (no swaps with `scope: pool`); `written_bytes` and `read_bytes` of prefixes, `disk_written_bytes` and
+    `disk_read_bytes`; `wait_s`: time that steps waited for copies, summed over replicas; `read_s`: time that requests
+    waited for prefix reads while others went on, summed"""
+    sessions: Annotated[SessionsJson | None, lambda run: sessions(run.requests, run.window)]
+    """null unless requests wait for other answers ([sessions.md](sessions.md)). For sessions with their first request
+    in the window: `n`, `finished` (all planned requests, at any attempt), `refused` (the last attempt of a request was
+    refused, timed out or failed), `cut` (the load or the run ended first). For the finished ones: `requests_mean`,
+    `per_s` of the window, and mean, percentiles and `max` of `e2e_s` (first request to last answer) and of
+    `in_flight_s` (the part of it with a request in flight)"""
+    speculation: Annotated[
+        SpeculationJson | None,
+        lambda run: speculation(run.requests, run.spans, run.steps, run.window, run.facts),
+    ]
+    """null unless a pool speculates ([speculation.md](speculation.md)). Of the window's finished requests:
+    `request_steps`: decode steps of one request each; `tokens_per_step`: their mean output; `proposed_tokens`,
+    `accepted_tokens`, `accepted_frac`. `drafting_frac`: share of the compute time of such pools, over the whole run,
+    spent on proposals"""
+    kv: Annotated[KvUseJson, lambda run: run.kv]
+    """`blocks` and `tokens` of all replicas (means over the run if replicas join or leave); `peak_blocks` and
+    `peak_frac` of the fullest replica, over the whole run; `reservation`: see below"""
+    gpu_seconds: Annotated[Amount, lambda run: run.lives.gpu_seconds()]
+    """[s] GPU time of the run, from when each replica was ordered to its end"""
+    fleet: Annotated[FleetTimeJson, lambda run: run.lives.by_state()]
+    """[s] the same by state: `starting_gpu_s`, `serving_gpu_s`, `draining_gpu_s`"""
+    busy_frac: Annotated[Measured, lambda run: run.use.whole.busy_frac]
+    """[share] over the window, all replicas while they were ready"""
+    mfu: Annotated[Measured, lambda run: run.use.whole.mfu]
+    mbu: Annotated[Measured, lambda run: run.use.whole.mbu]
+    pools: Required[
+        Annotated[
+            list[PoolJson],
+            lambda run: pool_figures(run.facts, run.use, run.lives.gpus_by_pool(run.window.span_s)),
+        ]
+    ]
+    """the facts of each pool; see below"""
+    trust: Required[Annotated[TrustJson, lambda run: run.trust]]
+    """which numbers to trust; see below"""
+    notes: Annotated[list[str], lambda run: list(run.facts.notes)]
+    """sentences. Notes: what the load's reader or generator did. Warnings: what to know before you trust the numbers"""
+    warnings: Annotated[list[str], lambda run: run.warnings]
+    answer: AnswerJson | None
+    """the decision about the SLO and what it rests on; null without an SLO; see below"""
+    replications: ReplicationsJson | None
+    """the estimates over all runs; only with `--replications` or `--precision`; see below"""
+    prediction: PredictionJson | None
+    """latencies with other loads and perturbed costs; null if nothing was replayed; see below"""
+    probability_beyond_capacity: Share | None
+    """[share] the probability that the nominal load is beyond capacity, over draws of costs
+    ([statistics.md](statistics.md#near-capacity)); null without replays, for closed loops and batch jobs, and if the
+    requests of the run do not fill the cluster"""
+    near_capacity: NearCapacityJson | None
+    """`offered_per_s`, `capacity_per_s` and the ends of its prediction interval, `low_per_s` and `high_per_s`;
+    `confidence`, `n_draws`; null if the load is too far from capacity for costs to matter"""
+
+
+def _function(kind: Any) -> Any:
+    """Return the function that stands in the type of a key; None without."""
+    inner = get_args(kind)[0] if get_origin(kind) is Required else kind
+    last = getattr(inner, "__metadata__", (None,))[-1]
+    return last if callable(last) else None
+
+
+FIGURES: dict[str, Callable[[RunBasis], Any]] = {
+    name: function
+    for name, kind in get_type_hints(Summary, include_extras=True).items()
+    if (function := _function(kind)) is not None
+}
+"""The function of each figure of a run alone, in the order of the file."""
 
 
 def summary(run: RunBasis) -> dict[str, Any]:
     """Compute all figures of a run; NaN where one could not be measured."""
-    numbers = {each.name: each.compute(run) for each in in_turn(FIGURES, run.requests) if each.compute}
+    numbers = {name: FIGURES[name](run) for name in in_turn(FIGURES, run.requests)}
     return numbers | {"answer": run_answer(numbers, GOAL_FRAC)}
-
-
-# fmt: off
-FIGURES: tuple[Entry, ...] = (
-    Entry("schema", Required[Literal["simserve/1"]], lambda run: SCHEMA, "",
-          "what was run; `digest` is the scenario's hash"),
-    Entry("version", str, lambda run: __version__),
-    Entry("name", Required[str], lambda run: run.facts.name),
-    Entry("seed", int, lambda run: run.facts.seed),
-    Entry("digest", str, lambda run: run.facts.digest),
-    Entry("simulated_s", Amount, lambda run: run.facts.end_s, "s", "simulated time, and wall time of the run"),
-    Entry("wall_s", Amount, lambda run: run.facts.wall_s),
-    Entry("window", Required[WindowFactsJson], lambda run: run.window.figures(), "",
-          "`start_s`, `end_s`, `duration_s` (the divisor of rates), `ends_with`; `settled`: whether `warmup_s: "
-          "auto` found the end of the warm-up (null if you set the warm-up)"),
-    Entry("requests", Required[FatesJson], lambda run: {"offered": len(run.requests["arrival_s"]), **run.outcomes}, "",
-          "`offered` in all; of the window: `arrived`, `finished`, `rejected`, `timed_out`, `failed`, "
-          "`unfinished`, and `reasons`: the three most frequent `status_reason` of requests that did not finish, "
-          "with counts"),
-    Entry("slo", Slo, lambda run: dict(run.facts.slo), "s",
-          "the goals by latency: of all requests, and of each class that has its own"),
-    Entry("slo_classes", dict[str, Slo], lambda run: run.facts.slo_classes),
-    Entry("ttft_s", LatencyJson, lambda run: run.latencies["ttft_s"].figures(), "s",
-          "each `n`, `mean`, `std`, `p50`, `p90`, `p95`, `p99`, `p99.9`, `max`, and `intervals`; see below. "
-          "`itl_s` pools every gap between two tokens, exactly"),
-    Entry("tpot_s", LatencyJson, lambda run: run.latencies["tpot_s"].figures()),
-    Entry("itl_s", LatencyJson, lambda run: run.latencies["itl_s"].figures()),
-    Entry("e2e_s", LatencyJson, lambda run: run.latencies["e2e_s"].figures()),
-    Entry("queue_s", LatencyJson, lambda run: run.latencies["queue_s"].figures()),
-    Entry("offered_per_s", Measured, lambda run: run.rates["offered_per_s"], "/s", "arrivals"),
-    Entry("requests_per_s", Measured, lambda run: run.rates["requests_per_s"], "/s",
-          "of the window's requests that finished at any time, divided by the length of the window"),
-    Entry("served_per_s", Measured, lambda run: run.rates["served_per_s"], "/s",
-          "requests that finished within the window, no matter when they arrived: the throughput of the cluster"),
-    Entry("input_tokens_per_s", Measured, lambda run: run.rates["input_tokens_per_s"], "/s",
-          "tokens of the requests of `requests_per_s`"),
-    Entry("output_tokens_per_s", Measured, lambda run: run.rates["output_tokens_per_s"]),
-    Entry("total_tokens_per_s", Measured, lambda run: run.rates["total_tokens_per_s"]),
-    Entry("load", LoadJson, lambda run: run.load, "",
-          "drawn against nominal load over the window: `kind` (`requests` or `sessions`), `drawn_per_s`, "
-          "`nominal_per_s`, `off_frac` (drawn over nominal, less 1). Retries, later turns and batch jobs do not "
-          "count. `nominal_per_s` and `off_frac` are null for traces, closed loops and arrival plug-ins without "
-          "`expected`"),
-    Entry("slo_attainment", AttainmentJson | None, lambda run: run.attained, "",
-          "of this run alone; null without an SLO; see below"),
-    Entry("goodput", GoodputJson | None,
-          lambda run: run.attained
-          and goodput(run.attained["n_met"], run.window, run.facts) | good_tokens(run.requests, run.window, run.met),
-          "",
-          "SLO-meeting requests `per_s`, `per_gpu_s` (per GPU and second), `per_usd` (per dollar, at the catalog's "
-          "prices), and their `output_tokens_per_s` and `total_tokens_per_s`; null without an SLO"),
-    Entry("time_split", TimeSplitJson | None, lambda run: time_split(run.requests, run.window, run.facts), "",
-          "what the window's finished requests waited for; null if none finished; see below"),
-    Entry("preemptions", PreemptionsJson, lambda run: preemptions(run.requests, run.window), "",
-          "of the window's requests: `n`, `requests` with at least one, `requests_frac`, `recomputed_tokens`"),
-    Entry("classes", dict[str, GroupJson] | None, lambda run: run.classes, "",
-          "the results of each class and each tenant; null if the load has none; see below"),
-    Entry("tenants", dict[str, GroupJson] | None,
-          lambda run: by_tenant(run.requests, run.facts, run.window, run.met, run.latencies_of)),
-    Entry("retries", RetryFactsJson, lambda run: retries(run.requests, run.window), "",
-          "of the requests with their first attempt in the window: `requests`, `attempts`, "
-          "`attempts_per_request`; `succeeded` and `succeeded_frac`: finally answered; `slo_met_frac`: with an "
-          "attempt that met the SLO (null without one); `e2e_s` of the answered requests, from the first attempt"),
-    Entry("wasted", WastedJson, lambda run: wasted(run.requests, run.steps), "",
-          "of the whole run: `tokens`, the sum of `wasted_tokens`, and `frac` of all tokens that steps computed"),
-    Entry("prefix_cache", PrefixHitsJson, lambda run: prefix_cache(run.requests, run.window), "",
-          "of the window's requests: `hit_tokens` served by a cache, `hit_frac` of their prompt tokens, "
-          "`requests_frac` with any; hits after a preemption do not count"),
-    Entry("transfer", TransferJson | None, lambda run: transfer(run.requests, run.window, run.facts, run.use), "",
-          "null unless pools have roles ([disaggregation.md](disaggregation.md)). `apart_frac`: the share of the "
-          "window's requests with a prompt that went to a prefill replica, except `kept_frac`: requests that a prefill "
-          "replica also answered. For requests that were handed off: `n`; `mean`, `p50` ... of `transfer_s`; "
-          "`bytes` sent; and `found_tokens`, which the decode side already had. `link_busy_frac` of the busiest "
-          "port over the whole run; `mean_wait_s` for `prefill`, `link` and `decode`; `binds`: the bottleneck "
-          "among these, or null"),
-    Entry("routing", RoutingJson | None, lambda run: routing(run.requests, run.window, run.facts), "",
-          "null with one replica. Over the replicas that receive requests ([routers.md](routers.md)): "
-          "`busiest_frac`: the largest share of the window's requests at one replica; `outstanding_std`: the "
-          "standard deviation of outstanding requests across replicas, root mean square over the window, null if "
-          "replicas joined or left; `session_kept_frac`: of requests that follow another of their session, the "
-          "share sent to the same replica, null without sessions"),
-    Entry("host_tier", HostTierJson | None, lambda run: host_tier(run.requests, run.window, run.facts), "",
-          "null without host memory ([host-tier.md](host-tier.md)). For the window's requests: `n_swaps`, "
-          "`requests_frac` with any, `hit_tokens` on `gpu`, `host` and `disk`. For the whole run and all GPUs: "
-          "`swapped_out_bytes`, split into `swapped_in_bytes` that came back, `dropped_bytes` still cached on the "
-          "GPU, and `left_bytes` still out at the end (no swaps with `scope: pool`); `written_bytes` and "
-          "`read_bytes` of prefixes, `disk_written_bytes` and `disk_read_bytes`; `wait_s`: time that steps waited "
-          "for copies, summed over replicas; `read_s`: time that requests waited for prefix reads while others "
-          "went on, summed"),
-    Entry("sessions", SessionsJson | None, lambda run: sessions(run.requests, run.window), "",
-          "null unless requests wait for other answers ([sessions.md](sessions.md)). For sessions with their "
-          "first request in the window: `n`, `finished` (all planned requests, at any attempt), `refused` (the last "
-          "attempt of a request was refused, timed out or failed), `cut` (the load or the run ended first). For "
-          "the finished ones: `requests_mean`, `per_s` of the window, and mean, percentiles and `max` of `e2e_s` "
-          "(first request to last answer) and of `in_flight_s` (the part of it with a request in flight)"),
-    Entry("speculation", SpeculationJson | None,
-          lambda run: speculation(run.requests, run.spans, run.steps, run.window, run.facts), "",
-          "null unless a pool speculates ([speculation.md](speculation.md)). Of the window's finished requests: "
-          "`request_steps`: decode steps of one request each; `tokens_per_step`: their mean output; "
-          "`proposed_tokens`, `accepted_tokens`, `accepted_frac`. `drafting_frac`: share of the compute time of "
-          "such pools, over the whole run, spent on proposals"),
-    Entry("kv", KvUseJson, lambda run: run.kv, "",
-          "`blocks` and `tokens` of all replicas (means over the run if replicas join or leave); `peak_blocks` and "
-          "`peak_frac` of the fullest replica, over the whole run; `reservation`: see below"),
-    Entry("gpu_seconds", Amount, lambda run: run.lives.gpu_seconds(), "s",
-          "GPU time of the run, from when each replica was ordered to its end"),
-    Entry("fleet", FleetTimeJson, lambda run: run.lives.by_state(), "s",
-          "the same by state: `starting_gpu_s`, `serving_gpu_s`, `draining_gpu_s`"),
-    Entry("busy_frac", Measured, lambda run: run.use.whole.busy_frac, "share",
-          "over the window, all replicas while they were ready"),
-    Entry("mfu", Measured, lambda run: run.use.whole.mfu),
-    Entry("mbu", Measured, lambda run: run.use.whole.mbu),
-    Entry("pools", Required[list[PoolJson]],
-          lambda run: pool_figures(run.facts, run.use, run.lives.gpus_by_pool(run.window.span_s)),
-          "", "the facts of each pool; see below"),
-    Entry("trust", Required[TrustJson], lambda run: run.trust, "", "which numbers to trust; see below"),
-    Entry("notes", list[str], lambda run: list(run.facts.notes), "",
-          "sentences. Notes: what the load's reader or generator did. Warnings: what to know before you trust the "
-          "numbers"),
-    Entry("warnings", list[str], lambda run: run.warnings),
-    Entry("answer", AnswerJson | None, None, "",
-          "the decision about the SLO and what it rests on; null without an SLO; see below"),
-    Entry("replications", ReplicationsJson | None, None, "",
-          "the estimates over all runs; only with `--replications` or `--precision`; see below"),
-    Entry("prediction", PredictionJson | None, None, "",
-          "latencies with other loads and perturbed costs; null if nothing was replayed; see below"),
-    Entry("probability_beyond_capacity", Share | None, None, "share",
-          "the probability that the nominal load is beyond capacity, over draws of costs "
-          "([statistics.md](statistics.md#near-capacity)); null without replays, for closed loops and batch jobs, "
-          "and if the requests of the run do not fill the cluster"),
-    Entry("near_capacity", NearCapacityJson | None, None, "",
-          "`offered_per_s`, `capacity_per_s` and the ends of its prediction interval, `low_per_s` and "
-          "`high_per_s`; `confidence`, `n_draws`; null if the load is too far from capacity for costs to matter"),
-)
-# fmt: on
-
-
-SUMMARY: Any = new_class(
-    "Summary",
-    (TypedDict,),
-    {"total": False},
-    lambda body: body.update(
-        __doc__="The whole file.", __module__=__name__, __annotations__={each.name: each.type for each in FIGURES}
-    ),
-)
-"""The type of all that summary.json holds.
-
-Later versions only add keys: readers ignore those that they do not know, and may find none of those that are not
-Required, which the first version had.
-"""

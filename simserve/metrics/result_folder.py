@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import OutputError
-from simserve.metrics.figures import SUMMARY
+from simserve.metrics.figures import Summary
 from simserve.metrics.study_schemas import CapacityAnswer, ComparisonAnswer, PlanAnswer, SweepAnswer
 from simserve.tables.columns import Columns
 from simserve.tables.files import read_json
@@ -17,7 +17,7 @@ from simserve.tables.kinds import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind
 from simserve.tables.schema import TABLES
 
 ANSWERS: dict[Kind, tuple[str, Any]] = {
-    RUN: ("summary.json", SUMMARY),
+    RUN: ("summary.json", Summary),
     CAPACITY: ("capacity.json", CapacityAnswer),
     COMPARISON: ("comparison.json", ComparisonAnswer),
     PLAN: ("plan.json", PlanAnswer),

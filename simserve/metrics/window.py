@@ -130,7 +130,7 @@ def n_in_system(requests: Columns) -> Floats:
     left_s = np.sort(left_s[~np.isnan(left_s)])
     n_before = 0
 
-    def found(part: Rows) -> Floats:
+    def counts(part: Rows) -> Floats:
         nonlocal n_before
         stays = ~part["status"].is_("rejected")
         came_before = n_before + np.cumsum(stays) - stays
@@ -139,7 +139,7 @@ def n_in_system(requests: Columns) -> Floats:
         result: Floats = (came_before - left_before).astype(np.float64)
         return result
 
-    return column(found, requests)
+    return column(counts, requests)
 
 
 def _leave_s(requests: Rows) -> Floats:

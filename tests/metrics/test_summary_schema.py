@@ -1,9 +1,12 @@
 """The schemas of answer files: what runs write, what is read back, and the page of the names."""
 
+import ast
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ from typing_extensions import is_typeddict
 
 from simserve import load_results
 from simserve.errors import OutputError
-from simserve.metrics.figures import FIGURES, SUMMARY, Entry
+from simserve.metrics import figures
+from simserve.metrics.figures import FIGURES, Summary
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
 from simserve.metrics.slowest import TimePartsJson
@@ -33,22 +37,30 @@ SCHEMA, PAGE = DOCS / "summary.schema.json", DOCS / "outputs.md"
 
 def schema_text() -> str:
     """Return the JSON Schema of summary.json."""
-    schema = untitled(TypeAdapter(SUMMARY).json_schema())
+    schema = untitled(TypeAdapter(Summary).json_schema())
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
 def page_text() -> str:
     """Return docs/outputs.md with the figures of the summary; neighbors with one meaning share a row."""
-    rows: list[tuple[list[str], Entry]] = []
-    for each in FIGURES:
-        if each.meaning:
-            rows.append(([], each))
-        rows[-1][0].append(f"`{each.name}`")
-    lines = [
-        f"| {', '.join(names)} | {f'{first.unit} ' if first.unit else ''}| {first.meaning} |" for names, first in rows
-    ]
+    rows: list[tuple[list[str], str, str]] = []
+    for name, text in meanings().items():
+        if text:
+            unit, meaning = re.fullmatch(r"(?:\[(.*?)\] )?(.*)", text).groups("")  # type: ignore[union-attr]
+            rows.append(([], f"{unit} " if unit else "", meaning))
+        rows[-1][0].append(f"`{name}`")
+    lines = [f"| {', '.join(names)} | {unit}| {meaning} |" for names, unit, meaning in rows]
     before, _, after = parts_of(PAGE.read_text(encoding="utf-8"))
     return "\n".join((f"{before}| key | unit | meaning |", "|---|---|---|", *lines, after))
+
+
+def meanings() -> dict[str, str]:
+    """Return the docstring of each key of the summary; "" without."""
+    tree = ast.parse(Path(figures.__file__).read_text(encoding="utf-8"))
+    body = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Summary").body
+    keys = [(key.target.id, after) for key, after in pairwise([*body, None]) if isinstance(key, ast.AnnAssign)]  # type: ignore[union-attr]
+    texts = ((name, getattr(getattr(after, "value", None), "value", "")) for name, after in keys)
+    return {name: " ".join(text.split()) for name, text in texts}
 
 
 def parts_of(page: str) -> tuple[str, str, str]:
@@ -72,7 +84,7 @@ def no_more(monkeypatch: pytest.MonkeyPatch) -> TypeAdapter[Any]:
     for each in {id(value): value for module in modules for value in vars(module).values()}.values():
         if is_typeddict(each):
             monkeypatch.setattr(each, "__pydantic_config__", ConfigDict(extra="forbid"), raising=False)
-    return TypeAdapter(SUMMARY)
+    return TypeAdapter(Summary)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +103,7 @@ def test_the_schema_and_the_page_are_those_of_the_figures() -> None:
 
 def test_a_run_has_its_figures_in_their_order(folder: Path) -> None:
     names = list(json.loads((folder / "summary.json").read_text()))
-    assert names == [each.name for each in FIGURES if each.compute or each.name == "answer"]
+    assert names == [*FIGURES, "answer"]
 
 
 def test_the_parts_of_a_latency_are_those_of_the_tables() -> None:
