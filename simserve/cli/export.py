@@ -27,9 +27,8 @@ def export(
     from simserve.cli import terminal
     from simserve.metrics.result_folder import read_result_folders
     from simserve.report.spreadsheet.exported import sheets_of
-    from simserve.tables.folder import check_folder
+    from simserve.tables.folder import check_folder, check_workbook_file
     from simserve.tables.kinds import EXPORT
-    from simserve.tables.workbook_file import check_workbook_file
 
     if xlsx is None and csv is None:
         raise typer.BadParameter("give --xlsx FILE, --csv FOLDER, or both")

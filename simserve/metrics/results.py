@@ -21,7 +21,7 @@ from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json
 from simserve.tables.folder import check_folder, check_run, result_folder
 from simserve.tables.kinds import RUN
-from simserve.tables.run_tables import RunTables
+from simserve.tables.run_tables import RunTables, full_steps
 from simserve.tables.schema import MORE_TABLES, MOST, TABLES
 
 if TYPE_CHECKING:
@@ -119,8 +119,6 @@ class Results:
             if steps == "none" and name in ("steps", "spans"):
                 continue
             if steps == "full" and name == "steps":
-                from simserve.tables.full_steps import full_steps
-
                 columns = full_steps(columns)
             fields = (TABLES | MORE_TABLES)[name]
             write_table(folder / f"{name}.parquet", fields, columns, facts if name == "requests" else None)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.tables.full_steps import full_steps
+from simserve.tables.run_tables import full_steps
 from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, random_story, tables
 
