@@ -92,11 +92,11 @@ def full(n: int, value: float, like: Columns, dtype: DTypeLike = np.int64) -> ND
 
 
 def in_turn(things: Iterable[Thing], columns: Columns) -> Iterator[Thing]:
-    """Yield things that take memory one by one; between them, release the pages of the run that has these columns."""
+    """Yield things that take memory one by one; release the pages of the run that has these columns before each."""
     files = _files(n_rows_of(columns), columns)
     for thing in things:
-        yield thing
         files.release()
+        yield thing
 
 
 def cut(columns: Columns, rows: slice | Ints) -> Rows:
