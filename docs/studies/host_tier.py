@@ -6,7 +6,7 @@ python docs/studies/host_tier.py
 from highest_rate import Summary
 
 from simserve import Scenario, simulate
-from simserve.cost.shape import StepShape
+from simserve.cost.model import StepShape, shape_ps
 from simserve.units import to_s
 
 LINKS = {"PCIe 3.0": 16e9, "PCIe 4.0": 32e9, "PCIe 5.0": 64e9, "NVLink-C2C": 450e9}
@@ -44,7 +44,7 @@ def break_even(model: str) -> dict[int, tuple[float, float]]:
     result = {}
     for n in CONTEXTS:
         if n <= setup.model.max_position_embeddings:
-            prefill_s = to_s(cost.step_ps(StepShape(n, n * (n + 1) // 2, n, sampled_rows=1)))
+            prefill_s = to_s(shape_ps(cost, StepShape(n, n * (n + 1) // 2, n, sampled_rows=1)))
             result[n] = prefill_s, 2 * n * token_bytes / prefill_s
     return result
 
