@@ -143,7 +143,7 @@ STATEMENTS: dict[str, int] = {
     "input_files": 78,
     "interruptions": 17,
     "lab": 3487,
-    "metrics": 3144,
+    "metrics": 3145,
     "plugins": 365,
     "report": 5237,
     "routers": 176,

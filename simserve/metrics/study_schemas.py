@@ -25,6 +25,7 @@ from simserve.metrics.summary_schema import (
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Index = Annotated[int, Field(ge=0, le=10**9)]
 Verdict = Literal["better", "worse", "same", "unclear"]
+Limit = Literal["queue", "ttft_s", "tpot_s", "itl_s", "e2e_s"]
 Levels = dict[str, Measured]
 
 
@@ -144,7 +145,7 @@ class FoundJson(EfficiencyJson, total=False):
     n_enough: Required[bool]
     is_precise: Required[bool]
     precision_frac: Required[Share]
-    fails_first: Required[str]
+    fails_first: Required[Limit]
     scale: BoundsJson
 
 
@@ -183,7 +184,7 @@ class SplitJson(EfficiencyJson):
     replicas: dict[str, Count]
     state: Literal["found", "every load", "no load"]
     offered_per_s: BoundsJson
-    fails_first: str
+    fails_first: Limit
 
 
 class FoundSplitJson(SplitJson):

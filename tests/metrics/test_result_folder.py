@@ -84,6 +84,13 @@ def test_an_answer_without_its_keys_is_refused_by_the_first(tmp_path: Path) -> N
         read_result_folders([folder])
 
 
+def test_an_answer_that_names_a_limit_which_no_scenario_has_is_refused(tmp_path: Path) -> None:
+    edited = {**capacity_answer().answer["answer"], "fails_first": '"ttft_s"'}
+    folder = write(tmp_path / "a", "capacity.json", capacity_answer(answer=edited).answer)
+    with pytest.raises(OutputError, match=r"capacity.json: answer.fails_first: must be one of queue, ttft_s, .*; run"):
+        read_result_folders([folder])
+
+
 def test_a_folder_of_something_else_is_refused_with_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(OutputError, match=r"must hold requests.parquet and summary.json, or capacity.json, or"):
