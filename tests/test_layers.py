@@ -118,7 +118,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # What no law measures doubles in days. Where a change makes a count fall, lower it here; none may rise.
 RATCHETS = {
     "files over 250 lines": 17,
-    "functions over 50 lines": 5,
+    "functions over 50 lines": 4,
     "files with one importer": 107,
     "circles of imports": 0,
     "literal keys in report, study, cli and lab": 2067,
@@ -135,7 +135,7 @@ STATEMENTS: dict[str, int] = {
     "allowed_modules": 53,
     "catalog": 1074,
     "cli": 1661,
-    "cost": 1949,
+    "cost": 1946,
     "engine": 4591,
     "errors": 43,
     "explain": 252,

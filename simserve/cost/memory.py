@@ -123,16 +123,13 @@ def ledger(
         weights = weights_bytes(shard, stage) + extra_weights_bytes
         kept = workspace_bytes(shard, max_num_batched_tokens) if engine.keeps_workspace else 0.0
         peak = activations_bytes(shard, max_num_batched_tokens, logits + kept)
-        activations = peak if engine.profiles_activations else 0.0
-        buffers = buffer_bytes if engine.profiles_activations else 0.0
+        activations, buffers = (peak, buffer_bytes) if engine.profiles_activations else (0.0, 0.0)
         reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data) + buffers
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
         n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
-        block_bytes = layout.stage_bytes(n_in_parts)
-        left = usable - held
-        n_given = None if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
-        n_blocks = max(0, int(left // block_bytes)) if n_given is None else n_given
+        block_bytes, left = layout.stage_bytes(n_in_parts), usable - held
+        n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
         n_least = pipeline * layout.blocks.most(1)
         return MemoryLedger(
             total_bytes=gpu.hbm_bytes,
