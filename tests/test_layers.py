@@ -136,7 +136,7 @@ STATEMENTS: dict[str, int] = {
     "catalog": 1074,
     "cli": 1661,
     "cost": 1946,
-    "engine": 4591,
+    "engine": 4594,
     "errors": 43,
     "explain": 252,
     "forks": 27,

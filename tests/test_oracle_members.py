@@ -3,17 +3,25 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Patience
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.role import RoleName
 from simserve.engine.routing_view import Delay
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
+from tests.doubles import LineCost
 from tests.effort import examples
+from tests.oracle_fleet import Change
 from tests.test_oracle_patience import patiences
 from tests.test_oracle_routers import delays, routers
 from tests.test_oracle_together import SLOWLY, Scene, World, loads, rushed, separate
@@ -44,3 +52,16 @@ def test_prompts_that_are_pushed(
     load = data.draw(rushed(loads(world)))
     scene = Scene(replace(world, link=replace(world.link, n_layers=n_layers)), router, None, FrontEnd(), None)
     scene.check(load, changes=data.draw(changes(world.setups, load)), patience=patience)
+
+
+def test_what_a_step_computes_for_a_request_that_was_sent_again_is_computed_anew_even_if_its_client_gives_up() -> None:
+    roles: tuple[RoleName, RoleName] = ("prefill", "decode")
+    policy, cost, blocks = PrefillFirst(None, 1), LineCost(step=5_000_000), LayerBlocks(1, 1)
+    pools = [ReplicaSetup(policy, cost, 60, blocks, 60, role=role) for role in roles]
+    joins = [Change(17_000_000, "join", which) for which in range(2)]
+    offered = Trace(np.zeros(4), *np.ones((2, 4), np.int64))
+    changed, patience = [Change(17_000_000, "resend", 1), *joins], Patience(None, 17_000_000)
+    how: dict[str, Any] = {"link": LinkSpec(1e-9, 0), "is_pushed": True, "changes": changed, "patience": patience}
+    cluster, truth = run_both(pools, RoundRobin, offered, None, **how)
+    assert_agreement([each.setup for each in cluster.members], cluster, truth)
+    assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 0, 0, 1]

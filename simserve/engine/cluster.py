@@ -284,7 +284,7 @@ class Cluster:
             deadlines.left(row, n_stored)
             return
         if resends and not request.emitted_tokens:
-            self.recorder.restart(row, n_stored, now_ps)
+            self.recorder.restart(request, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
             self._hold(row, self.send)

@@ -129,6 +129,8 @@ class Recorder:
         self.add_replicas(n_replicas)
         self._restarted_ps: dict[int, int] = {}
         """When each row that was lost with its replica started anew."""
+        self._left_behind: set[Request] = set()
+        """What such rows were until then: a step may still compute them."""
         self.stored_tokens: dict[int, int] = {}
         """Tokens stored for each row that ended early when it did, and its chunks that have ended since."""
         self.columns: dict[str, NDArray[np.int64]] = {}
@@ -218,14 +220,16 @@ class Recorder:
         n_rows = self._step_run_buffers.n_bytes(replica) // STEP_RUN_ROW.itemsize
         self._copies[replica] += _PACK_COPY(n_rows, wait_ps)
 
-    def restart(self, row: int, n_stored_tokens: int, now_ps: int) -> None:
+    def restart(self, request: Request, n_stored_tokens: int, now_ps: int) -> None:
         """Forget what a failed replica did for a request that starts anew, except for the tokens computed there."""
+        row = request.row
         n_lost_tokens = n_stored_tokens - self._cached[row]
         kept = {"routed_ps", "status", "status_reason", "n_recomputed_tokens"}
         for name in _FILLS.keys() - kept:
             self.columns[name][row] = _FILLS[name]
         self._n_recomputed[row] += n_lost_tokens
         self._restarted_ps[row] = now_ps
+        self._left_behind.add(request)
 
     def reject(self, row: int, reason: str) -> None:
         """Record that a request can never run."""
@@ -237,12 +241,12 @@ class Recorder:
         first."""
         self.stored_tokens.setdefault(row, n_stored_tokens)
 
-    def lose_chunk(self, row: int, n_tokens: int) -> None:
+    def lose_chunk(self, request: Request, n_tokens: int) -> None:
         """Count a chunk that ends after its request was lost with another replica: in vain, or computed again."""
-        if row in self.stored_tokens:
-            self.stored_tokens[row] += n_tokens
+        if request in self._left_behind:
+            self._n_recomputed[request.row] += n_tokens
         else:
-            self._n_recomputed[row] += n_tokens
+            self.stored_tokens[request.row] += n_tokens
 
     def fail(self, row: int, n_stored_tokens: int, reason: str, *, has_first: bool) -> None:
         """Record that a request was lost with its replica. has_first: its client has the tokens computed so far."""

@@ -646,7 +646,7 @@ class Replica:
             if self._layers is not None:
                 self._drop_behind(request, n_tokens)
             if request.phase is DONE:  # its decode replica was lost during the step
-                self._recorder.lose_chunk(request.row, n_tokens)
+                self._recorder.lose_chunk(request, n_tokens)
                 self.n_away -= 1
                 self.batch.release(request, request.prefilled_tokens)
             elif left_tokens <= 0:
