@@ -9,22 +9,34 @@ from pathlib import Path
 import pytest
 
 from tests.effort import N_SLICES, in_slice, tries_more
+from tests.repositories import OUTSIDE, git
 
 CI = Path(__file__).resolve().parents[1] / ".ci" / "run"
-FOLDERS = ("cost", "state", "engine", "schedulers", "routers", "admission", "splitters")
-PARTS = [*(f"simserve/{name}" for name in FOLDERS), "hatch_build.py", "pyproject.toml"]
+FOLDERS = (
+    "admission",
+    "catalog",
+    "cost",
+    "engine",
+    "metrics",
+    "routers",
+    "scenario",
+    "schedulers",
+    "splitters",
+    "state",
+)
+PARTS = [
+    *(f"simserve/{name}" for name in (*FOLDERS, "tables", "workload")),
+    *(f"simserve/{name}.py" for name in ("shards", "simulation", "units")),
+    *("hatch_build.py", "pyproject.toml"),
+    *(f"tests/{name}.py" for name in ("oracle", "test_oracle_agrees", "test_shards", "worlds")),
+]
 FILES = [part if part.endswith((".py", ".toml")) else f"{part}/file.py" for part in PARTS]
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def plan(folder: Path) -> tuple[str, str]:
     """Return the option that says what is thorough, and for which parts oracle and wheels are tried in all cases."""
     command = [str(folder / ".ci" / "run"), "plan"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    said = subprocess.run(command, env=OUTSIDE, check=True, capture_output=True, text=True).stdout.strip()
     option, _, parts = said.removeprefix("pytest ").partition("; oracle and wheels in all cases for: ")
     return option, parts
 
@@ -64,6 +76,31 @@ def test_where_a_part_differs_from_what_passed_oracle_and_wheels_run(part: str, 
     (repository / "README.md").write_text("second\n")
     git(repository, "commit", "-qam", "third")
     assert plan(repository) == ("--slice=4", part)
+
+
+def test_a_part_that_is_gone_or_not_yet_known_to_git_differs(repository: Path) -> None:
+    (repository / "simserve/engine/new.py").write_text("first\n")
+    assert plan(repository)[1] == "simserve/engine/new.py"
+    (repository / "simserve/engine/new.py").unlink()
+    git(repository, "rm", "-q", "hatch_build.py")
+    git(repository, "commit", "-qm", "second")
+    assert plan(repository)[1] == "hatch_build.py"
+
+
+def test_parts_that_passed_each_with_others_have_not_passed_together(repository: Path) -> None:
+    whole = repository / ".ci" / "whole"
+    (repository / FILES[0]).write_text("second\n")
+    git(repository, "commit", "-qam", "second")
+    whole.write_text(whole.read_text() + git(repository, "ls-tree", "HEAD", "--", PARTS[0]))  # as a merge may leave it
+    assert plan(repository)[1] != "nothing, no part has changed"
+
+
+def test_a_word_that_ci_does_not_know_is_refused() -> None:
+    outcome = subprocess.run([CI, "whol"], env=OUTSIDE, capture_output=True, text=True)
+    assert (outcome.returncode, outcome.stderr) == (
+        2,
+        ".ci/run: must be followed by nothing, plan or whole, got whol\n",
+    )
 
 
 def test_without_a_base_all_of_oracle_and_wheels_run(repository: Path) -> None:

@@ -125,7 +125,7 @@ RATCHETS = {
     "dictionaries in signatures": 725,
     "calls of isinstance": 291,
     "flags read in engine/replica.py": 86,
-    "large. in metrics": 0,
+    "pages released in metrics": 8,
 }
 
 STATEMENTS: dict[str, int] = {
@@ -295,7 +295,7 @@ def _aliases() -> set[str]:
     ]
     for _ in range(3):  # aliases of aliases
         names |= {name for name, value in given if _is_dictionary(value, names)}
-    return names - {"Columns"}  # a table is no answer
+    return names - {"Columns"}  # a table is no answer; these are 88 signatures
 
 
 def _is_typed_dict(node: ast.ClassDef) -> bool:
@@ -405,8 +405,10 @@ COUNTS: dict[str, Callable[[], int]] = {
         lambda node: isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
     ),
     "flags read in engine/replica.py": _n_flags,
-    "large. in metrics": lambda: sum(
-        len(re.findall(r"\blarge\.", file.read_text(encoding="utf-8"))) for file in FILES if _part(file) == "metrics"
+    "pages released in metrics": lambda: sum(
+        len(re.findall(r"\brelease\b|\bscratch\b", file.read_text(encoding="utf-8")))
+        for file in FILES
+        if _part(file) == "metrics"
     ),
 }
 

@@ -1,7 +1,6 @@
 """`simserve check` fails what has surely lost p99 goodput, and nothing else."""
 
 import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
 from tests.effort import runs
+from tests.repositories import git
 
 WORKLOAD = {
     "arrivals": {"kind": "poisson", "rate_per_s": 40},
@@ -166,9 +166,8 @@ def test_an_slo_that_no_rate_meets_cannot_be_gated_on(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_against_another_ref_both_are_run(tmp_path: Path) -> None:
     file = scenario(tmp_path)
-    who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
+        git(tmp_path, *command)
     outcome = invoke("check", file, "--against", "HEAD", "--tolerance", 0)
     assert outcome.exit_code == 0
     assert outcome.out.startswith("No change: results and scenario match baseline ")

@@ -1,6 +1,5 @@
 """The scenario as it stands at another git ref, and what is said where there is none."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,7 @@ import yaml
 from simserve.errors import ScenarioError, SimserveError
 from simserve.study.check.against import load_at_ref
 from tests.cli.scenarios import write_scenario
-
-
-def git(folder: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+from tests.repositories import git
 
 
 @pytest.fixture
