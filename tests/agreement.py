@@ -134,7 +134,7 @@ def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
     assert not negative, negative
     off_ps = np.sum(list(exact.values()), axis=0) - array_to_ps(requests["e2e_s"][finished])
     assert np.abs(off_ps).max(initial=0) <= slack_ps
-    for latency, parts in latency_parts(requests, finished, facts).items():
+    for latency, parts in latency_parts(requests, finished, facts).items() if finished.any() else ():
         known = ~np.isnan(requests[latency][finished])
         least = {name: values[known].min(initial=0.0) for name, values in parts.items()}
         assert {name: value for name, value in least.items() if value < -ROUNDING_S} == {}, latency

@@ -82,7 +82,7 @@ def _result(
         return check_facts(check_sides(against, GateSide(loaded, against.goal_frac, text), tolerance))
 
 
-def _update(loaded: "Scenario", baseline: Path, requested: tuple[float | None, float], *, as_json: bool) -> None:
+def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None, float], *, as_json: bool) -> None:
     """Measure, write, and print what was written."""
     from simserve.cli import terminal
     from simserve.report.check import baseline_sentence
@@ -93,7 +93,7 @@ def _update(loaded: "Scenario", baseline: Path, requested: tuple[float | None, f
     goal, tolerance = requested
     check_place(baseline)
     with terminal.progress_bar() as bar:
-        match = well_measured(GateSide(loaded, goal or GOAL_FRAC, load_progress(bar)), tolerance)
+        match = well_measured(GateSide(candidate, goal or GOAL_FRAC, load_progress(bar)), tolerance)
     write_baseline(baseline, match)
     if as_json:
         terminal.result_json(match.model_dump(by_alias=True))

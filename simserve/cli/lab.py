@@ -69,17 +69,17 @@ def kernels(
     from simserve.cli import terminal
     from simserve.lab.write import with_held_out_kernels
 
-    kernels = with_held_out_kernels(calibration)
+    held_out = with_held_out_kernels(calibration)
     if as_json:
-        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in kernels.spreads.items()]
-        version = kernels.engine_version
+        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in held_out.spreads.items()]
+        version = held_out.engine_version
         terminal.result_json({"calibration": calibration, "engine_version": version, "held_out": spreads})
         return
     table: list[Sequence[str]] = [("operation", "dtype or GPUs", "mean error", "bias", "90% range")]
-    for (op, dtype), spread in kernels.spreads.items():
+    for (op, dtype), spread in held_out.spreads.items():
         within = f"{spread.p05 - 1:+.0%} to {spread.p95 - 1:+.0%}"
         table.append((op, dtype, f"{spread.mape_frac:.1%}", f"{spread.bias_frac:+.1%}", within))
-    title = f"Kernels of {kernels.engine} {kernels.engine_version} on {kernels.gpu}, on held-out shapes"
+    title = f"Kernels of {held_out.engine} {held_out.engine_version} on {held_out.gpu}, on held-out shapes"
     terminal.result(f"{title}\n\n{terminal.table(table)}")
 
 

@@ -23,7 +23,7 @@ def measure_card(
     ] = "",
     minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Time limit.")] = 60.0,
 ) -> None:
-    """Time the kernels of the card at hand. The table is for `calibrate --from`; 1 means that time was up (PyTorch)."""
+    """Time the kernels of the card at hand, with PyTorch, for `calibrate --from`. Exit code 1: the time was up."""
     from simserve import catalog
     from simserve.cli import terminal
     from simserve.lab.kernels.measure import check_card, measure, partial_path

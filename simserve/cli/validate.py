@@ -128,18 +128,19 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
         terminal.result_json({"n_left_out": sum(left_out.values()), "left_out": left_out, "points": plain})
         return
     assumed = (
-        f"{n_requests} requests per client, all clients start at once; lengths 0.8 to 1 of isl and osl; no prefix "
-        "cache; the engine's own budget and slots"
+        f"{n_requests} requests per client, all clients start at once; lengths {THEIRS.shortest_frac:g} to 1 of isl "
+        "and osl; no prefix cache; the engine's own budget and slots"
     )
-    table = terminal.table(_by_side(points))
-    terminal.result(f"Assumptions about clients and servers: {assumed}\n\n{table}")
+    terminal.result(f"Assumptions about clients and servers: {assumed}\n\n{terminal.table(_by_side(points))}")
     terminal.warnings(f"refused: {each.run.label}: {each.reason}" for each in points if each.predicted_s is None)
     terminal.warnings(f"{plural(n, 'setting')} left out: {reason}" for reason, n in left_out.items())
 
 
 def _by_side(points: "Sequence[Prediction]") -> list[Sequence[str]]:
     """Return a row for each kind of server and latency."""
-    from simserve.lab.runs import by, errors
+    import numpy as np
+
+    from simserve.lab.runs import by, errors_of
 
     def kind(run: "MeasuredRun") -> str:
         return f"{run.gpu} {run.engine} {run.model} {run.weight_dtype} {run.kind}"
@@ -147,7 +148,7 @@ def _by_side(points: "Sequence[Prediction]") -> list[Sequence[str]]:
     table: list[Sequence[str]] = [("setting", "metric", "runs", "mean error", "median", "p90", "bias")]
     for metric, title in SIDES.items():
         for name, group in by(points, kind).items():
-            error = errors(group, metric)
+            error = errors_of(np.array([each.ratio(metric) - 1 for each in group]))
             numbers = [f"{number:.1%}" for number in (error.mape_frac, error.median_frac, error.p90_frac)]
             table.append((name, title, f"{error.n}", *numbers, f"{error.bias_frac:+.1%}"))
     return table

@@ -245,6 +245,7 @@ class Recorder:
         """Count a chunk that ends after its request was lost with another replica: in vain, or computed again."""
         if request in self._left_behind:
             self._n_recomputed[request.row] += n_tokens
+            self._left_behind.discard(request)
         else:
             self.stored_tokens[request.row] += n_tokens
 

@@ -13,9 +13,6 @@ from simserve.lab.runs import MeasuredRun
 CAMPAIGN = CAMPAIGNS["inferencemax"]
 """How they start aggregated servers."""
 
-SHORTEST_FRAC = 0.8
-"""Lengths are uniform between this share of isl and osl, and all of it."""
-
 SPARE_TOKENS = 256
 """Tokens of a server's longest request beyond isl + osl (InferenceX, benchmarks/*.sh)."""
 
@@ -90,7 +87,7 @@ class Setting:
     osl: int
     concurrency: int
     measured_s: Mapping[str, float]
-    """Seconds by the names of METRICS."""
+    """Seconds by latency: METRICS of runs.py, and median_ttft."""
 
 
 def run_of_setting(setting: Setting, requests_per_client: int, source: str = "") -> MeasuredRun:
@@ -121,7 +118,7 @@ def run_of_setting(setting: Setting, requests_per_client: int, source: str = "")
         osl=setting.osl,
         concurrency=setting.concurrency,
         requests_per_client=requests_per_client,
-        shortest_frac=SHORTEST_FRAC,
+        shortest_frac=CAMPAIGN.shortest_frac,
     )
 
 

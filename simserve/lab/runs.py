@@ -50,6 +50,7 @@ class MeasuredRun:
     kind: str = "aggregated"
     """Whether prefill and decode are disaggregated, and whether tokens are proposed."""
     tensor: int = 1
+    """GPUs of rows, which are cross-validated; other runs have theirs in pools."""
     isl: int = 0
     osl: int = 0
     concurrency: int = 0
@@ -123,8 +124,8 @@ class Prediction:
     """None where the simulator refuses the run."""
     reason: str = ""
     """Why it is refused."""
-    kv_tokens: int = 0
-    """Capacity of the KV cache of the first pool."""
+    kv_tokens: int | None = None
+    """Capacity of the KV cache of the first pool, where a replay of rows tells it."""
     spread: PredictedSpread = field(default_factory=lambda: PredictedSpread({}, {}))
     setups: tuple[PoolSetup, ...] = ()
     """Pools of its server."""
@@ -132,6 +133,7 @@ class Prediction:
     @property
     def is_limited_by_memory(self) -> bool:
         """Whether the requests in flight exceed the KV cache."""
+        assert self.kv_tokens is not None
         return self.run.concurrency * (self.run.isl + self.run.osl) > self.kv_tokens
 
     def mean_s(self, metric: str) -> float:

@@ -177,7 +177,7 @@ def parts(runs: Sequence[Observed], metric: str) -> dict[str, float]:
 def is_held(run: Observed, metric: str, sds: Mapping[str, float]) -> bool:
     """Tell whether the prediction interval of a run holds its measured mean."""
     of_draws = float(np.std(normal_scores(REPLAYS), ddof=1))
-    between = sqrt(sum(sds.get(fact, 0.0) ** 2 for fact in run.facts))
+    between = sqrt(sum(sds.get(fact, 0.0) ** 2 for fact in REASONS if fact in run.facts))
     spread = hypot(run.costs_sd, of_draws * hypot(WITHIN_SD[metric], between))
     return abs(run.log_ratio) <= quantile((1 + CONFIDENCE) / 2, REPLAYS - 1) * spread
 

@@ -181,7 +181,7 @@ def base_of(gpu: str, engine: str, donor: str | None) -> str:
         name = nearest(gpu, engine, donor, own=False)
     if name == f"{gpu}/{engine}":
         rule = f"{name} has timed kernels, which serving runs do not replace"
-        raise CalibrationError(f"{rule}; fit the engine's host with --host or --logs")
+        raise CalibrationError(f"{rule}; fit the engine's host with simserve calibrate --host or --logs")
     return name
 
 

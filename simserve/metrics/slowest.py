@@ -108,8 +108,6 @@ def _measured(requests: Columns, rows: Ints, facts: RunFacts) -> Callable[[str],
 
     def parts_of(latency: str) -> SlowestParts:
         share = LATENCIES[latency]
-        if not len(rows):
-            return share(*basis(0, -1))
         return computed(lambda part: share(*basis(int(part["row"][0]), int(part["row"][-1]))), {"row": rows})
 
     return parts_of

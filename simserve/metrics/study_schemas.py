@@ -46,7 +46,7 @@ class BoundsJson(TypedDict):
 
 
 class ScenarioNameJson(TypedDict, total=False):
-    """Which scenario was studied."""
+    """The scenario that was studied."""
 
     name: Required[str]
     digest: str

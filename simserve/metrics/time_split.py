@@ -132,7 +132,7 @@ def _queue(steps: Columns, start_ps: Ints, extra: ExtraColumns, lives: Rows) -> 
         return np.asarray(np.where(part["has_finished"], part["scheduled_ps"], part["queued_ps"]), np.int64)
 
     waits = Waits(lives["computed_at"], lives["queued_ps"], column(until_ps, lives))
-    kept_ps = dict(zip(QUEUE, kept_out_ps(steps, start_ps, extra.stalls, waits), strict=False))
+    kept_ps = dict(zip(QUEUE[:-1], kept_out_ps(steps, start_ps, extra.stalls, waits), strict=True))
 
     def rest_ps(part: Rows) -> Ints:
         rest: Ints = part["until_ps"] - part["from_ps"] - sum(part[name] for name in kept_ps)

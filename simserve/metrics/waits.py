@@ -121,7 +121,6 @@ class Phases:
     """Time until the first token, or until the first preemption."""
     was_cut: Flags
     """Whether the first preemption came before the first token."""
-    preempted_ps: Ints
     recompute_ps: Ints
     """Running time after a preemption, until the next token or preemption."""
     swapped_spans: Ints
@@ -168,4 +167,4 @@ def phases(pauses: Columns, spans: Columns, lives: Rows) -> Phases:
     was_cut = np.zeros(n, np.bool_)
     was_cut[owner[follows[(kind[follows] == SCHEDULED) & (kind[follows + 1] == LEFT)]]] = True
     returned = order[follows[(kind[follows] == SWAPPED_BACK) & (kind[follows + 1] == JOINED)] + 1]
-    return Phases(request, total_ps(SCHEDULED), was_cut, total_ps(LEFT), total_ps(BACK), own_spans[returned - n])
+    return Phases(request, total_ps(SCHEDULED), was_cut, total_ps(BACK), own_spans[returned - n])

@@ -168,15 +168,13 @@ def _check_transfer(draft: Draft, link: KvLink) -> None:
 def _decode_router(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:
     """Return the decode router as given, else a copy of the router for arrivals."""
     at = ("cluster", "decode_router")
-    spec = cluster.decode_router
-    if spec is None:
-        spec = dict(cluster.router)
-        for key in spec:
-            draft.origins[*at, key] = "cluster.router"
-    router, problems = plugins.check("routers", spec)
     if cluster.decode_router is not None:
-        draft.problems.extend(problems, at)
-    return spec if router is None else {"kind": spec["kind"], **plugins.spelled_out(router)}
+        return draft.spelled_out("routers", cluster.decode_router, at)
+    copy = dict(cluster.router)
+    for key in copy:
+        draft.origins[*at, key] = "cluster.router"
+    router, _ = plugins.check("routers", copy)
+    return copy if router is None else {"kind": copy["kind"], **plugins.spelled_out(router)}
 
 
 def _at(index: int, key: str) -> Path:

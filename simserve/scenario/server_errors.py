@@ -83,7 +83,7 @@ class ServerErrors:
             if not self._is_fitted(setup, metric):
                 reasons = {fact: _reason(fact, setup) for fact in facts_of((setup,), self.ttft_engines)} | reasons
         of_fact = self.sds[metric]
-        return [(of_fact[fact] ** 2, reason) for fact, reason in reasons.items() if of_fact.get(fact)]
+        return [(of_fact[fact] ** 2, reasons[fact]) for fact in REASONS if fact in reasons and of_fact.get(fact)]
 
     def _is_fitted(self, setup: PoolSetup, metric: str) -> bool:
         """Tell whether constants were fitted to this latency of such servers; both of them make the E2E latency."""

@@ -115,7 +115,7 @@ def n_rows_of(columns: Columns) -> int:
 
 
 def release(columns: Columns) -> None:
-    """Release the pages of all arrays of the run that has these columns."""
+    """Release the pages of all arrays of the run that has these columns, where they are more than one piece."""
     _files(n_rows_of(columns), columns).release()
 
 
@@ -132,7 +132,7 @@ def scratch_of(columns: Columns) -> Scratch:
 
 
 def _files(n_rows: int, columns: Columns) -> Scratch:
-    """fast: a table of one piece needs no look at its columns, as arrays of so few rows are in memory."""
+    """fast: a table of one piece needs no look at its columns: what is computed of so few rows fits in memory."""
     return scratch_of(columns) if n_rows > scratch.PIECE_ROWS else Scratch()
 
 

@@ -113,8 +113,10 @@ class Scratch:
             pages.madvise(mmap.MADV_DONTNEED)
 
     def collect(self) -> None:
-        """Free what only reference cycles hold, as the files of a finished engine, and give freed memory back."""
+        """Release all pages, free what only reference cycles hold, as the files of a finished engine, and give freed
+        memory back."""
         if self._pages:
+            self.release()
             gc.collect()
             trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
             if trim is not None:

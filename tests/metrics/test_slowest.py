@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.slowest import latency_parts, time_split
+from simserve.metrics.slowest import time_split
 from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical, Columns
@@ -125,8 +125,3 @@ def test_nothing_is_told_where_nothing_finished_or_nobody_has_split_the_time() -
     nobody = requests(1) | {"status": Categorical(np.zeros(1, np.int32), ("rejected",))}
     assert split_of(nobody) is None
     assert split_of(requests(1, decode_s=[np.nan])) is None
-
-
-def test_requests_of_which_none_is_chosen_have_parts_of_none() -> None:
-    parts = latency_parts(requests(2), np.zeros(2, bool), facts())
-    assert [len(part) for each in parts.values() for part in each.values()] == [0] * (3 * len(PARTS))
