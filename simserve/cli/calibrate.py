@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simserve.lab.kernels import KernelFit
 
 FOLDER = Path("calibration")
+CAMPAIGN = "aiconfigurator"
 
 FAR_OFF = 0.3
 """Mean held-out error that sound timings never have; shipped calibrations stay below 0.2."""
@@ -60,7 +61,7 @@ def calibrate(
     table: Timings = None,
     engine_version: EngineVersion = None,
     host: HostRows = None,
-    campaign: HostCampaign = "aiconfigurator",
+    campaign: HostCampaign = CAMPAIGN,
     logs: Logs = None,
     scenario: LogScenario = None,
     out: Out = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from simserve.cli.calibrate import FOLDER, EngineToFit, campaign_named
+from simserve.cli.calibrate import CAMPAIGN, FOLDER, EngineToFit, campaign_named
 from simserve.cli.measure import measure_card
 from simserve.cli.options import AsJson
 
@@ -90,7 +90,7 @@ def card(
         Path, typer.Argument(metavar="ROWS", help="CSV of serving runs, or of InferenceX.", show_default=False)
     ],
     engine: EngineToFit = None,
-    campaign: Annotated[str, typer.Option("--campaign", help="Benchmark setup of the runs.")] = "aiconfigurator",
+    campaign: Annotated[str, typer.Option("--campaign", help="Benchmark setup of the runs.")] = CAMPAIGN,
     out: FitFolder = FOLDER,
 ) -> None:
     """Fit a card without timings to serving runs. A few factors slow the kernels of the card that it resembles."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.calibrate import campaign_named
+from simserve.cli.calibrate import CAMPAIGN, campaign_named
 from simserve.cli.options import AllowPlugin, AsJson
 from simserve.cli.validate_log import validate_log
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from simserve.lab.runs import MeasuredRun, Prediction
 
 WORST = 5
-CAMPAIGN = "aiconfigurator"
 
 KEYS: "dict[str, Callable[[MeasuredRun], str]]" = {
     "engine": lambda run: run.engine,
