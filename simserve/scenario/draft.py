@@ -12,10 +12,9 @@ from simserve.errors import CatalogError, Problem, ScenarioError
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.cards import is_file
 from simserve.scenario.glossary import remedy_for_unknown
-from simserve.scenario.machine import Machine, memory_of
+from simserve.scenario.machine import Machine, memory_of, weight_dtype_of
 from simserve.scenario.models import Experiment
 from simserve.scenario.servers import Pool
-from simserve.scenario.speculation_setup import weight_dtype_of
 from simserve.schedulers.base import Scheduler
 
 T = TypeVar("T")

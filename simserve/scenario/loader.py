@@ -1,22 +1,25 @@
-"""Load a scenario: read a YAML file, apply overrides, check and resolve."""
+"""Load a scenario: read a YAML file, apply the overrides of the command line, check and resolve."""
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
+from typing import Any
 
 from simserve.errors import Problem, ScenarioError
 from simserve.input_files import SCENARIO_BYTES, read_file
-from simserve.plugins.validation import ValueProblem
+from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.draft import Problems, ScenarioSource
-from simserve.scenario.overrides import BadOverride, Override, apply_override, override_seed, parse_override
 from simserve.scenario.resolve import resolve
 from simserve.scenario.scenario import Scenario
-from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
+from simserve.scenario.yaml_lines import MOST_LEVELS, Document, NotYaml, read_yaml, scalar
+
+SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
+"""Keys with a bare name as short form, and the key that the name stands for."""
 
 
-def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:
+def load_scenario(path: str | FilePath, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:
     """Return the resolved scenario of a file.
 
     `overrides` are `key.path=value`, applied in order; `seed` replaces the file's. Relative paths in the scenario
@@ -25,9 +28,27 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | N
     return Template.of(path, overrides, seed).resolved()
 
 
-def scenario_of(content: bytes, path: Path, place: str, seed: int | None = None) -> Scenario:
+def scenario_of(content: bytes, path: FilePath, place: str, seed: int | None = None) -> Scenario:
     """Return the resolved scenario of a file's earlier content; problems name it `place`."""
     return Template(path, place, _document(content, place), _options((), seed)).resolved()
+
+
+class BadOverride(Exception):
+    """An override with a wrong path or value; carries the problem."""
+
+    def __init__(self, problem: ValueProblem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Override:
+    """One command-line option that changes a value."""
+
+    option: str
+    """The option as typed."""
+    keys: tuple[str, ...]
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -42,16 +63,16 @@ class UnreadOption:
 class Template:
     """A scenario's file and command-line options, read once, to be resolved with or without further overrides."""
 
-    path: Path
+    path: FilePath
     place: str
     """The file's name in problems."""
     document: Document
     options: tuple[Override | UnreadOption, ...]
 
     @classmethod
-    def of(cls, path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> "Template":
+    def of(cls, path: str | FilePath, overrides: Iterable[str] = (), seed: int | None = None) -> "Template":
         """Read the file. Raises ScenarioError if it holds no document; bad options are reported when resolving."""
-        path = Path(path)
+        path = FilePath(path)
         return cls(path, str(path), _document(_content(path), str(path)), _options(overrides, seed))
 
     def resolved(self, more: Iterable[Override] = ()) -> Scenario:
@@ -73,11 +94,12 @@ class Template:
                 problems.add(error.problem)
         if isinstance(data, dict):
             data = {"name": _name_of(self.path)} | data
-        return resolve(Scenario, data, problems, (self.path.parent.resolve(), Path.cwd()))
+        return resolve(Scenario, data, problems, (self.path.parent.resolve(), FilePath.cwd()))
 
 
 def _options(overrides: Iterable[str], seed: int | None) -> tuple[Override | UnreadOption, ...]:
-    return (*map(_parsed, overrides), *([] if seed is None else [override_seed(seed)]))
+    of_seed = [] if seed is None else [Override(f"--seed {seed}", ("seed",), seed)]
+    return (*map(_parsed, overrides), *of_seed)
 
 
 def _parsed(text: str) -> Override | UnreadOption:
@@ -87,7 +109,7 @@ def _parsed(text: str) -> Override | UnreadOption:
         return UnreadOption(f"--set {text}", error.problem)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: FilePath) -> bytes:
     """Read a file. Raises ScenarioError if it cannot be read."""
     try:
         return read_file(path, SCENARIO_BYTES)
@@ -112,13 +134,68 @@ def _document(content: bytes, place: str) -> Document:
     return document
 
 
-def _similar(path: Path) -> str | None:
+def _similar(path: FilePath) -> str | None:
     """Suggest a file with a similar name in the same folder."""
     there = [file.name for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, sorted(there), n=1)
     return f"did you mean {path.parent / near[0]}?" if near else None
 
 
-def _name_of(path: Path) -> str:
+def _name_of(path: FilePath) -> str:
     """Return the file's name in the characters of a folder name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "scenario"
+
+
+def parse_override(text: str) -> Override:
+    """Parse `key.path=value`, with the value as YAML. Raises BadOverride."""
+    key, equals, value = text.partition("=")
+    keys = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(keys):
+        raise BadOverride(
+            ValueProblem((), "must be key.path=value", shown(text), "for example cluster.pools.0.replicas=4")
+        )
+    if len(keys) > MOST_LEVELS:
+        raise BadOverride(ValueProblem((), f"must have at most {MOST_LEVELS} keys", shown(text), "shorten the path"))
+    try:
+        return Override(f"--set {text}", keys, scalar(value))
+    except NotYaml as error:
+        raise BadOverride(ValueProblem((), f"its value {error.rule}", shown(value), "quote it")) from error
+
+
+def apply_override(data: Any, override: Override) -> tuple[Any, Path]:
+    """Return a copy of the data with the override applied, and the path of the new value.
+
+    Missing keys are created and checked later, with all others. Raises BadOverride.
+    """
+    return _with(data, override.keys, override.value, ())
+
+
+def _with(data: Any, keys: Sequence[str], value: Any, path: Path) -> tuple[Any, Path]:
+    if not keys:
+        return value, path
+    key, *rest = keys
+    if data is None:
+        data = [] if key == "0" else {}
+    short = SHORT_FORMS.get(str(path[-1])) if path else None
+    if isinstance(data, str) and short is not None:
+        data = {short: data}
+    if isinstance(data, list):
+        index = _index(data, key, path)
+        inner, changed = _with(data[index] if index < len(data) else None, rest, value, (*path, index))
+        return [*data[:index], inner, *data[index + 1 :]], changed
+    if not isinstance(data, Mapping):
+        rule = f"{dotted(path)} is not a mapping, so it has no key {key}"
+        raise BadOverride(ValueProblem(path, rule, shown(data)))
+    inner, changed = _with(data.get(key), rest, value, (*path, key))
+    return {**data, key: inner}, changed
+
+
+def _index(data: list[Any], key: str, path: Path) -> int:
+    """Return the list index of a key; an empty list may be given its first item."""
+    what = "item" if len(data) == 1 else "items"
+    remedy = f"{dotted(path)} has {len(data)} {what}, counted from 0"
+    if not (key.isascii() and key.isdigit() and len(key) < 10):
+        raise BadOverride(ValueProblem((*path, key), "must be the index of a list item", shown(key), remedy))
+    if int(key) >= max(1, len(data)):
+        raise BadOverride(ValueProblem((*path, int(key)), "there is no such item", key, remedy))
+    return int(key)

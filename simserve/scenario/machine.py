@@ -16,7 +16,7 @@ from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost, exchange_of
 from simserve.scenario.models import Experiment
 from simserve.scenario.servers import Parallel, Pool
-from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of, weight_dtype_of
+from simserve.scenario.speculation_setup import SpeculationSetup
 from simserve.schedulers.base import Scheduler
 
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
@@ -69,6 +69,23 @@ def load_engine(engine: Engine, calibration: Calibration | None = None) -> Engin
     return catalog.load_engine(
         engine.name, version=engine.version, fitted=fitted, fitted_version=of_version, **engine.constants
     )
+
+
+def weight_dtype_of(scenario: Experiment, pool: Pool) -> str:
+    """Return the weight dtype of a pool: its own, else the scenario's."""
+    return pool.weight_dtype or scenario.weight_dtype
+
+
+def speculation_of(scenario: Experiment, pool: Pool) -> SpeculationSetup | None:
+    """Return how a pool speculates; None without proposals. Raises CatalogError."""
+    speculation = pool.speculation
+    if speculation is None or not speculation.tokens:
+        return None
+    model = None if speculation.model is None else catalog.load_model(speculation.model)
+    if model is not None and pool.max_model_len is not None:
+        model = model.within(pool.max_model_len)
+    dtype = speculation.weight_dtype or weight_dtype_of(scenario, pool)
+    return SpeculationSetup(speculation.kind, speculation.rates, speculation.propose_s, model, dtype)
 
 
 def step_cost_of(scenario: Experiment, pool: Pool, machine: Machine) -> StepCost:

@@ -24,11 +24,13 @@ from simserve.scenario.machine import (
     memory_of,
     n_sharing,
     node_link_of,
+    speculation_of,
+    weight_dtype_of,
     with_links,
 )
 from simserve.scenario.models import Experiment
 from simserve.scenario.servers import Parallel, Pool
-from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of, weight_dtype_of
+from simserve.scenario.speculation_setup import SpeculationSetup
 from simserve.schedulers.base import Scheduler
 
 HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "gap_s")

@@ -8,9 +8,9 @@ from simserve.cost.shard import Shard
 from simserve.cost.weights import weights_bytes
 from simserve.errors import CalibrationError
 from simserve.scenario.draft import PoolDraft
-from simserve.scenario.machine import step_cost_of
+from simserve.scenario.machine import speculation_of, step_cost_of
 from simserve.scenario.servers import SpeculationSection
-from simserve.scenario.speculation_setup import MODELS, speculation_of
+from simserve.scenario.speculation_setup import MODELS
 from simserve.scenario.weights import check_rate
 from simserve.schedulers.base import Scheduler
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 
-from simserve import catalog
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.memory import ExtraMemory
 from simserve.cost.roofline import decode_work
@@ -19,8 +18,6 @@ from simserve.cost.speculative import (
 )
 from simserve.cost.step import StepCost
 from simserve.cost.weights import stages, weights_bytes
-from simserve.scenario.models import Experiment
-from simserve.scenario.servers import Pool
 from simserve.tables.facts import WorkFacts
 from simserve.units import to_ps
 
@@ -141,23 +138,6 @@ class SpeculationSetup:
         return ModelDrafting(
             draft, self.n_proposed, sum(group.window is not None for group in draft.shard.model.groups)
         )
-
-
-def weight_dtype_of(scenario: Experiment, pool: Pool) -> str:
-    """Return the weight dtype of a pool: its own, else the scenario's."""
-    return pool.weight_dtype or scenario.weight_dtype
-
-
-def speculation_of(scenario: Experiment, pool: Pool) -> SpeculationSetup | None:
-    """Return how a pool speculates; None without proposals. Raises CatalogError."""
-    speculation = pool.speculation
-    if speculation is None or not speculation.tokens:
-        return None
-    model = None if speculation.model is None else catalog.load_model(speculation.model)
-    if model is not None and pool.max_model_len is not None:
-        model = model.within(pool.max_model_len)
-    dtype = speculation.weight_dtype or weight_dtype_of(scenario, pool)
-    return SpeculationSetup(speculation.kind, speculation.rates, speculation.propose_s, model, dtype)
 
 
 def _sparse_query_ps(target: StepCost) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "simserve" / "scenario"
 
-ELSEWHERE = {"calibrations", "cards", "draft", "knobs", "memory", "overrides", "server_errors", "weights"}
+ELSEWHERE = {"calibrations", "cards", "draft", "knobs", "memory", "server_errors", "weights"}
 """Modules without mechanisms: what a machine holds and computes, and how a file is written."""
 
 

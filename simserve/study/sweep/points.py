@@ -11,8 +11,7 @@ from typing import Any
 from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
 from simserve.scenario.dump import flow
-from simserve.scenario.loader import Template
-from simserve.scenario.overrides import Override
+from simserve.scenario.loader import Override, Template
 from simserve.scenario.yaml_lines import NotYaml, scalar
 
 MOST_RUNS = 100_000

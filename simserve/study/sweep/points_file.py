@@ -9,7 +9,7 @@ from typing import Any
 from simserve.errors import Problem, ScenarioError, SimserveError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.scenario.dump import flow
-from simserve.scenario.overrides import Override
+from simserve.scenario.loader import Override
 from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
 from simserve.study.sweep.points import MOST_RUNS
 
