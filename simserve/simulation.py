@@ -36,10 +36,10 @@ from simserve.errors import TraceError
 from simserve.forks import can_fork
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario.cluster import KvLink
 from simserve.scenario.cost_warnings import notes, warnings
-from simserve.scenario.servers import KvLink
+from simserve.scenario.experiment import traffic_notes
 from simserve.scenario.setup import Distortion
-from simserve.scenario.traffic import traffic_notes
 from simserve.shards import ShardFailed, run_in_shards
 from simserve.tables.facts import (
     HostFacts,

@@ -12,7 +12,7 @@ from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.routers.round_robin import RoundRobin
-from simserve.scenario.servers import BalanceSection
+from simserve.scenario.parallel import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
 from simserve.state.layer_blocks import LayerBlocks

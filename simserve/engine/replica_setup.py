@@ -14,7 +14,7 @@ from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemo
 from simserve.engine.recorder import Recorder
 from simserve.engine.role import RoleName
 from simserve.engine.swapping import SwapQueue
-from simserve.scenario.servers import BalanceSection
+from simserve.scenario.parallel import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.state.cohort import Cohort
 from simserve.state.grouped_cohort import GroupedCohort

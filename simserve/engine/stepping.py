@@ -7,7 +7,7 @@ from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.replica import Group, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.step_run import StepRun
-from simserve.scenario.servers import BalanceSection
+from simserve.scenario.parallel import BalanceSection
 
 
 class Alone:

@@ -1,7 +1,7 @@
 """Scenarios: one experiment as data, from YAML to frozen models, with all problems reported at once.
 
-Reading order: models.py (the keys), loader.py (reading a file), resolve.py (checks and defaults),
-scenario.py (the result).
+Reading order: experiment.py (the keys, section by section with its rules), loader.py (reading a file),
+resolve.py (checks and defaults), scenario.py (the result).
 """
 
 from simserve.scenario.loader import load_scenario

@@ -1,4 +1,4 @@
-"""Draft: a scenario between parsing and resolving, with its problems so far and the origins of its values."""
+"""Draft: what the steps of resolving share: problems with their places in a file, folders, and origins of values."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -6,16 +6,9 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from simserve import plugins
-from simserve.catalog.engine_spec import Engine
-from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError, Problem, ScenarioError
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.cards import is_file
-from simserve.scenario.glossary import remedy_for_unknown
-from simserve.scenario.machine import Machine, memory_of, weight_dtype_of
-from simserve.scenario.models import Experiment
-from simserve.scenario.servers import Pool
-from simserve.schedulers.base import Scheduler
 
 T = TypeVar("T")
 
@@ -82,7 +75,7 @@ class Problems:
         self._of_options: list[Problem] = []
 
     def add(self, problem: ValueProblem, line: int | None = None) -> None:
-        """Add one problem; unknown keys get a remedy from the glossary."""
+        """Add one problem."""
         if (
             problem.path
             and problem.path[-1] == "kind"
@@ -90,8 +83,6 @@ class Problems:
             and not self._source.has(problem.path)
         ):
             problem = replace(problem, path=problem.path[:-1])  # the user wrote a bare name
-        if problem.kind == "unknown":
-            problem = replace(problem, remedy=remedy_for_unknown(problem.path) or problem.remedy)
         self._problems.setdefault((problem.path, problem.rule), (problem, line))
 
     def add_option(self, option: str, problem: ValueProblem) -> None:
@@ -115,31 +106,29 @@ class Problems:
         """Tell whether the mapping at `path` has an unknown key, so that a default may hide the intended value."""
         return any(problem.kind == "unknown" and at[:-1] == path for (at, _), (problem, _) in self._problems.items())
 
-    def raise_if_any(self) -> None:
-        """Raise ScenarioError with all problems, if there are any."""
-        if self._problems or self._of_options:
-            raise self.as_error()
+    def __bool__(self) -> bool:
+        return bool(self._problems or self._of_options)
 
-    def as_error(self) -> ScenarioError:
-        """Return all problems in the order of the file; those of the command line come last."""
+    def as_error(self, remedy_for_unknown: Callable[[Path], str | None]) -> ScenarioError:
+        """Return all problems in the order of the file; those of the command line come last. Unknown keys have the
+        given remedy, where there is one."""
         in_order = sorted(self._problems.values(), key=self._order)
-        return ScenarioError([*(self._located(problem, line) for problem, line in in_order), *self._of_options])
+        located = []
+        for problem, line in in_order:
+            known = remedy_for_unknown(problem.path) if problem.kind == "unknown" else None
+            place, remedy = self._source.place(problem.path, line), known or problem.remedy
+            located.append(Problem(place, problem.rule, problem.value, remedy, problem.is_conflict))
+        return ScenarioError([*located, *self._of_options])
 
     def _order(self, entry: tuple[ValueProblem, int | None]) -> tuple[bool, int]:
         problem, line = entry
         return (False, line) if line is not None else self._source.order(problem.path)
-
-    def _located(self, problem: ValueProblem, line: int | None) -> Problem:
-        return Problem(
-            self._source.place(problem.path, line), problem.rule, problem.value, problem.remedy, problem.is_conflict
-        )
 
 
 @dataclass
 class Draft:
     """The state that the steps of resolving share."""
 
-    scenario: Experiment
     problems: Problems
     folders: tuple[FilePath, ...]
     """Folders to look up relative paths in, in this order."""
@@ -168,10 +157,6 @@ class Draft:
             self.problems.add(ValueProblem(path, str(error)))
             return None
 
-    def engine_of(self, pool: Pool, at: Path) -> tuple[Engine, Path]:
-        """Return the pool's own engine section, else the scenario's, and its path."""
-        return (self.scenario.engine, ("engine",)) if pool.engine is None else (pool.engine, (*at, "engine"))
-
     def find_file(self, written: str) -> FilePath | None:
         """Return the absolute path of a file next to the scenario, else in the current directory."""
         path = FilePath(written).expanduser()
@@ -194,41 +179,28 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class PoolDraft:
-    """A pool between parsing and resolving, with the things that it names looked up."""
+class SectionDraft:
+    """One section of a draft; paths are below it."""
 
     whole: Draft
     at: Path
-    """The path of the pool."""
-    pool: Pool
-    machine: Machine
-    scheduler: Scheduler | None
-    """None where its arguments have problems."""
-
-    @property
-    def weight_dtype(self) -> str:
-        """The pool's own, else the scenario's."""
-        return weight_dtype_of(self.whole.scenario, self.pool)
+    """The path of the section."""
 
     def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
-        """Report values at a path below the pool that do not fit together."""
+        """Report values that do not fit together."""
         self.whole.problem((*self.at, *path), rule, value, remedy)
 
     def set_origin(self, path: Path, origin: str) -> None:
-        """Record the origin of a value at a path below the pool."""
+        """Record the origin of a value."""
         self.whole.origins[*self.at, *path] = origin
 
     def touched(self, *keys: str) -> bool:
-        """Tell whether there is a problem at one of these keys of the pool."""
-        return self.whole.problems.touch(*((*self.at, key) for key in keys))
+        """Tell whether there is a problem at one of these keys; without keys, anywhere in the section."""
+        return self.whole.problems.touch(*[(*self.at, key) for key in keys] or [self.at])
 
-    def but(self, **update: Any) -> "PoolDraft":
-        """Return the draft with some keys of the pool replaced."""
-        return replace(self, pool=self.pool.model_copy(update=update))
-
-    def memory(self, **what_if: int) -> MemoryLedger:
-        """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism. Raises CatalogError."""
-        return memory_of(self.whole.scenario, self.pool, self.machine, self.scheduler, **what_if)
+    def below(self, key: str) -> "SectionDraft":
+        """Return the section at a key."""
+        return SectionDraft(self.whole, (*self.at, key))
 
 
 def _upwards(path: Path) -> list[Path]:

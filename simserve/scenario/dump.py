@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from simserve import catalog
 from simserve.plugins.validation import Path, dotted
-from simserve.scenario.models import Experiment
+from simserve.scenario.experiment import Experiment
 from simserve.scenario.setup import PoolSetup
 from simserve.scenario.yaml_lines import scalar
 

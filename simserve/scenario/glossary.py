@@ -8,8 +8,11 @@ from typing import Any, get_args
 
 from simserve.catalog.types import Section
 from simserve.plugins.validation import Path
-from simserve.scenario.models import Experiment, MeasureSection, Slo, Targets, TraceFile, Workload
-from simserve.scenario.servers import ClusterSection, Parallel, Pool, Views
+from simserve.scenario.cluster import ClusterSection, Views
+from simserve.scenario.experiment import Experiment, Slo, Targets
+from simserve.scenario.parallel import Parallel
+from simserve.scenario.pool import Pool
+from simserve.scenario.workload import MeasureSection, TraceFile, Workload
 
 POOL = "cluster.pools[]"
 

@@ -1,15 +1,24 @@
-"""Check that a model fits the GPUs of a pool, suggest what would fit, and limit the length of requests."""
+"""The memory of a pool's GPUs: its ledger, whether the model fits, what would, and how long requests may be."""
 
 from dataclasses import replace
 from itertools import islice
 
-from simserve import catalog
-from simserve.catalog.specs import NEEDS_RATE, GpuSpec, ModelSpec
-from simserve.cost.memory import MemoryLedger
+from simserve import catalog, plugins
+from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.specs import NEEDS_RATE
+from simserve.cost.kept_free import ServerKnobs, kept_free_mib, memory_share
+from simserve.cost.kv_groups import kv_layout
+from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
+from simserve.cost.shard import Shard
+from simserve.cost.step import exchange_of
 from simserve.errors import CatalogError
-from simserve.scenario.draft import PoolDraft
 from simserve.scenario.host_tier import check_host_room
-from simserve.scenario.machine import n_sharing
+from simserve.scenario.machine import Machine
+from simserve.scenario.parallel import either, valid_tensors
+from simserve.scenario.pool import Defaults, Pool, PoolDraft
+from simserve.scenario.speculation import SpeculationSetup, speculation_setup
+from simserve.schedulers.base import Scheduler
+from simserve.units import GIB, MIB
 
 MEMORY_KEYS = (
     *("parallel", "weight_dtype", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len"),
@@ -20,56 +29,90 @@ GB = 1e9
 MORE_STAGES = (2, 4, 8)
 """Pipeline sizes to suggest for a model that is too large for one node."""
 
-
-MOST_RANKS = 10_000
-"""Limit on the schedulers of a pool; a hundred times the largest published fleet, and seconds to set up."""
-
-
-def check_parallel(draft: PoolDraft) -> None:
-    """Check that heads and layers divide evenly, and that GPUs which communicate in every layer fill their nodes."""
-    model, gpu, parallel = draft.machine.model, draft.machine.gpu, draft.pool.parallel
-    _check_tensor(draft)
-    n_ranks = draft.pool.replicas * parallel.pipeline * parallel.data
-    if n_ranks > MOST_RANKS:
-        key = ("replicas",) if draft.pool.replicas > parallel.data else ("parallel", "data")
-        rule = f"a pool may have at most {MOST_RANKS:,} schedulers (replicas × data × pipeline)"
-        draft.problem(key, rule, n_ranks, "simulate a part of the fleet under its share of the load")
-    if parallel.pipeline > model.n_layers:
-        rule = f"must be at most the {model.n_layers} layers of {model.name}"
-        draft.problem(("parallel", "pipeline"), rule, parallel.pipeline)
-    if model.experts is None or parallel.data == 1:
-        return
-    n_gpus, here = parallel.tensor * parallel.data, ("parallel", "data")
-    if n_gpus > gpu.gpus_per_node and n_gpus % gpu.gpus_per_node:
-        rule = f"ranks that share experts fill one node or several, {gpu.gpus_per_node} GPUs each with parallel.tensor"
-        draft.problem(here, f"{rule}: tokens cross to the same place of another node", parallel.data)
-    elif n_gpus > gpu.gpus_per_node and gpu.link_topology == "host":
-        rule = "ranks that share experts over several nodes write to each other's memory, which needs peer access"
-        draft.problem(here, rule, parallel.data, f"use at most {max(1, gpu.gpus_per_node // parallel.tensor)}")
-    elif n_gpus > gpu.gpus_per_node and parallel.expert != n_gpus:
-        rule = f"must be parallel.tensor times parallel.data, {n_gpus}, over several nodes"
-        why = "of an expert divided between them every token would need all parts"
-        draft.problem(("parallel", "expert"), f"{rule}: {why}", parallel.expert, f"use {n_gpus}")
+TOKENS_WITHOUT_BUDGET = 8192
+"""Step size for sizing activations where neither scheduler nor engine has a token budget."""
 
 
-def _check_tensor(draft: PoolDraft) -> None:
-    model, gpu = draft.machine.model, draft.machine.gpu
-    tensor, at = draft.pool.parallel.tensor, ("parallel", "tensor")
-    remedy = f"try {_either(valid_tensors(model, gpu))}"
-    if model.n_heads % tensor:
-        draft.problem(at, f"must divide the model's {model.n_heads} attention heads", tensor, remedy)
-    elif model.n_kv_heads % tensor and tensor % model.n_kv_heads:
-        draft.problem(at, f"must divide the model's {model.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
-    elif tensor > gpu.gpus_per_node and tensor % gpu.gpus_per_node:
-        rule = f"must be at most the {gpu.gpus_per_node} GPUs of a node, or fill several"
-        draft.problem(at, f"{rule}: a GPU sums with those at its place of the other nodes", tensor, remedy)
+def memory_of(
+    defaults: Defaults, pool: Pool, machine: Machine, scheduler: Scheduler | None, **what_if: int
+) -> MemoryLedger:
+    """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism."""
+    parallel = pool.parallel.model_copy(update=what_if)
+    data = parallel.n_sharing(machine.model)
+    expert = parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data
+    dtype = pool.weight_dtype or defaults.weight_dtype
+    shard = Shard(machine.model, dtype, defaults.kv_dtype, parallel.tensor, expert, data)
+    link, kernels = parallel.link_between_nodes(machine.gpu), parallel.exchange_kernels(pool.role)
+    exchange = exchange_of(shard, machine.gpu, link, kernels)
+    speculation = speculation_setup(pool.speculation, dtype, pool.max_model_len)
+    draft = ExtraMemory() if speculation is None else speculation.extra_memory(shard)
+    layout = kv_layout(
+        shard,
+        pool.block_size or machine.engine.block_size,
+        _most_chunk(scheduler, speculation),
+        pool.max_model_len,
+        1 if speculation is None else 1 + speculation.n_proposed,
+        keeps_states=bool(pool.enable_prefix_caching),
+        draft=draft.draft,
+    )
+    return ledger(
+        shard,
+        machine.gpu,
+        machine.engine,
+        layout,
+        gpu_memory_utilization=memory_share_of(pool, machine, scheduler, **what_if),
+        max_num_batched_tokens=step_tokens(scheduler, machine.engine),
+        max_num_seqs=sampled_rows(scheduler, machine.engine),
+        num_gpu_blocks=pool.num_gpu_blocks,
+        pipeline=parallel.pipeline,
+        extra_weights_bytes=draft.weights_bytes,
+        buffer_bytes=0.0 if exchange is None else exchange.buffer_bytes,
+    )
 
 
-def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:
-    """Return the tensor-parallel degrees that split this model evenly inside a node."""
-    n_kv = model.n_kv_heads
-    degrees = range(1, gpu.gpus_per_node + 1)
-    return [n for n in degrees if model.n_heads % n == 0 and (n_kv % n == 0 or n % n_kv == 0)]
+def memory_share_of(pool: Pool, machine: Machine, scheduler: Scheduler | None, **what_if: int) -> float:
+    """Return the share of memory that an engine takes: the given one, its constant, or that of its own rule."""
+    given = pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization
+    if given is not None:
+        return given
+    return memory_share(machine.engine, machine.gpu, server_of(pool, machine, scheduler, **what_if))
+
+
+def server_of(pool: Pool, machine: Machine, scheduler: Scheduler | None, **what_if: int) -> ServerKnobs:
+    """Return what an engine's rule for free memory depends on."""
+    parallel = pool.parallel.model_copy(update=what_if)
+    n_ranks = parallel.n_sharing(machine.model)
+    is_alone = pool.role == "both" and n_ranks == parallel.pipeline == 1 and pool.host_tier is None
+    return ServerKnobs(
+        step_tokens=step_tokens(scheduler, machine.engine),
+        n_gpus=parallel.tensor * parallel.pipeline * n_ranks,
+        n_ranks=n_ranks,
+        drafts=None if pool.speculation is None else pool.speculation.kind,
+        has_latent=machine.model.mla is not None,
+        captures_prompts=is_alone,
+    )
+
+
+def _most_chunk(scheduler: Scheduler | None, speculation: SpeculationSetup | None) -> int | None:
+    """Return the most tokens of one request that a step computes, proposed ones included."""
+    n_slots = 1 if speculation is None else speculation.n_slots
+    chunk = None if scheduler is None else scheduler.most_chunk
+    return None if chunk is None else max(chunk, n_slots)
+
+
+def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:
+    """Return the token budget of a step, which sizes activations."""
+    budget_tokens = None if scheduler is None else scheduler.budget_tokens
+    if budget_tokens is None:
+        own: Scheduler = plugins.build("schedulers", dict(engine.scheduler))
+        budget_tokens = own.budget_tokens
+    return TOKENS_WITHOUT_BUDGET if budget_tokens is None else budget_tokens
+
+
+def sampled_rows(scheduler: Scheduler | None, engine: EngineSpec) -> int:
+    """Return the rows that an engine samples as it measures its memory, which size logits."""
+    slots = scheduler.max_running if scheduler is not None and engine.samples_slots else None
+    return SAMPLED_ROWS if slots is None else slots
 
 
 def fit_memory(draft: PoolDraft) -> PoolDraft:
@@ -79,7 +122,7 @@ def fit_memory(draft: PoolDraft) -> PoolDraft:
     if wrong_before or problems.has_unknown_key(draft.at):
         return draft
     try:
-        memory = draft.memory()
+        memory = _ledger(draft)
     except CatalogError as error:
         draft.problem((), str(error))
         return draft
@@ -94,7 +137,8 @@ def fit_memory(draft: PoolDraft) -> PoolDraft:
         remedy = f"at most {most} fit" if most > 0 else None
         draft.problem(("num_gpu_blocks",), rule, draft.pool.num_gpu_blocks, remedy)
         return draft
-    check_host_room(draft, memory)
+    if draft.pool.host_tier is not None:
+        check_host_room(draft.below("host_tier"), draft.pool.host_tier, draft.pool.parallel, memory)
     return _limit_length(draft, memory)
 
 
@@ -102,7 +146,7 @@ def _refuse(draft: PoolDraft, memory: MemoryLedger) -> None:
     """Report how much memory is missing, and which tensor parallelism or GPU would be enough."""
     machine, dtype, parallel = draft.machine, draft.weight_dtype, draft.pool.parallel
     missing = f"{memory.missing_bytes / GB:.1f} GB are missing on each"
-    n_gpus = parallel.tensor * parallel.pipeline * n_sharing(machine.model, parallel.data)
+    n_gpus = parallel.tensor * parallel.pipeline * parallel.n_sharing(machine.model)
     gpus = f"{n_gpus} {machine.gpu.name}"
     rule = f"{machine.model.name} in {dtype} does not fit the memory of {gpus}: {missing}"
     tensors = valid_tensors(machine.model, machine.gpu)
@@ -110,22 +154,26 @@ def _refuse(draft: PoolDraft, memory: MemoryLedger) -> None:
     all_cards = [catalog.load_gpu(name) for name in catalog.names("gpus")]
     cards = [card for card in all_cards if dtype not in NEEDS_RATE or card.multiplies(dtype)]
     enough = [card.name for card in cards if _fits(replace(draft, machine=replace(machine, gpu=card)))]
-    remedies = [f"parallel.tensor {_either(degrees)}"] if degrees else []
+    remedies = [f"parallel.tensor {either(degrees)}"] if degrees else []
     if not degrees:
         most = max(tensors)
         counts = [n for n in MORE_STAGES if n <= machine.model.n_layers]
         stages = (n for n in counts if _fits(draft, tensor=most, pipeline=n, data=1))
         remedies += [f"parallel.tensor {most} with parallel.pipeline {n}" for n in islice(stages, 1)]
-    remedies += [f"gpu {_either(enough)}"] if enough else []
+    remedies += [f"gpu {either(enough)}"] if enough else []
     remedy = (
         f"try {', or '.join(remedies)}" if remedies else "no GPU of the catalog holds it: try a smaller weight_dtype"
     )
     draft.problem((), rule, None, remedy)
 
 
+def _ledger(draft: PoolDraft, **what_if: int) -> MemoryLedger:
+    return memory_of(draft.defaults, draft.pool, draft.machine, draft.scheduler, **what_if)
+
+
 def _fits(draft: PoolDraft, **what_if: int) -> bool:
     try:
-        return draft.memory(**what_if).missing_bytes <= 0
+        return _ledger(draft, **what_if).missing_bytes <= 0
     except CatalogError:  # this GPU does not support the dtype
         return False
 
@@ -148,7 +196,13 @@ def _limit_length(draft: PoolDraft, memory: MemoryLedger) -> PoolDraft:
     return draft
 
 
-def _either(items: list[int] | list[str]) -> str:
-    """Format a list as "1, 2 or 4"."""
-    *most, last = map(str, items)
-    return f"{', '.join(most)} or {last}" if most else last
+def fill_share(draft: PoolDraft) -> Pool:
+    """Fill in the share of memory that the engine computes from what is to stay free."""
+    pool, machine, scheduler = draft.pool, draft.machine, draft.scheduler
+    if pool.gpu_memory_utilization is not None or draft.touched("gpu_memory_utilization", "parallel", "scheduler"):
+        return pool
+    kept_gib = kept_free_mib(machine.engine, machine.gpu, server_of(pool, machine, scheduler)) * MIB / GIB
+    origin = f"engine {machine.engine.name}, its own rule: {kept_gib:.1f} GiB stay free"
+    draft.set_origin(("gpu_memory_utilization",), origin)
+    share = memory_share_of(pool, machine, scheduler)
+    return pool.model_copy(update={"gpu_memory_utilization": share})

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,14 +20,10 @@ from simserve.plugins.validation import (
 from simserve.scenario.cluster import check_sessions, resolve_cluster
 from simserve.scenario.draft import Draft, Problems
 from simserve.scenario.dump import scenario_data
-from simserve.scenario.glossary import known_keys
-from simserve.scenario.models import Experiment
-from simserve.scenario.pools import with_version
-from simserve.scenario.traffic import check_slo_classes
-from simserve.scenario.weights import resolve_weight_dtype
-from simserve.scenario.workload_rules import resolve_workload
-
-ExperimentT = TypeVar("ExperimentT", bound=Experiment)
+from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
+from simserve.scenario.glossary import known_keys, remedy_for_unknown
+from simserve.scenario.machine import with_version
+from simserve.scenario.workload import resolve_workload
 
 STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
 """Stand-ins for required values that are missing or wrong; the default is an empty text."""
@@ -49,22 +45,22 @@ MOST_ROUNDS = 8
 
 def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> ExperimentT:
     """Parse, check and fill in defaults. Raises ScenarioError with all problems, including earlier ones."""
-    parsed = _parse(kind, data, problems)
-    draft = Draft(parsed, problems, folders)
-    resolve_weight_dtype(draft)
-    measure = draft.scenario.measure
+    draft = Draft(problems, folders)
+    parsed = resolve_weight_dtype(draft, _parse(kind, data, problems))
+    cluster, workload, measure = parsed.cluster, parsed.workload, parsed.measure
+    has_admission = cluster.admission is not None
     filled_in = {
-        "weight_dtype": draft.scenario.weight_dtype,
-        "model": draft.absolute_model(draft.scenario.model),
-        "gpu": draft.absolute_gpu(draft.scenario.gpu),
-        "engine": with_version(draft, draft.scenario.engine, ("engine",)),
-        "cluster": resolve_cluster(draft),
-        "workload": resolve_workload(draft),
+        "model": draft.absolute_model(parsed.model),
+        "gpu": draft.absolute_gpu(parsed.gpu),
+        "engine": with_version(draft, parsed.engine, ("engine",)),
+        "cluster": resolve_cluster(draft, cluster, parsed),
+        "workload": resolve_workload(draft, workload, measure, has_admission=has_admission),
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,
     }
-    check_sessions(draft)
-    check_slo_classes(draft)
-    problems.raise_if_any()
+    check_sessions(draft, cluster, workload)
+    check_slo_classes(draft, parsed.slo, workload)
+    if problems:
+        raise problems.as_error(remedy_for_unknown)
     scenario = parsed.model_copy(update=filled_in)
     scenario.set_origins(_origins(scenario, data, draft), folders[0])
     return scenario
@@ -112,7 +108,7 @@ def _parse(kind: type[ExperimentT], data: Any, problems: Problems) -> Experiment
     """
     if not isinstance(data, Mapping):
         problems.add(ValueProblem((), "a scenario must be a mapping of keys to values", shown(data)))
-        raise problems.as_error()
+        raise problems.as_error(remedy_for_unknown)
     problems.extend(problem for problem in infinities(data) if not PLUGIN_KEYS & set(problem.path))
     for _ in range(MOST_ROUNDS):
         try:
@@ -122,7 +118,7 @@ def _parse(kind: type[ExperimentT], data: Any, problems: Problems) -> Experiment
                 if not problems.knows(problem.path):
                     problems.add(_with_remedy(problem, data))
                 data = _mended(data, problem)
-    raise problems.as_error()
+    raise problems.as_error(remedy_for_unknown)
 
 
 def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:

@@ -13,9 +13,11 @@ from simserve.plugins.validation import ValueProblem
 from simserve.routers.base import Router
 from simserve.scenario import dump
 from simserve.scenario.draft import Problems, ScenarioSource
-from simserve.scenario.models import ClosedLoop, Experiment, Workload
+from simserve.scenario.experiment import Experiment
 from simserve.scenario.resolve import resolve
 from simserve.scenario.setup import PoolSetup, pool_setup
+from simserve.scenario.traffic import ClosedLoop
+from simserve.scenario.workload import Workload
 from simserve.splitters.base import Splitter
 
 ID = "https://json-schema.org/draft/2020-12/schema"

@@ -16,21 +16,11 @@ from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.host_tier import host_tier_spec
-from simserve.scenario.machine import (
-    Machine,
-    calibration_of,
-    exchange_kernels,
-    load_engine,
-    memory_of,
-    n_sharing,
-    node_link_of,
-    speculation_of,
-    weight_dtype_of,
-    with_links,
-)
-from simserve.scenario.models import Experiment
-from simserve.scenario.servers import Parallel, Pool
-from simserve.scenario.speculation_setup import SpeculationSetup
+from simserve.scenario.machine import Machine, calibration_of, load_engine
+from simserve.scenario.memory import memory_of
+from simserve.scenario.parallel import Parallel
+from simserve.scenario.pool import Defaults, Pool
+from simserve.scenario.speculation import SpeculationSetup, speculation_setup
 from simserve.schedulers.base import Scheduler
 
 HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "gap_s")
@@ -102,7 +92,7 @@ class PoolSetup:
     @property
     def gpus_per_lane(self) -> int:
         """GPUs that hold parts of a block."""
-        return self.parallel.tensor * self.parallel.pipeline
+        return self.parallel.gpus_per_lane
 
     @property
     def ranks_per_replica(self) -> int:
@@ -112,7 +102,7 @@ class PoolSetup:
     @property
     def n_sharing(self) -> int:
         """Data-parallel ranks that share experts and step together; 1 for a dense model."""
-        return n_sharing(self.model, self.parallel.data)
+        return self.parallel.n_sharing(self.model)
 
     @property
     def n_independent(self) -> int:
@@ -145,7 +135,7 @@ class PoolSetup:
             kernels=None if self.calibration is None else Calibrated(self.gpu, self.calibration, self.engine),
             pipeline=self.parallel.pipeline,
             node_link=self.node_link,
-            exchange=exchange_kernels(self.parallel, self.role),
+            exchange=self.parallel.exchange_kernels(self.role),
             hides_host=self.hides_host,
         )
 
@@ -171,10 +161,10 @@ class PoolSetup:
         return replace(self, gpu=gpu, node_link=node_link, engine=engine, ledger=ledger, host_tier=tier)
 
 
-def pool_setup(scenario: Experiment, pool: Pool) -> PoolSetup:
+def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
     """Return a pool of a resolved scenario, ready for the engine."""
-    gpu = with_links(load_gpu(pool.gpu or scenario.gpu), pool)
-    calibration = calibration_of(pool)
+    gpu = pool.parallel.links_of(load_gpu(pool.gpu or scenario.gpu))
+    calibration = calibration_of(pool.calibration)
     named = pool.engine or scenario.engine
     engine = load_engine(named, calibration)
     if "async_scheduling" not in named.constants and _excludes_async(engine, pool):
@@ -184,6 +174,8 @@ def pool_setup(scenario: Experiment, pool: Pool) -> PoolSetup:
     memory = memory_of(scenario, pool, machine, scheduler)
     max_model_len = pool.max_model_len
     assert max_model_len is not None, "resolved"
+    weight_dtype = pool.weight_dtype or scenario.weight_dtype
+    tier = pool.host_tier
     return PoolSetup(
         name=pool.name,
         role=pool.role,
@@ -191,10 +183,10 @@ def pool_setup(scenario: Experiment, pool: Pool) -> PoolSetup:
         model=machine.model.within(max_model_len),
         gpu=machine.gpu,
         engine=machine.engine,
-        weight_dtype=weight_dtype_of(scenario, pool),
+        weight_dtype=weight_dtype,
         kv_dtype=scenario.kv_dtype,
         parallel=pool.parallel,
-        node_link=node_link_of(pool, machine.gpu),
+        node_link=pool.parallel.link_between_nodes(machine.gpu),
         expert_routing=pool.expert_routing or UNIFORM_ROUTING,
         scheduler=scheduler,
         max_model_len=max_model_len,
@@ -202,8 +194,8 @@ def pool_setup(scenario: Experiment, pool: Pool) -> PoolSetup:
         ledger=memory,
         calibration=calibration,
         asked_version=None if named.version == catalog.default_version(named.name) else named.version,
-        host_tier=None if pool.host_tier is None else host_tier_spec(pool, pool.host_tier, memory),
-        speculation=speculation_of(scenario, pool),
+        host_tier=None if tier is None else host_tier_spec(tier, pool.parallel, memory, pool.name),
+        speculation=speculation_setup(pool.speculation, weight_dtype, max_model_len),
     )
 
 

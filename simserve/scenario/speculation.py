@@ -1,132 +1,236 @@
-"""Resolve speculation: compatible settings, a draft that suits its target, and slots for all proposed tokens."""
+"""The speculation section and its rules; SpeculationSetup: the memory, work and cost of its draft."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+from typing import Annotated, Literal
 
-from simserve import catalog, plugins
-from simserve.catalog.specs import ModelSpec
-from simserve.cost.shard import Shard
-from simserve.cost.weights import weights_bytes
-from simserve.errors import CalibrationError
-from simserve.scenario.draft import PoolDraft
-from simserve.scenario.machine import speculation_of, step_cost_of
-from simserve.scenario.servers import SpeculationSection
-from simserve.scenario.speculation_setup import MODELS
-from simserve.scenario.weights import check_rate
-from simserve.schedulers.base import Scheduler
+from pydantic import Field
+
+from simserve import catalog
+from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.catalog.types import Chance, HostTime, Section, WeightDtype
+from simserve.cost.memory import ExtraMemory
+from simserve.cost.roofline import decode_work
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
+from simserve.cost.speculative import (
+    Drafting,
+    MedusaDrafting,
+    ModelDrafting,
+    SpeculativeCost,
+    one_layer,
+    without_host,
+)
+from simserve.cost.step import StepCost
+from simserve.cost.weights import stages, weights_bytes
+from simserve.scenario.draft import SectionDraft
+from simserve.scenario.machine import check_rate
+from simserve.tables.facts import WorkFacts
+from simserve.units import to_ps
 
 GB = 1e9
 
 PADDED_TOKENS = 128
 """Tokens by which vocabularies of a family differ through padding (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)."""
 
-
-def resolve_speculation(draft: PoolDraft) -> PoolDraft:
-    """Return the pool with its draft filled in, and with its scheduler, perhaps with fewer slots."""
-    given = draft.pool.speculation
-    if given is None or draft.touched("speculation"):
-        return draft
-    _check_keys(draft, given)
-    _check_context(draft, given)
-    if not given.tokens:
-        return draft
-    resolved = draft if draft.scheduler is None else _with_slots(draft, given, draft.scheduler)
-    resolved = resolved.but(speculation=_with_model(draft, given))
-    _check_timed(resolved)
-    return resolved
+MODELS = ("draft_model", "eagle", "mtp")
+"""Drafts with a KV cache of their own."""
 
 
-def check_draft_length(draft: PoolDraft) -> None:
-    """Check that requests are no longer than the draft model's context."""
-    speculation, given = draft.pool.speculation, draft.pool.max_model_len
-    if speculation is None or speculation.model is None or draft.touched("speculation", "max_model_len"):
-        return
-    most = catalog.load_model(speculation.model).max_position_embeddings
-    if given is not None and given > most:
-        rule = f"must be at most the {most} tokens of the draft model {speculation.model}"
-        draft.problem(("max_model_len",), rule, given, f"set max_model_len: {most}")
+class SpeculationSection(Section):
+    """Speculative decoding: how tokens are proposed, and how many are accepted."""
+
+    kind: Literal["draft_model", "ngram", "eagle", "mtp", "medusa"]
+    tokens: Annotated[int, Field(ge=0, le=32)]
+    """Proposed tokens per request and step; 0 is plain decoding."""
+    acceptance: Chance | Annotated[tuple[Chance, ...], Field(min_length=1)]
+    """Probability that a proposal is accepted given that all before it were: one rate, or one per position."""
+    model: str | None = None
+    """Model of a draft_model: a name in the catalog, or the path of a config.json."""
+    weight_dtype: WeightDtype | None = None
+    """Weight dtype of a draft_model; left out: its checkpoint's, else the target's."""
+    propose_s: HostTime = 0.0
+    """Host time per step for proposals."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Acceptance rates by position."""
+        return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
 
 
-def _check_keys(draft: PoolDraft, given: SpeculationSection) -> None:
-    target = draft.machine.model
+@dataclass(frozen=True)
+class SpeculationSetup:
+    """All that the simulation, explain and the metrics need to know of a pool that speculates."""
+
+    kind: str
+    rates: tuple[float, ...]
+    """Acceptance rates by position."""
+    propose_s: float
+    model: ModelSpec | None = None
+    """The draft model, where it is a separate model."""
+    weight_dtype: str = "bf16"
+    """The draft model's weight dtype."""
+
+    @property
+    def n_proposed(self) -> int:
+        """Proposed tokens per request and step."""
+        return len(self.rates)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Expected tokens per step of an unfinished request: one, plus for each position the probability that it is
+        accepted (Leviathan et al., ICML '23, equation 1, where all rates are equal)."""
+        return float(sum(accumulate(self.rates, mul), 1.0))
+
+    @property
+    def n_slots(self) -> int:
+        """Tokens beyond the stored ones that a request has blocks for: one and the proposals, and as many again where
+        a draft writes keys of its own (vLLM V1, Scheduler.num_lookahead_tokens)."""
+        return 1 + self.n_proposed + (self.n_proposed if self.kind in MODELS else 0)
+
+    @property
+    def proposes_on_host(self) -> bool:
+        """Whether proposals need tokens on the host, so that no step is planned ahead (vLLM, config/vllm.py)."""
+        return self.kind not in MODELS
+
+    def shard(self, target: Shard) -> Shard | None:
+        """Return a GPU's shard of the draft model or draft layer; None where there is neither."""
+        if self.kind == "draft_model":
+            assert self.model is not None, "resolving requires a model"
+            return replace(target, model=self.model, weight_dtype=self.weight_dtype, expert=1, data=1)
+        return replace(target, model=one_layer(target.model)) if self.kind in MODELS else None
+
+    def extra_memory(self, target: Shard) -> ExtraMemory:
+        """Return a GPU's memory besides the target; a draft layer uses the target's embeddings and LM head."""
+        shard, hidden = self.shard(target), target.model.hidden_size
+        if self.kind == "medusa":
+            return ExtraMemory(self.n_proposed * _medusa_weights(target) * ACTIVATION_BYTES)
+        if shard is None:
+            return ExtraMemory()
+        if self.kind == "draft_model":
+            return ExtraMemory(weights_bytes(shard), shard)
+        stage = replace(next(stages(shard.model)), is_first=False, is_last=False)
+        joining_bytes = 2 * hidden * hidden * ACTIVATION_BYTES
+        return ExtraMemory(weights_bytes(shard, stage) + joining_bytes, shard)
+
+    def running_cost(self, target: StepCost) -> SpeculativeCost:
+        """Return the cost of steps that propose and verify."""
+        model, n_queries = target.shard.model, self.n_proposed + 1
+        flop_per_s = target.gpu.peak_flop_per_s("bf16") * target.engine.compute_efficiency
+        index = model.indexer
+        key_flop = n_queries * (decode_work(target.shard, 0, 1).flop if index is None else index.flop_per_pair)
+        windows = [group for group in model.groups if group.window is not None]
+        return SpeculativeCost(
+            target,
+            self._drafting(target),
+            self.n_proposed,
+            key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
+            row_host_ps=to_ps(target.request_s),
+            propose_ps=to_ps(self.propose_s),
+            query_ps=_sparse_query_ps(target),
+            window_floors_ps=tuple(to_ps(group.n_layers * key_flop / flop_per_s) for group in windows),
+        )
+
+    def draft_work(self, target: StepCost) -> WorkFacts | None:
+        """Return the work of each draft pass, or of each Medusa head; None where nothing is computed."""
+        if self.kind == "medusa":
+            n_weights = _medusa_weights(replace(target.shard, tensor=1))
+            n_bytes = n_weights * ACTIVATION_BYTES
+            none = dict.fromkeys(("flop_per_token", "flop_per_pair", "kv_bytes_per_token"), 0.0)
+            return replace(target.work, flop_per_sampled=2 * n_weights, weight_bytes_per_step=n_bytes, **none)
+        draft = self.draft_cost(target)
+        if draft is None:
+            return None
+        n_joining = 2 * target.shard.model.hidden_size**2 if self.kind != "draft_model" else 0
+        return replace(
+            draft.work,
+            flop_per_token=draft.work.flop_per_token + 2 * n_joining,
+            weight_bytes_per_step=draft.work.weight_bytes_per_step + n_joining * ACTIVATION_BYTES,
+        )
+
+    def draft_cost(self, target: StepCost) -> StepCost | None:
+        """Return the cost of passes of the draft model or layer on the target's GPUs."""
+        shard = self.shard(target.shard)
+        if shard is None:
+            return None
+        return StepCost(
+            replace(shard, data=1),
+            target.gpu,
+            without_host(target.engine),
+            kernels=target.kernels,
+            node_link=target.node_link,
+            merges=self.kind != "draft_model",
+        )
+
+    def _drafting(self, target: StepCost) -> Drafting:
+        if self.kind == "medusa":
+            return MedusaDrafting(target.kernels, target.shard, self.n_proposed)
+        draft = self.draft_cost(target)
+        if draft is None:
+            return Drafting()
+        return ModelDrafting(
+            draft, self.n_proposed, sum(group.window is not None for group in draft.shard.model.groups)
+        )
+
+
+def _sparse_query_ps(target: StepCost) -> int:
+    """Return attention of one more query of a request in all layers, where queries choose their own keys; else 0."""
+    model = target.shard.model
+    if model.indexer is None:
+        return 0
+    _, slope_s = target.kernels.decode_attention(target.shard, 1)
+    return to_ps(model.n_whole_layers * model.indexer.top_k * float(slope_s))
+
+
+def _medusa_weights(shard: Shard) -> int:
+    """Count the weights of one head: its square matrix and this GPU's shard of its LM head."""
+    return int(shard.model.hidden_size**2) + shard.head_weights
+
+
+def check_speculation(draft: SectionDraft, given: SpeculationSection, target: ModelSpec) -> None:
+    """Check that the keys suit the kind, and the kind its target."""
     if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
-        draft.problem(("speculation", "acceptance"), rule, list(given.acceptance))
+        draft.problem(("acceptance",), rule, list(given.acceptance))
     if given.kind == "draft_model" and given.model is None:
         remedy = "name a small one of the target's family"
-        draft.problem(("speculation", "model"), "is required for draft_model", None, remedy)
+        draft.problem(("model",), "is required for draft_model", None, remedy)
     if given.kind == "mtp" and given.tokens and not target.n_mtp_layers:
         rule = f"mtp needs a layer that predicts further tokens, and {target.name} has none"
         remedy = "use eagle, draft_model or ngram, or a config.json that counts it in num_nextn_predict_layers"
-        draft.problem(("speculation", "kind"), rule, given.kind, remedy)
+        draft.problem(("kind",), rule, given.kind, remedy)
     if given.kind == "draft_model":
         return
     for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
         if value is not None:
-            draft.problem(("speculation", key), f"is for draft_model, not {given.kind}", value, "leave it out")
+            draft.problem((key,), f"is for draft_model, not {given.kind}", value, "leave it out")
 
 
-def _check_context(draft: PoolDraft, given: SpeculationSection) -> None:
-    engine, at = draft.whole.engine_of(draft.pool, draft.at)
-    if engine.constants.get("async_scheduling") and given.kind not in MODELS:
-        rule = f"{given.kind} proposes from tokens on the host, so no step is planned ahead"
-        draft.whole.problem((*at, "async_scheduling"), rule, True, "leave it out")
-
-
-def _with_slots(draft: PoolDraft, given: SpeculationSection, scheduler: Scheduler) -> PoolDraft:
-    """Return the pool with as many slots as a step can verify: lower a default, report an explicit value."""
-    spec = draft.pool.scheduler or {}
-    if scheduler.runs_to_completion:
-        rule = f"{spec.get('kind')} pads whole batches, so its requests cannot get several tokens per step"
-        remedy = "use chunked, prefill_first, continuous, sglang or trtllm"
-        draft.problem(("scheduler", "kind"), rule, None, remedy)
-        return draft
-    each = given.tokens + 1
-    for_budget, for_slots = scheduler.budget_argument, scheduler.slots_argument
-    budget, slots = scheduler.budget_tokens, scheduler.max_running
-    if for_budget is None or for_slots is None or not scheduler.budgets_decode or draft.touched("scheduler"):
-        return draft
-    if budget is None or slots is None or slots * each <= budget:
-        return draft
-    written = draft.whole.scenario.cluster.pools[int(draft.at[-1])].scheduler or {}
-    if for_slots in written or budget < each:
-        key = for_slots if for_budget not in written else for_budget
-        rule = f"a step verifies {each} tokens of each of {for_slots}, {slots}, and {for_budget} is {budget}"
-        remedy = f"use {for_slots}: {budget // each}" if budget >= each else f"use {for_budget}: {slots * each}"
-        draft.problem(("scheduler", key), rule, None, remedy)
-        return draft
-    draft.set_origin(("scheduler", for_slots), f"no more than {for_budget} by {each}")
-    fewer = {"kind": spec["kind"], **plugins.spelled_out(scheduler), for_slots: budget // each}
-    capped: Scheduler = plugins.build("schedulers", fewer)
-    return replace(draft.but(scheduler={"kind": spec["kind"], **plugins.spelled_out(capped)}), scheduler=capped)
-
-
-def _with_model(draft: PoolDraft, given: SpeculationSection) -> SpeculationSection:
+def resolve_draft(draft: SectionDraft, given: SpeculationSection, target: Shard, gpu: GpuSpec) -> SpeculationSection:
     """Return the section with the draft's dtype and absolute path; report a draft that does not suit its target."""
-    whole, here = draft.whole, (*draft.at, "speculation")
-    if given.model is None or whole.problems.touch((*here, "model")):
+    if given.model is None or draft.touched("model"):
         return given
-    name = whole.absolute_model(given.model)
-    model = whole.looked_up((*here, "model"), lambda: catalog.load_model(name))
+    name = draft.whole.absolute_model(given.model)
+    model = draft.whole.looked_up((*draft.at, "model"), lambda: catalog.load_model(name))
     if model is None:
         return given
-    dtype = given.weight_dtype or model.weight_dtype or draft.weight_dtype
+    dtype = given.weight_dtype or model.weight_dtype or target.weight_dtype
     if given.weight_dtype is None:
-        origin = f"model {model.name}" if model.weight_dtype else "weight_dtype"
-        draft.set_origin(("speculation", "weight_dtype"), origin)
-    check_rate(whole, (*here, "weight_dtype"), dtype, draft.machine.gpu)
-    _check_model(draft, model, dtype)
+        draft.set_origin(("weight_dtype",), f"model {model.name}" if model.weight_dtype else "weight_dtype")
+    check_rate(draft.whole, (*draft.at, "weight_dtype"), dtype, gpu)
+    _check_model(draft, model, dtype, target)
     return given.model_copy(update={"model": name, "weight_dtype": dtype})
 
 
-def _check_model(draft: PoolDraft, model: ModelSpec, dtype: str) -> None:
-    target, here, tensor = draft.machine.model, ("speculation", "model"), draft.pool.parallel.tensor
-    bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(target, draft.weight_dtype))
+def _check_model(draft: SectionDraft, model: ModelSpec, dtype: str, target: Shard) -> None:
+    here, verifier, tensor = ("model",), target.model, target.tensor
+    bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(verifier, target.weight_dtype))
     if bytes_of[0] > bytes_of[1]:
         sizes = " and ".join(f"{n_bytes / GB:.1f} GB" for n_bytes in bytes_of)
-        rule = f"must be smaller than its target {target.name}; their weights take {sizes}"
+        rule = f"must be smaller than its target {verifier.name}; their weights take {sizes}"
         draft.problem(here, rule, model.name, "drafts usually have a tenth of the weights or less")
-    if abs(model.vocab_size - target.vocab_size) > PADDED_TOKENS:
-        vocabulary = f"the {target.vocab_size} tokens of {target.name}"
+    if abs(model.vocab_size - verifier.vocab_size) > PADDED_TOKENS:
+        vocabulary = f"the {verifier.vocab_size} tokens of {verifier.name}"
         rule = f"must have {vocabulary}, which verifies its proposals, not {model.vocab_size}"
         draft.problem(here, rule, model.name, "use a smaller model of the same family")
     if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
@@ -134,17 +238,13 @@ def _check_model(draft: PoolDraft, model: ModelSpec, dtype: str) -> None:
         draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
 
 
-def _check_timed(draft: PoolDraft) -> None:
-    """Check that the calibration has the draft's kernels."""
-    wrong_before = draft.touched("speculation", "calibration", "parallel", "weight_dtype")
-    if wrong_before or draft.whole.problems.touch(("weight_dtype",)):
-        return
-    setup = speculation_of(draft.whole.scenario, draft.pool)
-    if setup is None:
-        return
-    try:
-        drafted = setup.draft_cost(step_cost_of(draft.whole.scenario, draft.pool, draft.machine))
-        if drafted is not None:
-            drafted.check()
-    except CalibrationError as error:
-        draft.problem(("speculation",), str(error))
+def speculation_setup(
+    given: SpeculationSection | None, weight_dtype: str, max_model_len: int | None
+) -> SpeculationSetup | None:
+    """Return how a pool with these weights speculates; None without proposals. Raises CatalogError."""
+    if given is None or not given.tokens:
+        return None
+    model = None if given.model is None else catalog.load_model(given.model)
+    if model is not None and max_model_len is not None:
+        model = model.within(max_model_len)
+    return SpeculationSetup(given.kind, given.rates, given.propose_s, model, given.weight_dtype or weight_dtype)

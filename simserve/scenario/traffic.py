@@ -1,102 +1,150 @@
-"""Check classes, tenants and batch traffic: shares sum to one, and every name is used."""
+"""Traffic: the sections and rules of classes, tenants and batch jobs, and of clients that wait, give up and retry."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from simserve.plugins.validation import Path, did_you_mean
+from pydantic import Field, ValidationError
+
+from simserve.catalog.types import Count, Finite, Name, NotNegative, PluginSpec, Positive, Priority, Section, Share
+from simserve.plugins.validation import Path, as_json, problems_of
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Slo, Workload
-from simserve.scenario.setup import PoolSetup
-from simserve.schedulers.base import Scheduler
+from simserve.units import LONGEST_S
+from simserve.workload.amounts import Time
 
 AT: Path = ("workload",)
+ADMISSION: Path = ("cluster", "admission")
+TIMEOUT: Path = (*AT, "timeout")
+RETRIES: Path = (*AT, "retries")
 
 
-def check_traffic(draft: Draft, workload: Workload) -> None:
-    """Check the workload's classes, tenants, lengths and batch jobs."""
-    _check_shares(draft, "classes", {name: part.share for name, part in workload.classes.items()})
-    _check_shares(draft, "tenants", workload.tenants)
-    _check_own_lengths(draft, workload)
-    _check_batch(draft, workload)
+class Timeout(Section):
+    """How long clients wait before they give up on a request."""
+
+    ttft_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    """Limit for the first token."""
+    e2e_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    """Limit for the whole answer."""
+    then: Literal["end_session", "next_turn"] = "end_session"
+    """What the client of a session does after its last attempt: it leaves, or goes on as if it had been answered."""
 
 
-def _check_shares(draft: Draft, key: str, shares: Mapping[str, float]) -> None:
+class Retries(Section):
+    """How clients retry requests that were rejected or timed out. The defaults are those of OpenAI's client
+    (_constants.py and _base_client.py)."""
+
+    max_attempts: Annotated[int, Field(ge=2, le=1000)] = 3
+    """Attempts in all, including the first."""
+    backoff_s: Annotated[NotNegative, Field(le=86_400)] = 0.5
+    """Delay before the second attempt."""
+    multiplier: Annotated[Finite, Field(ge=1, le=1000)] = 2.0
+    """Factor between one delay and the next."""
+    max_backoff_s: Annotated[NotNegative, Field(le=86_400)] = 8.0
+    """Upper bound of the delay."""
+    jitter: Annotated[Finite, Field(ge=0, le=1)] = 0.25
+    """Largest share by which each delay is shortened at random."""
+
+
+class TrafficClass(Section):
+    """Requests of one class."""
+
+    share: Share
+    """Share of all requests, or of all conversations."""
+    priority: Priority = 0
+    """Priority for schedulers that use it; lower values go first."""
+    lengths: PluginSpec | None = None
+    """Lengths of this class; left out: those of the workload."""
+
+
+class Batch(Section):
+    """Batch jobs next to the interactive load."""
+
+    n_requests: Count
+    """Requests of each job."""
+    lengths: PluginSpec
+    at_s: NotNegative | Annotated[tuple[NotNegative, ...], Field(min_length=1)] = 0.0
+    """Start of the job; a list starts a job at each of these times."""
+    over_s: NotNegative = 0.0
+    """Time over which a job's requests are sent evenly; 0 sends them all at once."""
+    slo_class: Name = "batch"
+    priority: Priority = 1
+    tenant: Name | None = None
+
+
+class ClosedLoop(Section):
+    """Clients that each wait for the answer before sending the next request."""
+
+    kind: Literal["closed_loop"] = "closed_loop"
+    concurrency: Count
+    think_s: Time | None = None
+    """Think time from an answer to the client's next request, or between sessions; left out: none."""
+
+
+def check_shares(draft: Draft, key: str, shares: Mapping[str, float]) -> None:
+    """Check that the shares of classes or tenants sum to one."""
     total = math.fsum(shares.values())
     if shares and not draft.problems.touch((*AT, key)) and abs(total - 1) > 1e-9:
         remedy = f"make the shares of {' and '.join(shares)} come to 1"
         draft.problem((*AT, key), "shares must sum to one", round(total, 9), remedy)
 
 
-def _check_own_lengths(draft: Draft, workload: Workload) -> None:
+def check_own_lengths(
+    draft: Draft, classes: Mapping[str, TrafficClass], *, has_trace: bool, has_prefixes: bool
+) -> None:
     """Check that lengths of a class can be drawn for each request on its own."""
-    for name, part in workload.classes.items():
+    for name, part in classes.items():
         at = (*AT, "classes", name, "lengths")
         if part.lengths is None:
             continue
-        if workload.trace is not None:
+        if has_trace:
             draft.problem(at, "a trace brings its own lengths", None, "leave it out")
-        elif workload.prefixes is not None:
+        elif has_prefixes:
             rule = "with prefixes, lengths are drawn before requests get their class"
             draft.problem(at, rule, None, "leave it out, or leave out workload.prefixes")
 
 
-def _check_batch(draft: Draft, workload: Workload) -> None:
-    batch = workload.batch
+def check_batch(draft: Draft, batch: Batch | None, duration_s: float | None) -> None:
+    """Check that batch jobs end before the load."""
     if batch is None or draft.problems.touch((*AT, "batch")):
         return
     last_s = (max(batch.at_s) if isinstance(batch.at_s, tuple) else batch.at_s) + batch.over_s
-    if workload.duration_s is not None and last_s > workload.duration_s:
-        rule = f"at_s + over_s must be at most workload.duration_s, {workload.duration_s:g}"
+    if duration_s is not None and last_s > duration_s:
+        rule = f"at_s + over_s must be at most workload.duration_s, {duration_s:g}"
         draft.problem((*AT, "batch"), rule, last_s, "the load ends there")
 
 
-def check_slo_classes(draft: Draft) -> None:
-    """Check that targets are for classes of the workload, as far as they are known before a trace is read."""
-    workload, classes = draft.scenario.workload, draft.scenario.slo.classes
-    for name, targets in classes.items():
-        at = ("slo", "classes", name)
-        if draft.problems.touch(at):
-            continue
-        if not any(value is not None for _, value in targets):
-            remedy = "give ttft_s, tpot_s, itl_s or e2e_s; a class without urgency has a large e2e_s"
-            draft.problem(at, "needs a target", None, remedy)
-        if workload.trace is None and name not in _named(workload) and not draft.problems.touch(AT):
-            remedy = did_you_mean(name, sorted(_named(workload))) if _named(workload) else "give workload.classes"
-            draft.problem(at, "no request is of this class", None, remedy)
+def check_clients(
+    draft: Draft, timeout: Timeout | None, retries: Retries | None, *, is_closed: bool, has_admission: bool
+) -> None:
+    """Check that timeouts, retries and admission do not contradict each other; clients of a closed loop wait."""
+    _check_timeout(draft, timeout)
+    is_idle = retries is not None and timeout is None and not has_admission
+    if is_idle and not draft.problems.touch(TIMEOUT, ADMISSION):
+        rule = "retries need requests that are rejected or time out"
+        draft.problem(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
+    if not has_admission or not is_closed or draft.problems.touch(RETRIES):
+        return
+    if retries is None or not retries.backoff_s:
+        rule = "a closed-loop client that is rejected retries at once, endlessly"
+        draft.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
 
 
-def _named(workload: Workload) -> set[str]:
-    """Return the classes that requests are given."""
-    return {*workload.classes, *([workload.batch.slo_class] if workload.batch else [])}
+def _check_timeout(draft: Draft, timeout: Timeout | None) -> None:
+    if timeout is None or draft.problems.touch(TIMEOUT):
+        return
+    if timeout.ttft_s is None and timeout.e2e_s is None:
+        draft.problem(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
+    elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
+        rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never applies"
+        draft.problem((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
 
 
-def traffic_notes(
-    slo: Slo, setups: Iterable[PoolSetup], labels: Mapping[str, Collection[object] | None]
-) -> tuple[str, ...]:
-    """Return notes on classes, priorities and tenants without effect. `labels`: the distinct values of each column of
-    the load; None where it has no such column."""
-    policies = [setup.scheduler for setup in setups if setup.role != "decode"]
-    return (*_about_slo(slo, labels["slo_class"] or ()), *_about_order(policies, labels))
-
-
-def _about_slo(slo: Slo, there: Collection[object]) -> Iterator[str]:
-    unused = (name for name in slo.classes if name not in there)
-    yield from (f"no request is of class {name}, which has targets in slo.classes" for name in unused)
-    without = sorted(set(map(str, there)) - {"", *slo.classes}) if slo.classes else ()
-    holds = "slo.default applies" if slo.default.given else "every finished request meets its SLO"
-    yield from (f"class {name} has no targets of its own in slo.classes: {holds}" for name in without)
-
-
-def _about_order(policies: Sequence[Scheduler], labels: Mapping[str, Collection[object] | None]) -> Iterator[str]:
-    priorities, tenants = labels["priority"] or (), labels["tenant"]
-    by_priority = any(getattr(policy, "policy", None) == "priority" for policy in policies)
-    if len(priorities) > 1 and not by_priority:
-        yield "requests have priorities and no scheduler uses them: set chunked with policy: priority"
-    if by_priority and len(priorities) < 2:
-        yield "a scheduler orders by priority and all requests have the same one"
-    if any(getattr(policy, "policy", None) == "vtc" for policy in policies) and not tenants:
-        yield "policy vtc shares among tenants, and no request has one: give workload.tenants"
-    shares = [getattr(policy, "vtc", None) for policy in policies]
-    for name in sorted({name for share in shares if share is not None for name in share.tenant_weights}):
-        if tenants and name not in tenants:
-            yield f"no request is of tenant {name}, which vtc.tenant_weights names"
+def resolve_client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the checked closed loop."""
+    if client is None:
+        return None
+    try:
+        return ClosedLoop.model_validate_json(as_json(client), strict=True).model_dump(exclude_none=True)
+    except ValidationError as error:
+        draft.problems.extend(problems_of(error, client), (*AT, "client"))
+        return dict(client)

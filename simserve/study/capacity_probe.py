@@ -13,8 +13,8 @@ import numpy as np
 
 from simserve.metrics.student import cdf, quantile
 from simserve.scenario import Scenario
-from simserve.scenario.models import MeasureSection
 from simserve.scenario.setup import Distortion
+from simserve.scenario.workload import MeasureSection
 from simserve.simulation import simulate
 from simserve.study.cost_draws import CONFIDENCE, Draw, reach_of
 from simserve.study.processes import forked

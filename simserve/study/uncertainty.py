@@ -14,8 +14,8 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.results import Results
 from simserve.metrics.student import quantile
 from simserve.scenario import Scenario
-from simserve.scenario.models import MeasureSection
 from simserve.scenario.setup import Distortion
+from simserve.scenario.workload import MeasureSection
 from simserve.simulation import OnProgress, n_shards, simulate
 from simserve.study.capacity_probe import UNKNOWN, near_capacity
 from simserve.study.cost_draws import CONFIDENCE, NO_RESIDUAL, Draw, draws_for

@@ -17,7 +17,7 @@ from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.roofline import Roofline
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
-from simserve.scenario.speculation_setup import SpeculationSetup
+from simserve.scenario.speculation import SpeculationSetup
 from simserve.units import to_s
 from tests.cost.specs import H100, IDEAL, step_cost
 

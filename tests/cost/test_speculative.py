@@ -8,7 +8,7 @@ from simserve.catalog.layers import LayerGroup
 from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.speculative import MedusaDrafting, ModelDrafting, one_layer, without_host
 from simserve.cost.step import StepCost
-from simserve.scenario.speculation_setup import SpeculationSetup
+from simserve.scenario.speculation import SpeculationSetup
 from tests.cost.specs import H100, IDEAL, cost_of, step_cost
 
 LLAMA = cost_of("llama-3.1-8b")

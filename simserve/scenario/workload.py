@@ -1,47 +1,112 @@
-"""Resolve the workload and check it: exactly one source of requests, an end, and a measured window."""
+"""The workload section and its rules: exactly one source of requests, an end, and a measured window."""
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field
 
 from simserve import plugins
+from simserve.catalog.types import Count, Name, Natural, NotNegative, PluginSpec, Positive, Section, Share
 from simserve.input_files import open_file
-from simserve.plugins.validation import Path, ValueProblem, as_json, problems_of
+from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
-from simserve.scenario.traffic import check_traffic
+from simserve.scenario.traffic import (
+    AT,
+    Batch,
+    Retries,
+    Timeout,
+    TrafficClass,
+    check_batch,
+    check_clients,
+    check_own_lengths,
+    check_shares,
+    resolve_client,
+)
+from simserve.units import LONGEST_S
 from simserve.workload.size import expected_requests, why_too_many
 
 SOURCES = ("arrivals", "trace", "client")
-AT: Path = ("workload",)
-ADMISSION: Path = ("cluster", "admission")
-TIMEOUT: Path = ("workload", "timeout")
-RETRIES: Path = ("workload", "retries")
 
 Traffic = TypeVar("Traffic", TrafficClass, Batch)
 
 
-def resolve_workload(draft: Draft) -> Workload:
+class TraceFile(Section):
+    """A recorded load to replay."""
+
+    path: str
+    format: Literal["auto", "azure", "mooncake", "burstgpt", "vllm", "simserve"] = "auto"
+    rate_scale: Positive = 1.0
+    spread: Literal["none", "uniform"] = "none"
+    next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
+    """When a session's next request is sent: as recorded, or after the answer and the recorded think time."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of the file: a resolved scenario replays the same load, or reports that the file has changed."""
+
+
+class Workload(Section):
+    """The load: exactly one of arrivals, trace and client."""
+
+    arrivals: PluginSpec | None = None
+    trace: TraceFile | None = None
+    client: dict[str, Any] | None = None
+    lengths: PluginSpec | None = None
+    prefixes: PluginSpec | None = None
+    """What prompts begin with, before the new part that `lengths` draws; left out: no prompts share a prefix."""
+    classes: dict[Name, TrafficClass] = {}
+    """Classes of requests and the share of each."""
+    tenants: dict[Name, Share] = {}
+    """Tenants and the share of requests of each."""
+    batch: Batch | None = None
+    duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    n_requests: Count | None = None
+    max_tokens: Count | None = None
+    """Output limit of every request without one in the trace; left out: the model's limit."""
+    drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    """How long the run may continue after the last arrival; left out: until all requests are done."""
+    timeout: Timeout | None = None
+    """Left out: clients never give up."""
+    retries: Retries | None = None
+    """Left out: clients do not retry."""
+
+
+class MeasureSection(Section):
+    """The part of the run that is measured."""
+
+    warmup_s: NotNegative | Literal["auto"] | None = None
+    warmup_requests: Natural | None = None
+    replays: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Replays with perturbed costs, for prediction intervals; left out: 8."""
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether there is no warm-up to leave out."""
+        return self.warmup_s is None and self.warmup_requests is None
+
+
+def resolve_workload(draft: Draft, workload: Workload, measure: MeasureSection, *, has_admission: bool) -> Workload:
     """Return the workload with plug-ins spelled out and absolute paths, as far as it has no problems."""
-    workload = draft.scenario.workload
     if draft.problems.knows(AT):  # missing, or no mapping: already reported
         return workload
     _check_sources(draft, workload)
     _check_end(draft, workload)
-    _check_clients(draft, workload)
+    is_closed = workload.client is not None
+    check_clients(draft, workload.timeout, workload.retries, is_closed=is_closed, has_admission=has_admission)
     update: dict[str, Any] = {
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),
-        "prefixes": _plugin(draft, "prefixes", workload.prefixes),
+        "prefixes": _plugin(draft, "prefixes", workload.prefixes, is_closed=is_closed),
         "classes": {name: _with_lengths(draft, part, "classes", name) for name, part in workload.classes.items()},
         "batch": workload.batch and _with_lengths(draft, workload.batch, "batch"),
-        "client": _client(draft, workload.client),
+        "client": resolve_client(draft, workload.client),
         "trace": _trace(draft, workload.trace),
     }
-    _check_measure(draft, workload)
-    check_traffic(draft, workload)
+    _check_measure(draft, measure, workload)
+    check_shares(draft, "classes", {name: part.share for name, part in workload.classes.items()})
+    check_shares(draft, "tenants", workload.tenants)
+    has_trace, has_prefixes = workload.trace is not None, workload.prefixes is not None
+    check_own_lengths(draft, workload.classes, has_trace=has_trace, has_prefixes=has_prefixes)
+    check_batch(draft, workload.batch, workload.duration_s)
     resolved = workload.model_copy(update=update)
     _check_size(draft, resolved)
     return resolved
@@ -96,35 +161,8 @@ def _check_end(draft: Draft, workload: Workload) -> None:
         draft.problem(AT, "must end", None, "give duration_s or n_requests")
 
 
-def _check_clients(draft: Draft, workload: Workload) -> None:
-    """Check that timeouts, retries and admission do not contradict each other."""
-    _check_timeout(draft, workload)
-    retries, admission = workload.retries, draft.scenario.cluster.admission
-    is_idle = retries is not None and workload.timeout is None and admission is None
-    if is_idle and not draft.problems.touch(TIMEOUT, ADMISSION):
-        rule = "retries need requests that are rejected or time out"
-        draft.problem(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
-    if admission is None or workload.client is None or draft.problems.touch(RETRIES):
-        return
-    if retries is None or not retries.backoff_s:
-        rule = "a closed-loop client that is rejected retries at once, endlessly"
-        draft.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
-
-
-def _check_timeout(draft: Draft, workload: Workload) -> None:
-    timeout = workload.timeout
-    if timeout is None or draft.problems.touch(TIMEOUT):
-        return
-    if timeout.ttft_s is None and timeout.e2e_s is None:
-        draft.problem(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
-    elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
-        rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never applies"
-        draft.problem((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
-
-
-def _check_measure(draft: Draft, workload: Workload) -> None:
+def _check_measure(draft: Draft, measure: MeasureSection, workload: Workload) -> None:
     """Check that the warm-up leaves a window to measure."""
-    measure = draft.scenario.measure
     if measure.replays == 1:
         draft.problem(("measure", "replays"), "one replay gives no interval", 1, "use 0 for none, or 2 at least")
     warmup_s, warmup_requests = measure.warmup_s, measure.warmup_requests
@@ -159,7 +197,9 @@ def _with_lengths(draft: Draft, part: Traffic, *where: str) -> Traffic:
     return part.model_copy(update={"lengths": lengths})
 
 
-def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = AT) -> Mapping[str, Any] | None:
+def _plugin(
+    draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = AT, *, is_closed: bool = False
+) -> Mapping[str, Any] | None:
     """Return an arrival process, a length distribution or a prefix structure with all its arguments."""
     if spec is None:
         return None
@@ -173,7 +213,7 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = A
         spec[argument] = str(file)
     plugin, problems = plugins.check(f"workload.{key}", spec)
     draft.problems.extend(problems, (*at, key))
-    if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
+    if is_closed and getattr(plugin, "needs_arrivals", False):
         rule = "needs arrivals, as it sets arrival times; closed-loop clients send when they are answered"
         turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
         draft.problem((*at, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
@@ -184,17 +224,6 @@ def _files_among(spec: Mapping[str, Any]) -> list[str]:
     """List the arguments that are files: a path, or the .json name of a profile."""
     texts = {key: value for key, value in spec.items() if isinstance(value, str)}
     return [key for key, value in texts.items() if key == "path" or (key == "name" and value.endswith(".json"))]
-
-
-def _client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the checked closed loop."""
-    if client is None:
-        return None
-    try:
-        return ClosedLoop.model_validate_json(as_json(client), strict=True).model_dump(exclude_none=True)
-    except ValidationError as error:
-        draft.problems.extend(problems_of(error, client), (*AT, "client"))
-        return dict(client)
 
 
 def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
