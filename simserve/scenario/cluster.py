@@ -9,17 +9,13 @@ from simserve import plugins
 from simserve.catalog.types import PluginSpec, Section
 from simserve.cost.comm import NIC_LATENCY_S
 from simserve.errors import CatalogError
-from simserve.plugins.validation import Path
 from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
-from simserve.scenario.draft import Draft, SectionDraft
+from simserve.scenario.draft import Draft
 from simserve.scenario.pool import Defaults, Pool, check_role
 from simserve.scenario.resolve_pool import resolve_pool
 from simserve.scenario.workload import Workload
 from simserve.splitters.base import Splitter
-
-POOLS: Path = ("cluster", "pools")
-LINK: Path = ("cluster", "kv_link")
 
 DISAGGREGATED_ONLY = ("kv_link", "decode_router", "disaggregate")
 """Cluster keys that need pools with roles."""
@@ -67,12 +63,12 @@ class ClusterSection(Section):
 
 def resolve_cluster(draft: Draft, cluster: ClusterSection, defaults: Defaults) -> ClusterSection:
     """Return the cluster with every default filled in, as far as it has no problems."""
-    router = draft.spelled_out("routers", cluster.router, ("cluster", "router"))
+    router = draft.below("router").spelled_out("routers", cluster.router)
     _check_names(draft, cluster.pools)
-    pools = tuple(resolve_pool(draft, defaults, pool, (*POOLS, index)) for index, pool in enumerate(cluster.pools))
+    pools = tuple(resolve_pool(draft.below("pools", i), defaults, pool) for i, pool in enumerate(cluster.pools))
     admission = cluster.admission
     if admission is not None:
-        admission = draft.spelled_out("admission", admission, ("cluster", "admission"))
+        admission = draft.below("admission").spelled_out("admission", admission)
     update = {"router": router, "pools": pools, "admission": admission}
     return cluster.model_copy(update=update | _disaggregation(draft, cluster, pools, defaults))
 
@@ -81,7 +77,7 @@ def _check_names(draft: Draft, pools: Sequence[Pool]) -> None:
     names = [pool.name for pool in pools]
     for index, name in enumerate(names):
         if names.index(name) != index:
-            draft.problem((*POOLS, index, "name"), "must differ from other pools' names", name, "rename it")
+            draft.problem(("pools", index, "name"), "must differ from other pools' names", name, "rename it")
 
 
 def check_sessions(draft: Draft, cluster: ClusterSection, workload: Workload) -> None:
@@ -92,9 +88,8 @@ def check_sessions(draft: Draft, cluster: ClusterSection, workload: Workload) ->
     if getattr(prefixes, "makes_sessions", False):
         return
     for key in ("router", "decode_router"):
-        at: Path = ("cluster", key)
         spec = getattr(cluster, key)
-        if spec is None or draft.problems.touch(at):
+        if spec is None or draft.touched(key):
             continue
         router, _ = plugins.check("routers", spec)
         if isinstance(router, Router) and router.needs_sessions:
@@ -102,7 +97,7 @@ def check_sessions(draft: Draft, cluster: ClusterSection, workload: Workload) ->
             remedy = "give workload.prefixes: {kind: conversations, ...} or agents, or a trace with a session_id"
             by_weight = spec.get("session")
             what, got = ("kind", spec["kind"]) if by_weight is None else ("session", by_weight)
-            draft.problem((*at, what), rule, got, remedy)
+            draft.problem((key, what), rule, got, remedy)
 
 
 def _disaggregation(
@@ -113,19 +108,19 @@ def _disaggregation(
     if set(roles) == {"both"}:
         for key in DISAGGREGATED_ONLY:
             if getattr(cluster, key) is not None:
-                draft.problem(("cluster", key), "is for pools with role prefill and decode", None, "leave it out")
+                draft.problem((key,), "is for pools with role prefill and decode", None, "leave it out")
         return {}
     _check_roles(draft, cluster, roles)
     for index, pool in enumerate(pools):
         if pool.role != "both":
-            check_role(SectionDraft(draft, (*POOLS, index, "scheduler")), pool.scheduler, pool.role)
+            check_role(draft.below("pools", index, "scheduler"), pool.scheduler, pool.role)
     _check_models(draft, [pool.model or defaults.model for pool in pools])
     _check_local_decode(draft, cluster, pools)
     splitter = {"kind": "always"} if cluster.disaggregate is None else cluster.disaggregate
     return {
-        "kv_link": _link(draft, cluster.kv_link, pools, defaults),
-        "decode_router": _decode_router(draft, cluster),
-        "disaggregate": draft.spelled_out("splitters", splitter, ("cluster", "disaggregate")),
+        "kv_link": _link(draft.below("kv_link"), cluster.kv_link, pools, defaults),
+        "decode_router": _decode_router(draft.below("decode_router"), cluster),
+        "disaggregate": draft.below("disaggregate").spelled_out("splitters", splitter),
     }
 
 
@@ -133,18 +128,17 @@ def _check_roles(draft: Draft, cluster: ClusterSection, roles: Sequence[str]) ->
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
         if role in roles and other not in roles:
             remedy = f"add one with role: {other}, or use role: both"
-            draft.problem((*POOLS, roles.index(role), "role"), f"a {role} pool needs a {other} pool", role, remedy)
+            draft.problem(("pools", roles.index(role), "role"), f"a {role} pool needs a {other} pool", role, remedy)
             return
     spec = cluster.disaggregate
     if "both" in roles and (spec is None or spec.get("kind") == "always"):
         rule = "a role: both pool needs requests that are not disaggregated, and all are"
         remedy = "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}, or leave the pool out"
-        draft.problem((*POOLS, roles.index("both"), "role"), rule, "both", remedy)
+        draft.problem(("pools", roles.index("both"), "role"), rule, "both", remedy)
 
 
 def _check_local_decode(draft: Draft, cluster: ClusterSection, pools: Sequence[Pool]) -> None:
     """Check pools against a splitter that lets prefill replicas decode some requests."""
-    at = ("cluster", "disaggregate", "kind")
     splitter = None if cluster.disaggregate is None else plugins.check("splitters", cluster.disaggregate)[0]
     if cluster.disaggregate is None or not isinstance(splitter, Splitter) or not splitter.keeps:
         return
@@ -152,14 +146,15 @@ def _check_local_decode(draft: Draft, cluster: ClusterSection, pools: Sequence[P
     for pool in pools:
         if pool.role == "both":
             rule = "never sends requests to a role: both pool"
-            draft.problem(at, rule, kind, f"leave pool {pool.name} out, or use {{kind: load, max_outstanding: 4}}")
+            remedy = f"leave pool {pool.name} out, or use {{kind: load, max_outstanding: 4}}"
+            draft.problem(("disaggregate", "kind"), rule, kind, remedy)
 
 
 def _check_models(draft: Draft, models: Sequence[str]) -> None:
     for index, model in enumerate(models):
         if model != models[0]:
             rule = "prefill and decode pools must run the same model, as the KV cache of one serves the other"
-            draft.problem((*POOLS, index, "model"), rule, model, f"use {models[0]}")
+            draft.problem(("pools", index, "model"), rule, model, f"use {models[0]}")
             return
 
 
@@ -175,26 +170,25 @@ def _link(draft: Draft, given: KvLink | None, pools: Sequence[Pool], defaults: D
         return None
     speeds = [pool.parallel.gpus_per_lane * card.nic_bytes_per_s for pool, card in zip(pools, cards, strict=True)]
     for key in ("bytes_per_s", "latency_s"):
-        draft.origins[*LINK, key] = "network adapters of the GPUs"
+        draft.set_origin((key,), "network adapters of the GPUs")
     return KvLink(bytes_per_s=min(speeds), latency_s=NIC_LATENCY_S)
 
 
 def _check_transfer(draft: Draft, link: KvLink) -> None:
     """Check that transfers by chunk or layer are pushed."""
-    if link.transfer == "whole" or draft.problems.touch((*LINK, "how"), (*LINK, "transfer")):
+    if link.transfer == "whole" or draft.touched("how", "transfer"):
         return
     if link.how == "pull":
         rule = "a pull transfers the whole KV cache of a prompt after its prefill"
-        draft.problem((*LINK, "transfer"), rule, link.transfer, "add how: push, or use transfer: whole")
+        draft.problem(("transfer",), rule, link.transfer, "add how: push, or use transfer: whole")
 
 
 def _decode_router(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:
     """Return the decode router as given, else a copy of the router for arrivals."""
-    at = ("cluster", "decode_router")
     if cluster.decode_router is not None:
-        return draft.spelled_out("routers", cluster.decode_router, at)
+        return draft.spelled_out("routers", cluster.decode_router)
     copy = dict(cluster.router)
     for key in copy:
-        draft.origins[*at, key] = "cluster.router"
+        draft.set_origin((key,), "cluster.router")
     router, _ = plugins.check("routers", copy)
     return copy if router is None else {"kind": copy["kind"], **plugins.spelled_out(router)}

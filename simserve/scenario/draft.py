@@ -1,4 +1,4 @@
-"""Draft: what the steps of resolving share: problems with their places in a file, folders, and origins of values."""
+"""Draft: a section between parsing and resolving; Problems: what is wrong with it; ScenarioSource: its lines."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -125,9 +125,9 @@ class Problems:
         return (False, line) if line is not None else self._source.order(problem.path)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Draft:
-    """The state that the steps of resolving share."""
+    """A section of a scenario between parsing and resolving; paths are below it, and all sections share the rest."""
 
     problems: Problems
     folders: tuple[FilePath, ...]
@@ -136,25 +136,45 @@ class Draft:
     """Origins of values that are neither the user's nor a field's default."""
     replaced: dict[Path, str] = field(default_factory=dict)
     """Origins of values that stand for those that the user gave."""
+    at: Path = ()
+    """The path of the section."""
+
+    def below(self, *keys: str | int) -> "Draft":
+        """Return the section at these keys."""
+        return Draft(self.problems, self.folders, self.origins, self.replaced, (*self.at, *keys))
+
+    @property
+    def root(self) -> "Draft":
+        """The whole scenario."""
+        return Draft(self.problems, self.folders, self.origins, self.replaced)
 
     def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
         """Report values that do not fit together; None leaves the value out of the message."""
-        self.problems.add(ValueProblem(path, rule, None if value is None else shown(value), remedy, is_conflict=True))
+        text = None if value is None else shown(value)
+        self.problems.add(ValueProblem((*self.at, *path), rule, text, remedy, is_conflict=True))
 
-    def spelled_out(self, family: str, spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    def set_origin(self, path: Path, origin: str) -> None:
+        """Record the origin of a value."""
+        self.origins[*self.at, *path] = origin
+
+    def touched(self, *keys: str | int) -> bool:
+        """Tell whether there is a problem at one of these keys; without keys, anywhere in the section."""
+        return self.problems.touch(*[(*self.at, key) for key in keys] or [self.at])
+
+    def spelled_out(self, family: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Return a plug-in with all its arguments, or as it is after reporting its problems."""
         policy, problems = plugins.check(family, spec)
-        self.problems.extend(problems, path)
+        self.problems.extend(problems, self.at)
         return spec if policy is None else {"kind": spec["kind"], **plugins.spelled_out(policy)}
 
-    def looked_up(self, path: Path, look_up: Callable[[], T]) -> T | None:
-        """Return a catalog entry, or None after reporting the error at `path`."""
-        if self.problems.touch(path):
+    def looked_up(self, look_up: Callable[[], T]) -> T | None:
+        """Return the catalog entry that the section names, or None after reporting the error."""
+        if self.touched():
             return None
         try:
             return look_up()
         except CatalogError as error:
-            self.problems.add(ValueProblem(path, str(error)))
+            self.problems.add(ValueProblem(self.at, str(error)))
             return None
 
     def find_file(self, written: str) -> FilePath | None:
@@ -176,31 +196,6 @@ class Draft:
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""
         return " and ".join(dict.fromkeys(str(folder) for folder in self.folders))
-
-
-@dataclass(frozen=True)
-class SectionDraft:
-    """One section of a draft; paths are below it."""
-
-    whole: Draft
-    at: Path
-    """The path of the section."""
-
-    def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
-        """Report values that do not fit together."""
-        self.whole.problem((*self.at, *path), rule, value, remedy)
-
-    def set_origin(self, path: Path, origin: str) -> None:
-        """Record the origin of a value."""
-        self.whole.origins[*self.at, *path] = origin
-
-    def touched(self, *keys: str) -> bool:
-        """Tell whether there is a problem at one of these keys; without keys, anywhere in the section."""
-        return self.whole.problems.touch(*[(*self.at, key) for key in keys] or [self.at])
-
-    def below(self, key: str) -> "SectionDraft":
-        """Return the section at a key."""
-        return SectionDraft(self.whole, (*self.at, key))
 
 
 def _upwards(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from simserve import catalog
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.types import Positive, Section
 from simserve.errors import CatalogError
-from simserve.plugins.validation import Path, did_you_mean
+from simserve.plugins.validation import did_you_mean
 from simserve.scenario.cluster import ClusterSection
 from simserve.scenario.draft import Draft
 from simserve.scenario.pool import Defaults
@@ -20,8 +20,6 @@ from simserve.schedulers.base import Scheduler
 
 FLOAT8 = frozenset({"fp8", "fp8_block"})
 """Dtypes of the same size. A checkpoint in fp8_block is often called fp8, and its kernels follow its scales."""
-
-HERE: Path = ("weight_dtype",)
 
 
 def _with_classes(value: Any) -> Any:
@@ -83,31 +81,32 @@ ExperimentT = TypeVar("ExperimentT", bound=Experiment)
 
 def resolve_weight_dtype(draft: Draft, scenario: ExperimentT) -> ExperimentT:
     """Fill in the dtypes of checkpoints where neither scenario nor pool states one; report different ones."""
-    if draft.problems.touch(HERE):
+    shared_key = draft.below("weight_dtype")
+    if shared_key.touched():
         return scenario
     is_stated, given = "weight_dtype" in scenario.model_fields_set, scenario.weight_dtype
     pools, shared = list(scenario.cluster.pools), dict[int, str]()
     models = dict(_models(draft, scenario))
     for index, (name, model) in models.items():
-        own, here = pools[index].weight_dtype, ("cluster", "pools", index, "weight_dtype")
+        own, here = pools[index].weight_dtype, draft.below("cluster", "pools", index, "weight_dtype")
         stated = own or (scenario.weight_dtype if is_stated else None)
         if stated is not None:
-            _check_stated(draft, HERE if own is None else here, name, model, stated)
+            _check_stated(shared_key if own is None else here, name, model, stated)
         is_meant = stated == "fp8" and model.weight_dtype == "fp8_block"
         dtype = "fp8_block" if is_meant else stated or model.weight_dtype or scenario.weight_dtype
         if own is None:
             shared[index] = dtype
         elif is_meant:
             pools[index] = pools[index].model_copy(update={"weight_dtype": dtype})
-            draft.replaced[here] = _meant([model])
+            draft.replaced[here.at] = _meant([model])
     if len(set(shared.values())) == 1:
         of = dict(models[index] for index in shared)
         (dtype,) = set(shared.values())
         scenario = scenario.model_copy(update={"weight_dtype": dtype})
         if is_stated and dtype != given:
-            draft.replaced[HERE] = _meant([*of.values()])
+            draft.replaced[shared_key.at] = _meant([*of.values()])
         elif not is_stated and any(model.weight_dtype for model in of.values()):
-            draft.origins[HERE] = f"model {[*of.values()][-1].name}"
+            shared_key.set_origin((), f"model {[*of.values()][-1].name}")
         shared = {}
     for index, dtype in shared.items():
         model = models[index][1]
@@ -125,13 +124,13 @@ def _meant(models: list[ModelSpec]) -> str:
     return f"fp8 of {' and '.join(model.name for model in models)} is scaled in blocks"
 
 
-def _check_stated(draft: Draft, here: Path, name: str, model: ModelSpec, stated: str) -> None:
+def _check_stated(draft: Draft, name: str, model: ModelSpec, stated: str) -> None:
     """Check a stated dtype against a config.json, which is one checkpoint; catalog models exist in many dtypes."""
     stored = model.weight_dtype
     is_file = name not in catalog.names("models")
-    if is_file and stored not in (None, stated) and not {stored, stated} <= FLOAT8 and not draft.problems.touch(here):
+    if is_file and stored not in (None, stated) and not {stored, stated} <= FLOAT8 and not draft.touched():
         rule = f"the weights of {model.name} are in {stored}, by its quantization_config"
-        draft.problem(here, rule, stated, f"leave it out, or give the config.json of a checkpoint in {stated}")
+        draft.problem((), rule, stated, f"leave it out, or give the config.json of a checkpoint in {stated}")
 
 
 def _models(draft: Draft, scenario: Experiment) -> Iterator[tuple[int, tuple[str, ModelSpec]]]:
@@ -147,15 +146,14 @@ def _models(draft: Draft, scenario: Experiment) -> Iterator[tuple[int, tuple[str
 def check_slo_classes(draft: Draft, slo: Slo, workload: Workload) -> None:
     """Check that targets are for classes of the workload, as far as they are known before a trace is read."""
     for name, targets in slo.classes.items():
-        at = ("slo", "classes", name)
-        if draft.problems.touch(at):
+        if draft.touched(name):
             continue
-        if not any(value is not None for _, value in targets):
+        if not targets.given:
             remedy = "give ttft_s, tpot_s, itl_s or e2e_s; a class without urgency has a large e2e_s"
-            draft.problem(at, "needs a target", None, remedy)
+            draft.problem((name,), "needs a target", None, remedy)
         if workload.trace is None and name not in _named(workload) and not draft.problems.touch(("workload",)):
             remedy = did_you_mean(name, sorted(_named(workload))) if _named(workload) else "give workload.classes"
-            draft.problem(at, "no request is of this class", None, remedy)
+            draft.problem((name,), "no request is of this class", None, remedy)
 
 
 def _named(workload: Workload) -> set[str]:

@@ -8,7 +8,7 @@ from simserve.catalog.specs import GpuSpec
 from simserve.catalog.types import Positive, Section
 from simserve.cost.memory import HostTierSpec, MemoryLedger
 from simserve.plugins.validation import Path
-from simserve.scenario.draft import SectionDraft
+from simserve.scenario.draft import Draft
 from simserve.scenario.parallel import Parallel
 from simserve.schedulers.base import Scheduler
 
@@ -42,7 +42,7 @@ class HostTierSection(Section):
 
 
 def resolve_host_tier(
-    draft: SectionDraft,
+    draft: Draft,
     tier: HostTierSection,
     gpu: GpuSpec,
     scheduler: Scheduler,
@@ -79,7 +79,7 @@ def _link(tier: HostTierSection, gpu: GpuSpec, n_gpus: int) -> tuple[float, str]
     return gpu.pcie_bytes_per_s, f"gpu {gpu.name}"
 
 
-def check_host_room(draft: SectionDraft, tier: HostTierSection, parallel: Parallel, memory: MemoryLedger) -> None:
+def check_host_room(draft: Draft, tier: HostTierSection, parallel: Parallel, memory: MemoryLedger) -> None:
     """Check that host memory and disk hold at least one block for each lane, or one of the pool's."""
     sizes: list[tuple[Path, float]] = [(("bytes",), tier.bytes)]
     if tier.disk is not None:
@@ -94,7 +94,7 @@ def check_host_room(draft: SectionDraft, tier: HostTierSection, parallel: Parall
             draft.problem(key, rule, n_bytes, "give bytes, as 200e9 for 200 GB")
 
 
-def _preemption(draft: SectionDraft, tier: HostTierSection, scheduler: Scheduler, role: str) -> str:
+def _preemption(draft: Draft, tier: HostTierSection, scheduler: Scheduler, role: str) -> str:
     """Return the preemption mode as given, else swap where requests are preempted while they decode."""
     at, why, remedy = ("preemption",), None, "leave it out"
     if tier.scope == "pool":
@@ -112,7 +112,7 @@ def _preemption(draft: SectionDraft, tier: HostTierSection, scheduler: Scheduler
     return "recompute"
 
 
-def _offload_prefixes(draft: SectionDraft, tier: HostTierSection, *, caches: bool) -> bool:
+def _offload_prefixes(draft: Draft, tier: HostTierSection, *, caches: bool) -> bool:
     """Return the flag as given, else whether the pool caches prefixes."""
     given, at = tier.offload_prefixes, ("offload_prefixes",)
     if given is None:

@@ -19,8 +19,8 @@ from simserve.cost.calibration import (
     shipped_names,
 )
 from simserve.errors import CalibrationError
-from simserve.plugins.validation import Path, ValueProblem
-from simserve.scenario.draft import Draft, SectionDraft
+from simserve.plugins.validation import ValueProblem
+from simserve.scenario.draft import Draft
 
 ROOFLINE_KEYS = ("compute_efficiency", "memory_efficiency", "launch_s")
 """Constants of the plain roofline; an engine section that sets one selects the roofline."""
@@ -52,20 +52,20 @@ def load_engine(engine: Engine, calibration: Calibration | None = None) -> Engin
     )
 
 
-def with_version(draft: Draft, engine: Engine, at: Path) -> Engine:
+def with_version(draft: Draft, engine: Engine) -> Engine:
     """Return an engine with its version, so that a later default does not change what a stored scenario means."""
     if engine.version is not None or engine.name not in catalog.names("engines"):
         return engine
-    draft.origins[*at, "version"] = f"default of engine {engine.name}"
+    draft.set_origin(("version",), f"default of engine {engine.name}")
     return engine.model_copy(update={"version": catalog.default_version(engine.name)})
 
 
-def check_rate(draft: Draft, here: Path, dtype: str, gpu: GpuSpec) -> None:
+def check_rate(draft: Draft, dtype: str, gpu: GpuSpec) -> None:
     """Report a dtype of weights and activations that the card's tensor cores do not multiply."""
-    if dtype in NEEDS_RATE and not gpu.multiplies(dtype) and not draft.problems.touch(here):
+    if dtype in NEEDS_RATE and not gpu.multiplies(dtype) and not draft.touched():
         rule = f"computes in {COMPUTES_IN[dtype]}, for which {gpu.name} has no rate by its data sheet"
         remedy = f"use {NEEDS_RATE[dtype]}, which is weight-only, or another gpu"
-        draft.problem(here, rule, dtype, remedy)
+        draft.problem((), rule, dtype, remedy)
 
 
 def calibration_of(named: CalibrationFile | None) -> Calibration | None:
@@ -74,7 +74,7 @@ def calibration_of(named: CalibrationFile | None) -> Calibration | None:
 
 
 def resolve_calibration(
-    draft: SectionDraft, given: CalibrationFile | None, section: Engine, runs: tuple[GpuSpec | None, EngineSpec | None]
+    draft: Draft, given: CalibrationFile | None, section: Engine, runs: tuple[GpuSpec | None, EngineSpec | None]
 ) -> CalibrationFile | None:
     """Return the user's calibration, the shipped one, or the nearest one, scaled, with its SHA-256; report one that
     cannot be used."""
@@ -85,13 +85,13 @@ def resolve_calibration(
         name = _default(section, gpu, engine)
         draft.set_origin(("file",), _origin(name, gpu, engine))
     else:
-        name = _given(draft.whole, given.file)
+        name = _given(draft, given.file)
     if name == NO_CALIBRATION:
         return CalibrationFile(file=name)
     try:
         calibration = read_calibration(calibration_path(name))
     except CalibrationError as error:
-        draft.whole.problems.add(ValueProblem(draft.at, str(error)))
+        draft.problems.add(ValueProblem(draft.at, str(error)))
         return given
     if given is not None:
         _check_file(draft, (given, calibration), gpu, engine)
@@ -119,9 +119,7 @@ def _given(draft: Draft, written: str) -> str:
     return written if file is None else str(file)
 
 
-def _check_file(
-    draft: SectionDraft, files: tuple[CalibrationFile, Calibration], gpu: GpuSpec, engine: EngineSpec
-) -> None:
+def _check_file(draft: Draft, files: tuple[CalibrationFile, Calibration], gpu: GpuSpec, engine: EngineSpec) -> None:
     """Check that a given file has the expected SHA-256, GPU and engine."""
     given, calibration = files
     if given.sha256 is not None and given.sha256 != calibration.sha256:

@@ -117,7 +117,7 @@ def sampled_rows(scheduler: Scheduler | None, engine: EngineSpec) -> int:
 
 def fit_memory(draft: PoolDraft) -> PoolDraft:
     """Return the pool with `max_model_len` filled in; report a model that does not fit."""
-    problems = draft.whole.problems
+    problems = draft.problems
     wrong_before = draft.touched(*MEMORY_KEYS) or problems.touch(("weight_dtype",), ("kv_dtype",))
     if wrong_before or problems.has_unknown_key(draft.at):
         return draft

@@ -10,7 +10,7 @@ from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import GpuSpec, LinkTopology, ModelSpec
 from simserve.catalog.types import Count, Section
 from simserve.cost.comm import NIC_LATENCY_S, ExchangeKernels, NodeLink
-from simserve.scenario.draft import SectionDraft
+from simserve.scenario.draft import Draft
 
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
 """Kernels between nodes by the role of a pool (SGLang, --deepep-mode: normal for prefill, low_latency for decode)."""
@@ -80,7 +80,7 @@ class Parallel(Section):
         return "gather" if self.exchange == "gather" else EXCHANGES[role]
 
 
-def check_parallel(draft: SectionDraft, parallel: Parallel, model: ModelSpec, gpu: GpuSpec, *, n_replicas: int) -> None:
+def check_parallel(draft: Draft, parallel: Parallel, model: ModelSpec, gpu: GpuSpec, *, n_replicas: int) -> None:
     """Check that heads and layers of a pool's model divide evenly, and that GPUs which communicate in every layer fill
     their nodes."""
     _check_tensor(draft, parallel.tensor, model, gpu)
@@ -107,7 +107,7 @@ def check_parallel(draft: SectionDraft, parallel: Parallel, model: ModelSpec, gp
         draft.problem(("parallel", "expert"), f"{rule}: {why}", parallel.expert, f"use {n_gpus}")
 
 
-def _check_tensor(draft: SectionDraft, tensor: int, model: ModelSpec, gpu: GpuSpec) -> None:
+def _check_tensor(draft: Draft, tensor: int, model: ModelSpec, gpu: GpuSpec) -> None:
     at, remedy = ("parallel", "tensor"), f"try {either(valid_tensors(model, gpu))}"
     if model.n_heads % tensor:
         draft.problem(at, f"must divide the model's {model.n_heads} attention heads", tensor, remedy)
@@ -125,7 +125,7 @@ def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:
     return [n for n in degrees if model.n_heads % n == 0 and (n_kv % n == 0 or n % n_kv == 0)]
 
 
-def resolve_experts(draft: SectionDraft, parallel: Parallel, model: ModelSpec, routing: str | None) -> str | None:
+def resolve_experts(draft: Draft, parallel: Parallel, model: ModelSpec, routing: str | None) -> str | None:
     """Return the expert routing, given or the model's; report a parallelism that is not of whole experts."""
     here = ("parallel", "expert")
     if parallel.balance is not None and (model.experts is None or parallel.data == 1):

@@ -15,8 +15,8 @@ from simserve.cost.calibrated import Calibrated
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.plugins.find import find
-from simserve.plugins.validation import Path, ValueProblem
-from simserve.scenario.draft import SectionDraft
+from simserve.plugins.validation import ValueProblem
+from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import HostTierSection
 from simserve.scenario.machine import CalibrationFile, Machine, calibration_of
 from simserve.scenario.parallel import Parallel
@@ -79,8 +79,8 @@ class Defaults(Section):
     """Dtype in all pools: the KV cache of one serves the others."""
 
 
-@dataclass(frozen=True)
-class PoolDraft(SectionDraft):
+@dataclass(frozen=True, kw_only=True)
+class PoolDraft(Draft):
     """A pool between parsing and resolving, with the things that it names looked up."""
 
     pool: Pool
@@ -117,13 +117,13 @@ class PoolDraft(SectionDraft):
         return replace(self, pool=self.pool.model_copy(update=update))
 
 
-def stated_at(pool: Pool, at: Path, key: str) -> Path:
-    """Return the path of a value that the pool at a path states, or else the scenario."""
-    return (key,) if getattr(pool, key) is None else (*at, key)
+def stated(draft: Draft, pool: Pool, key: str) -> Draft:
+    """Return where the value of a key stands that a pool states, or else the scenario; `draft` is the pool's."""
+    return (draft.root if getattr(pool, key) is None else draft).below(key)
 
 
 def resolve_scheduler(
-    draft: SectionDraft, given: Arguments | None, role: str, runs: tuple[EngineSpec, GpuSpec | None]
+    draft: Draft, given: Arguments | None, role: str, runs: tuple[EngineSpec, GpuSpec | None]
 ) -> tuple[Scheduler | None, Arguments | None]:
     """Return the policy and its arguments: explicit ones, then the engine's for its own policy, then the class's."""
     engine, gpu = runs
@@ -135,7 +135,7 @@ def resolve_scheduler(
     defaults |= of_role
     scheduler, problems = plugins.check("schedulers", {"kind": kind, **defaults, **written})
     if problems:
-        draft.whole.problems.extend((_about_default(problem, engine, given) for problem in problems), draft.at)
+        draft.problems.extend((_about_default(problem, engine, given) for problem in problems), draft.at)
         policy = find("schedulers", kind) if isinstance(kind, str) else None
         if isinstance(policy, type):
             _cap_slots(draft, policy, {**defaults, **written}, written)
@@ -180,7 +180,7 @@ def _about_default(problem: ValueProblem, engine: EngineSpec, given: Arguments |
 
 
 def _cap_slots(
-    draft: SectionDraft, policy: type[Scheduler], arguments: Arguments, written: Mapping[str, Any]
+    draft: Draft, policy: type[Scheduler], arguments: Arguments, written: Mapping[str, Any]
 ) -> tuple[str, str] | None:
     """Keep slots from outnumbering a step's tokens: lower a default (as vLLM does), report an explicit value.
 
@@ -230,7 +230,7 @@ def with_slots_to_verify(draft: PoolDraft, written: Mapping[str, Any], n_each: i
     return replace(draft.but(scheduler={"kind": spec["kind"], **plugins.spelled_out(capped)}), scheduler=capped)
 
 
-def check_role(draft: SectionDraft, given: Arguments | None, role: str) -> None:
+def check_role(draft: Draft, given: Arguments | None, role: str) -> None:
     """Check a policy against a role: a request's prompt and answer live on different replicas."""
     if given is None or draft.touched():
         return

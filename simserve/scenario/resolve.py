@@ -48,17 +48,16 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
     draft = Draft(problems, folders)
     parsed = resolve_weight_dtype(draft, _parse(kind, data, problems))
     cluster, workload, measure = parsed.cluster, parsed.workload, parsed.measure
-    has_admission = cluster.admission is not None
     filled_in = {
         "model": draft.absolute_model(parsed.model),
         "gpu": draft.absolute_gpu(parsed.gpu),
-        "engine": with_version(draft, parsed.engine, ("engine",)),
-        "cluster": resolve_cluster(draft, cluster, parsed),
-        "workload": resolve_workload(draft, workload, measure, has_admission=has_admission),
+        "engine": with_version(draft.below("engine"), parsed.engine),
+        "cluster": resolve_cluster(draft.below("cluster"), cluster, parsed),
+        "workload": resolve_workload(draft.below("workload"), workload, measure, cluster.admission),
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,
     }
-    check_sessions(draft, cluster, workload)
-    check_slo_classes(draft, parsed.slo, workload)
+    check_sessions(draft.below("cluster"), cluster, workload)
+    check_slo_classes(draft.below("slo", "classes"), parsed.slo, workload)
     if problems:
         raise problems.as_error(remedy_for_unknown)
     scenario = parsed.model_copy(update=filled_in)

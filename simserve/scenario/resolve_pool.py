@@ -6,9 +6,9 @@ from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.errors import CalibrationError
-from simserve.plugins.validation import Path, ValueProblem
+from simserve.plugins.validation import ValueProblem
 from simserve.scenario.cards import load_gpu
-from simserve.scenario.draft import Draft, SectionDraft
+from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.machine import (
     Machine,
@@ -20,40 +20,41 @@ from simserve.scenario.machine import (
 )
 from simserve.scenario.memory import fill_share, fit_memory
 from simserve.scenario.parallel import check_parallel, resolve_experts
-from simserve.scenario.pool import Defaults, Pool, PoolDraft, resolve_scheduler, stated_at, with_slots_to_verify
+from simserve.scenario.pool import Defaults, Pool, PoolDraft, resolve_scheduler, stated, with_slots_to_verify
 from simserve.scenario.speculation import MODELS, check_speculation, resolve_draft
 from simserve.schedulers.base import Scheduler
 
 
-def resolve_pool(draft: Draft, defaults: Defaults, written: Pool, at: Path) -> Pool:
+def resolve_pool(draft: Draft, defaults: Defaults, written: Pool) -> Pool:
     """Return a pool with every default filled in, as far as it has no problems."""
-    here, engine_at = SectionDraft(draft, at), stated_at(written, at, "engine")
-    name = defaults.model if written.model is None else written.model
-    model = draft.looked_up(stated_at(written, at, "model"), lambda: catalog.load_model(draft.absolute_model(name)))
-    gpu, section = _gpu(here, defaults, written), written.engine or defaults.engine
-    engine = draft.looked_up(engine_at, lambda: load_engine(section))
+    name = draft.absolute_model(defaults.model if written.model is None else written.model)
+    model = stated(draft, written, "model").looked_up(lambda: catalog.load_model(name))
+    gpu, section = _gpu(draft, defaults, written), written.engine or defaults.engine
+    at_engine = stated(draft, written, "engine")
+    engine = at_engine.looked_up(lambda: load_engine(section))
     update: dict[str, Any] = {
-        "calibration": resolve_calibration(here.below("calibration"), written.calibration, section, (gpu, engine)),
+        "calibration": resolve_calibration(draft.below("calibration"), written.calibration, section, (gpu, engine)),
         "model": written.model and draft.absolute_model(written.model),
         "gpu": written.gpu and draft.absolute_gpu(written.gpu),
-        "engine": written.engine and with_version(draft, written.engine, engine_at),
+        "engine": written.engine and with_version(at_engine, written.engine),
     }
     scheduler = None
     if engine is not None:
-        policy = here.below("scheduler"), written.scheduler, written.role
+        policy = draft.below("scheduler"), written.scheduler, written.role
         scheduler, update["scheduler"] = resolve_scheduler(*policy, (engine, gpu))
         for key in ("gpu_memory_utilization", "block_size"):
             if getattr(written, key) is None and getattr(engine, key) is not None:
                 update[key] = getattr(engine, key)
-                here.set_origin((key,), f"engine {engine.name}")
-        update["enable_prefix_caching"] = _caching(here, written, (engine, scheduler), model)
+                draft.set_origin((key,), f"engine {engine.name}")
+        update["enable_prefix_caching"] = _caching(draft, written, (engine, scheduler), model)
     pool = written.model_copy(update=update)
     if model is None or gpu is None or engine is None:
         return pool
-    own = PoolDraft(draft, at, pool, defaults, Machine(model, gpu, engine), scheduler)
+    machine = Machine(model, gpu, engine)
+    own = PoolDraft(**vars(draft), pool=pool, defaults=defaults, machine=machine, scheduler=scheduler)
     own = own.but(expert_routing=resolve_experts(own, pool.parallel, model, pool.expert_routing))
     check_parallel(own, pool.parallel, model, gpu, n_replicas=pool.replicas)
-    check_rate(draft, stated_at(written, at, "weight_dtype"), own.weight_dtype, gpu)
+    check_rate(stated(draft, written, "weight_dtype"), own.weight_dtype, gpu)
     _check_moe_backend(own)
     _check_timed(own)
     own = fit_memory(_with_speculation(_with_host_tier(own), written))
@@ -61,10 +62,10 @@ def resolve_pool(draft: Draft, defaults: Defaults, written: Pool, at: Path) -> P
     return fill_share(own)
 
 
-def _gpu(draft: SectionDraft, defaults: Defaults, pool: Pool) -> GpuSpec | None:
+def _gpu(draft: Draft, defaults: Defaults, pool: Pool) -> GpuSpec | None:
     """Return the pool's own card, else the scenario's, with the links of the pool's nodes."""
-    name = draft.whole.absolute_gpu(defaults.gpu if pool.gpu is None else pool.gpu)
-    gpu = draft.whole.looked_up(stated_at(pool, draft.at, "gpu"), lambda: load_gpu(name))
+    name = draft.absolute_gpu(defaults.gpu if pool.gpu is None else pool.gpu)
+    gpu = stated(draft, pool, "gpu").looked_up(lambda: load_gpu(name))
     if gpu is None:
         return None
     given = pool.parallel.link_topology
@@ -77,7 +78,7 @@ def _gpu(draft: SectionDraft, defaults: Defaults, pool: Pool) -> GpuSpec | None:
 
 
 def _caching(
-    draft: SectionDraft, pool: Pool, runs: tuple[EngineSpec, Scheduler | None], model: ModelSpec | None
+    draft: Draft, pool: Pool, runs: tuple[EngineSpec, Scheduler | None], model: ModelSpec | None
 ) -> bool | None:
     """Return the flag as given, else the engine's default for the role where model and policy allow caching."""
     engine, scheduler = runs
@@ -101,38 +102,37 @@ def _caching(
 
 def _check_moe_backend(draft: PoolDraft) -> None:
     """Report kernels for experts or a card that they were not made for."""
-    given, at = _stated_constant(draft, "moe_backend")
-    if given is None or draft.whole.problems.touch(at):
+    given, here = _constant(draft, "moe_backend")
+    if given is None or here.touched():
         return
     if draft.machine.model.experts is None or draft.weight_dtype != "mxfp4":
-        rule = "needs experts in mxfp4; those in int4 run by Marlin anyway"
-        draft.whole.problem(at, rule, given, "leave it out")
+        here.problem((), "needs experts in mxfp4; those in int4 run by Marlin anyway", given, "leave it out")
     elif given != "marlin" and "fp4" not in draft.machine.gpu.flop_per_s:
         rule = f"multiplies blocks with scales, as cards with a rate for fp4 do, and {draft.machine.gpu.name} has none"
-        draft.whole.problem(at, rule, given, "leave it out, or use marlin")
+        here.problem((), rule, given, "leave it out, or use marlin")
 
 
-def _stated_constant(draft: PoolDraft, key: str) -> tuple[Any, Path]:
-    """Return a constant of the engine that the scenario states, or None, and its path."""
+def _constant(draft: PoolDraft, key: str) -> tuple[Any, Draft]:
+    """Return the constant of the engine that pool or scenario state, None without, and where it stands."""
     engine = draft.pool.engine or draft.defaults.engine
-    return engine.constants.get(key), (*stated_at(draft.pool, draft.at, "engine"), key)
+    return engine.constants.get(key), stated(draft, draft.pool, "engine").below(key)
 
 
 def _check_timed(draft: PoolDraft) -> None:
     """Report a kernel that the pool's model needs and its calibration lacks."""
-    wrong_before = _is_misstated(draft, "expert_routing") or draft.whole.problems.touch(("kv_dtype",))
+    wrong_before = _is_misstated(draft, "expert_routing") or draft.problems.touch(("kv_dtype",))
     if wrong_before or calibration_of(draft.pool.calibration) is None:
         return
     try:
         draft.step_cost().check()
     except CalibrationError as error:
-        draft.whole.problems.add(ValueProblem((*draft.at, "calibration"), str(error)))
+        draft.problems.add(ValueProblem((*draft.at, "calibration"), str(error)))
 
 
 def _is_misstated(draft: PoolDraft, *keys: str) -> bool:
     """Tell whether there is a problem with what costs depend on, or with further keys."""
     keys = ("calibration", "parallel", "weight_dtype", *keys)
-    return draft.touched(*keys) or draft.whole.problems.touch(("weight_dtype",))
+    return draft.touched(*keys) or draft.problems.touch(("weight_dtype",))
 
 
 def _with_host_tier(draft: PoolDraft) -> PoolDraft:
@@ -151,10 +151,10 @@ def _with_speculation(draft: PoolDraft, written: Pool) -> PoolDraft:
     if given is None or here.touched():
         return draft
     check_speculation(here, given, draft.machine.model)
-    plans_ahead, at = _stated_constant(draft, "async_scheduling")
+    plans_ahead, there = _constant(draft, "async_scheduling")
     if plans_ahead and given.kind not in MODELS:
         rule = f"{given.kind} proposes from tokens on the host, so no step is planned ahead"
-        draft.whole.problem(at, rule, True, "leave it out")
+        there.problem((), rule, True, "leave it out")
     if not given.tokens:
         return draft
     draft = with_slots_to_verify(draft, written.scheduler or {}, given.tokens + 1)

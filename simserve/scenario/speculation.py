@@ -23,7 +23,7 @@ from simserve.cost.speculative import (
 )
 from simserve.cost.step import StepCost
 from simserve.cost.weights import stages, weights_bytes
-from simserve.scenario.draft import SectionDraft
+from simserve.scenario.draft import Draft
 from simserve.scenario.machine import check_rate
 from simserve.tables.facts import WorkFacts
 from simserve.units import to_ps
@@ -187,7 +187,7 @@ def _medusa_weights(shard: Shard) -> int:
     return int(shard.model.hidden_size**2) + shard.head_weights
 
 
-def check_speculation(draft: SectionDraft, given: SpeculationSection, target: ModelSpec) -> None:
+def check_speculation(draft: Draft, given: SpeculationSection, target: ModelSpec) -> None:
     """Check that the keys suit the kind, and the kind its target."""
     if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
@@ -206,23 +206,23 @@ def check_speculation(draft: SectionDraft, given: SpeculationSection, target: Mo
             draft.problem((key,), f"is for draft_model, not {given.kind}", value, "leave it out")
 
 
-def resolve_draft(draft: SectionDraft, given: SpeculationSection, target: Shard, gpu: GpuSpec) -> SpeculationSection:
+def resolve_draft(draft: Draft, given: SpeculationSection, target: Shard, gpu: GpuSpec) -> SpeculationSection:
     """Return the section with the draft's dtype and absolute path; report a draft that does not suit its target."""
     if given.model is None or draft.touched("model"):
         return given
-    name = draft.whole.absolute_model(given.model)
-    model = draft.whole.looked_up((*draft.at, "model"), lambda: catalog.load_model(name))
+    name = draft.absolute_model(given.model)
+    model = draft.below("model").looked_up(lambda: catalog.load_model(name))
     if model is None:
         return given
     dtype = given.weight_dtype or model.weight_dtype or target.weight_dtype
     if given.weight_dtype is None:
         draft.set_origin(("weight_dtype",), f"model {model.name}" if model.weight_dtype else "weight_dtype")
-    check_rate(draft.whole, (*draft.at, "weight_dtype"), dtype, gpu)
+    check_rate(draft.below("weight_dtype"), dtype, gpu)
     _check_model(draft, model, dtype, target)
     return given.model_copy(update={"model": name, "weight_dtype": dtype})
 
 
-def _check_model(draft: SectionDraft, model: ModelSpec, dtype: str, target: Shard) -> None:
+def _check_model(draft: Draft, model: ModelSpec, dtype: str, target: Shard) -> None:
     here, verifier, tensor = ("model",), target.model, target.tensor
     bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(verifier, target.weight_dtype))
     if bytes_of[0] > bytes_of[1]:

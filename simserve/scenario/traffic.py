@@ -12,10 +12,7 @@ from simserve.scenario.draft import Draft
 from simserve.units import LONGEST_S
 from simserve.workload.amounts import Time
 
-AT: Path = ("workload",)
 ADMISSION: Path = ("cluster", "admission")
-TIMEOUT: Path = (*AT, "timeout")
-RETRIES: Path = (*AT, "retries")
 
 
 class Timeout(Section):
@@ -80,12 +77,12 @@ class ClosedLoop(Section):
     """Think time from an answer to the client's next request, or between sessions; left out: none."""
 
 
-def check_shares(draft: Draft, key: str, shares: Mapping[str, float]) -> None:
+def check_shares(draft: Draft, shares: Mapping[str, float]) -> None:
     """Check that the shares of classes or tenants sum to one."""
     total = math.fsum(shares.values())
-    if shares and not draft.problems.touch((*AT, key)) and abs(total - 1) > 1e-9:
+    if shares and not draft.touched() and abs(total - 1) > 1e-9:
         remedy = f"make the shares of {' and '.join(shares)} come to 1"
-        draft.problem((*AT, key), "shares must sum to one", round(total, 9), remedy)
+        draft.problem((), "shares must sum to one", round(total, 9), remedy)
 
 
 def check_own_lengths(
@@ -93,50 +90,49 @@ def check_own_lengths(
 ) -> None:
     """Check that lengths of a class can be drawn for each request on its own."""
     for name, part in classes.items():
-        at = (*AT, "classes", name, "lengths")
         if part.lengths is None:
             continue
         if has_trace:
-            draft.problem(at, "a trace brings its own lengths", None, "leave it out")
+            draft.problem((name, "lengths"), "a trace brings its own lengths", None, "leave it out")
         elif has_prefixes:
             rule = "with prefixes, lengths are drawn before requests get their class"
-            draft.problem(at, rule, None, "leave it out, or leave out workload.prefixes")
+            draft.problem((name, "lengths"), rule, None, "leave it out, or leave out workload.prefixes")
 
 
 def check_batch(draft: Draft, batch: Batch | None, duration_s: float | None) -> None:
     """Check that batch jobs end before the load."""
-    if batch is None or draft.problems.touch((*AT, "batch")):
+    if batch is None or draft.touched():
         return
     last_s = (max(batch.at_s) if isinstance(batch.at_s, tuple) else batch.at_s) + batch.over_s
     if duration_s is not None and last_s > duration_s:
         rule = f"at_s + over_s must be at most workload.duration_s, {duration_s:g}"
-        draft.problem((*AT, "batch"), rule, last_s, "the load ends there")
+        draft.problem((), rule, last_s, "the load ends there")
 
 
 def check_clients(
     draft: Draft, timeout: Timeout | None, retries: Retries | None, *, is_closed: bool, has_admission: bool
 ) -> None:
     """Check that timeouts, retries and admission do not contradict each other; clients of a closed loop wait."""
-    _check_timeout(draft, timeout)
+    _check_timeout(draft.below("timeout"), timeout)
     is_idle = retries is not None and timeout is None and not has_admission
-    if is_idle and not draft.problems.touch(TIMEOUT, ADMISSION):
+    if is_idle and not (draft.touched("timeout") or draft.problems.touch(ADMISSION)):
         rule = "retries need requests that are rejected or time out"
-        draft.problem(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
-    if not has_admission or not is_closed or draft.problems.touch(RETRIES):
+        draft.problem(("retries",), rule, None, "give workload.timeout or cluster.admission, or leave it out")
+    if not has_admission or not is_closed or draft.touched("retries"):
         return
     if retries is None or not retries.backoff_s:
         rule = "a closed-loop client that is rejected retries at once, endlessly"
-        draft.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
+        draft.root.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
 
 
 def _check_timeout(draft: Draft, timeout: Timeout | None) -> None:
-    if timeout is None or draft.problems.touch(TIMEOUT):
+    if timeout is None or draft.touched():
         return
     if timeout.ttft_s is None and timeout.e2e_s is None:
-        draft.problem(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
+        draft.problem((), "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
     elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
         rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never applies"
-        draft.problem((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
+        draft.problem(("ttft_s",), rule, timeout.ttft_s, "lower it, or leave it out")
 
 
 def resolve_client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -146,5 +142,5 @@ def resolve_client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, 
     try:
         return ClosedLoop.model_validate_json(as_json(client), strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
-        draft.problems.extend(problems_of(error, client), (*AT, "client"))
+        draft.problems.extend(problems_of(error, client), draft.at)
         return dict(client)

@@ -9,10 +9,9 @@ from pydantic import Field
 from simserve import plugins
 from simserve.catalog.types import Count, Name, Natural, NotNegative, PluginSpec, Positive, Section, Share
 from simserve.input_files import open_file
-from simserve.plugins.validation import Path, ValueProblem
+from simserve.plugins.validation import ValueProblem
 from simserve.scenario.draft import Draft
 from simserve.scenario.traffic import (
-    AT,
     Batch,
     Retries,
     Timeout,
@@ -84,29 +83,32 @@ class MeasureSection(Section):
         return self.warmup_s is None and self.warmup_requests is None
 
 
-def resolve_workload(draft: Draft, workload: Workload, measure: MeasureSection, *, has_admission: bool) -> Workload:
+def resolve_workload(
+    draft: Draft, workload: Workload, measure: MeasureSection, admission: PluginSpec | None
+) -> Workload:
     """Return the workload with plug-ins spelled out and absolute paths, as far as it has no problems."""
-    if draft.problems.knows(AT):  # missing, or no mapping: already reported
+    if draft.problems.knows(draft.at):  # missing, or no mapping: already reported
         return workload
     _check_sources(draft, workload)
     _check_end(draft, workload)
     is_closed = workload.client is not None
+    has_admission = admission is not None
     check_clients(draft, workload.timeout, workload.retries, is_closed=is_closed, has_admission=has_admission)
     update: dict[str, Any] = {
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),
         "prefixes": _plugin(draft, "prefixes", workload.prefixes, is_closed=is_closed),
-        "classes": {name: _with_lengths(draft, part, "classes", name) for name, part in workload.classes.items()},
-        "batch": workload.batch and _with_lengths(draft, workload.batch, "batch"),
-        "client": resolve_client(draft, workload.client),
-        "trace": _trace(draft, workload.trace),
+        "classes": {name: _with_lengths(draft.below("classes", name), part) for name, part in workload.classes.items()},
+        "batch": workload.batch and _with_lengths(draft.below("batch"), workload.batch),
+        "client": resolve_client(draft.below("client"), workload.client),
+        "trace": _trace(draft.below("trace"), workload.trace),
     }
     _check_measure(draft, measure, workload)
-    check_shares(draft, "classes", {name: part.share for name, part in workload.classes.items()})
-    check_shares(draft, "tenants", workload.tenants)
+    check_shares(draft.below("classes"), {name: part.share for name, part in workload.classes.items()})
+    check_shares(draft.below("tenants"), workload.tenants)
     has_trace, has_prefixes = workload.trace is not None, workload.prefixes is not None
-    check_own_lengths(draft, workload.classes, has_trace=has_trace, has_prefixes=has_prefixes)
-    check_batch(draft, workload.batch, workload.duration_s)
+    check_own_lengths(draft.below("classes"), workload.classes, has_trace=has_trace, has_prefixes=has_prefixes)
+    check_batch(draft.below("batch"), workload.batch, workload.duration_s)
     resolved = workload.model_copy(update=update)
     _check_size(draft, resolved)
     return resolved
@@ -114,34 +116,34 @@ def resolve_workload(draft: Draft, workload: Workload, measure: MeasureSection, 
 
 def _check_size(draft: Draft, workload: Workload) -> None:
     """Check that a run of the load is possible, before anything is drawn."""
-    if draft.problems.touch(AT):
+    if draft.touched():
         return
     n_requests = expected_requests(workload)
     wrong = None if n_requests is None else why_too_many(n_requests)
     if wrong is not None:
         key = next(key for key in ("n_requests", "arrivals", "client") if getattr(workload, key) is not None)
         rule, value, remedy = wrong
-        draft.problems.add(ValueProblem((*AT, key), rule, value, remedy, is_conflict=True))
+        draft.problems.add(ValueProblem((*draft.at, key), rule, value, remedy, is_conflict=True))
 
 
 def _check_sources(draft: Draft, workload: Workload) -> None:
     """Check for exactly one of arrivals, trace and client; the two without lengths of their own need `lengths`."""
     given = [key for key in SOURCES if getattr(workload, key) is not None]
-    wrong = [key for key in SOURCES if draft.problems.knows((*AT, key))]
+    wrong = [key for key in SOURCES if draft.problems.knows((*draft.at, key))]
     if len(given) > 1:
         rule = f"needs exactly one of arrivals, trace and client, and has {' and '.join(given)}"
-        draft.problem((*AT, given[-1]), rule, None, f"leave out {_but_one(given)}")
-    elif not given and not wrong and not draft.problems.has_unknown_key(AT):
-        draft.problem(AT, "needs exactly one of arrivals, trace and client", None, "give one")
+        draft.problem((given[-1],), rule, None, f"leave out {_but_one(given)}")
+    elif not given and not wrong and not draft.problems.has_unknown_key(draft.at):
+        draft.problem((), "needs exactly one of arrivals, trace and client", None, "give one")
     if "trace" in given and workload.lengths is not None and len(given) == 1:
-        draft.problem((*AT, "lengths"), "a trace brings its own lengths", None, "leave it out")
+        draft.problem(("lengths",), "a trace brings its own lengths", None, "leave it out")
     if "trace" in given and workload.prefixes is not None and len(given) == 1:
-        draft.problem((*AT, "prefixes"), "a trace brings its own prefixes", None, "leave it out")
+        draft.problem(("prefixes",), "a trace brings its own prefixes", None, "leave it out")
     every_class_has_its_own = workload.classes and all(part.lengths for part in workload.classes.values())
     needs_lengths = ("arrivals" in given or "client" in given) and not every_class_has_its_own
-    if needs_lengths and workload.lengths is None and not draft.problems.touch((*AT, "lengths")):
+    if needs_lengths and workload.lengths is None and not draft.touched("lengths"):
         remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
-        draft.problem((*AT, "lengths"), "is missing", None, remedy)
+        draft.problem(("lengths",), "is missing", None, remedy)
 
 
 def _but_one(given: list[str]) -> str:
@@ -152,31 +154,29 @@ def _but_one(given: list[str]) -> str:
 def _check_end(draft: Draft, workload: Workload) -> None:
     """Check that duration_s or n_requests ends the load, not both; a trace ends by itself."""
     if workload.duration_s is not None and workload.n_requests is not None:
-        draft.problem(
-            (*AT, "n_requests"), "the load ends by duration_s or by n_requests, not both", None, "leave one of them out"
-        )
+        rule = "the load ends by duration_s or by n_requests, not both"
+        draft.problem(("n_requests",), rule, None, "leave one of them out")
     is_open = workload.duration_s is None and workload.n_requests is None
-    said_before = draft.problems.touch((*AT, "duration_s"), (*AT, "n_requests")) or draft.problems.has_unknown_key(AT)
+    said_before = draft.touched("duration_s", "n_requests") or draft.problems.has_unknown_key(draft.at)
     if is_open and not said_before and (workload.arrivals is not None or workload.client is not None):
-        draft.problem(AT, "must end", None, "give duration_s or n_requests")
+        draft.problem((), "must end", None, "give duration_s or n_requests")
 
 
 def _check_measure(draft: Draft, measure: MeasureSection, workload: Workload) -> None:
     """Check that the warm-up leaves a window to measure."""
+    measured = draft.root.below("measure")
     if measure.replays == 1:
-        draft.problem(("measure", "replays"), "one replay gives no interval", 1, "use 0 for none, or 2 at least")
+        measured.problem(("replays",), "one replay gives no interval", 1, "use 0 for none, or 2 at least")
     warmup_s, warmup_requests = measure.warmup_s, measure.warmup_requests
     if warmup_s is not None and warmup_requests is not None:
-        draft.problem(
-            ("measure", "warmup_requests"), "give warmup_s or warmup_requests, not both", None, "leave one out"
-        )
+        measured.problem(("warmup_requests",), "give warmup_s or warmup_requests, not both", None, "leave one out")
     if warmup_s is not None and warmup_s != "auto":
         end_s, what = _expected_end(draft, workload)
         if end_s is not None and 0 < warmup_s >= end_s:
-            draft.problem(("measure", "warmup_s"), f"must be less than {what}", warmup_s, "nothing would be measured")
+            measured.problem(("warmup_s",), f"must be less than {what}", warmup_s, "nothing would be measured")
     if warmup_requests is not None and workload.n_requests is not None and warmup_requests >= workload.n_requests:
         rule = f"must be less than workload.n_requests, {workload.n_requests}"
-        draft.problem(("measure", "warmup_requests"), rule, warmup_requests, "nothing would be measured")
+        measured.problem(("warmup_requests",), rule, warmup_requests, "nothing would be measured")
 
 
 def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
@@ -184,21 +184,21 @@ def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
     if workload.duration_s is not None:
         return workload.duration_s, f"workload.duration_s, {workload.duration_s:g} s"
     rate_per_s: Any = (workload.arrivals or {}).get("rate_per_s")
-    is_known = isinstance(rate_per_s, int | float) and rate_per_s > 0 and not draft.problems.touch((*AT, "arrivals"))
+    is_known = isinstance(rate_per_s, int | float) and rate_per_s > 0 and not draft.touched("arrivals")
     if workload.n_requests is None or not is_known:
         return None, ""
     end_s = float(workload.n_requests / rate_per_s)
     return end_s, f"the run: {workload.n_requests} requests at {rate_per_s:g} per second take about {end_s:g} s"
 
 
-def _with_lengths(draft: Draft, part: Traffic, *where: str) -> Traffic:
+def _with_lengths(draft: Draft, part: Traffic) -> Traffic:
     """Return a class, or batch traffic, with its lengths spelled out."""
-    lengths = None if draft.problems.touch((*AT, *where)) else _plugin(draft, "lengths", part.lengths, (*AT, *where))
+    lengths = None if draft.touched() else _plugin(draft, "lengths", part.lengths)
     return part.model_copy(update={"lengths": lengths})
 
 
 def _plugin(
-    draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = AT, *, is_closed: bool = False
+    draft: Draft, key: str, spec: Mapping[str, Any] | None, *, is_closed: bool = False
 ) -> Mapping[str, Any] | None:
     """Return an arrival process, a length distribution or a prefix structure with all its arguments."""
     if spec is None:
@@ -208,15 +208,15 @@ def _plugin(
         file = draft.find_file(spec[argument])
         if file is None:
             remedy = f"looked in {draft.looked_in()}"
-            draft.problem((*at, key, argument), "there is no such file", spec[argument], remedy)
+            draft.problem((key, argument), "there is no such file", spec[argument], remedy)
             return spec
         spec[argument] = str(file)
     plugin, problems = plugins.check(f"workload.{key}", spec)
-    draft.problems.extend(problems, (*at, key))
+    draft.problems.extend(problems, (*draft.at, key))
     if is_closed and getattr(plugin, "needs_arrivals", False):
         rule = "needs arrivals, as it sets arrival times; closed-loop clients send when they are answered"
         turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
-        draft.problem((*at, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
+        draft.problem((key,), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
 
 
@@ -228,21 +228,20 @@ def _files_among(spec: Mapping[str, Any]) -> list[str]:
 
 def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
     """Return the trace with its absolute path and hash."""
-    at = (*AT, "trace")
-    if trace is None or draft.problems.knows((*at, "path")):
+    if trace is None or draft.problems.knows((*draft.at, "path")):
         return trace
     path = draft.find_file(trace.path)
     if path is None:
-        draft.problem((*at, "path"), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
+        draft.problem(("path",), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
         return trace
     try:
         with open_file(path) as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        draft.problem((*at, "path"), f"cannot be read: {error.strerror}", trace.path)
+        draft.problem(("path",), f"cannot be read: {error.strerror}", trace.path)
         return trace
     if trace.sha256 is not None and trace.sha256 != sha256:
         remedy = "restore it, or remove this line to replay what is there now"
-        draft.problem((*at, "sha256"), f"the file {path.name} has changed: its SHA-256 is now {sha256}", None, remedy)
-    draft.origins[*at, "sha256"] = "the file"
+        draft.problem(("sha256",), f"the file {path.name} has changed: its SHA-256 is now {sha256}", None, remedy)
+    draft.set_origin(("sha256",), "the file")
     return trace.model_copy(update={"path": str(path), "sha256": sha256})
