@@ -76,13 +76,9 @@ class Problems:
 
     def add(self, problem: ValueProblem, line: int | None = None) -> None:
         """Add one problem."""
-        if (
-            problem.path
-            and problem.path[-1] == "kind"
-            and problem.kind == "value"
-            and not self._source.has(problem.path)
-        ):
-            problem = replace(problem, path=problem.path[:-1])  # the user wrote a bare name
+        is_kind = problem.path[-1:] == ("kind",) and problem.kind == "value"
+        if is_kind and not self._source.has(problem.path):  # the user wrote a bare name
+            problem = replace(problem, path=problem.path[:-1])
         self._problems.setdefault((problem.path, problem.rule), (problem, line))
 
     def add_option(self, option: str, problem: ValueProblem) -> None:
@@ -183,15 +179,17 @@ class Draft:
         candidates = (folder / path for folder in self.folders)  # an absolute path replaces the folder
         return next((file.resolve() for file in candidates if file.is_file()), None)
 
+    def absolute(self, written: str) -> str:
+        """Return the absolute path of a file, or the text as it is where there is none."""
+        return str(self.find_file(written) or written)
+
     def absolute_model(self, name: str) -> str:
         """Return a catalog name as it is, and the path of an existing config.json made absolute."""
-        file = self.find_file(name) if name.endswith(".json") or "/" in name else None
-        return name if file is None else str(file)
+        return self.absolute(name) if name.endswith(".json") or "/" in name else name
 
     def absolute_gpu(self, name: str) -> str:
         """Return a catalog name as it is, and the path of an existing card file made absolute."""
-        file = self.find_file(name) if is_file(name) else None
-        return name if file is None else str(file)
+        return self.absolute(name) if is_file(name) else name
 
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""

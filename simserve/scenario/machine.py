@@ -82,10 +82,12 @@ def resolve_calibration(
     if gpu is None or engine is None:
         return given
     if given is None:
-        name = _default(section, gpu, engine)
+        is_roofline = engine.name == "ideal" or any(key in section.constants for key in ROOFLINE_KEYS)
+        name = NO_CALIBRATION if is_roofline else nearest(gpu.name, engine.name, gpu.kernels_like)
         draft.set_origin(("file",), _origin(name, gpu, engine))
     else:
-        name = _given(draft, given.file)
+        is_name = given.file in (NO_CALIBRATION, *shipped_names())
+        name = given.file if is_name else draft.absolute(given.file)
     if name == NO_CALIBRATION:
         return CalibrationFile(file=name)
     try:
@@ -99,24 +101,10 @@ def resolve_calibration(
     return CalibrationFile(file=name, sha256=calibration.sha256)
 
 
-def _default(section: Engine, gpu: GpuSpec, engine: EngineSpec) -> str:
-    if engine.name == "ideal" or any(key in section.constants for key in ROOFLINE_KEYS):
-        return NO_CALIBRATION
-    return nearest(gpu.name, engine.name, gpu.kernels_like)
-
-
 def _origin(name: str, gpu: GpuSpec, engine: EngineSpec) -> str:
     if name == NO_CALIBRATION:
         return "plain roofline selected"
     return "shipped" if name == f"{gpu.name}/{engine.name}" else f"scaled to {gpu.name}, which has none of its own"
-
-
-def _given(draft: Draft, written: str) -> str:
-    """Return a shipped name as it is, and the path of an existing file made absolute."""
-    if written == NO_CALIBRATION or written in shipped_names():
-        return written
-    file = draft.find_file(written)
-    return written if file is None else str(file)
 
 
 def _check_file(draft: Draft, files: tuple[CalibrationFile, Calibration], gpu: GpuSpec, engine: EngineSpec) -> None:

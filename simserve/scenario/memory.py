@@ -9,7 +9,6 @@ from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.kept_free import ServerKnobs, kept_free_mib, memory_share
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
-from simserve.cost.shard import Shard
 from simserve.cost.step import exchange_of
 from simserve.errors import CatalogError
 from simserve.scenario.host_tier import check_host_room
@@ -38,10 +37,11 @@ def memory_of(
 ) -> MemoryLedger:
     """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism."""
     parallel = pool.parallel.model_copy(update=what_if)
-    data = parallel.n_sharing(machine.model)
-    expert = parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data
+    if what_if and parallel.expert > 1:
+        n_sharing = parallel.n_sharing(machine.model)
+        parallel = parallel.model_copy(update={"expert": parallel.tensor * n_sharing})
     dtype = pool.weight_dtype or defaults.weight_dtype
-    shard = Shard(machine.model, dtype, defaults.kv_dtype, parallel.tensor, expert, data)
+    shard = parallel.shard(machine.model, dtype, defaults.kv_dtype)
     link, kernels = parallel.link_between_nodes(machine.gpu), parallel.exchange_kernels(pool.role)
     exchange = exchange_of(shard, machine.gpu, link, kernels)
     speculation = speculation_setup(pool.speculation, dtype, pool.max_model_len)

@@ -10,6 +10,7 @@ from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import GpuSpec, LinkTopology, ModelSpec
 from simserve.catalog.types import Count, Section
 from simserve.cost.comm import NIC_LATENCY_S, ExchangeKernels, NodeLink
+from simserve.cost.shard import Shard
 from simserve.scenario.draft import Draft
 
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
@@ -65,6 +66,10 @@ class Parallel(Section):
     def n_sharing(self, model: ModelSpec) -> int:
         """Return how many of the data-parallel ranks share experts and step together; 1 for a dense model."""
         return 1 if model.experts is None else self.data
+
+    def shard(self, model: ModelSpec, weight_dtype: str, kv_dtype: str, routing: str = UNIFORM_ROUTING) -> Shard:
+        """Return the part of a model on a GPU."""
+        return Shard(model, weight_dtype, kv_dtype, self.tensor, self.expert, self.n_sharing(model), routing)
 
     def links_of(self, gpu: GpuSpec) -> GpuSpec:
         """Return a card with the links of these nodes."""

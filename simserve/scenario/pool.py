@@ -23,9 +23,6 @@ from simserve.scenario.parallel import Parallel
 from simserve.scenario.speculation import SpeculationSection, SpeculationSetup, speculation_setup
 from simserve.schedulers.base import Scheduler
 
-Arguments = dict[str, Any]
-"""A policy with its arguments, `{kind: ..., ...}`."""
-
 
 class Pool(Section):
     """Identical replicas. Values of None default to the scenario's or the engine's; resolving fills them in."""
@@ -97,9 +94,7 @@ class PoolDraft(Draft):
     @property
     def shard(self) -> Shard:
         """The part of the model on a GPU."""
-        parallel, model = self.pool.parallel, self.machine.model
-        degrees = parallel.tensor, parallel.expert, parallel.n_sharing(model)
-        return Shard(model, self.weight_dtype, self.defaults.kv_dtype, *degrees)
+        return self.pool.parallel.shard(self.machine.model, self.weight_dtype, self.defaults.kv_dtype)
 
     @property
     def speculation(self) -> SpeculationSetup | None:
@@ -123,8 +118,8 @@ def stated(draft: Draft, pool: Pool, key: str) -> Draft:
 
 
 def resolve_scheduler(
-    draft: Draft, given: Arguments | None, role: str, runs: tuple[EngineSpec, GpuSpec | None]
-) -> tuple[Scheduler | None, Arguments | None]:
+    draft: Draft, given: PluginSpec | None, role: str, runs: tuple[EngineSpec, GpuSpec | None]
+) -> tuple[Scheduler | None, PluginSpec | None]:
     """Return the policy and its arguments: explicit ones, then the engine's for its own policy, then the class's."""
     engine, gpu = runs
     own = engine_arguments(engine, gpu)
@@ -156,7 +151,7 @@ def resolve_scheduler(
     return scheduler, {"kind": kind, **arguments}
 
 
-def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> Arguments:
+def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> PluginSpec:
     """Return the engine's default policy with its arguments for this GPU; large GPUs have their own."""
     own = dict(engine.scheduler)
     for rule in engine.scheduler_by_gpu_bytes:
@@ -165,13 +160,13 @@ def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> Arguments:
     return own
 
 
-def _role_arguments(kind: object, role: str) -> Arguments:
+def _role_arguments(kind: object, role: str) -> PluginSpec:
     """Return the policy's own defaults for pools with a role; empty for pools that serve all."""
     policy = find("schedulers", kind) if isinstance(kind, str) and role != "both" else None
     return dict(policy.role_arguments) if isinstance(policy, type) and issubclass(policy, Scheduler) else {}
 
 
-def _about_default(problem: ValueProblem, engine: EngineSpec, given: Arguments | None) -> ValueProblem:
+def _about_default(problem: ValueProblem, engine: EngineSpec, given: PluginSpec | None) -> ValueProblem:
     """Attribute a problem of the engine's default policy to the engine, not to the user."""
     if given is not None and (problem.path != ("kind",) or "kind" in given):
         return problem
@@ -180,7 +175,7 @@ def _about_default(problem: ValueProblem, engine: EngineSpec, given: Arguments |
 
 
 def _cap_slots(
-    draft: Draft, policy: type[Scheduler], arguments: Arguments, written: Mapping[str, Any]
+    draft: Draft, policy: type[Scheduler], arguments: PluginSpec, written: Mapping[str, Any]
 ) -> tuple[str, str] | None:
     """Keep slots from outnumbering a step's tokens: lower a default (as vLLM does), report an explicit value.
 
@@ -230,7 +225,7 @@ def with_slots_to_verify(draft: PoolDraft, written: Mapping[str, Any], n_each: i
     return replace(draft.but(scheduler={"kind": spec["kind"], **plugins.spelled_out(capped)}), scheduler=capped)
 
 
-def check_role(draft: Draft, given: Arguments | None, role: str) -> None:
+def check_role(draft: Draft, given: PluginSpec | None, role: str) -> None:
     """Check a policy against a role: a request's prompt and answer live on different replicas."""
     if given is None or draft.touched():
         return

@@ -141,8 +141,9 @@ def _with_host_tier(draft: PoolDraft) -> PoolDraft:
     if tier is None or draft.scheduler is None or draft.touched("host_tier"):
         return draft
     n_gpus = pool.replicas * pool.parallel.gpus_per_lane * pool.parallel.data
-    facts: dict[str, Any] = {"role": pool.role, "n_gpus": n_gpus, "caches": bool(pool.enable_prefix_caching)}
-    return draft.but(host_tier=resolve_host_tier(draft.below("host_tier"), tier, gpu, draft.scheduler, **facts))
+    here, caches = draft.below("host_tier"), bool(pool.enable_prefix_caching)
+    tier = resolve_host_tier(here, tier, gpu, draft.scheduler, role=pool.role, n_gpus=n_gpus, caches=caches)
+    return draft.but(host_tier=tier)
 
 
 def _with_speculation(draft: PoolDraft, written: Pool) -> PoolDraft:

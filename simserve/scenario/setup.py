@@ -12,7 +12,6 @@ from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import Calibration, host_constants
 from simserve.cost.comm import NodeLink
 from simserve.cost.memory import HostTierSpec, MemoryLedger
-from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.host_tier import host_tier_spec
@@ -127,9 +126,8 @@ class PoolSetup:
 
     def step_cost(self) -> StepCost:
         """Return the step costs of one replica. Raises CalibrationError for kernels that were never timed."""
-        degrees = self.parallel.tensor, self.parallel.expert, self.n_sharing
         return StepCost(
-            Shard(self.model, self.weight_dtype, self.kv_dtype, *degrees, self.expert_routing),
+            self.parallel.shard(self.model, self.weight_dtype, self.kv_dtype, self.expert_routing),
             self.gpu,
             self.engine,
             kernels=None if self.calibration is None else Calibrated(self.gpu, self.calibration, self.engine),
