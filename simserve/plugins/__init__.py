@@ -6,8 +6,7 @@
 The fields of a class are its YAML keys; an unknown name or argument gets a did-you-mean.
 """
 
-from simserve.plugins.arguments import build, check, spelled_out
+from simserve.plugins.arguments import Argument, Description, build, check, describe, spelled_out
 from simserve.plugins.find import names
-from simserve.plugins.manual import Argument, Description, describe
 
 __all__ = ["Argument", "Description", "build", "check", "describe", "names", "spelled_out"]

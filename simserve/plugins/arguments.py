@@ -1,9 +1,12 @@
-"""Arguments of a plug-in: checked against the fields of its class, which are its YAML keys."""
+"""Arguments of a plug-in: the fields of its class, which are its YAML keys; checked, as a manual and as JSON Schema."""
 
+import ast
 import dataclasses
 import inspect
 import math
+import textwrap
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,6 +17,28 @@ from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, inf
 
 Spec = str | Mapping[str, Any]
 """A plug-in in a scenario: its name, or `{kind: name, its arguments...}`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """One key of a plug-in's YAML."""
+
+    name: str
+    type: str
+    is_required: bool
+    default: Any
+    """Default value; None if required, too."""
+    meaning: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """Manual page of a plug-in."""
+
+    family: str
+    name: str
+    text: str
+    arguments: tuple[Argument, ...]
 
 
 def build(family: str, spec: Spec) -> Any:
@@ -52,7 +77,38 @@ def spelled_out(plugin: Any) -> dict[str, Any]:
     return values
 
 
-def fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
+def describe(family: str, name: str) -> Description:
+    """Describe a plug-in. Raises PolicyError with a did-you-mean for an unknown name."""
+    plugin_class = find(family, name)
+    if isinstance(plugin_class, ValueProblem):
+        raise PolicyError(f"{NOUNS[family]} {name}: {plugin_class}")
+    meanings = _meanings(plugin_class)
+    types = _types(plugin_class)
+    arguments = tuple(
+        Argument(
+            field.name,
+            types.get(field.name, "any"),
+            _default(field) is dataclasses.MISSING,
+            None if _default(field) is dataclasses.MISSING else _default(field),
+            meanings.get(field.name, ""),
+        )
+        for field in _fields_of(plugin_class)
+    )
+    return Description(family, name, inspect.cleandoc(plugin_class.__doc__ or ""), arguments)
+
+
+def plugin_schema(plugin_class: type) -> dict[str, Any]:
+    """Return the JSON Schema of a plug-in's arguments."""
+    if not dataclasses.is_dataclass(plugin_class):
+        return {"type": "object", "properties": {}}
+    schema = TypeAdapter(plugin_class).json_schema()
+    for name, meaning in _meanings(plugin_class).items():
+        if name in schema.get("properties", {}):
+            schema["properties"][name].setdefault("description", meaning)
+    return schema
+
+
+def _fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
     """Return the arguments of a class."""
     if not dataclasses.is_dataclass(plugin_class):
         return ()
@@ -60,7 +116,7 @@ def fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | None, list[ValueProblem]]:
-    known = [field.name for field in fields_of(plugin_class)]
+    known = [field.name for field in _fields_of(plugin_class)]
     problems = [_unknown(plugin_class, key, known) for key in written if key not in known]
     problems += [problem for problem in infinities(written) if not _may_be_infinite(plugin_class, problem, written)]
     arguments = {key: value for key, value in written.items() if key in known}
@@ -105,7 +161,7 @@ def _with_remedy(plugin_class: type, problem: ValueProblem) -> ValueProblem:
     holder = plugin_class
     for item in problem.path[:-1]:
         holder = _dataclass_in(get_type_hints(holder).get(str(item))) or holder
-    known = [field.name for field in fields_of(holder)]
+    known = [field.name for field in _fields_of(holder)]
     return dataclasses.replace(problem, remedy=did_you_mean(str(problem.path[-1]), known))
 
 
@@ -114,3 +170,46 @@ def _dataclass_in(annotation: Any) -> type | None:
     if inspect.isclass(annotation) and dataclasses.is_dataclass(annotation):
         return annotation
     return next((dataclass for inner in get_args(annotation) if (dataclass := _dataclass_in(inner))), None)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, or MISSING."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    default = field.default
+    return getattr(default, "default", default)  # pydantic's Field(default=...) wraps it
+
+
+def _types(plugin_class: type) -> dict[str, str]:
+    """Return the type of each argument as its class spells it."""
+    annotations = inspect.get_annotations(plugin_class)
+    for parent in plugin_class.__mro__[1:-1]:
+        annotations = inspect.get_annotations(parent) | annotations
+    source = _source(plugin_class)
+    written = {
+        node.target.id: ast.unparse(node.annotation)
+        for node in (source.body if source else [])
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return {name: written.get(name, str(annotation)) for name, annotation in annotations.items()}
+
+
+def _meanings(plugin_class: type) -> dict[str, str]:
+    """Return the docstring under each field, if the source is available."""
+    source = _source(plugin_class)
+    body = source.body if source else []
+    meanings = {}
+    for field, below in pairwise(body):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            meanings[field.target.id] = inspect.cleandoc(below.value.value)
+    return meanings
+
+
+def _source(plugin_class: type) -> ast.ClassDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(plugin_class)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return next((node for node in tree.body if isinstance(node, ast.ClassDef)), None)

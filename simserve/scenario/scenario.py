@@ -7,8 +7,8 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.admission.base import Admission
+from simserve.plugins.arguments import plugin_schema
 from simserve.plugins.find import find
-from simserve.plugins.manual import plugin_schema
 from simserve.plugins.validation import ValueProblem
 from simserve.routers.base import Router
 from simserve.scenario import dump
