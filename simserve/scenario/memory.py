@@ -32,15 +32,9 @@ TOKENS_WITHOUT_BUDGET = 8192
 """Step size for sizing activations where neither scheduler nor engine has a token budget."""
 
 
-def memory_of(
-    defaults: Defaults, pool: Pool, machine: Machine, scheduler: Scheduler | None, **what_if: int
-) -> MemoryLedger:
-    """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism."""
-    parallel = pool.parallel.model_copy(update=what_if)
-    if what_if and parallel.expert > 1:
-        n_sharing = parallel.n_sharing(machine.model)
-        parallel = parallel.model_copy(update={"expert": parallel.tensor * n_sharing})
-    dtype = pool.weight_dtype or defaults.weight_dtype
+def memory_of(defaults: Defaults, pool: Pool, machine: Machine, scheduler: Scheduler | None) -> MemoryLedger:
+    """Return the memory ledger of a GPU."""
+    parallel, dtype = pool.parallel, pool.weight_dtype or defaults.weight_dtype
     shard = parallel.shard(machine.model, dtype, defaults.kv_dtype)
     link, kernels = parallel.link_between_nodes(machine.gpu), parallel.exchange_kernels(pool.role)
     exchange = exchange_of(shard, machine.gpu, link, kernels)
@@ -60,7 +54,7 @@ def memory_of(
         machine.gpu,
         machine.engine,
         layout,
-        gpu_memory_utilization=memory_share_of(pool, machine, scheduler, **what_if),
+        gpu_memory_utilization=memory_share_of(pool, machine, scheduler),
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
         max_num_seqs=sampled_rows(scheduler, machine.engine),
         num_gpu_blocks=pool.num_gpu_blocks,
@@ -70,22 +64,21 @@ def memory_of(
     )
 
 
-def memory_share_of(pool: Pool, machine: Machine, scheduler: Scheduler | None, **what_if: int) -> float:
+def memory_share_of(pool: Pool, machine: Machine, scheduler: Scheduler | None) -> float:
     """Return the share of memory that an engine takes: the given one, its constant, or that of its own rule."""
     given = pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization
     if given is not None:
         return given
-    return memory_share(machine.engine, machine.gpu, server_of(pool, machine, scheduler, **what_if))
+    return memory_share(machine.engine, machine.gpu, server_of(pool, machine, scheduler))
 
 
-def server_of(pool: Pool, machine: Machine, scheduler: Scheduler | None, **what_if: int) -> ServerKnobs:
+def server_of(pool: Pool, machine: Machine, scheduler: Scheduler | None) -> ServerKnobs:
     """Return what an engine's rule for free memory depends on."""
-    parallel = pool.parallel.model_copy(update=what_if)
-    n_ranks = parallel.n_sharing(machine.model)
+    parallel, n_ranks = pool.parallel, pool.parallel.n_sharing(machine.model)
     is_alone = pool.role == "both" and n_ranks == parallel.pipeline == 1 and pool.host_tier is None
     return ServerKnobs(
         step_tokens=step_tokens(scheduler, machine.engine),
-        n_gpus=parallel.tensor * parallel.pipeline * n_ranks,
+        n_gpus=parallel.gpus_per_lane * n_ranks,
         n_ranks=n_ranks,
         drafts=None if pool.speculation is None else pool.speculation.kind,
         has_latent=machine.model.mla is not None,
@@ -146,11 +139,10 @@ def _refuse(draft: PoolDraft, memory: MemoryLedger) -> None:
     """Report how much memory is missing, and which tensor parallelism or GPU would be enough."""
     machine, dtype, parallel = draft.machine, draft.weight_dtype, draft.pool.parallel
     missing = f"{memory.missing_bytes / GB:.1f} GB are missing on each"
-    n_gpus = parallel.tensor * parallel.pipeline * parallel.n_sharing(machine.model)
-    gpus = f"{n_gpus} {machine.gpu.name}"
+    gpus = f"{parallel.gpus_per_lane * parallel.n_sharing(machine.model)} {machine.gpu.name}"
     rule = f"{machine.model.name} in {dtype} does not fit the memory of {gpus}: {missing}"
     tensors = valid_tensors(machine.model, machine.gpu)
-    degrees = [n for n in tensors if _fits(draft, tensor=n)]
+    degrees = [n for n in tensors if _fits(_split(draft, tensor=n))]
     all_cards = [catalog.load_gpu(name) for name in catalog.names("gpus")]
     cards = [card for card in all_cards if dtype not in NEEDS_RATE or card.multiplies(dtype)]
     enough = [card.name for card in cards if _fits(replace(draft, machine=replace(machine, gpu=card)))]
@@ -158,7 +150,7 @@ def _refuse(draft: PoolDraft, memory: MemoryLedger) -> None:
     if not degrees:
         most = max(tensors)
         counts = [n for n in MORE_STAGES if n <= machine.model.n_layers]
-        stages = (n for n in counts if _fits(draft, tensor=most, pipeline=n, data=1))
+        stages = (n for n in counts if _fits(_split(draft, tensor=most, pipeline=n, data=1)))
         remedies += [f"parallel.tensor {most} with parallel.pipeline {n}" for n in islice(stages, 1)]
     remedies += [f"gpu {either(enough)}"] if enough else []
     remedy = (
@@ -167,13 +159,22 @@ def _refuse(draft: PoolDraft, memory: MemoryLedger) -> None:
     draft.problem((), rule, None, remedy)
 
 
-def _ledger(draft: PoolDraft, **what_if: int) -> MemoryLedger:
-    return memory_of(draft.defaults, draft.pool, draft.machine, draft.scheduler, **what_if)
+def _split(draft: PoolDraft, **degrees: int) -> PoolDraft:
+    """Return the pool with other degrees of parallelism; distributed experts stay distributed over all GPUs."""
+    parallel = draft.pool.parallel.model_copy(update=degrees)
+    if parallel.expert > 1:
+        n_gpus = parallel.tensor * parallel.n_sharing(draft.machine.model)
+        parallel = parallel.model_copy(update={"expert": n_gpus})
+    return draft.but(parallel=parallel)
 
 
-def _fits(draft: PoolDraft, **what_if: int) -> bool:
+def _ledger(draft: PoolDraft) -> MemoryLedger:
+    return memory_of(draft.defaults, draft.pool, draft.machine, draft.scheduler)
+
+
+def _fits(draft: PoolDraft) -> bool:
     try:
-        return _ledger(draft, **what_if).missing_bytes <= 0
+        return _ledger(draft).missing_bytes <= 0
     except CatalogError:  # this GPU does not support the dtype
         return False
 
