@@ -10,6 +10,7 @@ from simserve.errors import CatalogError, Problem, ScenarioError
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.cards import is_file
 
+NamedT = TypeVar("NamedT")
 T = TypeVar("T")
 
 
@@ -163,12 +164,12 @@ class Draft:
         self.problems.extend(problems, self.at)
         return spec if policy is None else {"kind": spec["kind"], **plugins.spelled_out(policy)}
 
-    def looked_up(self, look_up: Callable[[], T]) -> T | None:
+    def looked_up(self, load: Callable[[NamedT], T], named: NamedT) -> T | None:
         """Return the catalog entry that the section names, or None after reporting the error."""
         if self.touched():
             return None
         try:
-            return look_up()
+            return load(named)
         except CatalogError as error:
             self.problems.add(ValueProblem(self.at, str(error)))
             return None

@@ -28,10 +28,10 @@ from simserve.schedulers.base import Scheduler
 def resolve_pool(draft: Draft, defaults: Defaults, written: Pool) -> Pool:
     """Return a pool with every default filled in, as far as it has no problems."""
     name = draft.absolute_model(defaults.model if written.model is None else written.model)
-    model = stated(draft, written, "model").looked_up(lambda: catalog.load_model(name))
+    model = stated(draft, written, "model").looked_up(catalog.load_model, name)
     gpu, section = _gpu(draft, defaults, written), written.engine or defaults.engine
     at_engine = stated(draft, written, "engine")
-    engine = at_engine.looked_up(lambda: load_engine(section))
+    engine = at_engine.looked_up(load_engine, section)
     update: dict[str, Any] = {
         "calibration": resolve_calibration(draft.below("calibration"), written.calibration, section, (gpu, engine)),
         "model": written.model and draft.absolute_model(written.model),
@@ -64,8 +64,8 @@ def resolve_pool(draft: Draft, defaults: Defaults, written: Pool) -> Pool:
 
 def _gpu(draft: Draft, defaults: Defaults, pool: Pool) -> GpuSpec | None:
     """Return the pool's own card, else the scenario's, with the links of the pool's nodes."""
-    name = draft.absolute_gpu(defaults.gpu if pool.gpu is None else pool.gpu)
-    gpu = stated(draft, pool, "gpu").looked_up(lambda: load_gpu(name))
+    name = defaults.gpu if pool.gpu is None else pool.gpu
+    gpu = stated(draft, pool, "gpu").looked_up(load_gpu, draft.absolute_gpu(name))
     if gpu is None:
         return None
     given = pool.parallel.link_topology

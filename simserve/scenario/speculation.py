@@ -58,6 +58,57 @@ class SpeculationSection(Section):
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
 
 
+def check_speculation(draft: Draft, given: SpeculationSection, target: ModelSpec) -> None:
+    """Check that the keys suit the kind, and the kind its target."""
+    if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
+        rule = f"must be one rate, or one for each of the {given.tokens} tokens"
+        draft.problem(("acceptance",), rule, list(given.acceptance))
+    if given.kind == "draft_model" and given.model is None:
+        remedy = "name a small one of the target's family"
+        draft.problem(("model",), "is required for draft_model", None, remedy)
+    if given.kind == "mtp" and given.tokens and not target.n_mtp_layers:
+        rule = f"mtp needs a layer that predicts further tokens, and {target.name} has none"
+        remedy = "use eagle, draft_model or ngram, or a config.json that counts it in num_nextn_predict_layers"
+        draft.problem(("kind",), rule, given.kind, remedy)
+    if given.kind == "draft_model":
+        return
+    for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
+        if value is not None:
+            draft.problem((key,), f"is for draft_model, not {given.kind}", value, "leave it out")
+
+
+def resolve_draft(draft: Draft, given: SpeculationSection, target: Shard, gpu: GpuSpec) -> SpeculationSection:
+    """Return the section with the draft's dtype and absolute path; report a draft that does not suit its target."""
+    if given.model is None or draft.touched("model"):
+        return given
+    name = draft.absolute_model(given.model)
+    model = draft.below("model").looked_up(catalog.load_model, name)
+    if model is None:
+        return given
+    dtype = given.weight_dtype or model.weight_dtype or target.weight_dtype
+    if given.weight_dtype is None:
+        draft.set_origin(("weight_dtype",), f"model {model.name}" if model.weight_dtype else "weight_dtype")
+    check_rate(draft.below("weight_dtype"), dtype, gpu)
+    _check_model(draft, model, dtype, target)
+    return given.model_copy(update={"model": name, "weight_dtype": dtype})
+
+
+def _check_model(draft: Draft, model: ModelSpec, dtype: str, target: Shard) -> None:
+    here, verifier, tensor = ("model",), target.model, target.tensor
+    bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(verifier, target.weight_dtype))
+    if bytes_of[0] > bytes_of[1]:
+        sizes = " and ".join(f"{n_bytes / GB:.1f} GB" for n_bytes in bytes_of)
+        rule = f"must be smaller than its target {verifier.name}; their weights take {sizes}"
+        draft.problem(here, rule, model.name, "drafts usually have a tenth of the weights or less")
+    if abs(model.vocab_size - verifier.vocab_size) > PADDED_TOKENS:
+        vocabulary = f"the {verifier.vocab_size} tokens of {verifier.name}"
+        rule = f"must have {vocabulary}, which verifies its proposals, not {model.vocab_size}"
+        draft.problem(here, rule, model.name, "use a smaller model of the same family")
+    if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
+        rule = f"is sharded as its target is: parallel.tensor must divide its {model.n_heads} heads"
+        draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
+
+
 @dataclass(frozen=True)
 class SpeculationSetup:
     """All that the simulation, explain and the metrics need to know of a pool that speculates."""
@@ -173,6 +224,18 @@ class SpeculationSetup:
         )
 
 
+def speculation_setup(
+    given: SpeculationSection | None, weight_dtype: str, max_model_len: int | None
+) -> SpeculationSetup | None:
+    """Return how a pool with these weights speculates; None without proposals. Raises CatalogError."""
+    if given is None or not given.tokens:
+        return None
+    model = None if given.model is None else catalog.load_model(given.model)
+    if model is not None and max_model_len is not None:
+        model = model.within(max_model_len)
+    return SpeculationSetup(given.kind, given.rates, given.propose_s, model, given.weight_dtype or weight_dtype)
+
+
 def _sparse_query_ps(target: StepCost) -> int:
     """Return attention of one more query of a request in all layers, where queries choose their own keys; else 0."""
     model = target.shard.model
@@ -185,66 +248,3 @@ def _sparse_query_ps(target: StepCost) -> int:
 def _medusa_weights(shard: Shard) -> int:
     """Count the weights of one head: its square matrix and this GPU's shard of its LM head."""
     return int(shard.model.hidden_size**2) + shard.head_weights
-
-
-def check_speculation(draft: Draft, given: SpeculationSection, target: ModelSpec) -> None:
-    """Check that the keys suit the kind, and the kind its target."""
-    if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
-        rule = f"must be one rate, or one for each of the {given.tokens} tokens"
-        draft.problem(("acceptance",), rule, list(given.acceptance))
-    if given.kind == "draft_model" and given.model is None:
-        remedy = "name a small one of the target's family"
-        draft.problem(("model",), "is required for draft_model", None, remedy)
-    if given.kind == "mtp" and given.tokens and not target.n_mtp_layers:
-        rule = f"mtp needs a layer that predicts further tokens, and {target.name} has none"
-        remedy = "use eagle, draft_model or ngram, or a config.json that counts it in num_nextn_predict_layers"
-        draft.problem(("kind",), rule, given.kind, remedy)
-    if given.kind == "draft_model":
-        return
-    for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
-        if value is not None:
-            draft.problem((key,), f"is for draft_model, not {given.kind}", value, "leave it out")
-
-
-def resolve_draft(draft: Draft, given: SpeculationSection, target: Shard, gpu: GpuSpec) -> SpeculationSection:
-    """Return the section with the draft's dtype and absolute path; report a draft that does not suit its target."""
-    if given.model is None or draft.touched("model"):
-        return given
-    name = draft.absolute_model(given.model)
-    model = draft.below("model").looked_up(lambda: catalog.load_model(name))
-    if model is None:
-        return given
-    dtype = given.weight_dtype or model.weight_dtype or target.weight_dtype
-    if given.weight_dtype is None:
-        draft.set_origin(("weight_dtype",), f"model {model.name}" if model.weight_dtype else "weight_dtype")
-    check_rate(draft.below("weight_dtype"), dtype, gpu)
-    _check_model(draft, model, dtype, target)
-    return given.model_copy(update={"model": name, "weight_dtype": dtype})
-
-
-def _check_model(draft: Draft, model: ModelSpec, dtype: str, target: Shard) -> None:
-    here, verifier, tensor = ("model",), target.model, target.tensor
-    bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(verifier, target.weight_dtype))
-    if bytes_of[0] > bytes_of[1]:
-        sizes = " and ".join(f"{n_bytes / GB:.1f} GB" for n_bytes in bytes_of)
-        rule = f"must be smaller than its target {verifier.name}; their weights take {sizes}"
-        draft.problem(here, rule, model.name, "drafts usually have a tenth of the weights or less")
-    if abs(model.vocab_size - verifier.vocab_size) > PADDED_TOKENS:
-        vocabulary = f"the {verifier.vocab_size} tokens of {verifier.name}"
-        rule = f"must have {vocabulary}, which verifies its proposals, not {model.vocab_size}"
-        draft.problem(here, rule, model.name, "use a smaller model of the same family")
-    if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
-        rule = f"is sharded as its target is: parallel.tensor must divide its {model.n_heads} heads"
-        draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
-
-
-def speculation_setup(
-    given: SpeculationSection | None, weight_dtype: str, max_model_len: int | None
-) -> SpeculationSetup | None:
-    """Return how a pool with these weights speculates; None without proposals. Raises CatalogError."""
-    if given is None or not given.tokens:
-        return None
-    model = None if given.model is None else catalog.load_model(given.model)
-    if model is not None and max_model_len is not None:
-        model = model.within(max_model_len)
-    return SpeculationSetup(given.kind, given.rates, given.propose_s, model, given.weight_dtype or weight_dtype)
