@@ -105,18 +105,15 @@ def _load(path: Path) -> dict[str, Any]:
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
-    language = {**(config if inner is None else _shared_keys(config)), **(inner or {})}
+    # Of the keys outside an inner text_config, some are about the language model too.
+    outer = config if inner is None else {key: value for key, value in config.items() if key in READ}
+    language = {**outer, **(inner or {})}
     family = language.get("model_type")
     if not isinstance(family, str | None):
         raise CatalogError(f"{path}: model_type must be text, got {json.dumps(family)[:60]}; name the family")
     if "quantization_config" not in language:
         language |= _quantized_by_file(path.with_name(QUANTIZATION_FILE))
     return {**family_of(language).defaults, **language}
-
-
-def _shared_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys outside an inner text_config that are about the language model too."""
-    return {key: value for key, value in config.items() if key in READ}
 
 
 def _quantized_by_file(extra: Path) -> dict[str, Any]:

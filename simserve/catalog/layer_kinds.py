@@ -108,11 +108,6 @@ def read_groups(config: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
     return tuple(LayerGroup(kind, n_layers, windows.get(kind)) for kind, n_layers in counts.items())
 
 
-def _uses_window(config: Mapping[str, Any]) -> bool:
-    """Tell whether a window is on; a config may state one and switch it off."""
-    return any(config.get(key) for key in WINDOW_KEYS) and config.get("use_sliding_window") is not False
-
-
 def _kinds(config: Mapping[str, Any]) -> list[GroupKind]:
     """Return the kind of each layer: as layer_types lists them, else by the rule of the family."""
     layers = range(config["num_hidden_layers"])
@@ -120,7 +115,8 @@ def _kinds(config: Mapping[str, Any]) -> list[GroupKind]:
         return [LAYER_KINDS[kind] for kind in config["layer_types"]]
     if family_of(config).state is not None:
         return _every(config.get("full_attention_interval") or 4, "state", layers)
-    if not _uses_window(config):
+    has_window = any(config.get(key) for key in WINDOW_KEYS)
+    if not has_window or config.get("use_sliding_window") is False:  # a config may state one and switch it off
         return ["full" for _ in layers]
     if config.get("attention_chunk_size"):
         rotated = config.get("no_rope_layers")  # Llama 4: only layers with positions attend a chunk

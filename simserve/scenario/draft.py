@@ -82,9 +82,9 @@ class Problems:
             problem = replace(problem, path=problem.path[:-1])
         self._problems.setdefault((problem.path, problem.rule), (problem, line))
 
-    def add_option(self, option: str, problem: ValueProblem) -> None:
+    def add_option(self, problem: Problem) -> None:
         """Add the problem of an option that could not be parsed, and so has no path."""
-        self._of_options.append(Problem(f"command line {option}", problem.rule, problem.value, problem.remedy))
+        self._of_options.append(problem)
 
     def extend(self, problems: Iterable[ValueProblem], below: Path = ()) -> None:
         """Add the problems of the section at `below`."""

@@ -52,14 +52,6 @@ class Override:
 
 
 @dataclass(frozen=True)
-class UnreadOption:
-    """An option that is not `key.path=value`."""
-
-    text: str
-    problem: ValueProblem
-
-
-@dataclass(frozen=True)
 class Template:
     """A scenario's file and command-line options, read once, to be resolved with or without further overrides."""
 
@@ -67,7 +59,8 @@ class Template:
     place: str
     """The file's name in problems."""
     document: Document
-    options: tuple[Override | UnreadOption, ...]
+    options: tuple[Override | Problem, ...]
+    """What options change, or the problem of one that is not `key.path=value`."""
 
     @classmethod
     def of(cls, path: str | FilePath, overrides: Iterable[str] = (), seed: int | None = None) -> "Template":
@@ -83,8 +76,8 @@ class Template:
             problems.add(problem, line)
         data = self.document.data
         for option in (*self.options, *more):
-            if isinstance(option, UnreadOption):
-                problems.add_option(option.text, option.problem)
+            if isinstance(option, Problem):
+                problems.add_option(option)
                 continue
             try:
                 data, changed = apply_override(data, option)
@@ -97,16 +90,17 @@ class Template:
         return resolve(Scenario, data, problems, (self.path.parent.resolve(), FilePath.cwd()))
 
 
-def _options(overrides: Iterable[str], seed: int | None) -> tuple[Override | UnreadOption, ...]:
+def _options(overrides: Iterable[str], seed: int | None) -> tuple[Override | Problem, ...]:
     of_seed = [] if seed is None else [Override(f"--seed {seed}", ("seed",), seed)]
     return (*map(_parsed, overrides), *of_seed)
 
 
-def _parsed(text: str) -> Override | UnreadOption:
+def _parsed(text: str) -> Override | Problem:
     try:
         return parse_override(text)
     except BadOverride as error:
-        return UnreadOption(f"--set {text}", error.problem)
+        wrong = error.problem
+        return Problem(f"command line --set {text}", wrong.rule, wrong.value, wrong.remedy)
 
 
 def _content(path: FilePath) -> bytes:
