@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 
 from simserve.units import to_ps
-from simserve.workload.dependencies import Dependencies
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 
 
 @dataclass

@@ -67,7 +67,6 @@ ALLOWED: dict[str, set[str]] = {
         "admission.base",
         "splitters.base",
         "workload.trace",
-        "workload.dependencies",
     },
     "scenario": {
         "plugins",

@@ -23,8 +23,7 @@ from simserve.engine.tabulate import attempt_columns
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.state.speculative_cohort import SpeculativeCohort
-from simserve.workload.dependencies import Dependencies
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 from tests import oracle
 from tests.agreement import assert_agreement, own, run_both
 from tests.doubles import trace

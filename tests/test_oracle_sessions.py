@@ -13,8 +13,7 @@ from simserve.engine.recorder import FINISHED, REJECTED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.units import PS_PER_S
-from simserve.workload.dependencies import Dependencies
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 from tests.agreement import assert_agreement, run_both
 from tests.effort import examples
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces

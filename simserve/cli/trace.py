@@ -64,7 +64,7 @@ def generate(
     """Generate a trace from an arrival process, lengths and prefixes, written as in a scenario."""
     from simserve.allowed_modules import allow_modules
     from simserve.errors import TraceError
-    from simserve.workload.generate import generate as drawn
+    from simserve.workload.draws import generate as drawn
 
     if (n_requests is None) == (duration_s is None):
         raise typer.BadParameter("give exactly one of the two", param_hint="--n-requests or --duration-s")
@@ -94,7 +94,7 @@ def fit(
     from simserve.cli import terminal
     from simserve.errors import TraceError
     from simserve.tables.files import json_text, replace_text
-    from simserve.workload.fit import fit_profile
+    from simserve.workload.lengths.profile import fit_profile
 
     try:
         profile = fit_profile(_read(file, format), source or file.name, license or "unknown")
@@ -112,7 +112,7 @@ def _read(file: Path, format: str) -> "Trace":
 
 def _write(trace: "Trace", out: Path) -> None:
     from simserve.cli import terminal
-    from simserve.workload.convert import write_trace
+    from simserve.workload.readers.simserve import write_trace
 
     write_trace(trace, out)
     terminal.warnings(trace.notes)

@@ -20,7 +20,7 @@ from simserve.engine.offered import Offered, OfferedRows, Patience
 from simserve.engine.recorder import Recorder
 from simserve.errors import TraceError
 from simserve.units import LONGEST, LONGEST_S, PS_PER_S, array_to_ps, to_s
-from simserve.workload.dependencies import Dependencies
+from simserve.workload.trace import Dependencies
 
 
 class Sessions:

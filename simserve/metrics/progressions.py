@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simserve.tables import scratch
-from simserve.tables.columns import Floats, Ints
+from simserve.tables.columns import Floats, Ints, counted_up
 
 FIRST_SHIFT = 46
 """Bits of a float64 that the first bins ignore: they are 1/64 of a power of two wide."""
@@ -189,7 +189,7 @@ def _count_across(part: Progressions, low: Ints, high: Ints, shift: int, lowest:
     n_bins = high - low + 1
     starts = np.cumsum(n_bins) - n_bins
     row = np.repeat(np.arange(len(low)), n_bins)
-    key = np.arange(len(row)) + np.repeat(low - starts, n_bins)
+    key = counted_up(low, n_bins)
     numbers_upto = _n_below(part.where(row), _edges(key + 1, shift))
     numbers = np.diff(numbers_upto, prepend=numbers_upto[:1])
     numbers[starts] = numbers_upto[starts]
@@ -216,7 +216,7 @@ def _written_out(parts: Sequence[Progressions], ranks: list[int]) -> dict[int, i
     weights: list[Ints] = []
     for part in parts:
         row = np.repeat(np.arange(len(part.n)), part.n)
-        place = np.arange(len(row)) - np.repeat(np.cumsum(part.n) - part.n, part.n)
+        place = counted_up(0, part.n)
         values.append(part.first[row] + place * part.growth[row])
         weights.append(part.weight[row])
     value = np.concatenate(values)

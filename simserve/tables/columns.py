@@ -71,9 +71,7 @@ class Lists:
 
     def cut(self, starts: Ints, counts: Ints) -> "Lists":
         """Return rows that begin at some values, and have as many."""
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        at = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
-        return Lists(self.values[at], offsets)
+        return Lists(self.values[counted_up(starts, counts)], np.concatenate([[0], np.cumsum(counts)]))
 
 
 def bounds(groups: NDArray[Any], n: int) -> Ints:
@@ -82,6 +80,18 @@ def bounds(groups: NDArray[Any], n: int) -> Ints:
     The numbers have the column's type, as numpy would convert all of it to another.
     """
     return np.searchsorted(groups, np.arange(n + 1, dtype=groups.dtype))
+
+
+def counted_up(firsts: Any, counts: Ints) -> Ints:
+    """Return first, first + 1, ... for each of firsts, as many as in counts, concatenated."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(firsts - before, counts) + np.arange(counts.sum())
+
+
+def by_appearance(values: NDArray[Any]) -> Ints:
+    """Number the distinct values by first appearance, so that more rows never change the first ones, `(n_rows,)`."""
+    _, first, number = np.unique(values, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number]
 
 
 def taken(column: Any, rows: Ints) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.tables.columns import Columns, Floats, Ints
+from simserve.tables.columns import Columns, Floats, Ints, counted_up
 from simserve.units import array_to_ps, array_to_s
 
 
@@ -49,7 +49,7 @@ def full_steps(steps: Columns) -> Columns:
     """
     n_steps = steps["n_steps"]
     row = np.repeat(np.arange(len(n_steps)), n_steps)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(n_steps) - n_steps, n_steps)
+    place = counted_up(0, n_steps)
     full: Columns = {name: column[row] for name, column in steps.items()}
     first_ps = array_to_ps(steps["first_step_s"])
     growth_ps = ((array_to_ps(steps["last_step_s"]) - first_ps) // np.maximum(n_steps - 1, 1))[row]

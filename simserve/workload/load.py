@@ -13,13 +13,11 @@ from simserve.errors import NoArrivals
 from simserve.tables.columns import Floats, Ints
 from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
-from simserve.workload.batch import batch_jobs, merged
-from simserve.workload.dependencies import Dependencies
-from simserve.workload.generate import Prompts, draw_arrivals, prefix_structure
-from simserve.workload.labels import labeled
+from simserve.workload.draws import Prompts, draw_arrivals
+from simserve.workload.mix import batch_jobs, labeled, merged
 from simserve.workload.size import check_size, expected_requests
 from simserve.workload.streams import Stream, streams
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 
 CLOSED_LOOP_ROWS = 4096
 """Initial rows of a closed loop of unknown length; it draws as many again when they are used up."""
@@ -83,7 +81,7 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
 
         return Load(_complete(replay(workload.trace, base_dir, stream, workload), workload, stream))
     lengths = workload.lengths or next(iter(workload.classes.values())).lengths  # all classes have their own
-    prompts = Prompts(plugins.build("workload.lengths", lengths), prefix_structure(workload.prefixes))
+    prompts = Prompts.of(lengths, workload.prefixes)
     if workload.client is not None:
         return _closed_loop(workload, prompts, stream)
     arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import NoArrivals, TraceError
-from simserve.workload.dependencies import Dependencies
 from simserve.workload.info import stamp_s
 from simserve.workload.readers import read_trace
 from simserve.workload.streams import Stream
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 
 AT = "workload.trace.next_turn: after_answer"
 

@@ -1,4 +1,4 @@
-"""Trace: the offered load as equal-length columns. Row i of every column is request i."""
+"""Trace: the offered load as equal-length columns; row i of each, also of Prefixes and Dependencies, is request i."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.tables.columns import Floats, Ints
+from simserve.tables.columns import Floats, Ints, counted_up
 from simserve.units import LONGEST, LONGEST_S
-from simserve.workload.dependencies import Dependencies
 
 MOST_TOKENS = 10_000_000
 """More than any model takes: a length above it is an error, and may not fit 64 bits."""
@@ -76,21 +75,87 @@ class Prefixes:
     def ids(self) -> tuple[Ints, Ints]:
         """Return all ids concatenated, and the bounds of each request: the arguments of `from_ids`."""
         ends = np.concatenate([[0], np.cumsum(self.n_ids)])
-        return _counted_up(self.first_ids, self.n_ids), ends[self.starts]
+        return counted_up(self.first_ids, self.n_ids), ends[self.starts]
 
     def take(self, rows: Rows) -> "Prefixes":
         """Select requests, or reorder all."""
         first = self.starts[:-1][rows]
         n_runs = self.starts[1:][rows] - first
-        runs = _counted_up(first, n_runs)
+        runs = counted_up(first, n_runs)
         starts = np.concatenate([[0], np.cumsum(n_runs)])
         return Prefixes(self.block_tokens, self.first_ids[runs], self.n_ids[runs], starts)
 
 
-def _counted_up(firsts: Ints, counts: Ints) -> Ints:
-    """Return first, first + 1, ... for each of firsts, as many as in counts, concatenated."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(firsts - before, counts) + np.arange(counts.sum())
+@dataclass(frozen=True)
+class Dependencies:
+    """Parents of each request: the earlier rows that must be answered first.
+
+    A row with parents is sent think_s after its client has the last of their answers, whatever its arrival_s. A row
+    without parents begins a session: at its arrival_s, or, with users, think_s after the user's last session. A session
+    is such a row and its descendants.
+
+    Invariant: starts rises from 0 to the number of parents; a parent is an earlier row of the same session.
+    """
+
+    parents: Ints
+    """Parent rows, those of row 0 first, `(n_parents,)`."""
+    starts: Ints
+    """Parents [starts[i], starts[i + 1]) are those of row i, `(n_requests + 1,)`."""
+    think_s: Floats
+    """Time between the answers and the request, `(n_requests,)`: a user thinks, or a tool works. Rows that begin a
+    session use it only in a closed loop of users, where the load's `client` sets it."""
+
+    @classmethod
+    def none(cls, n: int) -> "Dependencies":
+        """Return n rows, each a session of its own."""
+        return cls(np.empty(0, np.int64), np.zeros(n + 1, np.int64), np.zeros(n))
+
+    @classmethod
+    def from_pairs(cls, children: Ints, parents: Ints, think_s: Floats) -> "Dependencies":
+        """Build from (child, parent) pairs in any order, `(n_pairs,)` each."""
+        order = np.argsort(children, kind="stable")
+        n_parents = np.bincount(children, minlength=len(think_s))
+        return cls(parents[order], np.concatenate([[0], np.cumsum(n_parents)]), think_s)
+
+    @classmethod
+    def chains(cls, session: Ints, think_s: Floats) -> "Dependencies":
+        """Make each row depend on the previous row of its session, `(n_requests,)` each."""
+        order = np.argsort(session, kind="stable")
+        goes_on = np.flatnonzero(np.diff(session[order]) == 0)
+        return cls.from_pairs(order[goes_on + 1], order[goes_on], think_s)
+
+    def __len__(self) -> int:
+        return len(self.think_s)
+
+    @property
+    def n_parents(self) -> Ints:
+        """Number of answers each row waits for, `(n_requests,)`."""
+        return np.diff(self.starts)
+
+    @property
+    def children(self) -> Ints:
+        """Row that waits for each of `parents`, `(n_parents,)`."""
+        return np.repeat(np.arange(len(self)), self.n_parents)
+
+    def first_rows(self) -> Ints:
+        """Return the row that begins the session of each row, `(n_requests,)`."""
+        first = np.arange(len(self))
+        waits = self.n_parents > 0
+        first[waits] = self.parents[self.starts[:-1][waits]]
+        while not np.array_equal(further := first[first], first):
+            first = further
+        return first
+
+    def take(self, rows: Rows) -> "Dependencies":
+        """Select rows, or reorder all; the parents of a row go with it."""
+        taken = np.arange(len(self))[rows]
+        place = np.full(len(self), -1)
+        place[taken] = np.arange(len(taken))
+        kept = place[self.children] >= 0
+        parents = place[self.parents[kept]]
+        if (parents < 0).any():
+            raise ValueError("a row must not be taken without the rows that it waits for")
+        return Dependencies.from_pairs(place[self.children[kept]], parents, self.think_s[taken])
 
 
 @dataclass(frozen=True)

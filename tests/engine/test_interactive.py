@@ -11,8 +11,7 @@ from simserve.engine.offered import Offered
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.units import PS_PER_S, array_to_ps
-from simserve.workload.dependencies import Dependencies
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 from tests.doubles import LineCost, replica_setup
 
 pytestmark = pytest.mark.law("theory")

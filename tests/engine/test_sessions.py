@@ -15,8 +15,7 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.tables.columns import Columns
 from simserve.units import PS_PER_S
-from simserve.workload.dependencies import Dependencies
-from simserve.workload.trace import Prefixes, Trace
+from simserve.workload.trace import Dependencies, Prefixes, Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 
 TEN_MS = LineCost(step=10 * MS)

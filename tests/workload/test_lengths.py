@@ -78,7 +78,7 @@ def test_a_profile_draws_its_own_quantiles_and_rank_correlation(name: str) -> No
 @pytest.mark.skipif(not TRACES.exists(), reason="the real traces are not beside the checkout")
 @pytest.mark.parametrize("name", FILES)
 def test_a_profile_is_like_the_trace_it_was_fitted_to_and_equals_a_new_fit(name: str) -> None:
-    from simserve.workload.fit import fit_profile
+    from simserve.workload.lengths.profile import fit_profile
 
     trace, profile = read_trace(TRACES / FILES[name]), load_profile(name)
     assert fit_profile(trace, profile["source"], profile["license"]) == profile

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from simserve.errors import TraceError
-from simserve.workload.convert import write_trace
 from simserve.workload.readers import read_trace
 from simserve.workload.readers.prefix_ids import CHAINED
+from simserve.workload.readers.simserve import write_trace
 from simserve.workload.trace import Prefixes, Trace
 
 

@@ -8,18 +8,18 @@ import pytest
 from numpy.typing import NDArray
 
 from simserve.errors import PolicyError
-from simserve.workload.draws import draw_prefixes
-from simserve.workload.generate import generate
+from simserve.workload.draws import draw_prefixes, generate
+from simserve.workload.info import sharing
 from simserve.workload.lengths.fixed import Fixed
 from simserve.workload.load import offered_load
 from simserve.workload.prefixes.base import DrawLengths, PrefixStructure, prepended
 from simserve.workload.prefixes.conversations import Conversations
 from simserve.workload.prefixes.documents import Documents
 from simserve.workload.prefixes.shared import Shared
-from simserve.workload.sharing import hit_tokens, sharing
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Prefixes, Trace
 from tests.workload.test_prefix_ids import prefixes, rows_of
+from tests.workload.test_sharing import hit_tokens
 
 POISSON = {"kind": "poisson", "rate_per_s": 8}
 LENGTHS = {"kind": "uniform", "prompt_tokens": [1, 100], "output_tokens": [1, 100]}

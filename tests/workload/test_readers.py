@@ -12,9 +12,9 @@ import pytest
 
 from simserve import Scenario, input_files, load_results, simulate
 from simserve.errors import TraceError
-from simserve.workload.convert import write_trace
 from simserve.workload.info import stamp_s, trace_info
 from simserve.workload.readers import detect, read_trace, text_lines
+from simserve.workload.readers.simserve import write_trace
 from simserve.workload.replay import replay
 from simserve.workload.streams import streams
 from simserve.workload.trace import MOST_TOKENS, Trace

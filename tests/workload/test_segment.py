@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simserve.workload.dependencies import Dependencies
 from simserve.workload.load import Load, segment
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 
 
 def trace(n: int, dependencies: Dependencies | None = None) -> Trace:

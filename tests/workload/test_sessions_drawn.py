@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from simserve.errors import PolicyError, TraceError
-from simserve.workload.convert import write_trace
-from simserve.workload.draws import draw_prefixes
-from simserve.workload.generate import generate
+from simserve.workload.draws import draw_prefixes, generate
 from simserve.workload.lengths.fixed import Fixed
 from simserve.workload.load import Load, offered_load
-from simserve.workload.prefixes.agents import Agents
+from simserve.workload.prefixes.agents import Agents, Threads
 from simserve.workload.prefixes.base import PrefixStructure
 from simserve.workload.prefixes.conversations import Conversations
+from simserve.workload.readers.simserve import write_trace
 from simserve.workload.streams import streams
-from simserve.workload.threads import Threads
 from simserve.workload.trace import Trace
 from tests.workload.test_prefix_ids import rows_of
 

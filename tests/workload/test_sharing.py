@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
+from simserve.tables.columns import Ints
+from simserve.workload.info import Touches, sharing
 from simserve.workload.readers import read_trace
-from simserve.workload.sharing import hit_tokens, sharing
 from simserve.workload.trace import Trace
 from tests.invariants import check_cache
 from tests.workload.test_prefix_ids import prefixes
@@ -24,6 +25,11 @@ def trace(prompt_tokens: list[int], *rows: list[int], output_tokens: int = 16) -
     return Trace(
         np.arange(n, dtype=np.float64), np.array(prompt_tokens), np.full(n, output_tokens), prefixes=prefixes(*rows)
     )
+
+
+def hit_tokens(load: Trace) -> Ints:
+    assert load.prefixes is not None
+    return Touches(load, load.prefixes).hit_tokens()
 
 
 def test_a_prompt_hits_the_whole_blocks_that_came_before_but_never_its_last_token() -> None:
@@ -39,9 +45,8 @@ def test_a_hit_in_the_answers_part_of_a_chain_is_no_prompt_token() -> None:
     assert hit_tokens(trace([20, 20], [0, 1], [0, 1])).tolist() == [0, 16]
 
 
-def test_a_trace_without_prefixes_hits_nothing_and_has_no_figures() -> None:
-    load = Trace(np.zeros(2), np.array([5, 5]), np.array([1, 1]))
-    assert (hit_tokens(load).tolist(), sharing(load)) == ([0, 0], None)
+def test_a_trace_without_prefixes_has_no_figures() -> None:
+    assert sharing(Trace(np.zeros(2), np.array([5, 5]), np.array([1, 1]))) is None
 
 
 def test_the_figures_of_a_small_trace() -> None:

@@ -6,9 +6,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from simserve.tables.columns import Flags, Floats, Ints
+from simserve.tables.columns import Flags, Floats, Ints, by_appearance
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
-from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn, Tokens
 from simserve.workload.prefixes.base import (
     STRICT,
@@ -20,7 +19,7 @@ from simserve.workload.prefixes.base import (
     runs_of_two,
 )
 from simserve.workload.streams import Stream
-from simserve.workload.trace import Prefixes, Trace
+from simserve.workload.trace import Dependencies, Prefixes, Trace
 
 MOST_TURNS = 10_000
 FEWEST = 64
@@ -139,9 +138,7 @@ class Conversations(PrefixStructure):
             before[rows], of_chain[rows] = so_far[conversation], chain[conversation]
             so_far[conversation] += drawn.prompt_tokens[rows] + drawn.output_tokens[rows]
         if self.next_turn == "after_answer":  # in the order of rows, so that further conversations change no id
-            of_chain = np.unique(of_chain, return_inverse=True)[1]
-            _, first = np.unique(of_chain, return_index=True)
-            of_chain = np.argsort(np.argsort(first))[of_chain]
+            of_chain = by_appearance(of_chain)
         return before, self._prefixes(before, of_chain, n_chains, drawn)
 
     def _is_too_long(self, prompt_tokens: Ints) -> Flags:

@@ -6,9 +6,8 @@ Source: Azure Public Dataset, CC-BY 4.0 (Patel et al., Splitwise, ISCA '24).
 from pathlib import Path
 
 from simserve.workload.readers.base import checked
-from simserve.workload.readers.cells import NUMBER, STAMP
+from simserve.workload.readers.cells import NUMBER, STAMP, seconds_since_first
 from simserve.workload.readers.csv_rows import read_csv
-from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import Trace
 
 KINDS = {"TIMESTAMP": STAMP, "ContextTokens": NUMBER, "GeneratedTokens": NUMBER}

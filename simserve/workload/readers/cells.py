@@ -1,6 +1,7 @@
 """Cells of a file, read by what their column means: every format's values go through these before any computing."""
 
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -13,7 +14,6 @@ from simserve.errors import TraceError
 from simserve.input_files import MOST_TEXT_CHARACTERS
 from simserve.tables.columns import Floats, Lists, Meaning, joined
 from simserve.workload.readers.base import MOST_S, Cells, Place, Texts, refuse_rows
-from simserve.workload.readers.stamps import instants
 from simserve.workload.size import MOST_REQUESTS
 
 MOST_ID = 2**63 - 1
@@ -109,12 +109,6 @@ def labels(_: Place, __: str, cells: Cells) -> NDArray[np.str_]:
     return np.array(cut, np.str_)
 
 
-def stamps(place: Place, name: str, cells: Cells) -> NDArray[Any]:
-    """Return dates and times, `(n,)`. Raises TraceError."""
-    assert isinstance(cells, Texts)
-    return instants(place, name, cells)
-
-
 def stamps_or_numbers(place: Place, name: str, cells: Cells) -> NDArray[Any]:
     """Return dates and times, or numbers, whichever the first cell is. Raises TraceError."""
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
@@ -125,6 +119,44 @@ def stamps_or_numbers(place: Place, name: str, cells: Cells) -> NDArray[Any]:
     if len(cells) and isinstance(cells[0], str) and _of_text(cells[0]) == np.inf:
         return instants(place, name, [cell if isinstance(cell, str) else "" for cell in cells])
     return numbers(place, name, cells)
+
+
+def instants(place: Place, name: str, stamps: Sequence[str]) -> NDArray[np.datetime64]:
+    """Return stamps as instants, `(n,)`; `name` is the column's. Raises TraceError."""
+    every = "".join(stamps)
+    is_plain = "+" not in every and "Z" not in every and every.count("-") == 2 * len(stamps)
+    plain = stamps if is_plain else [_without_zone(stamp) for stamp in stamps]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy warns of a time zone, and drops it
+        try:
+            result = np.array(plain, dtype="datetime64[ns]")
+        except (ValueError, UserWarning):
+            result = np.array([_instant(stamp) for stamp in plain], "datetime64[ns]")
+    rule = f"{name} must be a date and time in UTC like 2023-11-16 18:15:46.6805900"
+    refuse_rows(place, np.isnat(result), rule, stamps)
+    return result
+
+
+def seconds_since_first(instants: NDArray[np.datetime64]) -> NDArray[np.float64]:
+    """Return seconds since the earliest instant, `(n,)`."""
+    since = instants - instants.min() if len(instants) else instants - instants
+    seconds: NDArray[np.float64] = since.astype(np.float64) / 1e9
+    return seconds
+
+
+def _without_zone(stamp: str) -> str:
+    """Return the stamp without its UTC mark; empty for another zone."""
+    plain = stamp.removesuffix("+00:00").removesuffix("Z")
+    time = plain[len("2023-11-16") :]
+    return "" if "+" in time or "-" in time else plain
+
+
+def _instant(stamp: str) -> np.datetime64:
+    """Return the instant, or not-a-time for an invalid stamp."""
+    try:
+        return np.datetime64(stamp, "ns")
+    except (ValueError, UserWarning):
+        return np.datetime64("NaT", "ns")
 
 
 def ids(place: Place, name: str, cells: Cells | Lists) -> Lists:
@@ -160,7 +192,7 @@ TIME = CellKind("number", times)
 SPAN = CellKind("number", spans_s)
 TEXT = CellKind("text", texts)
 LABEL = CellKind("label", labels)
-STAMP = CellKind("text", stamps)
+STAMP = CellKind("text", instants)
 INSTANT = CellKind("instant", stamps_or_numbers)
 IDS = CellKind("ids", ids)
 

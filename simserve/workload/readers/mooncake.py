@@ -8,7 +8,7 @@ Source: Mooncake (Qin et al., FAST '25), Apache-2.0.
 
 from pathlib import Path
 
-from simserve.workload.readers.json_lines import read_lines
+from simserve.workload.readers.json_rows import read_lines
 from simserve.workload.readers.prefix_ids import MOONCAKE_BLOCK_TOKENS, HashIds
 from simserve.workload.trace import Trace
 

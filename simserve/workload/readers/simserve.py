@@ -1,6 +1,9 @@
 """Simserve's own format: parquet or CSV with arrival_s, prompt_tokens, output_tokens, and optional columns."""
 
+import csv
 from collections.abc import Callable, Mapping
+from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import OutputError, TraceError, UnreadableTrace
 from simserve.tables.columns import Lists
+from simserve.tables.files import replace_text, replace_with
 from simserve.workload.readers.base import Place, checked, items, refuse_rows
 from simserve.workload.readers.cells import AMOUNT, IDS, NUMBER, SPAN, TEXT, CellKind, numbers
 from simserve.workload.readers.csv_rows import columns_of, read_csv, unused
@@ -25,6 +29,11 @@ KINDS: Mapping[str, CellKind] = {
     "e2e_s": SPAN,
     **PREFIXES,
 }
+COLUMNS = ("request_id", *NEEDED, "max_tokens", "session_id", "turn", "priority", "slo_class", "e2e_s", "tenant")
+"""What is written, in order; prefixes follow."""
+
+DECIMALS = 9
+"""Decimals of seconds in a CSV file: nanoseconds, finer than any public trace."""
 
 
 def read(path: Path) -> Trace:
@@ -37,6 +46,25 @@ def read(path: Path) -> Trace:
     # The columns go with the trace, so that none is held twice.
     trace = [Trace(**{name: columns.pop(name) for name in list(columns)}, notes=unused(header, KINDS))]
     return checked(place, trace.pop(), put_prefixes)
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Write a trace as CSV or parquet, by the file name's ending. Raises TraceError, OutputError."""
+    if trace.dependencies is not None:
+        rule = "a trace has arrival times, so its requests cannot wait for answers"
+        raise TraceError(f"{path}: {rule}; give next_turn: after_arrival, or keep the structure in a scenario")
+    columns: dict[str, Any] = {name: own for name in COLUMNS if (own := getattr(trace, name)) is not None}
+    if trace.prefixes is not None:
+        columns["hash_ids"] = Lists(*trace.prefixes.ids())
+        columns["hash_block_tokens"] = np.full(len(trace), trace.prefixes.block_tokens)
+    if path.suffix == ".parquet":
+        from simserve.tables.parquet import write_columns  # late: pyarrow is slow to import
+
+        replace_with(path, lambda extra: write_columns(extra, columns))
+    elif path.suffix == ".csv":
+        replace_text(path, _csv_text(columns))
+    else:
+        raise TraceError(f"{path}: a trace is written as .csv or .parquet, got '{path.suffix}'; change the ending")
 
 
 def _fill_in(place: Place, columns: dict[str, Any]) -> None:
@@ -56,14 +84,13 @@ def prefixes_of(place: Place, columns: Mapping[str, Any]) -> Callable[[Place, Tr
         return None
     if len(given) > 1:
         raise TraceError(f"{place.path}: prefixes must come from hash_ids or prefix_id, got both; remove one")
-    missing = [name for name in ("hash_block_tokens", "prefix_tokens") if name not in columns]
-    if "hash_block_tokens" in missing:
+    if "hash_block_tokens" not in columns:
         rule = f"column hash_block_tokens is missing beside {given[0]}"
         raise TraceError(f"{place.path}: {rule}; say how many tokens a block has, the same in all rows")
     block_tokens = same_in_all(place, "hash_block_tokens", columns["hash_block_tokens"])
-    if given == ["hash_ids"]:
+    if "hash_ids" in columns:
         return HashIds(columns["hash_ids"], block_tokens, of_prompts=False).put
-    if missing:
+    if "prefix_tokens" not in columns:
         rule = "column prefix_tokens is missing beside prefix_id"
         raise TraceError(f"{place.path}: {rule}; say how many tokens of each prompt are those of its prefix")
     prefix_tokens = numbers(place, "prefix_tokens", columns["prefix_tokens"])
@@ -105,3 +132,20 @@ def _refuse_duplicates(place: Place, request_id: NDArray[np.str_]) -> None:
     if len(twice):
         same = request_id == request_id[twice.min()]
         refuse_rows(place, same, "request_id must be unique", request_id.tolist())
+
+
+def _csv_text(columns: dict[str, Any]) -> str:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*map(_shown, columns.values()), strict=True))
+    return text.getvalue()
+
+
+def _shown(column: Any) -> list[Any]:
+    """Return the cells of a column; lists as numbers separated by spaces."""
+    if isinstance(column, Lists):
+        texts, ends = list(map(str, column.values.tolist())), column.offsets.tolist()
+        return [" ".join(texts[start:end]) for start, end in pairwise(ends)]
+    cells: list[Any] = (np.round(column, DECIMALS) if column.dtype.kind == "f" else column).tolist()
+    return cells

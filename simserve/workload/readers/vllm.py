@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.tables.columns import Lists
-from simserve.workload.readers.json_lines import read_lines
+from simserve.workload.readers.json_rows import read_lines
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, HashIds, given_block_tokens
 from simserve.workload.readers.text_lines import head
 from simserve.workload.trace import Trace

@@ -19,7 +19,7 @@ from simserve.tables.columns import Flags, Floats
 from simserve.workload.arrivals.vllm_bench import VllmBench
 from simserve.workload.readers.base import Cells, Place, checked, items, refuse_rows, shown
 from simserve.workload.readers.cells import AMOUNT, NUMBER, CellKind, numbers
-from simserve.workload.readers.json_document import read_object
+from simserve.workload.readers.json_rows import read_object
 from simserve.workload.readers.logs.base import Log, filled_in, in_order
 from simserve.workload.streams import streams
 from simserve.workload.trace import Trace

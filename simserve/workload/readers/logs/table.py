@@ -14,13 +14,12 @@ from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.tables.columns import Flags, Floats, taken
 from simserve.workload.readers.base import Place, items, names_shown, shown
-from simserve.workload.readers.cells import INSTANT, LABEL, NUMBER, TIME, CellKind, read_pieces
+from simserve.workload.readers.cells import INSTANT, LABEL, NUMBER, TIME, CellKind, read_pieces, seconds_since_first
 from simserve.workload.readers.csv_rows import read_csv
-from simserve.workload.readers.json_lines import cells_of_lines
+from simserve.workload.readers.json_rows import cells_of_lines
 from simserve.workload.readers.logs import bench
 from simserve.workload.readers.logs.base import METRICS, Log, filled_in, in_order
 from simserve.workload.readers.simserve import PREFIXES, is_given, parquet_columns, prefixes_of
-from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 UNITS = {"_s": 1.0, "": 1.0, "_ms": 1e-3}

@@ -1,25 +1,66 @@
-"""One JSON object of any size, such as a benchmark's result: its lists are read item by item, as columns."""
+"""JSON as columns: lines of one object each, or one object of any size, read item by item."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.input_files import parse_value
-from simserve.tables.columns import joined
-from simserve.workload.readers.base import Place
-from simserve.workload.readers.cells import CellKind
-from simserve.workload.readers.text_lines import MOST_LINE_BYTES, decoded
+from simserve.input_files import parse_json, parse_value
+from simserve.tables.columns import Lists, joined
+from simserve.workload.readers.base import Place, checked
+from simserve.workload.readers.cells import IDS, NUMBER, CellKind, Piece, read_pieces
+from simserve.workload.readers.prefix_ids import HashIds
+from simserve.workload.readers.text_lines import MOST_LINE_BYTES, decoded, line_pieces
+from simserve.workload.trace import Trace
 
-BLANK = re.compile(r"[ \t\n\r]*")
+KEYS = ("timestamp", "input_length", "output_length")
+KINDS: Mapping[str, CellKind] = dict.fromkeys(KEYS, NUMBER) | {"hash_ids": IDS}
+
+Meaning = Callable[[Lists, NDArray[Any]], HashIds]
+"""Interprets the hash_ids of all rows, given the prompt lengths."""
+
+ReadRow = Callable[[Path, int, str], Mapping[str, Any]]
+"""Reads the text of a line, given its number. Raises TraceError."""
+
+
+def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
+    """Read a trace with a request a line (Mooncake, vLLM); empty lines are skipped. Raises TraceError."""
+    place, columns = read_pieces(path, cells_of_lines(path, _row, KINDS), KINDS)
+    stamps, prompts, outputs, hash_ids = columns.values()
+    put_prefixes = meaning(hash_ids, prompts).put if len(hash_ids.values) else None
+    return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs), put_prefixes)
+
+
+def cells_of_lines(path: Path, read_row: ReadRow, names: Iterable[str]) -> Iterator[Piece]:
+    """Yield line numbers and the cells under some names, None where a row lacks one, piece by piece."""
+    numbers = count(1)
+    for piece in line_pieces(path):
+        lines = [(n, text) for text, n in zip(piece, numbers, strict=False) if not text.isspace()]
+        rows = [read_row(path, n, text) for n, text in lines]
+        yield np.array([n for n, _ in lines], np.int64), {name: [row.get(name) for row in rows] for name in names}
+
+
+def _row(path: Path, line: int, text: str) -> Mapping[str, Any]:
+    try:
+        row = parse_json(text)
+    except json.JSONDecodeError as error:
+        remedy = "is it the right format?" if line == 1 else "was the file cut?"
+        raise TraceError(f"{path}:{line}: must be one JSON object a line ({error.msg}); {remedy}") from None
+    missing = [key for key in KEYS if not isinstance(row, dict) or key not in row]
+    if missing:
+        raise TraceError(f"{path}:{line}: {', '.join(missing)} is missing; name the format of the file")
+    return row  # type: ignore[no-any-return]
 
 
 def read_object(path: Path, kinds: Mapping[str, CellKind]) -> dict[str, Any]:
-    """Return the values of an object: lists with a kind as columns, other lists as empty ones, the rest as it is.
+    """Return the values of a file's object, such as a benchmark's result: lists with a kind as columns, other lists as
+    empty ones, the rest as it is.
 
     Raises TraceError.
     """
@@ -72,6 +113,9 @@ def _items(text: "_Text") -> Iterator[tuple[list[Any], bool]]:
             items, n_parts = [], text.n_parts
     text.take("]")
     yield items, True
+
+
+BLANK = re.compile(r"[ \t\n\r]*")
 
 
 class _Text:
