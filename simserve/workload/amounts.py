@@ -3,14 +3,39 @@
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field, NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
 from simserve.tables.columns import Floats, Ints
 from simserve.units import LONGEST_S
 from simserve.workload.lengths.base import STRICT, Tokens
-from simserve.workload.lengths.lognormal import LognormalSide
-from simserve.workload.lengths.uniform import Bounds, between
+
+
+def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"the first bound must not be above the second, got {list(bounds)}")
+    return bounds
+
+
+Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)]
+
+
+@dataclass(config=STRICT)
+class LognormalSide:
+    """Lengths, or turns: exp of a normal variable, rounded down, clipped to [1, max]."""
+
+    median: Tokens
+    sigma: NonNegativeFloat
+    """Standard deviation of the logarithm."""
+    max: Tokens
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[Ints, float]:
+        """Draw n lengths; also return the share clipped."""
+        with np.errstate(over="ignore"):  # infinite lengths are clipped with the other long ones
+            tokens = np.floor(self.median * np.exp(self.sigma * rng.standard_normal(n)))
+        clipped = (tokens < 1) | (tokens > self.max)
+        return np.clip(tokens, 1, self.max).astype(np.int64), float(clipped.mean()) if n else 0.0
+
 
 Whole = Tokens | Bounds | LognormalSide
 """A number; [least, most], uniform; or lognormal: {median, sigma, max}."""
@@ -53,6 +78,12 @@ def whole_numbers(amount: Whole, n: int, rng: np.random.Generator) -> Ints:
     if isinstance(amount, LognormalSide):
         return amount.draw(n, rng)[0]
     return between(amount, rng.random(n))
+
+
+def between(bounds: tuple[int, int], share: Floats) -> Ints:
+    """Return the integer at a share of the way from the first bound to the second, both included, `(n,)`."""
+    low, high = bounds
+    return (low + np.floor(share * (high - low + 1))).astype(np.int64)
 
 
 def most_of(amount: Whole) -> int:

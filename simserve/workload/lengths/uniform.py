@@ -1,23 +1,10 @@
 """Uniform lengths between two bounds, both included, as in benchmarks with random data."""
 
-from typing import Annotated
-
-import numpy as np
-from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
-from simserve.tables.columns import Floats, Ints
-from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
+from simserve.workload.amounts import Bounds, between
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths
 from simserve.workload.streams import Stream
-
-
-def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
-    if bounds[0] > bounds[1]:
-        raise ValueError(f"the first bound must not be above the second, got {list(bounds)}")
-    return bounds
-
-
-Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)]
 
 
 @dataclass(config=STRICT)
@@ -33,9 +20,3 @@ class Uniform(Lengths):
             between(self.prompt_tokens, stream("lengths/prompt").random(n)),
             between(self.output_tokens, stream("lengths/output").random(n)),
         )
-
-
-def between(bounds: tuple[int, int], share: Floats) -> Ints:
-    """Return the integer at a share of the way from the first bound to the second, both included, `(n,)`."""
-    low, high = bounds
-    return (low + np.floor(share * (high - low + 1))).astype(np.int64)
