@@ -62,8 +62,7 @@ def capacity(
     """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
     from simserve.cli import terminal
     from simserve.study.capacity.question import CapacityQuestion
-    from simserve.tables.folder import check_folder
-    from simserve.tables.kinds import CAPACITY
+    from simserve.tables.folder import CAPACITY, check_folder
 
     question = CapacityQuestion(loaded(scenario, assignments, seed, allow_plugin), goal or GOAL_FRAC, precision)
     if out is not None:
@@ -128,7 +127,7 @@ def _write(directory: Path, match: "CapacityResult", question: "CapacityQuestion
     from simserve.report.capacity.page import render
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain
-    from simserve.tables.kinds import CAPACITY
+    from simserve.tables.folder import CAPACITY
 
     texts = {
         "capacity.json": json_text(match.facts),

@@ -38,8 +38,7 @@ def compare(
     from simserve.cli.check import load_progress
     from simserve.study.compare.compare import REPLICATIONS, read_side
     from simserve.study.compare.compare import compare as compare_sides
-    from simserve.tables.folder import check_folder
-    from simserve.tables.kinds import COMPARISON
+    from simserve.tables.folder import COMPARISON, check_folder
 
     allow_modules(allow_plugin or (), a.parent, b.parent)
     sides = read_side(a), read_side(b)
@@ -65,7 +64,7 @@ def _write(directory: Path, match: dict[str, Any]) -> None:
     from simserve.report.comparison.page import render
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain
-    from simserve.tables.kinds import COMPARISON
+    from simserve.tables.folder import COMPARISON
 
     texts = {"comparison.json": json_text(match), "report.html": render(plain(match))}
     write_study(directory, COMPARISON, texts)

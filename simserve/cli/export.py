@@ -27,8 +27,7 @@ def export(
     from simserve.cli import terminal
     from simserve.metrics.result_folder import read_result_folders
     from simserve.report.spreadsheet.exported import sheets_of
-    from simserve.tables.folder import check_folder, check_workbook_file
-    from simserve.tables.kinds import EXPORT
+    from simserve.tables.folder import EXPORT, check_folder, check_workbook_file
 
     if xlsx is None and csv is None:
         raise typer.BadParameter("give --xlsx FILE, --csv FOLDER, or both")
@@ -58,8 +57,7 @@ def _files(sheets: "list[Sheet]", folder: Path | None) -> str | None:
     if folder is None:
         return None
     from simserve.report.spreadsheet.sheets import csv_files
-    from simserve.tables.folder import result_folder
-    from simserve.tables.kinds import EXPORT
+    from simserve.tables.folder import EXPORT, result_folder
 
     files = csv_files(sheets)
     with result_folder(folder, EXPORT) as extra:

@@ -78,8 +78,7 @@ def _written(question: "PlanQuestion", directory: Path) -> dict[str, Any]:
     from simserve.study.plan.plan import find_plan
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain
-    from simserve.tables.folder import check_folder
-    from simserve.tables.kinds import PLAN
+    from simserve.tables.folder import PLAN, check_folder
 
     check_folder(directory, PLAN)
     with terminal.progress_bar() as bar:

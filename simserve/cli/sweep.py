@@ -89,9 +89,8 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
     from simserve.study.sweep.table import sweep_rows
     from simserve.tables.files import json_text
-    from simserve.tables.folder import check_folder
+    from simserve.tables.folder import SWEEP, check_folder
     from simserve.tables.journal import open_journal
-    from simserve.tables.kinds import SWEEP
 
     check_folder(directory, SWEEP)
     with _runner(dask) as run, open_journal(directory, SWEEP, is_row) as journal:
@@ -129,8 +128,7 @@ def _resume_hint(question: "SweepQuestion", journal: "Journal", directory: Path)
     """Print what is kept if the block fails."""
     from simserve.cli import terminal
     from simserve.study.sweep.sweep import n_left, n_runs
-    from simserve.tables.journal import is_older_answer
-    from simserve.tables.kinds import SWEEP
+    from simserve.tables.folder import SWEEP, is_older_answer
 
     try:
         yield

@@ -11,9 +11,7 @@ from simserve.metrics.figures import Summary
 from simserve.metrics.study_schemas import CapacityAnswer, ComparisonAnswer, PlanAnswer, SweepAnswer
 from simserve.tables.columns import Columns
 from simserve.tables.files import read_json
-from simserve.tables.folder import kind_of
-from simserve.tables.journal import is_older_answer
-from simserve.tables.kinds import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind
+from simserve.tables.folder import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind, is_older_answer, kind_of
 from simserve.tables.schema import TABLES
 
 ANSWERS: dict[Kind, tuple[str, Any]] = {

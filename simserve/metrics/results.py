@@ -16,11 +16,10 @@ from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.drawn_load import ArrivalRates
 from simserve.metrics.reduce_run import reduce_run
 from simserve.metrics.timeseries import interval_s
-from simserve.tables.columns import Columns
+from simserve.tables.columns import Columns, frame
 from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json
-from simserve.tables.folder import check_folder, check_run, result_folder
-from simserve.tables.kinds import RUN
+from simserve.tables.folder import RUN, check_folder, check_run, result_folder
 from simserve.tables.run_tables import RunTables, full_steps
 from simserve.tables.schema import MORE_TABLES, MOST, TABLES
 
@@ -124,8 +123,6 @@ class Results:
             write_table(folder / f"{name}.parquet", fields, columns, facts if name == "requests" else None)
 
     def _frame(self, name: str) -> "pd.DataFrame":
-        from simserve.tables.frames import frame
-
         if name not in self.columns:
             remedies = dict.fromkeys(MORE_TABLES, "with --replications") | {"members": "with this version"}
             remedy = remedies.get(name, "without --steps none")

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.tables.columns import Columns
-from simserve.tables.folder import result_folder
-from simserve.tables.kinds import Kind
+from simserve.tables.folder import Kind, result_folder
 from simserve.tables.schema import Field
 
 

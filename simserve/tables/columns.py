@@ -1,10 +1,16 @@
-"""Columns: a table in memory, equal-length numpy columns by name."""
+"""Columns: a table in memory, equal-length numpy columns by name; from cells, and as a pandas DataFrame."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simserve.tables.schema import Field
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -105,3 +111,62 @@ def joined(pieces: list[Any]) -> Any:
         return np.concatenate(pieces)
     counts = np.concatenate([np.diff(piece.offsets) for piece in pieces])
     return Lists(np.concatenate([piece.values for piece in pieces]), np.concatenate([[0], np.cumsum(counts)]))
+
+
+def typed_columns(fields: Sequence[Field], rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Return rows of cells as columns, `(n_rows,)` each; missing or None cells are null."""
+    return {field.name: _typed(field, [row.get(field.name) for row in rows]) for field in fields}
+
+
+def _typed(field: Field, cells: Sequence[Any]) -> Any:
+    match field.kind:
+        case "category":
+            return _categorical(cells)
+        case "float":
+            return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
+        case "replica":
+            return np.array([-1 if cell is None else cell for cell in cells], np.int32)
+        case "int64" | "flag":
+            is_null = np.array([cell is None for cell in cells], np.bool_)
+            kind: Any = np.bool_ if field.kind == "flag" else np.int64
+            plain: Any = np.array([0 if cell is None else cell for cell in cells], kind)
+            return np.ma.MaskedArray(plain, is_null) if is_null.any() else plain
+        case "text":
+            if all(cell is None for cell in cells):
+                return None
+            assert None not in cells, f"{field.name}: text is there in every row or in none"
+            return np.array(cells, np.str_)
+        case kind:
+            raise NotImplementedError(f"{field.name}: cells are not typed as {kind}")
+
+
+def _categorical(cells: Sequence[str | None]) -> Categorical:
+    known = tuple(dict.fromkeys(cell for cell in cells if cell))
+    codes = {word: place for place, word in enumerate(known)}
+    return Categorical(np.array([codes[cell] if cell else -1 for cell in cells], np.int32), known)
+
+
+def frame(fields: Sequence[Field], columns: Columns) -> "pd.DataFrame":
+    """Return a DataFrame of the columns in the order of the fields; missing values are NaN or NA."""
+    import pandas as pd  # late: no other step from a scenario to its files needs it
+
+    n_rows = next((len(column) for column in columns.values() if column is not None), 0)
+    return pd.DataFrame({field.name: _series(field, columns[field.name], n_rows) for field in fields}, copy=False)
+
+
+def _series(field: Field, column: Any, n_rows: int) -> Any:
+    import pandas as pd
+
+    if column is None:
+        dtype: Any = {"int64": "Int64", "int32": "Int64", "flag": "boolean"}.get(field.kind, object)
+        return pd.Series([None] * n_rows, dtype=dtype)
+    if field.kind == "category":
+        known = column.without_blank()
+        return pd.Categorical.from_codes(known.codes, categories=pd.Index(known.categories, dtype=object))
+    if field.kind == "replica" and (column < 0).any():
+        return pd.Series(column, dtype="Int32").mask(column < 0)
+    if column.dtype.kind in "UO":
+        return pd.Series([word or None for word in column.tolist()], dtype=object)
+    if isinstance(column, np.ma.MaskedArray) and field.kind != "flag":
+        return pd.Series(column.data, dtype="Int64").mask(np.ma.getmaskarray(column))
+    return column.astype(field.kind if field.kind in ("int32", "int64") else column.dtype, copy=False)

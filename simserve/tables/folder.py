@@ -1,16 +1,68 @@
-"""Folder: a result is written beside its place and swapped in whole; the earlier one stays until then."""
+"""Folder: the result folder of each command. A result is written beside its place and swapped in whole; the earlier one
+stays until then.
+"""
 
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.errors import OutputError
+from simserve.input_files import open_file
 from simserve.interruptions import uninterrupted
-from simserve.tables.journal import keep_journal
-from simserve.tables.kinds import KINDS, RUN, Kind
+from simserve.tables.schema import MORE_TABLES, TABLES
 from simserve.tables.swap import new_folders, partial_folder, recover, swap
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Contents of a command's result folder."""
+
+    name: str
+    """Name of the command."""
+    files: frozenset[str]
+    """All files that it may hold."""
+    required_files: frozenset[str]
+    """Files that it always holds; a folder without them is not a result."""
+    option: str = "--out"
+    """Option that names the folder."""
+    journal: str | None = None
+    """Name of the file of finished runs, which the folder of an unfinished study holds alone."""
+
+
+RUN = Kind(
+    "run",
+    frozenset({f"{name}.parquet" for name in TABLES | MORE_TABLES})
+    | {"summary.json", "vllm_bench.json", "scenario.yaml", "report.html"},
+    frozenset({"requests.parquet", "summary.json"}),
+)
+
+
+def _study(name: str, answer: str, *more: str) -> Kind:
+    """Return the kind of a study: its answer as JSON, and a page."""
+    return Kind(name, frozenset({answer, "report.html", *more}), frozenset({answer}))
+
+
+CAPACITY = _study("capacity", "capacity.json", "capacity.parquet", "scenario.yaml")
+COMPARISON = _study("compare", "comparison.json")
+PLAN = _study("plan", "plan.json", "plan.parquet", "plan.xlsx", "scenario.yaml")
+SWEEP = Kind(
+    "sweep",
+    frozenset({"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}),
+    frozenset({"sweep.json", "sweep.parquet"}),
+    journal="sweep.jsonl",
+)
+
+KINDS = (RUN, CAPACITY, COMPARISON, PLAN, SWEEP)
+
+_SHEETS = ("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options", "cost", "growth")
+EXPORT = Kind("export", frozenset(f"{name}.csv" for name in _SHEETS), frozenset({"summary.csv"}), "--csv")
+"""Results as CSV files; simserve never reads them."""
+
+OLDER = b'{"answer":"older than the runs below"}\n'
+"""Line of a journal: the answer in its folder was made before the runs that follow."""
 
 
 @contextmanager
@@ -27,7 +79,7 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
             raise OutputError(f"{directory}: {rule}; wait for it, or choose another {kind.option}")
         yield partial
         with uninterrupted():
-            keep_journal(place, partial, kind)
+            _keep_journal(place, partial, kind)
             swap(partial, place)
 
 
@@ -85,6 +137,14 @@ def check_run(directory: Path) -> None:
             raise OutputError(f"{directory}: must be the folder of a run, {got}; name what `simserve run` wrote")
 
 
+def is_older_answer(directory: Path, kind: Kind) -> bool:
+    """Return whether the journal has runs that are newer than the answer beside it."""
+    if kind.journal is None or not (directory / kind.journal).exists():
+        return False
+    with open_file(directory / kind.journal) as file:
+        return OLDER in file  # by lines
+
+
 def check_workbook_file(path: Path) -> None:
     """Raise OutputError if no program would open the file, or if it would lie inside a result."""
     if path.suffix != ".xlsx":
@@ -102,6 +162,12 @@ def check_workbook_file(path: Path) -> None:
     if kind is not None:  # the command would refuse to write there again
         rule = f"must not lie among the files of simserve {kind.name}, got {path.parent}"
         raise OutputError(f"{path}: {rule}; choose another --xlsx")
+
+
+def _keep_journal(earlier: Path, new: Path, kind: Kind) -> None:
+    """Copy the journal of a folder into the one that takes its place, without the line that calls the answer older."""
+    if kind.journal is not None and (earlier / kind.journal).exists():
+        (new / kind.journal).write_bytes((earlier / kind.journal).read_bytes().replace(OLDER, b""))
 
 
 def _check_writable(parent: Path) -> None:

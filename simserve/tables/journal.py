@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from simserve.errors import OutputError
-from simserve.input_files import open_file, parse_json
+from simserve.input_files import parse_json
 from simserve.interruptions import uninterrupted
 from simserve.tables.files import plain
-from simserve.tables.kinds import Kind
+from simserve.tables.folder import OLDER, Kind
 from simserve.tables.swap import is_same, lock, new_folders
-
-OLDER = b'{"answer":"older than the runs below"}\n'
-"""Line of a journal: the answer in its folder was made before the runs that follow."""
 
 IsRow = Callable[[Mapping[str, Any]], bool]
 """Whether a row that was read back has the names and types of a run of the study."""
@@ -99,20 +96,6 @@ def open_journal(directory: Path, kind: Kind, is_row: IsRow) -> Iterator[Journal
         finally:
             if is_same(descriptor, path) and not os.fstat(descriptor).st_size:
                 path.unlink()
-
-
-def keep_journal(earlier: Path, new: Path, kind: Kind) -> None:
-    """Copy the journal of a folder into the one that takes its place, without the line that calls the answer older."""
-    if kind.journal is not None and (earlier / kind.journal).exists():
-        (new / kind.journal).write_bytes((earlier / kind.journal).read_bytes().replace(OLDER, b""))
-
-
-def is_older_answer(directory: Path, kind: Kind) -> bool:
-    """Return whether the journal has runs that are newer than the answer beside it."""
-    if kind.journal is None or not (directory / kind.journal).exists():
-        return False
-    with open_file(directory / kind.journal) as file:
-        return OLDER in file  # by lines
 
 
 def _cannot(path: Path, kind: Kind, error: OSError) -> OutputError:

@@ -76,9 +76,6 @@ REQUESTS = _fields(f"""
     float? s: {" ".join(SPLIT)}
 """)
 
-DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")
-"""Columns of requests that the metrics add to the engine's."""
-
 STEPS = _fields("""
     replica: replica
     int64: step decode_step n_steps

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.tables.kinds import KINDS, RUN, SWEEP
+from simserve.tables.folder import KINDS, RUN, SWEEP
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 

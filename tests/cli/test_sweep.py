@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from simserve.study.sweep.run import is_row
-from simserve.tables.journal import is_older_answer, open_journal
-from simserve.tables.kinds import SWEEP
+from simserve.tables.folder import SWEEP, is_older_answer
+from simserve.tables.journal import open_journal
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 

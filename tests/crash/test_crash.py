@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from simserve.tables.kinds import KINDS
+from simserve.tables.folder import KINDS
 from tests.crash.commands import COMMANDS, Inputs
 from tests.effort import is_thorough
 

@@ -19,9 +19,12 @@ from simserve.metrics.results import Results, load_results
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
-from simserve.tables.schema import DERIVED, REQUESTS, SPANS, SPLIT, STEPS, TABLES
+from simserve.tables.schema import REQUESTS, SPANS, SPLIT, STEPS, TABLES
 from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
+
+DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")
+"""Columns of requests that the metrics add to the engine's."""
 
 SLO = {"ttft_s": 2.0, "itl_s": 0.5}
 TIMES_OF_STEPS = ("start_s", "end_s", "first_step_s", "last_step_s")

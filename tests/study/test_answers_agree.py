@@ -26,8 +26,8 @@ from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import is_row
 from simserve.study.sweep.sweep import SweepQuestion, run_sweep
+from simserve.tables.folder import SWEEP
 from simserve.tables.journal import open_journal
-from simserve.tables.kinds import SWEEP
 from tests.effort import is_thorough
 from tests.study.served import highest_rate
 

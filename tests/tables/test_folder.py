@@ -14,8 +14,7 @@ import pytest
 
 from simserve.errors import OutputError
 from simserve.tables import swap
-from simserve.tables.folder import check_folder, kind_of, result_folder
-from simserve.tables.kinds import CAPACITY, KINDS, RUN, Kind
+from simserve.tables.folder import CAPACITY, KINDS, RUN, Kind, check_folder, kind_of, result_folder
 
 
 def write(directory: Path, content: str = "new") -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from simserve.errors import OutputError
-from simserve.tables.folder import check_folder, result_folder
-from simserve.tables.journal import OLDER, Journal, is_older_answer, open_journal
-from simserve.tables.kinds import SWEEP
+from simserve.tables.folder import OLDER, SWEEP, check_folder, is_older_answer, result_folder
+from simserve.tables.journal import Journal, open_journal
 from simserve.tables.swap import lock
 
 ROW = {"seed": 0, "status": "finished", "ttft_s.p99": 0.1}

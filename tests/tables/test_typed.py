@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from simserve.tables.columns import typed_columns
 from simserve.tables.parquet import write_table
 from simserve.tables.schema import Field, Kind
-from simserve.tables.typed import typed_columns
 
 FIELDS = (
     Field("text", "text"),

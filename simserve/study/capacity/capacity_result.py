@@ -6,8 +6,8 @@ from typing import Any
 from simserve.study.capacity.facts import LATENCIES
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.study_folder import TableRows
+from simserve.tables.columns import typed_columns
 from simserve.tables.schema import Field
-from simserve.tables.typed import typed_columns
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 COUNTS = (("offered_per_s", "requests/s"), ("served_per_s", "requests/s"), ("output_tokens_per_s", "tokens/s"))

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.study.study_folder import TableRows
+from simserve.tables.columns import typed_columns
 from simserve.tables.schema import Field
-from simserve.tables.typed import typed_columns
 
 TEXTS = ("option", "gpu", "how", "state", "decision", "reason", "alone_slo", "fails_first")
 COUNTS = {

@@ -7,8 +7,8 @@ from simserve.scenario.dump import flow
 from simserve.study.study_folder import TableRows
 from simserve.study.sweep.run import ALL_MEASURES, PER_USD
 from simserve.study.sweep.sweep import Sweep
+from simserve.tables.columns import typed_columns
 from simserve.tables.schema import Field, Kind
-from simserve.tables.typed import typed_columns
 
 UNITS = {"s": "s", "frac": "share 0..1", "per_s": "1/s", "count": ""}
 

@@ -10,7 +10,7 @@ from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of, csv_files, file_name
 from simserve.report.spreadsheet.sheets_capacity import capacity_curve
-from simserve.tables.kinds import EXPORT
+from simserve.tables.folder import EXPORT
 from tests.report.answers_by_hand import (
     capacity_answer,
     comparison_answer,

@@ -30,8 +30,8 @@ from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.run import is_row, key_of, run_row, task_of
 from simserve.study.sweep.sweep import Sweep, SweepQuestion, check_any, n_foreign, n_left, n_runs, run_sweep
 from simserve.study.sweep.table import sweep_rows
+from simserve.tables.folder import SWEEP
 from simserve.tables.journal import open_journal
-from simserve.tables.kinds import SWEEP
 from tests.cli.scenarios import write_scenario
 
 REPLICAS = "cluster.pools.0.replicas"
