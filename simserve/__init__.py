@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from simserve.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from simserve.metrics.results import Results, load_results
+    from simserve.metrics.result_folder import load_results
+    from simserve.metrics.results import Results
     from simserve.scenario import Scenario, load_scenario
     from simserve.simulation import simulate
 
@@ -22,7 +23,7 @@ __all__ = ["Results", "Scenario", "load_results", "load_scenario", "simulate"]
 _HOMES = {
     "Results": "simserve.metrics.results",
     "Scenario": "simserve.scenario",
-    "load_results": "simserve.metrics.results",
+    "load_results": "simserve.metrics.result_folder",
     "load_scenario": "simserve.scenario",
     "simulate": "simserve.simulation",
 }

@@ -82,12 +82,10 @@ LEAST_FRAC = 0.01
 def kv_use(facts: RunFacts) -> KvUseJson:
     """Return blocks and tokens of the whole cluster, a mean over the run, and the peak of the replica closest to its
     limit."""
-    totals = [facts.pools[pool].n_blocks for pool in facts.replica_pool]
+    pools = facts.pools_by_replica
     lived = Lifetimes(facts).lived_frac((0.0, facts.end_s)).tolist()
-    pairs = [
-        (total * frac, facts.pools[pool]) for total, frac, pool in zip(totals, lived, facts.replica_pool, strict=True)
-    ]
-    fracs = [peak / total for peak, total in zip(facts.peak_kv_blocks, totals, strict=True) if total]
+    pairs = [(pool.n_blocks * frac, pool) for pool, frac in zip(pools, lived, strict=True)]
+    fracs = [peak / pool.n_blocks for peak, pool in zip(facts.peak_kv_blocks, pools, strict=True) if pool.n_blocks]
     return {
         "blocks": round(sum(n_blocks for n_blocks, _ in pairs)),
         "tokens": round(sum(n_blocks / pool.blocks_per_tokens * pool.block_size for n_blocks, pool in pairs)),
@@ -98,9 +96,8 @@ def kv_use(facts: RunFacts) -> KvUseJson:
 
 def unverified_peak_frac(facts: RunFacts) -> float:
     """Return the peak share of KV blocks in pools with an estimated number of blocks; 0 without such pools."""
-    peaks = zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
-    estimated = [(facts.pools[pool], peak) for pool, peak in peaks if not facts.pools[pool].kv_verified]
-    return max((peak / pool.n_blocks for pool, peak in estimated if pool.n_blocks), default=0.0)
+    peaks = zip(facts.pools_by_replica, facts.peak_kv_blocks, strict=True)
+    return max((peak / pool.n_blocks for pool, peak in peaks if pool.n_blocks and not pool.kv_verified), default=0.0)
 
 
 def preemptions(requests: Columns, window: Window) -> PreemptionsJson:
@@ -120,7 +117,7 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
 
     None where use or slots keep them out, where none waits, and where policies reserve nothing.
     """
-    pools = [facts.pools[pool].reserving for pool in facts.replica_pool]
+    pools = [pool.reserving for pool in facts.pools_by_replica]
     known = next(filter(None, pools), None)
     if known is None:
         return None
@@ -160,10 +157,10 @@ def _waits(steps: Columns, facts: RunFacts, window: Window, longest_tokens: int)
     """Return the share of the time with reservations in which these keep requests waiting, and the mean number of
     requests that run then. Where a policy only counts on blocks, it keeps all unused ones free, if these would hold the
     longest request."""
-    of_replica = [facts.pools[pool] for pool in facts.replica_pool]
-    longest = np.array([_blocks_counted_on(pool, longest_tokens) for pool in of_replica])
-    totals = np.array([pool.n_blocks for pool in of_replica])
-    slots = np.array([_slots(pool.reserving) for pool in of_replica])
+    pools = facts.pools_by_replica
+    longest = np.array([_blocks_counted_on(pool, longest_tokens) for pool in pools])
+    totals = np.array([pool.n_blocks for pool in pools])
+    slots = np.array([_slots(pool.reserving) for pool in pools])
     reserved_s = waits_s = decode_s = running_s = 0.0
     for part in pieces(steps):
         replica, starts_s, used = part["replica"], part["start_s"], part["kv_blocks_used"]

@@ -39,8 +39,8 @@ class Lifetimes:
     @cached_property
     def gpus(self) -> Ints:
         """GPUs of each replica, `(n_replicas,)`."""
-        pools = [self.facts.pools[pool] for pool in self.facts.replica_pool]
-        return np.array([pool.gpus_per_replica // pool.ranks_per_replica for pool in pools], np.int64)
+        per_rank = [pool.gpus_per_replica // pool.ranks_per_replica for pool in self.facts.pools_by_replica]
+        return np.array(per_rank, np.int64)
 
     def at_s(self, name: str) -> Floats:
         """Return an instant of INSTANTS, `(n_replicas,)`; where it never came, when the replica was gone, or inf."""

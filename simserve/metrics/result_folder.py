@@ -1,4 +1,4 @@
-"""ResultFolder: the output folder of any command, read back to be shown elsewhere."""
+"""ResultFolder: the output folder of any command, read back: its answer, or a whole run."""
 
 import logging
 from collections.abc import Mapping
@@ -6,13 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simserve.errors import OutputError
+from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.figures import Summary
+from simserve.metrics.results import Results
 from simserve.metrics.study_schemas import CapacityAnswer, ComparisonAnswer, PlanAnswer, SweepAnswer
+from simserve.metrics.timeseries import interval_s
 from simserve.tables.columns import Columns
+from simserve.tables.facts import RunFacts, facts_from_dict
 from simserve.tables.files import read_json
-from simserve.tables.folder import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind, is_older_answer, kind_of
-from simserve.tables.schema import TABLES
+from simserve.tables.folder import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind, check_run, is_older_answer, kind_of
+from simserve.tables.schema import MORE_TABLES, MOST, TABLES
 
 ANSWERS: dict[Kind, tuple[str, Any]] = {
     RUN: ("summary.json", Summary),
@@ -22,6 +28,10 @@ ANSWERS: dict[Kind, tuple[str, Any]] = {
     SWEEP: ("sweep.json", SweepAnswer),
 }
 """The answer file of each command, and its schema."""
+
+
+FEW_CELLS, CELLS_PER_ROW = 1_000_000, 8
+"""Limit on the intervals of all replicas that a page spreads the rows of the time series over."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,81 @@ def read_answer(directory: Path, kind: Kind) -> dict[str, Any]:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
     return answer
+
+
+def load_results(directory: str | Path) -> Results:
+    """Read the results of a run. Raises OutputError if the folder does not hold any."""
+    from simserve.tables.read_back import read_table  # late: pyarrow
+
+    folder = Path(directory)
+    check_run(folder)
+    summary = read_answer(folder, RUN)
+    tables = {
+        name: read_table(folder / f"{name}.parquet", fields)
+        for name, fields in (TABLES | MORE_TABLES).items()
+        if _is_there(folder, name)
+    }
+    facts = _facts(folder / "requests.parquet", tables["requests"][1], summary.get("wall_s") or 0.0)
+    scenario = folder / "scenario.yaml"
+    try:
+        scenario_yaml = read_file(scenario, SCENARIO_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        raise OutputError(f"{scenario}: no such file; run the command again") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise OutputError(f"{scenario}: cannot be read ({error}); run the command again") from None
+    columns = {name: columns for name, (columns, _) in tables.items()}
+    _check_bounds(folder, columns, len(facts.replica_pool))
+    return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
+
+
+def _is_there(folder: Path, name: str) -> bool:
+    """Return whether a table exists; steps and spans may be left out, most runs have no replications, and those of
+    earlier versions no members."""
+    return name not in ("steps", "spans", "members", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
+
+
+def _facts(path: Path, metadata: dict[str, str], wall_s: Any) -> RunFacts:
+    """Read the facts of the run from the metadata of its table of requests."""
+    from pydantic import ValidationError  # late: only folders that are read back need it
+
+    from simserve.plugins.validation import ValueProblem, problems_of
+
+    problem = ValueProblem(("facts",), "must be those of a run, as this version of simserve writes them")
+    try:
+        given = parse_json(metadata["facts"])
+        facts = facts_from_dict(given, wall_s)
+        if facts.is_consistent:
+            return facts
+    except ValidationError as error:
+        problem = problems_of(error, given)[0].below(("facts",))
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise OutputError(f"{path}: {replace(problem, remedy='run the command again')}")
+
+
+def _check_bounds(folder: Path, columns: Mapping[str, Columns], n_replicas: int) -> None:
+    """Raise OutputError unless rows name replicas and requests of the run, and what is drawn as it is has no gaps."""
+    limits = {("spans", "request_id"): (0.0, len(columns["requests"]["arrival_s"]) - 1.0)}
+    limits |= {(table, "replica"): (0.0, n_replicas - 1.0) for table in ("steps", "spans", "timeseries", "members")}
+    limits |= {("requests", name): (-1.0, n_replicas - 1.0) for name in ("replica", "prefill_replica")}  # -1: nowhere
+    limits |= {("timeseries", field.name): (0.0, MOST) for field in TABLES["timeseries"] if field.kind == "float"}
+    limits |= {("requests", name): (0.0, MOST) for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    for (table, name), (least, most) in limits.items():
+        column = columns[table][name] if table in columns else np.zeros(0)
+        wrong = column[~((column >= least) & (column <= most))]
+        if len(wrong):
+            rule = f"must be from {least:g} to {most:g}, got {wrong[0]:g}"
+            raise OutputError(f"{folder / table}.parquet: {name}: {rule}; run the command again")
+    _check_intervals(folder, columns["timeseries"], n_replicas)
+
+
+def _check_intervals(folder: Path, series: Columns, n_replicas: int) -> None:
+    """Raise OutputError where a page would have far more intervals than the time series has rows."""
+    n_cells = n_replicas * (float(series["start_s"].max(initial=0.0)) / interval_s(series) + 1)
+    most_cells = FEW_CELLS + CELLS_PER_ROW * len(series["start_s"])
+    if n_cells > most_cells:
+        rule = f"must be of at most {most_cells:,} intervals of all replicas, got {n_cells:,.0f}"
+        raise OutputError(f"{folder / 'timeseries'}.parquet: start_s: {rule}; run the command again")
 
 
 def _label(kind: Kind, answer: Mapping[str, Any]) -> str:

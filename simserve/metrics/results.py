@@ -1,33 +1,44 @@
-"""Results: tables, facts and summary of a run, in memory or read from its folder.
+"""Results: tables, facts and summary of a run, reduced from what the engine recorded.
 
 RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, time series, summary, vllm_bench
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from simserve.errors import OutputError
-from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
+from simserve.metrics.basis import RunBasis
+from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.drawn_load import ArrivalRates
-from simserve.metrics.reduce_run import reduce_run
-from simserve.metrics.timeseries import interval_s
-from simserve.tables.columns import Columns, frame
-from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
-from simserve.tables.files import json_text, plain, read_json
-from simserve.tables.folder import RUN, check_folder, check_run, result_folder
+from simserve.metrics.figures import summary
+from simserve.metrics.goodput import all_met, met_by_goal
+from simserve.metrics.intervals import inefficiency
+from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
+from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.stats import Distribution, distribution, with_intervals
+from simserve.metrics.time_split import split_columns
+from simserve.metrics.timeseries import time_series
+from simserve.metrics.utilization import utilization
+from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
+from simserve.metrics.window import measured_window, n_in_system
+from simserve.tables.columns import Columns, Flags, Floats, frame
+from simserve.tables.facts import RunFacts, facts_to_dict
+from simserve.tables.files import json_text, plain
+from simserve.tables.folder import check_folder, result_folder
+from simserve.tables.pieces import Derived, computed, in_turn, release
 from simserve.tables.run_tables import RunTables, full_steps
-from simserve.tables.schema import MORE_TABLES, MOST, TABLES
+from simserve.tables.schema import MORE_TABLES, REQUESTS, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FEW_CELLS, CELLS_PER_ROW = 1_000_000, 8
-"""Limit on the intervals of all replicas that a page spreads the rows of the time series over."""
+SAMPLED = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
+"""Latencies with a column in requests; the fifth, itl_s, is pooled over gaps."""
 
 StepRows = Literal["stretch", "full", "none"]
 """Rows of steps.parquet: one per step run, one per step, or no file and no spans.parquet."""
@@ -58,8 +69,42 @@ class Results:
         cls, tables: RunTables, facts: RunFacts, scenario_yaml: str, arrivals: ArrivalRates | None = None
     ) -> "Results":
         """Reduce what the engine recorded. Columns of the tables are shared, not copied, and not changed."""
-        reduced = reduce_run(tables, facts, arrivals)
-        return cls(reduced.columns, facts, scenario_yaml, plain(reduced.summary), plain(reduced.vllm_bench))
+        spans = tables.spans
+        requests = tables.requests | computed(latency_columns, tables.requests)
+        window = measured_window(requests, facts.measure, facts.last_arrival_s, facts.end_s)
+        finished = requests["status"].is_("finished")
+        answers_whole = _answers_whole(requests, facts)
+        rows = decode_rows(tables.steps, spans)
+        requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
+        requests |= split_columns(tables, rows, facts)
+        met = met_by_goal(requests, facts.slo, facts.slo_classes)
+        requests |= {"in_window": window.has, "slo_met": all_met(met), "n_in_system": n_in_system(requests)}
+        counted = finished & window.has
+        release(requests)
+        sample = partial(with_intervals, inefficiency=inefficiency(requests["n_in_system"][window.has]))
+        latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
+        if not any(pool.speculation for pool in facts.pools):  # else gaps are between chunks, of unknown number
+            itl = latencies["itl_s"]
+            latencies["itl_s"] = replace(itl, intervals=itl_intervals(requests, counted, itl))
+        release(requests)
+        series = time_series(tables, rows, facts, window.span_s)
+        use = utilization(series.window_work, window, facts)
+        release(requests)
+        fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
+        columns = {
+            "requests": {field.name: requests[field.name] for field in REQUESTS},
+            "steps": tables.steps,
+            "spans": spans,
+            "timeseries": series.columns,
+            "members": Lifetimes(facts).table(),
+        }
+
+        def latencies_of(some: Flags) -> dict[str, Distribution]:
+            return _latencies(requests, counted & some, rows, spans, answers_whole)
+
+        run = RunBasis(requests, spans, tables.steps, facts, window, met, use, latencies, latencies_of, arrivals)
+        bench = vllm_bench(requests, window, latencies, met, fastest)
+        return cls(columns, facts, scenario_yaml, plain(summary(run)), plain(bench))
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
@@ -130,77 +175,45 @@ class Results:
         return frame((TABLES | MORE_TABLES)[name], self.columns[name])
 
 
-def load_results(directory: str | Path) -> Results:
-    """Read the results of a run. Raises OutputError if the folder does not hold any."""
-    from simserve.metrics.result_folder import read_answer
-    from simserve.tables.read_back import read_table
+def latency_columns(requests: Columns) -> Derived:
+    """Return queue_s, ttft_s, tpot_s and e2e_s, `(n_requests,)` each; NaN where a timestamp is missing.
 
-    folder = Path(directory)
-    check_run(folder)
-    summary = read_answer(folder, RUN)
-    tables = {
-        name: read_table(folder / f"{name}.parquet", fields)
-        for name, fields in (TABLES | MORE_TABLES).items()
-        if _is_there(folder, name)
+    TPOT is (last token - first token) / (output tokens - 1); a request with one output token has none. It is vLLM's
+    `tpot`, and the inter-token latency of GuideLLM and AIPerf.
+    """
+    arrival_s, first_token_s, finish_s = (requests[f"{name}_s"] for name in ("arrival", "first_token", "finish"))
+    n_gaps = np.asarray(requests["output_tokens"] - 1, np.float64)
+    n_gaps[n_gaps < 1] = np.nan
+    return {
+        "queue_s": requests["scheduled_s"] - arrival_s,
+        "ttft_s": first_token_s - arrival_s,
+        "tpot_s": (finish_s - first_token_s) / n_gaps,
+        "e2e_s": finish_s - arrival_s,
     }
-    facts = _facts(folder / "requests.parquet", tables["requests"][1], summary.get("wall_s") or 0.0)
-    scenario = folder / "scenario.yaml"
-    try:
-        scenario_yaml = read_file(scenario, SCENARIO_BYTES).decode("utf-8")
-    except FileNotFoundError:
-        raise OutputError(f"{scenario}: no such file; run the command again") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise OutputError(f"{scenario}: cannot be read ({error}); run the command again") from None
-    columns = {name: columns for name, (columns, _) in tables.items()}
-    _check_bounds(folder, columns, len(facts.replica_pool))
-    return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
 
 
-def _is_there(folder: Path, name: str) -> bool:
-    """Return whether a table exists; steps and spans may be left out, most runs have no replications, and those of
-    earlier versions no members."""
-    return name not in ("steps", "spans", "members", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
+def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:
+    """Mark requests with an answer that is returned whole at finish_s, `(n_requests,)`."""
+    whole = np.array([*(not pool.streamed for pool in facts.pools_by_replica), False])
+    flags: Flags = whole[requests["replica"]]  # -1 (no replica) takes the last
+    return flags
 
 
-def _facts(path: Path, metadata: dict[str, str], wall_s: Any) -> RunFacts:
-    """Read the facts of the run from the metadata of its table of requests."""
-    from pydantic import ValidationError  # late: only folders that are read back need it
-
-    from simserve.plugins.validation import ValueProblem, problems_of
-
-    problem = ValueProblem(("facts",), "must be those of a run, as this version of simserve writes them")
-    try:
-        given = parse_json(metadata["facts"])
-        facts = facts_from_dict(given, wall_s)
-        if facts.is_consistent:
-            return facts
-    except ValidationError as error:
-        problem = problems_of(error, given)[0].below(("facts",))
-    except (KeyError, TypeError, ValueError):
-        pass
-    raise OutputError(f"{path}: {replace(problem, remedy='run the command again')}")
-
-
-def _check_bounds(folder: Path, columns: Mapping[str, Columns], n_replicas: int) -> None:
-    """Raise OutputError unless rows name replicas and requests of the run, and what is drawn as it is has no gaps."""
-    limits = {("spans", "request_id"): (0.0, len(columns["requests"]["arrival_s"]) - 1.0)}
-    limits |= {(table, "replica"): (0.0, n_replicas - 1.0) for table in ("steps", "spans", "timeseries", "members")}
-    limits |= {("requests", name): (-1.0, n_replicas - 1.0) for name in ("replica", "prefill_replica")}  # -1: nowhere
-    limits |= {("timeseries", field.name): (0.0, MOST) for field in TABLES["timeseries"] if field.kind == "float"}
-    limits |= {("requests", name): (0.0, MOST) for name in ("arrival_s", "prompt_tokens", "output_tokens")}
-    for (table, name), (least, most) in limits.items():
-        column = columns[table][name] if table in columns else np.zeros(0)
-        wrong = column[~((column >= least) & (column <= most))]
-        if len(wrong):
-            rule = f"must be from {least:g} to {most:g}, got {wrong[0]:g}"
-            raise OutputError(f"{folder / table}.parquet: {name}: {rule}; run the command again")
-    _check_intervals(folder, columns["timeseries"], n_replicas)
-
-
-def _check_intervals(folder: Path, series: Columns, n_replicas: int) -> None:
-    """Raise OutputError where a page would have far more intervals than the time series has rows."""
-    n_cells = n_replicas * (float(series["start_s"].max(initial=0.0)) / interval_s(series) + 1)
-    most_cells = FEW_CELLS + CELLS_PER_ROW * len(series["start_s"])
-    if n_cells > most_cells:
-        rule = f"must be of at most {most_cells:,} intervals of all replicas, got {n_cells:,.0f}"
-        raise OutputError(f"{folder / 'timeseries'}.parquet: start_s: {rule}; run the command again")
+def _latencies(
+    requests: Columns,
+    counted: Flags,
+    rows: DecodeRows,
+    spans: Columns,
+    answers_whole: Flags,
+    sample: Callable[[Floats], Distribution] = distribution,
+) -> dict[str, Distribution]:
+    """Return the latencies of the requests that count: the window's finished ones."""
+    distributions = {}
+    for name in in_turn(SAMPLED, requests):
+        values = requests[name][counted]
+        values = values[~np.isnan(values)]
+        release(requests)
+        distributions[name] = sample(values)
+    n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
+    itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
+    return {"ttft_s": distributions["ttft_s"], "tpot_s": distributions["tpot_s"], "itl_s": itl, **distributions}

@@ -23,7 +23,7 @@ class RoutingJson(TypedDict, total=False):
 
 def routing(requests: Columns, window: Window, facts: RunFacts) -> RoutingJson | None:
     """Return the balance of the replicas that the router chooses among; None without a choice."""
-    entries = np.array([facts.pools[pool].role != "decode" for pool in facts.replica_pool])
+    entries = np.array([pool.role != "decode" for pool in facts.pools_by_replica])
     n = int(np.count_nonzero(entries))
     if n < 2:
         return None

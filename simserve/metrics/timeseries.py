@@ -105,7 +105,7 @@ def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunF
         return result
 
     held = column(lambda part: part["kv_blocks_used"] + part["kv_blocks_reserved"], steps)
-    totals = np.array([facts.pools[pool].n_blocks for pool in facts.replica_pool], np.float64)
+    totals = np.array([pool.n_blocks for pool in facts.pools_by_replica], np.float64)
     sums = in_steps.sums(amounts, steps | {"until_s": until_s, "held": held}, neighbor=1)
     return np.diff(sums, axis=1) / totals[:, None]
 

@@ -97,7 +97,7 @@ def _shares(requests: Columns, window: Window, facts: RunFacts) -> dict[str, flo
     placed = window.has & (computed_at >= 0)
     if not placed.any():
         return {"apart_frac": None, "kept_frac": None}
-    is_prefill = np.array([facts.pools[pool].role == "prefill" for pool in facts.replica_pool])
+    is_prefill = np.array([pool.role == "prefill" for pool in facts.pools_by_replica])
     goes_on = ~np.isnan(requests["first_token_s"]) & (requests["output_tokens"] > 1)
     went = is_prefill[computed_at[placed]]
     kept = went & (goes_on & ~handed)[placed]

@@ -210,6 +210,11 @@ class RunFacts:
     """When each rank was in the fleet; empty: all from start to end."""
 
     @property
+    def pools_by_replica(self) -> list[PoolFacts]:
+        """The facts of each rank's pool."""
+        return [self.pools[pool] for pool in self.replica_pool]
+
+    @property
     def is_consistent(self) -> bool:
         """Return whether each rank has a pool that there is, a peak and, where there are any, instants."""
         n_ranks = len(self.replica_pool)

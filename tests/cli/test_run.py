@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simserve.errors import OutputError
-from simserve.metrics.results import load_results
+from simserve.metrics.result_folder import load_results
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.cli.test_start_up import modules_after

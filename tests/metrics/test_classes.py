@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.goodput import attainment, met_by_goal
-from simserve.metrics.results import Results, load_results
+from simserve.metrics.result_folder import load_results
+from simserve.metrics.results import Results
 from simserve.report.groups import group_tables
 from simserve.report.headline import headline
 from simserve.report.page import render

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simserve import simulate
-from simserve.metrics.results import Results, load_results
+from simserve.metrics.result_folder import load_results
+from simserve.metrics.results import Results
 from simserve.report.page import render
 from simserve.scenario import Scenario
 

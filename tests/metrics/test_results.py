@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.errors import OutputError
-from simserve.metrics.results import Results, load_results
+from simserve.metrics.result_folder import load_results
+from simserve.metrics.results import Results
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simserve.metrics.results import Results, load_results
+from simserve.metrics.result_folder import load_results
+from simserve.metrics.results import Results
 from simserve.metrics.speculation import DraftedWork, drafted, speculation
 from simserve.metrics.window import Window
 from simserve.report.mechanisms import mechanisms

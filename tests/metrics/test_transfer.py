@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simserve.metrics.results import Results, load_results
+from simserve.metrics.result_folder import load_results
+from simserve.metrics.results import Results
 from simserve.metrics.transfer import transfer
 from simserve.metrics.utilization import Shares, Utilization
 from simserve.metrics.window import Window

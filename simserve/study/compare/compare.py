@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.errors import SimserveError
 from simserve.metrics.reservation import reservation_warnings
-from simserve.metrics.results import Results, load_results
+from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.loader import load_scenario
@@ -37,6 +37,8 @@ class ComparedSide:
 def read_side(path: Path) -> ComparedSide:
     """Read a scenario file, a folder of results, or the JSON of a benchmark. Raises SimserveError."""
     if path.is_dir():
+        from simserve.metrics.result_folder import load_results  # late: only folders that are read back need it
+
         return ComparedSide(path.name, load_results(path))
     if path.suffix != ".json":
         scenario = load_scenario(path)
