@@ -25,10 +25,9 @@ from simserve.metrics.kv import (
 )
 from simserve.metrics.lifetimes import FleetTimeJson
 from simserve.metrics.reliability import TrustJson
-from simserve.metrics.routing import RoutingJson, routing
+from simserve.metrics.routing import RoutingJson, TransferJson, routing, transfer
 from simserve.metrics.sessions import RetryFactsJson, SessionsJson, WastedJson, retries, sessions, wasted
 from simserve.metrics.slowest import TimeSplitJson, time_split
-from simserve.metrics.speculation import SpeculationJson, speculation
 from simserve.metrics.stats import LatencyJson
 from simserve.metrics.summary_schema import (
     Amount,
@@ -39,8 +38,7 @@ from simserve.metrics.summary_schema import (
     Share,
     Slo,
 )
-from simserve.metrics.transfer import TransferJson, transfer
-from simserve.metrics.utilization import PoolJson, pool_figures
+from simserve.metrics.utilization import PoolJson, SpeculationJson, pool_figures, speculation
 from simserve.metrics.window import WindowFactsJson
 from simserve.tables.pieces import in_turn
 from simserve.tables.schema import SCHEMA

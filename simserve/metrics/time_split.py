@@ -8,7 +8,7 @@ from simserve.metrics.waits import Phases, Waits, kept_out_ps, phases
 from simserve.tables.columns import Columns, Ints, bounds
 from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import Derived, Rows, column, computed, cumulated, full, pieces, rows_where
-from simserve.tables.run_tables import ExtraColumns, RunTables
+from simserve.tables.run_tables import ExtraColumns, RunTables, prefilled_at
 from simserve.tables.schema import SPLIT
 from simserve.units import array_to_ps, array_to_s, to_ps
 
@@ -73,12 +73,11 @@ def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunF
         def known_ps(name: str) -> Ints:
             return array_to_ps(np.where(has_finished, part[name], 0.0))
 
-        moved, own = part["prefill_replica"].astype(np.int64), part["replica"].astype(np.int64)
         routed_ps, room_ps, transfer_ps = map(known_ps, ("routed_s", "transfer_wait_s", "transfer_s"))
         notice_ps = known_ps("notice_s") if pushes else 0
         return {
             "has_finished": has_finished,
-            "computed_at": np.where(moved >= 0, moved, own),
+            "computed_at": prefilled_at(part),
             "arrival_ps": known_ps("arrival_s"),
             "routed_ps": routed_ps,
             "queued_ps": routed_ps + room_ps + notice_ps if pushes else routed_ps,

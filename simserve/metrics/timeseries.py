@@ -14,7 +14,7 @@ from simserve.metrics.utilization import WorkDone, shares, work_done
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import Rows, column, full, pieces
-from simserve.tables.run_tables import RunTables
+from simserve.tables.run_tables import RunTables, prefilled_at
 
 MOST_INTERVALS = 600
 """Intervals per replica: enough for a chart, few enough to write."""
@@ -119,7 +119,7 @@ def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floa
         for part in pieces(requests):
             known = part["replica"] >= 0
             joined_s = np.where(np.isinf(part["joined_s"]), part["gave_up_s"], part["joined_s"])
-            yield part["scheduled_s"][known], joined_s[known], _prefilled_at(part, known)
+            yield part["scheduled_s"][known], joined_s[known], prefilled_at(part, known)
         for part in pieces(rows.by_span(tables.spans)):
             yield part["join_s"], span_ends(rows, part), part["replica"].astype(np.int64)
 
@@ -134,7 +134,7 @@ def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s
     for part in pieces(tables.spans):
         request, join_s = part["request_id"], part["join_s"]
         is_first = join_s == joins_s[request]
-        at = np.where(is_first, _prefilled_at(tables.requests, request), part["replica"].astype(np.int64))
+        at = np.where(is_first, prefilled_at(tables.requests, request), part["replica"].astype(np.int64))
         firsts += counts(join_s, at, n_replicas, edges_s)
     within, _ = rows.members(np.ones(len(tables.spans["join_s"]), np.bool_))
     in_rows = places(rows.by_row, rows.end_s, n_replicas, edges_s)
@@ -151,13 +151,6 @@ def _first_joins(tables: RunTables) -> Floats:
     for part in pieces(tables.spans):
         np.minimum.at(joined_s, part["request_id"], part["join_s"])
     return joined_s
-
-
-def _prefilled_at(requests: Columns, rows: Any) -> Ints:
-    """Return the replica that first computed the prompts of some requests, `(n,)`."""
-    elsewhere, own = (requests[name][rows].astype(np.int64) for name in ("prefill_replica", "replica"))
-    at: Ints = np.where(elsewhere >= 0, elsewhere, own)
-    return at
 
 
 SUMS = ("queue_len", "running", "prefill_tokens_per_s", "output_tokens_per_s")

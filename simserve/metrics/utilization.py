@@ -1,4 +1,6 @@
-"""Utilization: busy time of replicas, and their shares of peak FLOP/s (MFU) and bandwidth (MBU)."""
+"""Utilization: busy time of replicas, their shares of peak FLOP/s (MFU) and bandwidth (MBU), and what speculation costs
+and yields.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +12,6 @@ from typing_extensions import TypedDict
 
 from simserve.metrics.integrals import Places
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.speculation import DraftedWork, drafted
 from simserve.metrics.summary_schema import Amount, Count, Measured, Number, Size, with_facts
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats
@@ -46,6 +47,21 @@ class PoolJson(TypedDict, total=False):
     mbu: Measured
 
 
+class SpeculationJson(TypedDict, total=False):
+    """Proposed tokens."""
+
+    request_steps: Count
+    tokens_per_step: Measured
+    proposed_tokens: Count
+    accepted_tokens: Count
+    accepted_frac: Measured
+    drafting_frac: Measured
+
+
+NOTHING = WorkFacts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""Work of a pass that computes nothing."""
+
+
 @dataclass(frozen=True)
 class WorkDone:
     """Cumulative work of replicas up to given instants, `(n_replicas, n_instants)` each."""
@@ -59,9 +75,20 @@ class WorkDone:
 
     def between(self) -> "WorkDone":
         """Return the work from each instant to the next."""
-        return WorkDone(
-            *(np.diff(amount, axis=1) for amount in (self.busy_s, self.prefill_tokens, self.flop, self.bytes))
-        )
+        return WorkDone(*(np.diff(amount, axis=1) for amount in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class DraftedWork:
+    """Cumulative work requested of replicas, `(n_replicas, n_instants)` each."""
+
+    prefill_tokens: Floats
+    prefill_pairs: Floats
+    n_decoded: Floats
+    """Decoding requests, summed over decode steps."""
+    keys: Floats
+    """Keys that these attend in their next token."""
+    decode_steps: Floats
 
 
 @dataclass(frozen=True)
@@ -94,17 +121,39 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     decode_tokens = n_decoded * (1 + extra)
     pairs = prefill_pairs + (1 + extra) * keys_read + n_decoded * (extra * (extra + 1) / 2)
     tokens = prefill_tokens + decode_tokens
-    of = [facts.pools[pool].work for pool in facts.replica_pool]
-    flop = _each(of, "flop_per_token") * tokens + _each(of, "flop_per_pair") * pairs
-    flop += _each(of, "flop_per_sampled") * decode_tokens
-    moved = _each(of, "kv_bytes_per_token") * (keys_read + n_decoded * extra + tokens)
-    moved += _each(of, "weight_bytes_per_step") * total("n_steps")
+    works = [pool.work for pool in facts.pools_by_replica]
+    flop = _flop(works, tokens, pairs, decode_tokens)
+    moved = _each(works, "kv_bytes_per_token") * (keys_read + n_decoded * extra + tokens)
+    moved += _each(works, "weight_bytes_per_step") * total("n_steps")
     if extra.any():
         decodes = places.sums(lambda part: (part["decode_requests"] > 0) * part["n_steps"].astype(np.float64), steps)
-        own = drafted(facts, DraftedWork(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes))
-        flop, moved = flop + own.flop, moved + own.bytes
+        requested = DraftedWork(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes)
+        drafted_flop, drafted_bytes = drafted(facts, requested)
+        flop, moved = flop + drafted_flop, moved + drafted_bytes
     busy_s = places.sums(lambda part: part["end_s"] - part["start_s"], steps)
     return WorkDone(busy_s, prefill_tokens, flop, moved)
+
+
+def drafted(facts: RunFacts, requested: DraftedWork) -> tuple[Floats, Floats]:
+    """Return FLOP and bytes of the passes that propose, one per token, `(n_replicas, n_instants)` each.
+
+    Pass i, from 0, attends i keys per request more, and the first also computes prompts. Each reads the weights once.
+    """
+    hows = [pool.speculation for pool in facts.pools_by_replica]
+    works = [NOTHING if how is None or how.draft is None else how.draft for how in hows]
+    n_passes = _proposed(facts)
+    sampled = n_passes * requested.n_decoded
+    keys = n_passes * requested.keys + requested.n_decoded * (n_passes * (n_passes - 1) / 2)
+    tokens = requested.prefill_tokens + sampled
+    moved = _each(works, "weight_bytes_per_step") * n_passes * requested.decode_steps
+    moved += _each(works, "kv_bytes_per_token") * (keys + tokens)
+    return _flop(works, tokens, requested.prefill_pairs + keys, sampled), moved
+
+
+def _flop(works: list[WorkFacts], tokens: Floats, pairs: Floats, sampled: Floats) -> Floats:
+    """Return the FLOP of tokens, of the pairs that they attend, and of the LM head where one is sampled."""
+    flop = _each(works, "flop_per_token") * tokens + _each(works, "flop_per_pair") * pairs
+    return flop + _each(works, "flop_per_sampled") * sampled
 
 
 def _keys(steps: Rows) -> Floats:
@@ -116,14 +165,14 @@ def _keys(steps: Rows) -> Floats:
 
 def _proposed(facts: RunFacts) -> Floats:
     """Return the proposals per request and step of each replica, `(n_replicas, 1)`."""
-    hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
+    hows = [pool.speculation for pool in facts.pools_by_replica]
     return np.array([0 if how is None else how.tokens for how in hows], np.float64).reshape(-1, 1)
 
 
 def shares(work: WorkDone, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:
     """Return busy, MFU and MBU of each replica and interval, all `(n_replicas, n_intervals)`."""
-    of = [facts.pools[pool].work for pool in facts.replica_pool]
-    peak, bandwidth = _each(of, "peak_flop_per_s"), _each(of, "hbm_bytes_per_s")
+    works = [pool.work for pool in facts.pools_by_replica]
+    peak, bandwidth = _each(works, "peak_flop_per_s"), _each(works, "hbm_bytes_per_s")
     busy = np.minimum(work.busy_s / lasts_s, 1.0)  # sums of many rows have rounding errors
     return busy, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
 
@@ -142,8 +191,8 @@ def _shares(work: WorkDone, chosen: Flags, duration_s: float, lived_frac: Floats
     lived = lived_frac[chosen].reshape(-1, 1)
     if not duration_s > 0 or not lived.sum():
         return Shares(np.nan, np.nan, np.nan)
-    of = [facts.pools[pool].work for pool in np.array(facts.replica_pool, np.int64)[chosen]]
-    peak, bandwidth = ((_each(of, name) * lived).sum() for name in ("peak_flop_per_s", "hbm_bytes_per_s"))
+    works = [pool.work for pool in facts.pools_by_replica]
+    peak, bandwidth = ((_each(works, name)[chosen] * lived).sum() for name in ("peak_flop_per_s", "hbm_bytes_per_s"))
     return Shares(
         busy_frac=min(float(work.busy_s[chosen].sum() / lived.sum() / duration_s), 1.0),
         mfu=float(work.flop[chosen].sum() / (peak * duration_s)),
@@ -151,9 +200,39 @@ def _shares(work: WorkDone, chosen: Flags, duration_s: float, lived_frac: Floats
     )
 
 
-def _each(of: list[WorkFacts], name: str) -> Floats:
+def _each(works: list[WorkFacts], name: str) -> Floats:
     """Return one fact of each replica, `(n_replicas, 1)`."""
-    return np.array([getattr(work, name) for work in of], np.float64).reshape(-1, 1)
+    return np.array([getattr(work, name) for work in works], np.float64).reshape(-1, 1)
+
+
+def speculation(
+    requests: Columns, spans: Columns, steps: Columns, window: Window, facts: RunFacts
+) -> SpeculationJson | None:
+    """Return the speculation of the window's finished requests in pools that speculate; None without any.
+
+    A request-step is a decode step of one request. drafting_frac is a share of the compute time of those pools in the
+    whole run.
+    """
+    if not any(pool.speculation for pool in facts.pools):
+        return None
+    n_proposed = _proposed(facts)[:, 0]
+    speculates = np.array([pool.speculation is not None for pool in facts.pools_by_replica])
+    counted = requests["status"].is_("finished") & window.has & speculates[requests["replica"]]
+    own = spans if counted.all() else {name: column[counted[spans["request_id"]]] for name, column in spans.items()}
+    n_steps = own["last_step"] - own["first_step"] + 1
+    n_request_steps = int(n_steps.sum())
+    n_tokens = int(requests["output_tokens"][counted].sum()) - len(n_steps)  # a span's first token is a prefill's
+    proposed = int((n_steps * n_proposed[own["replica"]]).sum())
+    of_them = speculates[steps["replica"]]
+    busy_s = float((steps["end_s"] - steps["start_s"])[of_them].sum())
+    return {
+        "request_steps": n_request_steps,
+        "tokens_per_step": n_tokens / n_request_steps if n_request_steps else None,
+        "proposed_tokens": proposed,
+        "accepted_tokens": n_tokens - n_request_steps,
+        "accepted_frac": (n_tokens - n_request_steps) / proposed if proposed else None,
+        "drafting_frac": sum(facts.drafting_s) / busy_s if busy_s else None,
+    }
 
 
 def pool_figures(facts: RunFacts, use: Utilization, mean_gpus: Floats) -> list[dict[str, Any]]:

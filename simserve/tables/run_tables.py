@@ -4,6 +4,7 @@ Its steps are rows of several steps; `full_steps` expands them.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,13 @@ class RunTables:
     """One row per completed prefill: a token at join_s, then one at the end of each decode step first..last."""
     extra: ExtraColumns | None = None
     """None for tables read from files: their requests have the columns computed from it."""
+
+
+def prefilled_at(requests: Columns, rows: Any = slice(None)) -> Ints:
+    """Return the replica that first computed the prompts of some requests, `(n,)`; -1 for none."""
+    elsewhere, own = requests["prefill_replica"][rows], requests["replica"][rows]
+    at: Ints = np.where(elsewhere >= 0, elsewhere, own)
+    return at
 
 
 def full_steps(steps: Columns) -> Columns:

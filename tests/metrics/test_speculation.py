@@ -8,7 +8,7 @@ import pytest
 
 from simserve.metrics.result_folder import load_results
 from simserve.metrics.results import Results
-from simserve.metrics.speculation import DraftedWork, drafted, speculation
+from simserve.metrics.utilization import DraftedWork, drafted, speculation
 from simserve.metrics.window import Window
 from simserve.report.mechanisms import mechanisms
 from simserve.report.summary_reader import SummaryReader
@@ -167,8 +167,8 @@ def test_work_of_three_passes_by_hand(work: WorkFacts, flop: float, n_bytes: flo
     how = SpeculationFacts("draft_model", 3, (0.5,) * 3, "small", work)
     facts = replace(facts, pools=(replace(facts.pools[0], speculation=how), facts.pools[1]))
     amounts = (np.full((2, 1), each) for each in (40.0, 1_000.0, 5.0, 100.0, 7.0))
-    done = drafted(facts, DraftedWork(*amounts))
-    assert (done.flop.tolist(), done.bytes.tolist()) == ([[flop], [0]], [[n_bytes], [0]])
+    computed, moved = drafted(facts, DraftedWork(*amounts))
+    assert (computed.tolist(), moved.tolist()) == ([[flop], [0]], [[n_bytes], [0]])
 
 
 def test_drafts_are_a_part_of_the_time(result: Results) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from simserve.metrics.result_folder import load_results
 from simserve.metrics.results import Results
-from simserve.metrics.transfer import transfer
+from simserve.metrics.routing import transfer
 from simserve.metrics.utilization import Shares, Utilization
 from simserve.metrics.window import Window
 from simserve.scenario import Scenario
