@@ -22,7 +22,7 @@ from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.results import latency_columns
-from simserve.metrics.slowest import latency_parts
+from simserve.metrics.slowest import LATENCIES, parts_by_latency
 from simserve.metrics.time_split import PARTS, split_columns
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter
@@ -134,7 +134,9 @@ def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
     assert not negative, negative
     off_ps = np.sum(list(exact.values()), axis=0) - array_to_ps(requests["e2e_s"][finished])
     assert np.abs(off_ps).max(initial=0) <= slack_ps
-    for latency, parts in latency_parts(requests, finished, facts).items() if finished.any() else ():
+    parts_of = parts_by_latency(requests, np.flatnonzero(finished), facts)
+    for latency in LATENCIES if finished.any() else ():
+        parts = parts_of(latency)
         known = ~np.isnan(requests[latency][finished])
         least = {name: values[known].min(initial=0.0) for name, values in parts.items()}
         assert {name: value for name, value in least.items() if value < -ROUNDING_S} == {}, latency

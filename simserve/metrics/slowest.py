@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from simserve.metrics.summary_schema import Count, Number
 from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.columns import Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import computed, in_turn, pieces, rows_where
 from simserve.tables.schema import SPLIT
@@ -80,7 +80,7 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
     if not len(rows) or any(np.isnan(part[name][part["chosen"]]).any() for part in pieces(table) for name in PARTS):
         return None
     slowest, mean = {}, {}
-    parts_of = _measured(requests, rows, facts)
+    parts_of = parts_by_latency(requests, rows, facts)
     for latency in in_turn(LATENCIES, requests):  # one at a time, as its parts are as large as the table
         parts = parts_of(latency)
         slowest[latency] = _of_slowest(requests[latency][chosen], parts)
@@ -89,13 +89,7 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
     return {"parts": list(PARTS), "mean": mean, "slowest": slowest}
 
 
-def latency_parts(requests: Columns, chosen: Flags, facts: RunFacts) -> dict[str, SlowestParts]:
-    """Return the share of each part in each latency of the chosen requests, `(n_chosen,)` each, in seconds."""
-    parts_of = _measured(requests, np.flatnonzero(chosen), facts)
-    return {latency: parts_of(latency) for latency in LATENCIES}
-
-
-def _measured(requests: Columns, rows: Ints, facts: RunFacts) -> Callable[[str], SlowestParts]:
+def parts_by_latency(requests: Columns, rows: Ints, facts: RunFacts) -> Callable[[str], SlowestParts]:
     """Return a function that returns the share of each part in one latency of some requests, `(n_rows,)` each."""
     pushes = facts.link is not None and facts.link.how == "push"
 

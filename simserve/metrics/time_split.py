@@ -1,11 +1,13 @@
 """Time split: the parts of each request's time, which sum to e2e_s. Exact."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from simserve.metrics.decode_rows import DecodeRows
+from simserve.metrics.integrals import Waits, kept_out_ps
 from simserve.metrics.itl import span_ends
-from simserve.metrics.waits import Phases, Waits, kept_out_ps, phases
-from simserve.tables.columns import Columns, Ints, bounds
+from simserve.tables.columns import Columns, Flags, Ints, bounds
 from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import Derived, Rows, column, computed, cumulated, full, pieces, rows_where
 from simserve.tables.run_tables import ExtraColumns, RunTables, prefilled_at
@@ -20,6 +22,26 @@ PARTS = (SPLIT[0], "transfer_wait_s", *SPLIT[1:_LOST], "preempted_s", *SPLIT[_LO
 """Columns of requests that sum to e2e_s, in chronological order; docs/outputs.md defines each."""
 
 
+SCHEDULED, JOINED, LEFT, BACK, SWAPPED_BACK, ENDED = range(6)
+"""Events of a request; between them it prefills, decodes, waits, recomputes and decodes."""
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """The phases of preempted requests, `(n_found,)` each."""
+
+    request: Ints
+    """Their row numbers, ascending."""
+    prefill_ps: Ints
+    """Time until the first token, or until the first preemption."""
+    was_cut: Flags
+    """Whether the first preemption came before the first token."""
+    recompute_ps: Ints
+    """Running time after a preemption, until the next token or preemption."""
+    swapped_spans: Ints
+    """Spans that continue a swapped one; their first token came from the step before; `(n_spans,)`."""
+
+
 def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> Columns:
     """Return the columns of SPLIT, `(n_requests,)` each, NaN for unfinished requests.
 
@@ -30,7 +52,7 @@ def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> Colum
         nothing = np.full(len(requests["arrival_s"]), np.nan)
         return {name: requests.get(name, nothing) for name in SPLIT}
     lives = _lives(tables, extra, rows, facts)
-    paused = phases(extra.pauses, tables.spans, lives)
+    paused = _phases(extra.pauses, tables.spans, lives)
     start_ps = column(lambda part: array_to_ps(part["start_s"]), {"start_s": tables.steps["start_s"]})
     parts = _prefills(tables.steps, start_ps, lives, paused) | _queue(tables.steps, start_ps, extra, lives)
     parts |= lives | _decoded(tables, rows, paused.swapped_spans)
@@ -140,7 +162,50 @@ def _queue(steps: Columns, start_ps: Ints, extra: ExtraColumns, lives: Rows) -> 
     return kept_ps | {QUEUE[-1]: column(rest_ps, vars(waits) | kept_ps)}
 
 
-def _prefills(steps: Columns, start_ps: Ints, lives: Rows, paused: Phases) -> Derived:
+def _phases(pauses: Columns, spans: Columns, lives: Rows) -> _Phases:
+    """Return the phases of requests that finished after a preemption. lives: has_finished, scheduled_ps and end_ps,
+    `(n_requests,)` each; instants of unfinished requests are not read."""
+    has_finished, scheduled_ps, end_ps = (lives[name] for name in ("has_finished", "scheduled_ps", "end_ps"))
+    had_to_go = pauses["request_id"]
+    request = np.unique(had_to_go[has_finished[had_to_go]])
+    is_one = np.zeros(len(has_finished), np.bool_)
+    is_one[request] = True
+    own_spans, own_pauses = (rows_where(lambda part: is_one[part["request_id"]], each) for each in (spans, pauses))
+    left, back = (array_to_ps(pauses[name][own_pauses]) for name in ("left_s", "back_s"))
+    is_swapped = pauses["is_swapped"][own_pauses]
+    n, n_spans, n_pauses = len(request), len(own_spans), len(own_pauses)
+    kind = np.concatenate([
+        np.full(n, SCHEDULED), np.full(n_spans, JOINED), np.full(n_pauses, LEFT),
+        np.where(is_swapped, SWAPPED_BACK, BACK), np.full(n, ENDED),
+    ])  # fmt: skip
+    owner = np.concatenate([
+        request, spans["request_id"][own_spans], had_to_go[own_pauses], had_to_go[own_pauses], request
+    ])  # fmt: skip
+    at_ps = np.concatenate([
+        scheduled_ps[request], array_to_ps(spans["join_s"][own_spans]), left, back, end_ps[request]
+    ])  # fmt: skip
+    # At one instant a step ends first, then requests leave and may return, even several times; the sort is stable.
+    number = np.arange(n_pauses)
+    rank = np.concatenate([np.zeros(n + n_spans, np.int64), number, number, np.full(n, n_pauses)])
+    order = np.lexsort((rank, at_ps, owner))
+    kind, owner, at_ps = kind[order], np.searchsorted(request, owner[order]), at_ps[order]
+    goes_on = owner[1:] == owner[:-1]
+    lasts_ps = np.where(goes_on, at_ps[1:] - at_ps[:-1], 0)
+
+    def total_ps(of: int) -> Ints:
+        chosen = np.flatnonzero(kind[:-1] == of)
+        sums = np.zeros(n, np.int64)
+        np.add.at(sums, owner[chosen], lasts_ps[chosen])
+        return sums
+
+    follows = np.flatnonzero(goes_on)
+    was_cut = np.zeros(n, np.bool_)
+    was_cut[owner[follows[(kind[follows] == SCHEDULED) & (kind[follows + 1] == LEFT)]]] = True
+    returned = order[follows[(kind[follows] == SWAPPED_BACK) & (kind[follows + 1] == JOINED)] + 1]
+    return _Phases(request, total_ps(SCHEDULED), was_cut, total_ps(BACK), own_spans[returned - n])
+
+
+def _prefills(steps: Columns, start_ps: Ints, lives: Rows, paused: _Phases) -> Derived:
     """Return the duration of the first prefill, of its steps that computed part of it, and of recomputation.
 
     A prompt without partial chunks is computed in one step.

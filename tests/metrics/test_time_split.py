@@ -13,8 +13,8 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.metrics.integrals import Waits, kept_out_ps
 from simserve.metrics.time_split import PARTS
-from simserve.metrics.waits import Waits, kept_out_ps
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.tables.columns import Categorical, Columns
