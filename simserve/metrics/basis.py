@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any
 
 from simserve.metrics.classes import Latencies, by_class, class_cautions
-from simserve.metrics.drawn_load import ArrivalRates, drawn_load, load_warning
 from simserve.metrics.goodput import attainment, outcomes, throughput
 from simserve.metrics.kv import kv_use, reservation
 from simserve.metrics.lifetimes import Lifetimes
@@ -15,7 +14,7 @@ from simserve.metrics.reliability import cautions, reliability, steadiness
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.stats import Distribution
 from simserve.metrics.utilization import Utilization
-from simserve.metrics.window import Window
+from simserve.metrics.window import ArrivalRates, Window, drawn_load, load_warning
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 

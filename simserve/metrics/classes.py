@@ -1,6 +1,6 @@
 """Classes and tenants: the metrics of the whole run for each of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Required
 
@@ -112,12 +112,9 @@ def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str,
 
 def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield warnings about classes without requests in the window."""
-    for name in _without(classes or {}):
-        yield (
-            f"no request of class {name} arrived in the measured window, so it has no results; shorten "
-            "measure.warmup_s, or start its requests later"
-        )
-
-
-def _without(classes: Mapping[str, Any]) -> Iterable[str]:
-    return (name for name, result in classes.items() if not result["requests"]["arrived"])
+    for name, result in (classes or {}).items():
+        if not result["requests"]["arrived"]:
+            yield (
+                f"no request of class {name} arrived in the measured window, so it has no results; shorten "
+                "measure.warmup_s, or start its requests later"
+            )

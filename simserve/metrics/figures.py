@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 from simserve.metrics.answer import AnswerJson, run_answer
 from simserve.metrics.basis import RunBasis
 from simserve.metrics.classes import GroupJson, by_tenant
-from simserve.metrics.drawn_load import LoadJson
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import AttainmentJson, FatesJson, GoodputJson, good_tokens, goodput
 from simserve.metrics.kv import (
@@ -39,7 +38,7 @@ from simserve.metrics.summary_schema import (
     Slo,
 )
 from simserve.metrics.utilization import PoolJson, SpeculationJson, pool_figures, speculation
-from simserve.metrics.window import WindowFactsJson
+from simserve.metrics.window import LoadJson, WindowFactsJson
 from simserve.tables.pieces import in_turn
 from simserve.tables.schema import SCHEMA
 from simserve.version import __version__

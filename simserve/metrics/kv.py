@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured, Share, with_facts
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Flags
+from simserve.tables.columns import Columns
 from simserve.tables.facts import HostFacts, PoolFacts, ReservingFacts, RunFacts
 from simserve.tables.pieces import pieces
 
@@ -117,11 +117,12 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
 
     None where use or slots keep them out, where none waits, and where policies reserve nothing.
     """
-    pools = [pool.reserving for pool in facts.pools_by_replica]
-    known = next(filter(None, pools), None)
+    known = next(filter(None, (pool.reserving for pool in facts.pools_by_replica)), None)
     if known is None:
         return None
-    chosen = _answered(requests, window, [pool is not None for pool in pools])
+    chosen = facts.in_pools(requests["replica"], lambda pool: pool.reserving)
+    chosen &= window.has
+    chosen &= requests["status"].is_("finished")
     if not chosen.any():
         return None
     prompts, outputs = (requests[name][chosen] for name in ("prompt_tokens", "output_tokens"))
@@ -143,14 +144,6 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
         "max_tokens": int(np.median(given)) if len(given) else None,
         "without": known.without,
     }
-
-
-def _answered(requests: Columns, window: Window, reserves: list[bool]) -> Flags:
-    """Mark the finished requests of the window that reserved blocks, `(n_requests,)`."""
-    result: Flags = np.array([*reserves, False])[requests["replica"]]  # -1 (no replica) takes the last
-    result &= window.has
-    result &= requests["status"].is_("finished")
-    return result
 
 
 def _waits(steps: Columns, facts: RunFacts, window: Window, longest_tokens: int) -> tuple[float, float]:

@@ -14,7 +14,6 @@ import numpy as np
 from simserve.errors import OutputError
 from simserve.metrics.basis import RunBasis
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
-from simserve.metrics.drawn_load import ArrivalRates
 from simserve.metrics.figures import summary
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.intervals import inefficiency
@@ -25,7 +24,7 @@ from simserve.metrics.time_split import split_columns
 from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilization import utilization
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
-from simserve.metrics.window import measured_window, n_in_system
+from simserve.metrics.window import ArrivalRates, measured_window, n_in_system
 from simserve.tables.columns import Columns, Flags, Floats, frame
 from simserve.tables.facts import RunFacts, facts_to_dict
 from simserve.tables.files import json_text, plain
@@ -73,7 +72,7 @@ class Results:
         requests = tables.requests | computed(latency_columns, tables.requests)
         window = measured_window(requests, facts.measure, facts.last_arrival_s, facts.end_s)
         finished = requests["status"].is_("finished")
-        answers_whole = _answers_whole(requests, facts)
+        answers_whole = facts.in_pools(requests["replica"], lambda pool: not pool.streamed)
         rows = decode_rows(tables.steps, spans)
         requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
         requests |= split_columns(tables, rows, facts)
@@ -190,13 +189,6 @@ def latency_columns(requests: Columns) -> Derived:
         "tpot_s": (finish_s - first_token_s) / n_gaps,
         "e2e_s": finish_s - arrival_s,
     }
-
-
-def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:
-    """Mark requests with an answer that is returned whole at finish_s, `(n_requests,)`."""
-    whole = np.array([*(not pool.streamed for pool in facts.pools_by_replica), False])
-    flags: Flags = whole[requests["replica"]]  # -1 (no replica) takes the last
-    return flags
 
 
 def _latencies(

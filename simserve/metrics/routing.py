@@ -72,7 +72,7 @@ def routing(requests: Columns, window: Window, facts: RunFacts) -> RoutingJson |
     if n < 2:
         return None
     replica = prefilled_at(requests)
-    routed = np.append(entries, False)[replica]  # excludes choices of the decode router; -1 (no replica) is the last
+    routed = facts.in_pools(replica, lambda pool: pool.role != "decode")  # excludes choices of the decode router
     counts = np.bincount(replica[window.has & routed], minlength=len(entries))[entries]
     n_routed = int(counts.sum())
     is_fixed = bool((Lifetimes(facts).lived_frac((window.start_s, window.end_s)) == 1).all())
@@ -165,9 +165,8 @@ def _shares(requests: Columns, window: Window, facts: RunFacts) -> dict[str, flo
     placed = window.has & (computed_at >= 0)
     if not placed.any():
         return {"apart_frac": None, "kept_frac": None}
-    is_prefill = np.array([pool.role == "prefill" for pool in facts.pools_by_replica])
     goes_on = ~np.isnan(requests["first_token_s"]) & (requests["output_tokens"] > 1)
-    went = is_prefill[computed_at[placed]]
+    went = facts.in_pools(computed_at[placed], lambda pool: pool.role == "prefill")
     kept = went & (goes_on & ~handed)[placed]
     return {"apart_frac": float((went & ~kept).mean()), "kept_frac": float(kept.mean())}
 

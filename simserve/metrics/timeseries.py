@@ -177,10 +177,12 @@ def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[st
     n_merged = max(1, -(-n // most_rows))
     first = np.arange(0, n, n_merged)
     last = np.minimum(first + n_merged, n) - 1
+    lasts_s = ends - starts
+    merged_s = _reduced(np.add, lasts_s, first)
     return {
         "start_s": starts[first],
         "end_s": ends[last],
-        **{name: _mean(values, ends - starts, first) for name, values in means.items()},
+        **{name: _reduced(np.add, values * lasts_s, first) / merged_s for name, values in means.items()},
         **{name: _reduced(np.maximum, _most(table[of], interval, n), first) for name, of in MOST.items()},
     }, n_merged
 
@@ -194,10 +196,6 @@ def interval_numbers(timeseries: Mapping[str, Any]) -> Ints:
 def interval_s(timeseries: Mapping[str, Any]) -> float:
     """Return the width of the intervals (the last may be shorter), 1 s where there are none."""
     return float((timeseries["end_s"] - timeseries["start_s"]).max(initial=0.0)) or 1.0
-
-
-def _mean(values: Floats, lengths: Floats, first: Ints) -> Floats:
-    return _reduced(np.add, values * lengths, first) / _reduced(np.add, lengths, first)
 
 
 def _reduced(how: Any, values: Floats, first: Ints) -> Floats:

@@ -216,14 +216,14 @@ def speculation(
     if not any(pool.speculation for pool in facts.pools):
         return None
     n_proposed = _proposed(facts)[:, 0]
-    speculates = np.array([pool.speculation is not None for pool in facts.pools_by_replica])
-    counted = requests["status"].is_("finished") & window.has & speculates[requests["replica"]]
+    counted = requests["status"].is_("finished") & window.has
+    counted &= facts.in_pools(requests["replica"], lambda pool: pool.speculation)
     own = spans if counted.all() else {name: column[counted[spans["request_id"]]] for name, column in spans.items()}
     n_steps = own["last_step"] - own["first_step"] + 1
     n_request_steps = int(n_steps.sum())
     n_tokens = int(requests["output_tokens"][counted].sum()) - len(n_steps)  # a span's first token is a prefill's
     proposed = int((n_steps * n_proposed[own["replica"]]).sum())
-    of_them = speculates[steps["replica"]]
+    of_them = facts.in_pools(steps["replica"], lambda pool: pool.speculation)
     busy_s = float((steps["end_s"] - steps["start_s"])[of_them].sum())
     return {
         "request_steps": n_request_steps,

@@ -1,16 +1,18 @@
-"""Window: the measured part of a run, and where its warm-up ends. Requests count by their arrival; rates divide by the
-window's length.
+"""Window: the measured part of a run, where its warm-up ends, and its drawn against its nominal load. Requests count by
+their arrival; rates divide by the window's length.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Required
+from typing import Annotated, Any, Literal, Protocol, Required
 
 import numpy as np
+from pydantic import Field
 from typing_extensions import TypedDict
 
-from simserve.metrics.summary_schema import Measured
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.summary_schema import Measured, Signed
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.pieces import Rows, column, joined, pieces
 
@@ -23,6 +25,15 @@ class WindowFactsJson(TypedDict, total=False):
     duration_s: Required[Measured]
     ends_with: str
     settled: bool | None
+
+
+class LoadJson(TypedDict):
+    """Drawn against nominal load."""
+
+    kind: Literal["requests", "sessions"]
+    nominal_per_s: Annotated[float, Field(gt=0, le=1e18)] | None
+    drawn_per_s: Measured
+    off_frac: Signed
 
 
 @dataclass(frozen=True)
@@ -147,3 +158,37 @@ def _leave_s(requests: Rows) -> Floats:
     stays = ~requests["status"].is_("rejected")
     leave_s: Floats = np.fmin(requests["finish_s"], requests["gave_up_s"])[stays]
     return leave_s
+
+
+class ArrivalRates(Protocol):
+    """Rates of what an arrival process drew and was expected to draw."""
+
+    @property
+    def kind(self) -> str:
+        """Requests or sessions."""
+
+    def rates_per_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:
+        """Return the drawn and the expected rate between two instants; None where nothing is expected."""
+
+
+def drawn_load(window: Window, arrivals: ArrivalRates | None, offered_per_s: float) -> dict[str, Any]:
+    """Return drawn and nominal rate over the window; nominal is None for traces, closed loops and some plug-ins."""
+    rates = None
+    if arrivals is not None and window.ends_with == "last arrival":
+        rates = arrivals.rates_per_s(window.start_s, window.end_s)
+    if arrivals is None or rates is None:
+        return {"kind": "requests", "nominal_per_s": None, "drawn_per_s": offered_per_s, "off_frac": None}
+    drawn_per_s, nominal_per_s = rates
+    off_frac = drawn_per_s / nominal_per_s - 1
+    return {"kind": arrivals.kind, "nominal_per_s": nominal_per_s, "drawn_per_s": drawn_per_s, "off_frac": off_frac}
+
+
+def load_warning(load: Mapping[str, Any]) -> list[str]:
+    """Warn where the drawn load is too far from the nominal load for the run to stand for it."""
+    off_frac = load.get("off_frac")
+    if off_frac is None or abs(off_frac) <= LOAD_TOLERANCE_FRAC:
+        return []
+    side = "below" if off_frac < 0 else "above"
+    unit = "req/s" if load["kind"] == "requests" else "sessions/s"
+    rates = f"{load['drawn_per_s']:.3g} against {load['nominal_per_s']:.3g} {unit}"
+    return [f"the drawn load is {abs(off_frac):.0%} {side} nominal ({rates}); latencies are those of the drawn load"]

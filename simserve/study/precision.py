@@ -11,11 +11,11 @@ import numpy as np
 from simserve.errors import SimserveError, did_you_mean
 from simserve.metrics.answer import outcomes, whole_outcome
 from simserve.metrics.decision import within_capacity
-from simserve.metrics.drawn_load import load_warning
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.reliability import too_short
 from simserve.metrics.results import Results
 from simserve.metrics.stats import PERCENTILES, level_name
+from simserve.metrics.window import load_warning
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure

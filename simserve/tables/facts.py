@@ -1,9 +1,12 @@
 """Facts: what the metrics need beyond the tables of a run."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+
+from simserve.tables.columns import Flags
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,11 @@ class RunFacts:
     def pools_by_replica(self) -> list[PoolFacts]:
         """The facts of each rank's pool."""
         return [self.pools[pool] for pool in self.replica_pool]
+
+    def in_pools(self, replica: Any, is_one: Callable[[PoolFacts], object]) -> Flags:
+        """Return which rows are of replicas in some pools, `(n_rows,)`; rows without a replica, -1, are not."""
+        flags: Flags = np.array([*(bool(is_one(pool)) for pool in self.pools_by_replica), False])[replica]
+        return flags
 
     @property
     def is_consistent(self) -> bool:

@@ -20,13 +20,14 @@ CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 def swap(new: Path, place: Path) -> None:
     """Put a folder in its place and remove the one that was there. Raises OSError, and leaves the earlier one."""
-    _sync(new)
+    for path in (*new.iterdir(), new):  # on disk, so that a power cut after the swap does not lose the files
+        _sync(path)
     if not place.exists():
         os.rename(new, place)
     else:
         with locked(place):  # its name will be that of the next writer's folder, until it is removed
             _replace(new, place)
-    _sync_names(place.parent)
+    _sync(place.parent)
 
 
 def _replace(new: Path, place: Path) -> None:
@@ -149,13 +150,7 @@ def _empty(folder: Path) -> None:
             entry.unlink()
 
 
-def _sync(folder: Path) -> None:
-    """Write the files of a folder to disk, so that a power cut after the swap does not lose them."""
-    for path in (*folder.iterdir(), folder):
-        _sync_names(path)
-
-
-def _sync_names(path: Path) -> None:
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

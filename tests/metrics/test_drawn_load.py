@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from simserve.metrics.drawn_load import drawn_load, load_warning
+from simserve.metrics.window import drawn_load, load_warning
 from tests.metrics.stories import window_of
 
 

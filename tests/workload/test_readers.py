@@ -216,14 +216,14 @@ def test_the_size_of_hashed_blocks_tells_milliseconds_from_seconds(
 ) -> None:
     row = {"timestamp": 1000, "input_length": 1024, "output_length": 1, "hash_ids": list(range(n_blocks))}
     path = written(tmp_path, "t.jsonl", "\n".join(json.dumps(row | {"timestamp": at}) for at in (0, 1000)))
-    assert detect(path) == progress
+    assert detect(path)[0] == progress
     assert read_trace(path).arrival_s.tolist() == [0.0, 1.0 if progress == "mooncake" else 1000.0]
 
 
 def test_the_real_mooncake_files_are_told_as_such() -> None:
     if not TRACES.is_dir():
         pytest.skip("the real traces are not here")
-    assert {detect(path) for path in TRACES.glob("mooncake*.jsonl")} == {"mooncake"}
+    assert {detect(path)[0] for path in TRACES.glob("mooncake*.jsonl")} == {"mooncake"}
 
 
 def test_whole_columns_are_integers_and_a_trace_with_all_of_them_can_be_served(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_coarse_stamps_are_noticed_and_can_be_spread(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not TRACES.exists(), reason="the real traces are not beside the checkout")
 def test_real_traces_are_told_apart_and_read_whole() -> None:
-    result = {path.name: (detect(path), len(read_trace(path))) for path in sorted(TRACES.iterdir())}
+    result = {path.name: (detect(path)[0], len(read_trace(path))) for path in sorted(TRACES.iterdir())}
     assert result == {
         "azure_llm_2023_code.csv": ("azure", 8819),
         "azure_llm_2023_conv.csv": ("azure", 19366),

@@ -28,19 +28,17 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
-    name, note = _detect(path) if format == "auto" else (format, None)
+    name, note = detect(path) if format == "auto" else (format, None)
     read: Callable[[Path], Trace] = import_module(f"simserve.workload.readers.{name}").read
     trace = read(path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
 
 
-def detect(path: Path) -> str:
-    """Return the format of a trace file, from its name and first lines. Raises TraceError."""
-    return _detect(path)[0]
+def detect(path: Path) -> tuple[str, str | None]:
+    """Return the format of a trace file, from its name and first lines, and a note if another is possible.
 
-
-def _detect(path: Path) -> tuple[str, str | None]:
-    """Return the format, and a note if another is possible."""
+    Raises TraceError.
+    """
     if path.suffix == ".parquet":
         return "simserve", None
     text = head(path)

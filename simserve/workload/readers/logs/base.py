@@ -63,8 +63,9 @@ def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) 
     gaps = output_tokens - 1
     latencies = dict(given)
     if "ttft_s" in given and "e2e_s" in given:
+        pairs = list(zip(given["ttft_s"].tolist(), given["e2e_s"].tolist(), strict=True))
         is_late = given["ttft_s"] > given["e2e_s"] * (1 + ROUNDING_FRAC)
-        refuse_rows(place, is_late, "TTFT must not be longer than E2E, in seconds", _pairs(given))
+        refuse_rows(place, is_late, "TTFT must not be longer than E2E, in seconds", pairs)
     if latencies.keys() == {"ttft_s", "e2e_s"}:
         decode_s = np.maximum(given["e2e_s"] - given["ttft_s"], 0.0)
         latencies["tpot_s"] = np.divide(decode_s, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
@@ -75,10 +76,6 @@ def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) 
         else:
             latencies["ttft_s"] = np.maximum(given["e2e_s"] - decode_s, 0.0)
     return {name: latencies[name] for name in METRICS if name in latencies}
-
-
-def _pairs(given: Mapping[str, Floats]) -> list[tuple[float, float]]:
-    return list(zip(given["ttft_s"].tolist(), given["e2e_s"].tolist(), strict=True))
 
 
 def in_order(log: Log, put_prefixes: Callable[[Place, Trace], Trace] | None = None) -> Log:

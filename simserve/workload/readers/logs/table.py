@@ -161,7 +161,7 @@ def _log(place: Place, columns: Mapping[str, Any]) -> Log:
     kept = np.flatnonzero(outputs != 0)
     kept = kept[np.argsort(arrival_s[kept], kind="stable")]
     measured = {name: column[kept] for name, column in given.items()}
-    place, trace = place.take(kept), _trace(arrival_s, prompts, outputs, most).take(kept)
+    place, trace = place.take(kept), Trace(arrival_s, prompts, outputs, most).take(kept)
     names = [name for name in PREFIXES if name in columns and is_given(columns[name])]
     shared = {name: taken(columns[name], kept) for name in names}
     put_prefixes = prefixes_of(place, shared)
@@ -177,11 +177,6 @@ def _log(place: Place, columns: Mapping[str, Any]) -> Log:
         ),
         put_prefixes,
     )
-
-
-def _trace(arrival_s: Floats, prompts: Any, outputs: Any, most: Any) -> Trace:
-    """Return a trace with counts as read; sorting it converts them to whole numbers."""
-    return Trace(arrival_s, prompts, outputs, most)
 
 
 def _finished(status: NDArray[np.str_] | None, n_rows: int) -> Flags:
