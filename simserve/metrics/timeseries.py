@@ -1,7 +1,7 @@
 """Time series: the state of each replica in each interval of a run, one row each, and of pools of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: 
     until_s = next_starts(steps, np.minimum(lives.at_s("gone_s"), facts.end_s))
     held = places(steps, until_s, n_replicas, edges_s)
     n_intervals = len(edges_s) - 1
+    tables = replace(tables, requests=tables.requests | {"joined_s": _first_joins(tables)})
     grids = {
         "queue_len": _mean_queue(steps, until_s, held) / lasts_s,
         "running": _running(tables, rows, n_replicas, edges_s) * (np.diff(edges_s) / lasts_s),
@@ -113,10 +114,9 @@ def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunF
 def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
     """Return the mean number of running requests: from scheduled_s to the first join_s on the prefill replica, then
     over each span; a span begins with its first token, so handed-over requests count on the decode replica."""
-    requests = tables.requests | {"joined_s": _first_joins(tables)}
 
     def parts() -> Presences:
-        for part in pieces(requests):
+        for part in pieces(tables.requests):
             known = part["replica"] >= 0
             joined_s = np.where(np.isinf(part["joined_s"]), part["gave_up_s"], part["joined_s"])
             yield part["scheduled_s"][known], joined_s[known], prefilled_at(part, known)
@@ -129,7 +129,7 @@ def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floa
 def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
     """Return the output tokens in each interval: one per completed prefill, one per member and decode step, and
     accepted proposals."""
-    joins_s = _first_joins(tables)
+    joins_s = tables.requests["joined_s"]
     firsts = np.zeros((n_replicas, len(edges_s) - 1))
     for part in pieces(tables.spans):
         request, join_s = part["request_id"], part["join_s"]

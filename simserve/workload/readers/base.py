@@ -100,6 +100,14 @@ def checked(place: Place, trace: Trace, put_prefixes: Callable[[Place, Trace], T
     return replace(trace, arrival_s=trace.arrival_s - trace.arrival_s[0])
 
 
+def answered(place: Place, trace: Trace, failed: str) -> Trace:
+    """Return the rows with an answer, checked; a note counts the others, such as `calls (no response tokens)`."""
+    kept = np.flatnonzero(trace.output_tokens != 0)
+    n_failed = len(trace) - len(kept)
+    notes = (f"{n_failed} failed {failed} were left out",) if n_failed else ()
+    return checked(place.take(kept), replace(trace.take(kept), notes=notes))
+
+
 def _with_whole(place: Place, trace: Trace) -> Trace:
     for name in LEAST:
         if (column := getattr(trace, name)) is not None:

@@ -5,9 +5,7 @@ Source: Wang et al., BurstGPT (2024), CC-BY 4.0. Older files lack Session ID and
 
 from pathlib import Path
 
-import numpy as np
-
-from simserve.workload.readers.base import checked
+from simserve.workload.readers.base import answered
 from simserve.workload.readers.cells import NUMBER, SPAN, TEXT
 from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.trace import Trace
@@ -21,8 +19,5 @@ def read(path: Path) -> Trace:
     place, columns, _ = read_csv(path, KINDS, NEEDED)
     stamps, prompts, outputs = (columns[name] for name in NEEDED)
     sessions, took_s = columns.get("Session ID"), columns.get("Elapsed time")
-    kept = np.flatnonzero(outputs != 0)
-    n_failed = len(outputs) - len(kept)
-    notes = (f"{n_failed} failed calls (no response tokens) were left out",) if n_failed else ()
-    trace = Trace(stamps, prompts, outputs, session_id=sessions, e2e_s=took_s, notes=notes)
-    return checked(place.take(kept), trace.take(kept))
+    trace = Trace(stamps, prompts, outputs, session_id=sessions, e2e_s=took_s)
+    return answered(place, trace, "calls (no response tokens)")

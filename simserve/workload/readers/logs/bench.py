@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from simserve.errors import TraceError
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.arrivals.vllm_bench import VllmBench
-from simserve.workload.readers.base import Cells, Place, checked, items, refuse_rows, shown
+from simserve.workload.readers.base import Cells, Place, answered, items, refuse_rows, shown
 from simserve.workload.readers.cells import AMOUNT, NUMBER, CellKind, numbers
 from simserve.workload.readers.json_rows import read_object
 from simserve.workload.readers.logs.base import Log, filled_in, in_order
@@ -69,13 +69,10 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(f"{path}: {', '.join(missing)} is missing; {remedy}")
     _refuse_unlike(path, result, ARRAYS)
     starts, prompts, outputs = (result[key] for key in ARRAYS)
-    kept = np.flatnonzero(outputs != 0)
-    n_failed = len(outputs) - len(kept)
-    notes = (f"{n_failed} failed requests (no output tokens) were left out",) if n_failed else ()
     with np.errstate(over="ignore"):  # an infinite arrival is refused with the others
         arrival_s = starts - starts.min(initial=np.inf)
-    trace = Trace(arrival_s, prompts, outputs, notes=notes)
-    return checked(items(path, len(starts), "request").take(kept), trace.take(kept))
+    trace = Trace(arrival_s, prompts, outputs)
+    return answered(items(path, len(starts), "request"), trace, "requests (no output tokens)")
 
 
 def _check_lists(path: Path, result: Mapping[str, Any]) -> None:
