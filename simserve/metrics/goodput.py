@@ -104,9 +104,8 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> A
     outcomes = everything[window.has]
     n_arrived = len(outcomes)
     n_met = int(np.count_nonzero(outcomes))
-    status = requests["status"]
-    n_rejected = int(np.count_nonzero(status.is_("rejected") & window.has))
-    n_finished = int(np.count_nonzero(status.is_("finished") & window.has))
+    n_rejected = int(np.count_nonzero(requests["status"].is_("rejected") & window.has))
+    n_finished = int(np.count_nonzero(window.finished(requests)))
     interval = share_interval(outcomes, inefficiency(requests["n_in_system"][window.has]))
     return {
         "frac": _share(n_met, n_arrived),
@@ -159,7 +158,7 @@ def throughput(requests: Columns, window: Window) -> dict[str, float]:
     offered_per_s counts all arrivals; requests_per_s and the token rates count requests that arrived in the window and
     finished at any time; served_per_s counts requests that finished in the window, whenever they arrived.
     """
-    counted = requests["status"].is_("finished") & window.has
+    counted = window.finished(requests)
     n_input = int(requests["prompt_tokens"][counted].sum())
     n_output = int(requests["output_tokens"][counted].sum())
     amounts: dict[str, int] = {

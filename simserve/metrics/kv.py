@@ -120,9 +120,7 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
     known = next(filter(None, (pool.reserving for pool in facts.pools_by_replica)), None)
     if known is None:
         return None
-    chosen = facts.in_pools(requests["replica"], lambda pool: pool.reserving)
-    chosen &= window.has
-    chosen &= requests["status"].is_("finished")
+    chosen = window.finished(requests) & facts.in_pools(requests["replica"], lambda pool: pool.reserving)
     if not chosen.any():
         return None
     prompts, outputs = (requests[name][chosen] for name in ("prompt_tokens", "output_tokens"))

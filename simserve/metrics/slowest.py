@@ -74,7 +74,7 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
 
     None where nothing finished, or where there is no time split.
     """
-    chosen = requests["status"].is_("finished") & window.has
+    chosen = window.finished(requests)
     table = requests | {"chosen": chosen}
     rows = rows_where(lambda part: part["chosen"], table)
     if not len(rows) or any(np.isnan(part[name][part["chosen"]]).any() for part in pieces(table) for name in PARTS):

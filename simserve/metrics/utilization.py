@@ -216,8 +216,7 @@ def speculation(
     if not any(pool.speculation for pool in facts.pools):
         return None
     n_proposed = _proposed(facts)[:, 0]
-    counted = requests["status"].is_("finished") & window.has
-    counted &= facts.in_pools(requests["replica"], lambda pool: pool.speculation)
+    counted = window.finished(requests) & facts.in_pools(requests["replica"], lambda pool: pool.speculation)
     own = spans if counted.all() else {name: column[counted[spans["request_id"]]] for name, column in spans.items()}
     n_steps = own["last_step"] - own["first_step"] + 1
     n_request_steps = int(n_steps.sum())

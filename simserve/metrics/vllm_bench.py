@@ -33,7 +33,7 @@ def vllm_bench(
     duration is from the first send of the window to the last finish of its requests. latencies: of the finished ones.
     Without completed requests all values are zero, as in vLLM.
     """
-    completed = requests["status"].is_("finished") & window.has
+    completed = window.finished(requests)
     n = int(np.count_nonzero(completed))
     n_input = int(requests["prompt_tokens"][completed].sum())
     n_output = int(requests["output_tokens"][completed].sum())

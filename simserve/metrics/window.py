@@ -57,6 +57,11 @@ class Window:
         """Start and end of what rates divide by."""
         return self.start_s, self.start_s + self.duration_s
 
+    def finished(self, requests: Columns) -> Flags:
+        """Return which requests count and have finished, `(n_requests,)`."""
+        result: Flags = requests["status"].is_("finished") & self.has
+        return result
+
     def figures(self) -> dict[str, Any]:
         """Return the window as the summary holds it."""
         return {name: value for name, value in vars(self).items() if name != "has"}

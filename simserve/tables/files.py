@@ -13,7 +13,7 @@ import numpy as np
 
 from simserve import input_files
 from simserve.errors import OutputError
-from simserve.tables.swap import locked
+from simserve.tables.swap import locked, unwritable
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -40,8 +40,7 @@ def replace_with(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(descriptor)
             os.replace(extra, path)
     except OSError as error:
-        text = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputError(f"{path}: must be writable, got {text}; free space or permit it") from error
+        raise unwritable(path, error, "free space or permit it") from error
     finally:
         with suppress(OSError):
             extra.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from simserve.errors import OutputError
 from simserve.input_files import open_file
 from simserve.interruptions import uninterrupted
 from simserve.tables.schema import MORE_TABLES, TABLES
-from simserve.tables.swap import new_folders, partial_folder, recover, swap
+from simserve.tables.swap import new_folders, partial_folder, recover, swap, unwritable
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,5 @@ def _plain_error(directory: Path, kind: Kind) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputError(
-            f"{directory}: must be writable, got {text}; free space there or choose another {kind.option} "
-            "(nothing was written; an earlier result is unchanged)"
-        ) from error
+        nothing = "(nothing was written; an earlier result is unchanged)"
+        raise unwritable(directory, error, f"free space there or choose another {kind.option} {nothing}") from error

@@ -16,7 +16,7 @@ from simserve.input_files import parse_json
 from simserve.interruptions import uninterrupted
 from simserve.tables.files import plain
 from simserve.tables.folder import OLDER, Kind
-from simserve.tables.swap import is_same, lock, new_folders
+from simserve.tables.swap import is_same, lock, new_folders, unwritable
 
 IsRow = Callable[[Mapping[str, Any]], bool]
 """Whether a row that was read back has the names and types of a run of the study."""
@@ -99,6 +99,4 @@ def open_journal(directory: Path, kind: Kind, is_row: IsRow) -> Iterator[Journal
 
 
 def _cannot(path: Path, kind: Kind, error: OSError) -> OutputError:
-    text = os.strerror(error.errno) if error.errno else str(error)
-    remedy = f"free space there, or choose another {kind.option}"
-    return OutputError(f"{path}: must be writable, got {text}; {remedy}")
+    return unwritable(path, error, f"free space there, or choose another {kind.option}")

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from simserve.errors import OutputError
+
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 """Flag of renameat2 on Linux (linux/fs.h) and, as RENAME_SWAP, of renamex_np on macOS (sys/stdio.h)."""
@@ -120,6 +122,12 @@ def new_folders(folder: Path) -> Iterator[None]:
         for place in missing:
             with suppress(OSError):
                 place.rmdir()
+
+
+def unwritable(path: Path, error: OSError, remedy: str) -> OutputError:
+    """Return the error of the operating system as one with a remedy."""
+    text = os.strerror(error.errno) if error.errno else str(error)
+    return OutputError(f"{path}: must be writable, got {text}; {remedy}")
 
 
 def _exchange(one: Path, other: Path) -> bool:
