@@ -82,21 +82,6 @@ def stamp_s(trace: Trace) -> float | None:
     return float(np.median(np.diff(stamps)))
 
 
-def _ranks(values: Ints) -> Floats:
-    counts = np.bincount(values)  # at most MOST_TOKENS
-    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2.0)[values]
-    return ranks
-
-
-def _lengths(tokens: Ints) -> dict[str, float]:
-    return {"mean": float(tokens.mean()), "min": float(tokens.min())} | _quantiles(tokens, LENGTH_LEVELS)
-
-
-def _quantiles(values: NDArray[Any], levels: Sequence[float]) -> dict[str, float]:
-    named = zip(levels, np.percentile(values, levels), strict=True)
-    return {"max" if level == 100 else f"p{level:g}": float(value) for level, value in named}
-
-
 def sharing(trace: Trace) -> dict[str, Any] | None:
     """Return the figures of a trace's prefixes as plain data; None without prefixes."""
     prefixes = trace.prefixes
@@ -185,3 +170,18 @@ def _larger_before(values: Ints) -> Ints:
         n_left_in_all = n_left[np.searchsorted(pair, pair, side="right") - 1]
         n_larger[at[~is_left]] += (n_left_in_all - n_left)[~is_left]
     return n_larger
+
+
+def _ranks(values: Ints) -> Floats:
+    counts = np.bincount(values)  # at most MOST_TOKENS
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2.0)[values]
+    return ranks
+
+
+def _lengths(tokens: Ints) -> dict[str, float]:
+    return {"mean": float(tokens.mean()), "min": float(tokens.min())} | _quantiles(tokens, LENGTH_LEVELS)
+
+
+def _quantiles(values: NDArray[Any], levels: Sequence[float]) -> dict[str, float]:
+    named = zip(levels, np.percentile(values, levels), strict=True)
+    return {"max" if level == 100 else f"p{level:g}": float(value) for level, value in named}
