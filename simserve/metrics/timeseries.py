@@ -87,10 +87,8 @@ def _mean_queue(steps: Columns, until_s: Floats, held: Places) -> Floats:
     """Integrate the queue length over each interval, linear from one row's start to the next's."""
 
     def amounts(own: Rows, after: Rows) -> Floats:
-        queue = own["queue_len"].astype(np.float64)
-        coming = following("queue_len", own, after, queue)
-        result: Floats = (queue + coming) / 2 * (own["until_s"] - own["start_s"])
-        return result
+        lasts_s: Floats = own["until_s"] - own["start_s"]
+        return _halfway("queue_len", own, after) * lasts_s
 
     return np.diff(held.sums(amounts, steps | {"until_s": until_s}, neighbor=1), axis=1)
 
@@ -99,16 +97,20 @@ def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunF
     """Integrate the share of used or reserved KV blocks; it is zero while the replica is idle."""
 
     def amounts(own: Rows, after: Rows) -> Floats:
-        blocks = own["held"].astype(np.float64)
-        coming = following("held", own, after, blocks)
-        means = np.where(own["until_s"] <= own["end_s"], (blocks + coming) / 2, blocks)
-        result: Floats = means * (own["end_s"] - own["start_s"])
-        return result
+        lasts_s: Floats = own["end_s"] - own["start_s"]
+        return lasts_s * np.where(own["until_s"] <= own["end_s"], _halfway("held", own, after), own["held"])
 
     held = column(lambda part: part["kv_blocks_used"] + part["kv_blocks_reserved"], steps)
     totals = np.array([pool.n_blocks for pool in facts.pools_by_replica], np.float64)
     sums = in_steps.sums(amounts, steps | {"until_s": until_s, "held": held}, neighbor=1)
     return np.diff(sums, axis=1) / totals[:, None]
+
+
+def _halfway(name: str, own: Rows, after: Rows) -> Floats:
+    """Return the mean of each row's value and that of the next row of its replica."""
+    values = own[name].astype(np.float64)
+    means: Floats = (values + following(name, own, after, values)) / 2
+    return means
 
 
 def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
