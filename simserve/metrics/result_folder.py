@@ -67,31 +67,6 @@ def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
     ]
 
 
-def _read(directory: Path) -> ResultFolder:
-    kind = kind_of(directory)
-    answer = read_answer(directory, kind)
-    if is_older_answer(directory, kind):
-        text = "simserve: %s: holds the answer of an earlier %s; rerun the interrupted one to replace it"
-        logging.getLogger("simserve").warning(text, directory, kind.name)
-    return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
-
-
-def read_answer(directory: Path, kind: Kind) -> dict[str, Any]:
-    """Read the answer file of a folder. Raises OutputError unless it has the names and types of its schema."""
-    from pydantic import TypeAdapter, ValidationError  # late: only folders that are read back need it
-
-    from simserve.plugins.validation import problems_of
-
-    name, schema = ANSWERS[kind]
-    answer = read_json(directory / name)
-    try:
-        TypeAdapter(schema).validate_python(answer, strict=True)
-    except ValidationError as error:
-        problem = replace(problems_of(error, answer)[0], remedy="run the command again")
-        raise OutputError(f"{directory / name}: {problem}") from None
-    return answer
-
-
 def load_results(directory: str | Path) -> Results:
     """Read the results of a run. Raises OutputError if the folder does not hold any."""
     from simserve.tables.read_back import read_table  # late: pyarrow
@@ -115,6 +90,47 @@ def load_results(directory: str | Path) -> Results:
     columns = {name: columns for name, (columns, _) in tables.items()}
     _check_bounds(folder, columns, len(facts.replica_pool))
     return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
+
+
+def read_answer(directory: Path, kind: Kind) -> dict[str, Any]:
+    """Read the answer file of a folder. Raises OutputError unless it has the names and types of its schema."""
+    from pydantic import TypeAdapter, ValidationError  # late: only folders that are read back need it
+
+    from simserve.plugins.validation import problems_of
+
+    name, schema = ANSWERS[kind]
+    answer = read_json(directory / name)
+    try:
+        TypeAdapter(schema).validate_python(answer, strict=True)
+    except ValidationError as error:
+        problem = replace(problems_of(error, answer)[0], remedy="run the command again")
+        raise OutputError(f"{directory / name}: {problem}") from None
+    return answer
+
+
+def _read(directory: Path) -> ResultFolder:
+    kind = kind_of(directory)
+    answer = read_answer(directory, kind)
+    if is_older_answer(directory, kind):
+        text = "simserve: %s: holds the answer of an earlier %s; rerun the interrupted one to replace it"
+        logging.getLogger("simserve").warning(text, directory, kind.name)
+    return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
+
+
+def _label(kind: Kind, answer: Mapping[str, Any]) -> str:
+    if kind is COMPARISON:
+        return f"{answer['b']} against {answer['a']}"
+    scenario = answer.get("scenario")
+    name = scenario.get("name") if isinstance(scenario, Mapping) else scenario
+    return str(name or answer.get("name") or kind.name)
+
+
+def _rows(directory: Path, kind: Kind) -> Columns | None:
+    if kind is not RUN:
+        return None
+    from simserve.tables.read_back import read_table  # late import: pyarrow
+
+    return read_table(directory / "timeseries.parquet", TABLES["timeseries"])[0]
 
 
 def _is_there(folder: Path, name: str) -> bool:
@@ -165,19 +181,3 @@ def _check_intervals(folder: Path, series: Columns, n_replicas: int) -> None:
     if n_cells > most_cells:
         rule = f"must be of at most {most_cells:,} intervals of all replicas, got {n_cells:,.0f}"
         raise OutputError(f"{folder / 'timeseries'}.parquet: start_s: {rule}; run the command again")
-
-
-def _label(kind: Kind, answer: Mapping[str, Any]) -> str:
-    if kind is COMPARISON:
-        return f"{answer['b']} against {answer['a']}"
-    scenario = answer.get("scenario")
-    name = scenario.get("name") if isinstance(scenario, Mapping) else scenario
-    return str(name or answer.get("name") or kind.name)
-
-
-def _rows(directory: Path, kind: Kind) -> Columns | None:
-    if kind is not RUN:
-        return None
-    from simserve.tables.read_back import read_table  # late import: pyarrow
-
-    return read_table(directory / "timeseries.parquet", TABLES["timeseries"])[0]
