@@ -15,7 +15,7 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.scenario.parallel import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.workload.trace import Trace
 
 MS = 10**9
@@ -84,6 +84,11 @@ def balance(timeout_iters: int, batching_wait_iters: int) -> BalanceSection:
     return BalanceSection(timeout_iters=timeout_iters, batching_wait_iters=batching_wait_iters)
 
 
+def plain_blocks(block_size: int) -> LayerBlocks:
+    """Return the blocks of layers that all keep all tokens."""
+    return LayerBlocks((KvGroup(block_size),))
+
+
 def replica_setup(
     scheduler: Scheduler | None = None,
     cost: Any = UNEVEN,
@@ -93,7 +98,7 @@ def replica_setup(
 ) -> ReplicaSetup:
     """Return a replica setup; max_model_len defaults to what its blocks hold."""
     longest = max_model_len or n_blocks * block_size
-    return ReplicaSetup(scheduler or Chunked(), cost, n_blocks, LayerBlocks(block_size), longest)
+    return ReplicaSetup(scheduler or Chunked(), cost, n_blocks, plain_blocks(block_size), longest)
 
 
 def trace(

@@ -45,13 +45,12 @@ class OracleLayers:
     """
 
     def __init__(self, layers: LayerBlocks) -> None:
-        models = [each for each in (layers, layers.draft) if each]
-        self.size = min(model.block_size for model in models)
+        self.size = min(each.tokens for each in layers.groups)
         self.n_states, self.most_chunk = layers.n_states, layers.most_chunk
-        windows = [(group, n, model.block_size) for model in models for group, n in model.windows]
+        windows = [(each.layers, each.n_parts, each.tokens) for each in layers.groups if each.layers.window]
         attending, states = ([each for each in windows if each[0].attends is attends] for attends in (True, False))
         self.windows = [group for group, _, _ in attending]
-        whole = [(None, model.n_growing - sum(n for _, n in model.windows), model.block_size) for model in models]
+        whole = [(None, each.n_parts, each.tokens) for each in layers.groups if not each.layers.window]
         self.parts: list[tuple[LayerGroup | None, int, int]] = [*attending, *states, *whole]
 
     def numbers(self, end: int, size: int) -> set[int]:

@@ -18,12 +18,12 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.sglang import SgLang
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, own, run_both
-from tests.doubles import MS, LineCost, replica_setup, trace
+from tests.doubles import MS, LineCost, plain_blocks, replica_setup, trace
 from tests.effort import examples
 from tests.oracle_view import OracleRequest, OracleView
 from tests.worlds import (
@@ -54,7 +54,7 @@ BUDGET_THEN_BLOCKS = ReplicaSetup(
     ),
     LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009),
     n_blocks=15,
-    layers=LayerBlocks(4),
+    layers=plain_blocks(4),
     max_model_len=60,
 )
 """Decoding requests leave no room for a chunk, and some steps later no blocks either; the policy keeps this state."""
@@ -158,7 +158,7 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
 
 def test_routers_see_what_growing_requests_evict_whatever_windows_free_meanwhile() -> None:
     """The last arrival falls into steps that have evicted a prefix, though fewer blocks are held than before."""
-    layers = LayerBlocks(4, 2, ((LayerGroup("windowed", 1, 4), 1),), most_chunk=16)
+    layers = LayerBlocks((KvGroup(4, 1, LayerGroup("windowed", 1, 4)), KvGroup(4)), most_chunk=16)
     policy, cost = Chunked(max_num_batched_tokens=16, max_num_seqs=4), LineCost(step=10 * MS, windows=(0,))
     setup = replica_setup(policy, cost, n_blocks=26, block_size=4, max_model_len=100)
     setup = replace(setup, layers=layers, caches_prefixes=True)

@@ -10,10 +10,9 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
-from simserve.state.layer_blocks import LayerBlocks
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
-from tests.doubles import LineCost, trace
+from tests.doubles import LineCost, plain_blocks, trace
 from tests.effort import examples
 from tests.worlds import (
     ROUTERS,
@@ -32,7 +31,7 @@ OUT_OF_TURN = ReplicaSetup(
     Chunked(max_num_batched_tokens=1, max_num_seqs=1, scheduler_reserve_full_isl=False, policy="priority"),
     LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009),
     n_blocks=60,
-    layers=LayerBlocks(1),
+    layers=plain_blocks(1),
     max_model_len=60,
     async_scheduling=True,
 )

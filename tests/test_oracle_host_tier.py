@@ -19,11 +19,11 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.trtllm import TrtLlm
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.workload.trace import Prefixes, Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
-from tests.doubles import LineCost
+from tests.doubles import LineCost, plain_blocks
 from tests.effort import examples
 from tests.invariants import check_memory
 from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
@@ -250,7 +250,7 @@ def test_engine_and_oracle_agree_on_prefixes_read_while_steps_go_on(
 
 def test_a_replica_plans_where_a_client_gives_up_at_the_end_of_a_step_and_its_prefix_is_being_read() -> None:
     """The read ends the request's stay, but the step was committed for it: the others must go on at once."""
-    state = LayerBlocks(3, 2, ((LayerGroup("state", 1, window=2), 2),), most_chunk=38)
+    state = LayerBlocks((KvGroup(3, 2, LayerGroup("state", 1, window=2)),), most_chunk=38)
     tier = HostTierSpec(10_000, 3e-5, swaps=True, offloads=True, overlaps=True)
     scheduler = Chunked(max_num_batched_tokens=38, max_num_seqs=2, scheduler_reserve_full_isl=False)
     setup = ReplicaSetup(scheduler, LineCost(step=10**6), 29, state, 87, host_tier=tier, caches_prefixes=True)
@@ -268,7 +268,7 @@ def test_a_replica_plans_where_a_client_gives_up_at_the_end_of_a_step_and_its_pr
 @st.composite
 def reading_reserved(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw one replica that reserves, with windows of which it has hardly more blocks than one request needs."""
-    batch, layers = draw(st.integers(2, 5)), LayerBlocks(draw(st.sampled_from([1, 3, 4])))
+    batch, layers = draw(st.integers(2, 5)), plain_blocks(draw(st.sampled_from([1, 3, 4])))
     policy = TrtLlm(max_num_tokens=batch + draw(st.integers(3, 40)), max_batch_size=batch, enable_chunked_context=True)
     (setup, *_) = draw(cached(draw(setups())))
     setup = replace(setup, scheduler=policy, layers=layers, max_model_len=60, n_blocks=1, caches_prefixes=True)
@@ -305,7 +305,7 @@ def sharing(draw: st.DrawFn) -> list[ReplicaSetup]:
     together = setups().filter(lambda result: can_have_a_tier(result, caches=True))
     alone = together.map(lambda result: [replace(result[0], n_stages=1, n_in_step=1)])
     result = draw(st.one_of(alone, ordered(alone), ordered(together), disaggregated()))
-    sides = {setup.role: replace(setup, layers=LayerBlocks(draw(st.sampled_from([1, 3, 4])))) for setup in result}
+    sides = {setup.role: replace(setup, layers=plain_blocks(draw(st.sampled_from([1, 3, 4])))) for setup in result}
     tiny = {role: draw(short_of_blocks(st.just(setup))) for role, setup in sides.items()}
     limit = min(setup.max_model_len for setup in tiny.values())
     n_members = {role: 1 if setup.n_ranks > 1 else draw(st.integers(2, 3)) for role, setup in tiny.items()}

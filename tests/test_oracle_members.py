@@ -16,10 +16,9 @@ from simserve.engine.role import RoleName
 from simserve.engine.routing_view import Delay
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.prefill_first import PrefillFirst
-from simserve.state.layer_blocks import LayerBlocks
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
-from tests.doubles import LineCost
+from tests.doubles import LineCost, plain_blocks
 from tests.effort import examples
 from tests.oracle_fleet import Change
 from tests.test_oracle_patience import patiences
@@ -56,7 +55,7 @@ def test_prompts_that_are_pushed(
 
 def test_what_a_step_computes_for_a_request_that_was_sent_again_is_computed_anew_even_if_its_client_gives_up() -> None:
     roles: tuple[RoleName, RoleName] = ("prefill", "decode")
-    policy, cost, blocks = PrefillFirst(None, 1), LineCost(step=5_000_000), LayerBlocks(1, 1)
+    policy, cost, blocks = PrefillFirst(None, 1), LineCost(step=5_000_000), plain_blocks(1)
     pools = [ReplicaSetup(policy, cost, 60, blocks, 60, role=role) for role in roles]
     joins = [Change(17_000_000, "join", which) for which in range(2)]
     offered = Trace(np.zeros(4), *np.ones((2, 4), np.int64))

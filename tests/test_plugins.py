@@ -16,7 +16,7 @@ from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
-from simserve.state.layer_blocks import LayerBlocks
+from tests.doubles import plain_blocks
 
 OWN_MODULE = '''
 """A user's own policies."""
@@ -248,7 +248,7 @@ class Counting(Continuous):
 
 def test_replicas_share_a_policy_only_where_it_surely_keeps_no_state() -> None:
     def n_policies(policy: Scheduler) -> int:
-        setup = ReplicaSetup(policy, cast(CostModel, None), n_blocks=1, layers=LayerBlocks(1), max_model_len=1)
+        setup = ReplicaSetup(policy, cast(CostModel, None), n_blocks=1, layers=plain_blocks(1), max_model_len=1)
         return len({id(each.scheduler) for each in setup.copies(3)})
 
     assert n_policies(Chunked()) == 1

@@ -30,11 +30,11 @@ from simserve.splitters.base import Splitter
 from simserve.splitters.load import LoadSplitter
 from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.tables.facts import KvSizes
 from simserve.units import to_ps
 from simserve.workload.trace import Prefixes, Trace
-from tests.doubles import LineCost, balance, trace
+from tests.doubles import LineCost, balance, plain_blocks, trace
 from tests.oracle_fleet import Change, Kind
 
 KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend")
@@ -98,7 +98,7 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     n_blocks = -(-draw(st.integers(60, 160)) // block_size)
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
     parallel = draw(st.sampled_from([*[(1, 1)] * 3, (2, 1), (3, 1), (1, 2), (1, 3), (2, 2), (3, 2)]))
-    setup = ReplicaSetup(scheduler, cost, n_blocks, LayerBlocks(block_size), limit, draw(st.booleans()), *parallel)
+    setup = ReplicaSetup(scheduler, cost, n_blocks, plain_blocks(block_size), limit, draw(st.booleans()), *parallel)
     setup = replace(setup, keeps_contents=scheduler.shares_blocks and draw(st.booleans()))
     if setup.n_in_step > 1:
         waits = draw(st.sampled_from([None, (1, 2), (3, 0), (7, 2)]))
@@ -313,18 +313,20 @@ def drafted(draw: st.DrawFn, setup: ReplicaSetup, layers: LayerBlocks) -> tuple[
     n_windows = len(groups)
     if setup.caches_prefixes and draw(st.booleans()):
         groups.append(LayerGroup("state", 1, 2))
-    windows = tuple((group, draw(st.integers(0, 2))) for group in groups)
-    n_growing = draw(st.integers(0, 2)) + sum(n for _, n in windows)
+    counts = [draw(st.integers(0, 2)) for _ in groups]
+    n_whole = draw(st.integers(0, 2))
     in_common = st.just((1, 1))  # layers without blocks of their own are in those of the target
     other = st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)])
-    of_target, of_draft = draw(other if n_growing else in_common)
-    size, chunk = setup.block_size, layers.most_chunk
-    draft = LayerBlocks(size * of_draft, n_growing, windows, most_chunk=chunk)
+    of_target, of_draft = draw(other if n_whole or sum(counts) else in_common)
+    size = setup.block_size
+    target = (replace(group, tokens=size * of_target) for group in layers.groups)
+    draft = (KvGroup(size * of_draft, n, group) for n, group in zip(counts, groups, strict=True))
+    layers = replace(layers, groups=(*target, *draft, KvGroup(size * of_draft, n_whole)))
     model = drafting.model
     assert isinstance(model, LineCost), "costs of tests are lines"
     slopes = draw(st.sampled_from([(0, 0), (97, 3_019)]))[:n_windows]
     drafting = replace(drafting, model=replace(model, windows=slopes), n_windows=n_windows)
-    return replace(layers, block_size=size * of_target, draft=draft), drafting
+    return layers, drafting
 
 
 @st.composite
@@ -335,14 +337,12 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     if setup.caches_prefixes and draw(st.booleans()):
         groups.append(LayerGroup("state", 1, 2))
-    windows = tuple((group, draw(st.integers(1, 3))) for group in groups)
+    windows = [KvGroup(setup.block_size, draw(st.integers(1, 3)), group) for group in groups]
     n_whole = draw(st.integers(0 if windows else 1, 2))
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(
-        setup.block_size,
-        n_whole + sum(n for _, n in windows),
-        windows,
+        (*windows, KvGroup(setup.block_size, n_whole)),
         n_states=draw(st.sampled_from([0, 0, 1, 3])),
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
@@ -353,5 +353,6 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     if isinstance(setup.cost, SpeculativeCost):
         layers, drafting = draw(drafted(setup, layers))
         cost = replace(setup.cost, target=cost, drafting=drafting)
-    n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, layers.n_growing)) * setup.n_blocks)
+    n_growing = n_whole + sum(window.n_parts for window in windows)
+    n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, n_growing)) * setup.n_blocks)
     return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)

@@ -17,7 +17,7 @@ class LayerGroup:
     full: all keys; windowed: the last `window`; chunked: those of the same `window` tokens (Llama 4); latent: one
     vector per token (MLA); state: a state of fixed size per request (linear attention); none: nothing.
 
-    Invariant: windowed and chunked have a window, others have none, but for states in a `KvLayout` that keeps them.
+    Invariant: windowed and chunked have a window, others have none, but for states that a prefix cache keeps.
     """
 
     kind: GroupKind

@@ -7,10 +7,11 @@ of one request in them; kinds with more layers take several blocks at a time (vL
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from simserve.catalog.layers import LayerGroup
+from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.cost.shard import Shard
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KEEP_ALL, KvGroup, LayerBlocks
 
 PADDED_BELOW = 1.5
 """Numbers of layers that differ by less than this factor are padded to the larger (vLLM, kv_cache_utils.py)."""
@@ -22,8 +23,19 @@ STATE_WINDOW = 2
 """Window of states that a prefix cache keeps at the ends of blocks: a token needs the state after the one before."""
 
 
-Spec = tuple[str, int | None, float]
-"""Kind, window and size in a layer: layers that have these in common share blocks."""
+class Spec(NamedTuple):
+    """What layers have in common that share blocks."""
+
+    kind: GroupKind
+    window: int | None
+    layer_bytes: float
+    """Bytes of a token in a layer, or of a request's state."""
+
+    @classmethod
+    def of(cls, shard: Shard, group: LayerGroup) -> "Spec":
+        """Return what the layers of a group have in common with others."""
+        layer_bytes = shard.layer_kv_bytes_per_token if group.attends else shard.state_bytes
+        return cls("full" if group.kind == "latent" else group.kind, group.window, layer_bytes)
 
 
 @dataclass(frozen=True)
@@ -31,17 +43,27 @@ class GroupMemory:
     """What the layers of a group keep of a request, on one GPU."""
 
     group: LayerGroup
-    bytes_per_token: float
-    """Bytes of a token in all its layers; 0 for states."""
-    bytes_per_request: float
-    """Bytes of a request's states in all its layers; 0 where tokens are kept."""
-    n_parts: int
-    """Blocks that cover all its layers for the same tokens."""
-    blocks: LayerBlocks
-    """Its blocks of one request."""
     spec: Spec
+    blocks: LayerBlocks
+    """Blocks of one request that its layers take, or as many of these as a block has."""
     is_draft: bool = False
     """Whether the layers are those of a draft model."""
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of a token in all its layers; 0 for states."""
+        return self.group.n_layers * self.spec.layer_bytes * self.group.attends
+
+    @property
+    def bytes_per_request(self) -> float:
+        """Bytes of a request's states in all its layers; 0 where tokens are kept."""
+        return self.group.n_layers * self.spec.layer_bytes * (not self.group.attends)
+
+    def most_bytes(self, n_tokens: int) -> float:
+        """Return the most bytes that a request of n tokens ever holds, without padding layers."""
+        (group,) = self.blocks.groups
+        n_times = self.blocks.most(n_tokens) / group.n_parts if group.n_parts else 1
+        return n_times * (group.tokens * self.bytes_per_token + self.bytes_per_request)
 
 
 @dataclass(frozen=True)
@@ -76,20 +98,6 @@ class KvLayout:
     def block_bytes(self) -> float:
         """Bytes of a block."""
         return self.n_layers * self.layer_bytes + self.draft_bytes
-
-    def blocks_by_group(self, n_tokens: int) -> tuple[int, ...]:
-        """Return the most blocks that a request of n tokens ever holds, by group."""
-        return tuple(part.blocks.most(n_tokens) for part in self.parts)
-
-    def bytes_by_group(self, n_tokens: int) -> tuple[float, ...]:
-        """Return the most bytes that a request of n tokens ever holds, by group, without padding layers."""
-
-        def n_bytes(part: GroupMemory, n_blocks: int) -> float:
-            if part.bytes_per_token:
-                return n_blocks / part.blocks.n_growing * part.blocks.block_size * part.bytes_per_token
-            return part.bytes_per_request * (n_blocks / part.n_parts if part.blocks.windows else 1)
-
-        return tuple(map(n_bytes, self.parts, self.blocks_by_group(n_tokens)))
 
     def stage_bytes(self, n_in_groups: Sequence[int]) -> float:
         """Return the bytes of a block on a pipeline stage with so many layers of each group of the model, and all of
@@ -131,68 +139,58 @@ def kv_layout(
         alone = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
         return _with_alike(alone, draft)
     shards = (shard,) if draft is None else (shard, draft)
-    kept = [(each, group) for each in shards for group in each.model.groups if group.kind != "none"]
-    attending = [each for each in shards if each.model.n_attention_layers] or [shard]
-    token_bytes = max(each.layer_kv_bytes_per_token for each in attending)
-    for each in (each for each in shards if each.model.n_state_layers):
-        own_bytes = shard.layer_kv_bytes_per_token if each is attending[0] is shard else token_bytes
-        least = -(-each.state_bytes // own_bytes)  # a state fits a block of one layer
-        block_size = max(block_size, int(-(-least // BLOCK_STEP)) * BLOCK_STEP)
-    counts: Counter[Spec] = Counter()
-    for each, group in kept:
-        counts[_spec(each, group)] += group.n_layers
-    n_layers = _layers_per_block([*counts.values()])
+    token_bytes, block_size = _largest(shards, block_size)
 
-    def blocks_of(each: Shard, group: LayerGroup, n_parts: int) -> LayerBlocks:
+    def blocks_of(group: LayerGroup, tokens: int) -> LayerBlocks:
+        if group.attends:
+            is_filled = group.window is not None and (max_model_len is None or group.window < max_model_len)
+            return LayerBlocks((KvGroup(tokens, 1, group if is_filled else KEEP_ALL),), 0, most_chunk)
+        if keeps_states:
+            saved = KvGroup(tokens, 1, replace(group, window=STATE_WINDOW))
+            return LayerBlocks((saved,), n_states - 1, most_chunk)
+        return LayerBlocks((KvGroup(tokens, 0),), n_states, most_chunk)
+
+    parts: list[GroupMemory] = []
+    for each in shards:
         ratio, rest = divmod(token_bytes, each.layer_kv_bytes_per_token)
-        none = LayerBlocks(block_size * (1 if rest else max(1, int(ratio))), 0, most_chunk=most_chunk)
-        blocks = replace(none, n_growing=n_parts) if group.attends else replace(none, n_states=n_parts * n_states)
-        if group.window is not None and (max_model_len is None or group.window < max_model_len):
-            blocks = replace(blocks, windows=((group, n_parts),))
-        if keeps_states and not group.attends:
-            saved = (replace(group, window=STATE_WINDOW), n_parts)
-            blocks = replace(none, n_growing=n_parts, n_states=n_parts * (n_states - 1), windows=(saved,))
-        return blocks
-
-    parts, of_shard = [], dict[bool, list[LayerBlocks]]({False: [], True: []})
-    before: Counter[Spec] = Counter()
-    for each, group in kept:
-        spec, n_parts = _spec(each, group), -(-group.n_layers // n_layers)
-        n_bytes = group.n_layers * (each.layer_kv_bytes_per_token if group.attends else each.state_bytes)
-        sizes = n_bytes * group.attends, n_bytes * (not group.attends)
-        parts.append(GroupMemory(group, *sizes, n_parts, blocks_of(each, group, n_parts), spec, each is draft))
-        n_more = -(-(before[spec] + group.n_layers) // n_layers) - -(-before[spec] // n_layers)
-        of_shard[each is draft].append(blocks_of(each, group, n_more))
-        before[spec] += group.n_layers
-    blocks = _together(of_shard[False])
-    if of_shard[True]:
-        of_draft = _together(of_shard[True])
-        n_all = blocks.n_states + of_draft.n_states
-        has_blocks = of_draft.n_growing or of_draft.windows  # of its own: others are states or lie in the target's
-        blocks = replace(blocks, n_states=n_all, draft=replace(of_draft, n_states=0) if has_blocks else None)
-    if blocks.windows or blocks.n_states or blocks.draft is not None:
+        tokens = block_size * (1 if rest else max(1, int(ratio)))
+        for group in (group for group in each.model.groups if group.kind != "none"):
+            parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
+    n_layers = _layers_per_block(parts)
+    blocks = _in_one_pool(parts, n_layers)
+    if blocks.windows or blocks.n_states:
         return KvLayout(tuple(parts), blocks, n_layers, block_size * token_bytes)
-    n_merged = blocks.n_growing
-    parts = [replace(part, blocks=replace(part.blocks, n_growing=1)) for part in parts]
-    blocks = replace(blocks, n_growing=1)
+    (n_merged,) = blocks.n_by_tokens.values()
+    blocks = replace(blocks, groups=(KvGroup(block_size),))
     return KvLayout(tuple(parts), blocks, n_merged * n_layers, block_size * token_bytes, n_merged)
 
 
-def _spec(shard: Shard, group: LayerGroup) -> Spec:
-    """Return what layers have in common that share blocks."""
-    n_bytes = shard.layer_kv_bytes_per_token if group.attends else shard.state_bytes
-    return ("full" if group.kind == "latent" else group.kind), group.window, n_bytes
+def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
+    """Return the bytes of a token in the largest layers that attend, and the tokens of a block of these: at least as
+    large as a state."""
+    attending = [each for each in shards if each.model.n_attention_layers] or [shards[0]]
+    token_bytes = max(each.layer_kv_bytes_per_token for each in attending)
+    for each in (each for each in shards if each.model.n_state_layers):
+        own_bytes = shards[0].layer_kv_bytes_per_token if attending[0] is each is shards[0] else token_bytes
+        least = -(-each.state_bytes // own_bytes)  # a state fits a block of one layer
+        block_size = max(block_size, int(-(-least // BLOCK_STEP)) * BLOCK_STEP)
+    return token_bytes, block_size
 
 
-def _together(groups: list[LayerBlocks]) -> LayerBlocks:
-    """Return the blocks of all groups of a model."""
-    windows = [window for each in groups for window in each.windows]
-    return replace(
-        groups[0],
-        n_growing=sum(each.n_growing for each in groups),
-        n_states=sum(each.n_states for each in groups),
-        windows=tuple(sorted(windows, key=lambda window: not window[0].attends)),
-    )
+def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
+    """Return the blocks of a request in all groups, where layers alike share blocks of n_layers."""
+    groups: list[KvGroup] = []
+    n_states, n_placed = 0, Counter[Spec]()
+    for part in parts:
+        n_before = -(-n_placed[part.spec] // n_layers)
+        n_placed[part.spec] += part.group.n_layers
+        n_parts = -(-n_placed[part.spec] // n_layers) - n_before
+        n_states += n_parts * part.blocks.n_states
+        (group,) = part.blocks.groups
+        if part.is_draft and not n_parts * group.n_parts and group.layers.window is None:
+            continue  # its layers are states, or lie in the target's blocks
+        groups.append(replace(group, n_parts=n_parts * group.n_parts))
+    return replace(parts[0].blocks, groups=tuple(groups), n_states=n_states)
 
 
 def _keep_alike(shards: tuple[Shard, Shard], max_model_len: int | None) -> bool:
@@ -206,20 +204,19 @@ def _keep_alike(shards: tuple[Shard, Shard], max_model_len: int | None) -> bool:
 
 def _with_alike(alone: KvLayout, draft: Shard) -> KvLayout:
     """Add the layers of a draft that keep the same tokens as those of its model, in the same blocks."""
-    token_bytes, blocks = draft.layer_kv_bytes_per_token, alone.blocks
-    kept = [group for group in draft.model.groups if group.kind != "none"]
-    of_groups = [
-        GroupMemory(group, group.n_layers * token_bytes, 0.0, 1, alone.parts[0].blocks, _spec(draft, group), True)
-        for group in kept
-    ]
+    blocks, kept = alone.blocks, [group for group in draft.model.groups if group.kind != "none"]
+    parts = [GroupMemory(group, Spec.of(draft, group), alone.parts[0].blocks, is_draft=True) for group in kept]
     if blocks.windows:  # they count keys, and take no blocks
-        windows = tuple((group, 0) for group in kept)
-        blocks = replace(blocks, draft=LayerBlocks(blocks.block_size, 0, windows, most_chunk=blocks.most_chunk))
+        of_draft = (KvGroup(alone.block_size, 0, group) for group in kept)
+        blocks = replace(blocks, groups=(*blocks.groups, *of_draft))
     draft_bytes = alone.block_size * draft.kv_bytes_per_token
-    return replace(alone, parts=(*alone.parts, *of_groups), blocks=blocks, draft_bytes=draft_bytes)
+    return replace(alone, parts=(*alone.parts, *parts), blocks=blocks, draft_bytes=draft_bytes)
 
 
-def _layers_per_block(counts: list[int]) -> int:
+def _layers_per_block(parts: Sequence[GroupMemory]) -> int:
     """Return the layers of a block: the fewest of any kind, or the most where the numbers are close."""
-    least, most = min(counts), max(counts)
+    counts: Counter[Spec] = Counter()
+    for part in parts:
+        counts[part.spec] += part.group.n_layers
+    least, most = min(counts.values()), max(counts.values())
     return most if most < least * PADDED_BELOW else least

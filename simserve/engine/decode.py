@@ -220,7 +220,7 @@ class Speculative(Decode):
     def __init__(self, cohort: SpeculativeCohort, pool: KvPool, cost: SpeculativeCost, *, reserves: bool) -> None:
         super().__init__(cohort, pool, cost, reserves=reserves)
         self._courses, self._drafting = cohort, cost
-        windows = [group for group, _, _ in cohort.layers.all_windows]
+        windows = [group.layers for group in cohort.layers.windows]
         self._has_windows = bool(windows)
         n_attending, n_drafts = sum(group.attends for group in windows), cost.drafting.n_windows
         self._draft_windows = list(enumerate(windows))[n_attending - n_drafts : n_attending]

@@ -171,7 +171,7 @@ class Replica:
         self._caches, self._keeps, self._has_ids = self._memory.caches, self._memory.keeps, self._memory.has_ids
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
         self._layers = self.pool.layers
-        self._windows = [] if self._layers is None else [group for group, _, _ in self._layers.all_windows]
+        self._windows = [] if self._layers is None else [group.layers for group in self._layers.windows]
         self._has_windows = bool(self._windows)
         self.decode = setup.decode(self.cohort, self.pool)
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks

@@ -89,7 +89,7 @@ class ReplicaSetup:
 
     def _cohort(self, memory: Memory) -> Cohort:
         how, layers = self.speculation, self.layers
-        n_ids = memory.n_ids if self._has_cache and layers.all_windows else None
+        n_ids = memory.n_ids if self._has_cache and layers.windows else None
         if how is not None:
             return SpeculativeCohort(layers, how.acceptance, how.n_slots, n_ids=n_ids)
         return Cohort(self.block_size) if layers.is_plain else GroupedCohort(layers, n_ids)

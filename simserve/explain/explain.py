@@ -150,10 +150,9 @@ def _exchange(cost: StepCost) -> ExchangeAnswer | None:
 
 
 def _kv_groups(setup: PoolSetup) -> Iterator[KvGroupAnswer]:
-    layout = setup.ledger.layout
-    for part, n_bytes in zip(layout.parts, layout.bytes_by_group(setup.max_model_len), strict=True):
+    for part in setup.ledger.layout.parts:
         group = part.group
-        sizes = part.bytes_per_token, part.bytes_per_request, n_bytes
+        sizes = part.bytes_per_token, part.bytes_per_request, part.most_bytes(setup.max_model_len)
         yield KvGroupAnswer(group.kind, group.n_layers, group.window, *sizes, part.is_draft)
 
 

@@ -23,21 +23,22 @@ class GroupedCohort(Cohort):
         "_bends",
         "_frees",
         "_joined",
+        "_n_growing",
         "_n_rising",
         "_window_keys",
+        "_windows",
         "drops",
-        "layers",
         "n_dropped",
         "next_bend_step",
     )
 
     def __init__(self, layers: LayerBlocks, n_ids: NIds | None = None) -> None:
-        super().__init__(layers.block_size)
-        self.layers = layers
+        super().__init__(layers.id_tokens)
+        self._windows, self._n_growing = layers.windows, layers.n_by_tokens[self.block_size]
         self.drops = None if n_ids is None else IdDrops(layers, n_ids, self.stored_at, self.step_with)
-        self._window_keys = [0] * len(layers.windows)
-        self._n_rising = [0] * len(layers.windows)
-        self._frees = [0] * layers.block_size
+        self._window_keys = [0] * len(self._windows)
+        self._n_rising = [0] * len(self._windows)
+        self._frees = [0] * self.block_size
         self._bends: list[tuple[int, int, int, Request]] = []
         """(step, number of the join, window, member) of bends to come, and of some members that have left."""
         self._joined: dict[Request, int] = {}
@@ -63,10 +64,10 @@ class GroupedCohort(Cohort):
         number = self._n_joins = self._n_joins + 1
         self._joined[request] = number
         n_tokens = self.stored_tokens(request)
-        for i, (group, _) in enumerate(self.layers.windows):
+        for i, group in enumerate(self._windows):
             self._count(i, n_tokens, 1)
-            size = group.window or 0
-            if group.kind == "chunked":
+            size = group.layers.window or 0
+            if group.layers.kind == "chunked":
                 heappush(self._bends, (self.step + size - n_tokens % size, number, i, request))
             elif n_tokens + 1 < size:
                 heappush(self._bends, (self.step + size - 1 - n_tokens, number, i, request))
@@ -78,7 +79,7 @@ class GroupedCohort(Cohort):
         """Remove a member; return the tokens it holds in the cache, padding included."""
         n_tokens = super().leave(request)
         del self._joined[request]
-        for i in range(len(self.layers.windows)):
+        for i in range(len(self._windows)):
             self._count(i, n_tokens, -1)
         if self.drops is not None:
             self.drops.leave(request)
@@ -87,16 +88,16 @@ class GroupedCohort(Cohort):
 
     def _count(self, i: int, n_tokens: int, sign: int) -> None:
         """Add a member with n_tokens to the sums of a window, or remove it."""
-        group, n_parts = self.layers.windows[i]
-        self._window_keys[i] += sign * group.keys(n_tokens + 1)
-        if group.kind == "chunked" or n_tokens + 1 < (group.window or 0):
+        layers = self._windows[i].layers
+        self._window_keys[i] += sign * layers.keys(n_tokens + 1)
+        if layers.kind == "chunked" or n_tokens + 1 < (layers.window or 0):
             self._n_rising[i] += sign
         else:
-            self._frees[self._free_residue(i, n_tokens)] += sign * n_parts
+            self._frees[self._free_residue(i, n_tokens)] += sign * self._windows[i].n_parts
 
     def _free_residue(self, i: int, n_tokens: int) -> int:
         """Return in which step modulo the block size a member with n_tokens now has a block freed at its end."""
-        window = self.layers.windows[i][0].window or 0
+        window = self._windows[i].layers.window or 0
         return (self.step + window - 2 - n_tokens) % self.block_size
 
     def _find_bend(self) -> None:
@@ -115,9 +116,9 @@ class GroupedCohort(Cohort):
             self._window_keys[i] += n_steps * n
         while self._bends and self._bends[0][0] <= self.step:
             _, number, i, request = heappop(self._bends)
-            group, n_parts = self.layers.windows[i]
-            size = group.window or 0
-            if group.kind == "chunked":
+            group = self._windows[i]
+            size, n_parts = group.layers.window or 0, group.n_parts
+            if group.layers.kind == "chunked":
                 n_tokens = self.stored_tokens(request)
                 self._window_keys[i] -= size
                 self.n_dropped += n_parts * (n_tokens // self.block_size - (n_tokens - size) // self.block_size)
@@ -132,7 +133,7 @@ class GroupedCohort(Cohort):
 
     def blocks_begun(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
-        return self.layers.n_growing * super().blocks_to_grow(n_steps)
+        return self._n_growing * super().blocks_to_grow(n_steps)
 
     def blocks_dropped(self, n_steps: int) -> int:
         """Return the blocks that full windows free at the ends of the next n_steps."""
@@ -147,17 +148,17 @@ class GroupedCohort(Cohort):
 
     def blocks_of_next(self) -> int:
         """Return the blocks that the next step begins."""
-        return self.layers.n_growing * self.crossings[self.step % self.block_size]
+        return self._n_growing * self.crossings[self.step % self.block_size]
 
     def steps_within(self, free_blocks: int) -> int:
         """Return the most steps, at most to the next bend or to one after which windows leave a block with an id, which
         others may share, with at most free_blocks blocks more. Needs a member."""
         next_drop_step = NO_FINISH if self.drops is None else self.drops.next_step
-        most, layers = min(self.next_bend_step, next_drop_step) - self.step, self.layers
+        most = min(self.next_bend_step, next_drop_step) - self.step
         held, held_in = 0, []
         for i in range(self.block_size):
             residue = (self.step + i) % self.block_size
-            held += layers.n_growing * self.crossings[residue]
+            held += self._n_growing * self.crossings[residue]
             held_in.append(held)
             held -= self._frees[residue]
         peak, n_cycles = max(held_in), 0

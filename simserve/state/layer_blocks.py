@@ -1,9 +1,26 @@
 """LayerBlocks: the KV blocks of a request where layers differ in what they keep."""
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from simserve.catalog.layers import LayerGroup
+
+KEEP_ALL = LayerGroup("full", 1)
+"""Layers that keep all tokens, however many these layers are."""
+
+
+@dataclass(frozen=True)
+class KvGroup:
+    """Layers that keep the same tokens of a request, and the blocks in which these lie."""
+
+    tokens: int
+    """Tokens of a block."""
+    n_parts: int = 1
+    """Blocks that the layers take for the same tokens; 0: they have none of their own."""
+    layers: LayerGroup = KEEP_ALL
+    """Layers with a window or chunk that a request can fill, states that a prefix cache keeps, or KEEP_ALL."""
 
 
 @dataclass(frozen=True)
@@ -11,62 +28,54 @@ class LayerBlocks:
     """Blocks by group of layers, all from one pool (vLLM, v1/core/single_type_kv_cache_manager.py).
 
     All layers that attend take blocks for the same tokens. Those with a window free a block as soon as no later token
-    attends any of it.
+    attends any of it. Layers of a draft model may have blocks of another size: one of the two is a multiple of the
+    other.
     """
 
-    block_size: int
-    n_growing: int = 1
-    """Blocks that all layers together take for the same block_size tokens."""
-    windows: tuple[tuple[LayerGroup, int], ...] = ()
-    """Groups with a window or chunk that a request can fill, and how many of the n_growing blocks are theirs. States
-    that a prefix cache keeps come last."""
+    groups: tuple[KvGroup, ...]
+    """Attention in windows comes first, then states that a prefix cache keeps, then layers that keep all tokens; the
+    model before its draft."""
     n_states: int = 0
-    """Blocks of a request's other states, whatever its length; those of a draft model included."""
+    """Blocks of a request's other states, whatever its length."""
     most_chunk: int | None = None
     """Most tokens that a step adds to a request; None: whole prompts."""
-    draft: "LayerBlocks | None" = None
-    """Blocks that the layers of a draft model take besides, perhaps for another number of tokens: one of the two is a
-    multiple of the other."""
+
+    def __post_init__(self) -> None:
+        in_order = sorted(self.groups, key=lambda group: (group.layers.window is None, not group.layers.attends))
+        object.__setattr__(self, "groups", tuple(in_order))
+
+    @cached_property
+    def windows(self) -> tuple[KvGroup, ...]:
+        """Groups with a window."""
+        return tuple(group for group in self.groups if group.layers.window is not None)
+
+    @cached_property
+    def n_by_tokens(self) -> dict[int, int]:
+        """Blocks that all layers together take for the same tokens, by the tokens of a block."""
+        n_by_tokens: Counter[int] = Counter()
+        for group in self.groups:
+            n_by_tokens[group.tokens] += group.n_parts
+        return n_by_tokens
 
     @property
     def is_plain(self) -> bool:
-        """Whether a block holds all that a request keeps of block_size tokens."""
-        return self.n_growing == 1 and not self.windows and not self.n_states and self.draft is None
+        """Whether a block holds all that a request keeps of its tokens."""
+        return sum(self.n_by_tokens.values()) == 1 and not self.windows and not self.n_states
 
     @property
     def id_tokens(self) -> int:
         """Tokens of a block with a content id: those of the smallest blocks."""
-        return self.block_size if self.draft is None else min(self.block_size, self.draft.block_size)
+        return min(self.n_by_tokens)
 
     @property
     def common_tokens(self) -> int:
         """Least number of tokens that fills whole blocks of all layers."""
-        return self.block_size if self.draft is None else max(self.block_size, self.draft.block_size)
-
-    @property
-    def all_windows(self) -> list[tuple[LayerGroup, int, int]]:
-        """Groups with a window, their blocks for the same tokens, and the tokens of a block: attention of the model and
-        of its draft, then states."""
-        windows = [(*window, self.block_size) for window in self.windows]
-        if self.draft is not None:
-            windows += [(*window, self.draft.block_size) for window in self.draft.windows]
-        return sorted(windows, key=lambda window: not window[0].attends)
-
-    @property
-    def kinds(self) -> list[tuple[LayerGroup | None, int]]:
-        """The group of each block that layers take for the same tokens, and its tokens; None for layers without a
-        window, which come last."""
-        kinds: list[tuple[LayerGroup | None, int]] = [
-            (group, size) for group, n_parts, size in self.all_windows for _ in range(n_parts)
-        ]
-        kinds += [(None, self.block_size)] * self.n_whole
-        return kinds if self.draft is None else kinds + [(None, self.draft.block_size)] * self.draft.n_whole
+        return max(self.n_by_tokens)
 
     def filled(self, n_tokens: Any) -> Any:
         """Return the blocks that n_tokens of a request lie in, those that windows have freed included. A number, or an
         array."""
-        n_blocks = self.n_growing * -(-n_tokens // self.block_size)
-        return n_blocks if self.draft is None else n_blocks + self.draft.filled(n_tokens)
+        return sum(n_parts * -(-n_tokens // size) for size, n_parts in self.n_by_tokens.items())
 
     def tokens_in(self, n_blocks: int) -> int:
         """Return the most tokens, in whole blocks with an id, that n_blocks hold if no window frees any of them."""
@@ -90,10 +99,7 @@ class LayerBlocks:
 
     def dropped(self, n_tokens: Any) -> Any:
         """Return the blocks that windows have freed, of a request with n_tokens computed. A number, or an array."""
-        n_blocks = 0
-        for group, n_parts in self.windows:
-            n_blocks += n_parts * (group.first_kept(n_tokens) // self.block_size)
-        return n_blocks if self.draft is None else n_blocks + self.draft.dropped(n_tokens)
+        return sum(group.n_parts * (group.layers.first_kept(n_tokens) // group.tokens) for group in self.windows)
 
     def begun(self, n_tokens: int, n_next: int) -> int:
         """Return the blocks that a step of n_next tokens takes after n_tokens computed."""
@@ -103,17 +109,15 @@ class LayerBlocks:
     def most(self, n_tokens: int, n_found: int = 0) -> int:
         """Return the most blocks that a request of n_tokens ever takes besides those of its hit, of n_found tokens,
         however its prompt is cut into steps."""
-        size, n_blocks = self.block_size, -(-n_tokens // self.block_size) - n_found // self.block_size
-        n_most = self.n_whole * n_blocks + self.n_states
-        for group, n_parts in self.windows:
-            n_behind = n_found // size - group.first_kept(n_found) // size
-            n_most += n_parts * min(n_blocks, self._most_kept(group) - n_behind)
-        return n_most if self.draft is None else n_most + self.draft.most(n_tokens, n_found)
-
-    @property
-    def n_whole(self) -> int:
-        """Blocks that layers without a window take for the same block_size tokens."""
-        return self.n_growing - sum(n_parts for _, n_parts in self.windows)
+        n_most = self.n_states
+        for group in self.groups:
+            n_behind = n_found // group.tokens
+            n_blocks = -(-n_tokens // group.tokens) - n_behind
+            if group.layers.window is not None and self.most_chunk is not None:
+                n_behind -= group.layers.first_kept(n_found) // group.tokens
+                n_blocks = min(n_blocks, most_kept(group, self.most_chunk) - n_behind)
+            n_most += group.n_parts * n_blocks
+        return n_most
 
     def longest(self, n_blocks: int) -> int:
         """Return the tokens of the longest request that n_blocks hold at all times."""
@@ -126,11 +130,10 @@ class LayerBlocks:
                 high = middle - 1
         return low * self.id_tokens
 
-    def _most_kept(self, group: LayerGroup) -> int:
-        """Return the most blocks of tokens that a window and the tokens of a step lie in."""
-        if self.most_chunk is None:
-            return 1 << 62
-        window = group.window or 0
-        if group.kind == "chunked":
-            return -(-(window + self.most_chunk) // self.block_size) + (window % self.block_size > 0)
-        return -(-(window - 1 + self.most_chunk) // self.block_size) + 1
+
+def most_kept(group: KvGroup, most_chunk: int) -> int:
+    """Return the most blocks of tokens that a window and the tokens of a step lie in."""
+    window = group.layers.window or 0
+    if group.layers.kind == "chunked":
+        return -(-(window + most_chunk) // group.tokens) + (window % group.tokens > 0)
+    return -(-(window - 1 + most_chunk) // group.tokens) + 1

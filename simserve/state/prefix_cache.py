@@ -5,8 +5,7 @@ from heapq import heappop, heappush, heapreplace
 from itertools import groupby
 from typing import Final, Protocol
 
-from simserve.catalog.layers import LayerGroup
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 
 Chain = Sequence[int]
 """Chained block ids of a request, first block first: equal ids mean that all tokens up to there are equal."""
@@ -68,12 +67,13 @@ class BlockGroup:
         "window",
     )
 
-    def __init__(self, index: int, layers: LayerGroup | None, tokens: int, n_ids: int, n_parts: int, first_part: int):
+    def __init__(self, index: int, blocks: KvGroup, n_ids: int, n_parts: int, first_part: int) -> None:
         self.index = index
-        self.window = 0 if layers is None or layers.window is None else layers.window
+        # fast: numbers of its own, which the steps of all its requests look at
+        self.window = blocks.layers.window or 0
         """Tokens of its window or chunk; 0: it keeps all."""
-        self.is_chunked = layers is not None and layers.kind == "chunked"
-        self.tokens = tokens
+        self.is_chunked = blocks.layers.kind == "chunked"
+        self.tokens = blocks.tokens
         """Tokens of a block."""
         self.n_ids = n_ids
         """Ids of a block, which goes by the last of them."""
@@ -103,9 +103,9 @@ class BlockGroup:
         """Return the least number of tokens, above n_tokens, with which a window has left one more block of the first
         n_ids ids; NEVER: it has left them all."""
         window, n_left = self.window, self.first_kept(n_tokens) + 1
-        end = n_left * self.tokens
-        if n_left * self.n_ids > n_ids:
+        if not window or n_left * self.n_ids > n_ids:
             return NEVER
+        end = n_left * self.tokens
         return -(-end // window) * window if self.is_chunked else end + window - 1
 
     def n_leading(self, of: Chain, most: int) -> int:
@@ -125,10 +125,12 @@ def block_groups(layers: LayerBlocks, *, by_part: bool = False) -> list[BlockGro
     """Return the groups of layers, those with a window first, or a group for each of their parts."""
     groups: list[BlockGroup] = []
     n_before = 0
-    for (group, tokens), alike in groupby(layers.kinds):
-        n_alike = len(list(alike))
+    with_blocks = (group for group in layers.groups if group.n_parts)
+    for _, each in groupby(with_blocks, key=lambda group: (group.layers, group.tokens)):
+        alike = [*each]
+        n_ids, n_alike = alike[0].tokens // layers.id_tokens, sum(group.n_parts for group in alike)
         for n_parts in [1] * n_alike if by_part else [n_alike]:
-            groups.append(BlockGroup(len(groups), group, tokens, tokens // layers.id_tokens, n_parts, n_before))
+            groups.append(BlockGroup(len(groups), alike[0], n_ids, n_parts, n_before))
             n_before += n_parts
     return groups
 

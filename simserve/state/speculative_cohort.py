@@ -86,8 +86,8 @@ class SpeculativeCohort(Cohort):
     ) -> None:
         super().__init__(layers.id_tokens)
         self.layers = layers
-        self._windows = [group for group, _, _ in layers.all_windows]
-        self._is_plain = layers.n_growing == 1 and not layers.n_states and layers.draft is None
+        self._windows = [group.layers for group in layers.windows]
+        self._is_plain = not layers.n_states and layers.n_by_tokens == {self.block_size: 1}
         """A block for each block_size tokens, and no others."""
         self._rounds_up = self.block_size - 1 if self._is_plain else 0
         self.drops = None if n_ids is None else IdDrops(layers, n_ids, self.stored_at, self.step_with)

@@ -17,7 +17,7 @@ from simserve.errors import PolicyError
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked, FairShares
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
@@ -269,7 +269,7 @@ def test_where_a_policy_reserves_a_read_pays_for_windows_that_it_shares(leaves: 
     # A block of 2 tokens in each kind of layer. Behind 12 tokens a window of 5 keeps blocks 4 and 5 of 6; block 3 is
     # evicted. A read of 5 blocks shares block 4 and brings block 3. If the first request leaves block 4 meanwhile, the
     # second one alone has it, and what it paid for both is the first one's again.
-    layers = LayerBlocks(2, 2, ((LayerGroup("windowed", 1, 5), 1),))
+    layers = LayerBlocks((KvGroup(2, 1, LayerGroup("windowed", 1, 5)), KvGroup(2)))
     pool, tier = CachingPool(40, layers), HostTier(HostTierSpec(100, 1e-3, offloads=True, overlaps=True))
     memory = CachingMemory(pool, Recorder(2, 1), tier, reserves=True)
     first, second = Request(0, 0, 16, 4), Request(1, 0, 12, 2)
@@ -326,7 +326,7 @@ def test_what_one_replica_writes_the_other_finds_from_when_the_copy_is_over() ->
 def test_what_leaves_a_window_in_decode_is_written_from_the_end_of_that_step_on() -> None:
     # Layers keep 5 tokens. The first has stored 12 at 90 ms, and its window leaves the second block; the third, which
     # gets its id then, is there at 91. It goes on to 160.
-    layers = LayerBlocks(4, 1, ((LayerGroup("windowed", 1, 5), 1),))
+    layers = LayerBlocks((KvGroup(4, 1, LayerGroup("windowed", 1, 5)),))
     setups = sharing(replace(offloading(), layers=layers, cost=replace(STEPS_OF_10_MS, windows=(0,))))
     for sent_ms, n_found in ((90, 8), (91, 12)):
         load = prefixed([0.0, sent_ms / 1000], [4, 18], [[1, 2, 3, 4]] * 2)

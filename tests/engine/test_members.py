@@ -20,13 +20,12 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.continuous import Continuous
 from simserve.splitters.base import Splitter, Where
-from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, own, run_both
 from tests.conservation import assert_tokens_are_conserved, wasted_tokens
-from tests.doubles import MS, LineCost, instants, replica_setup, trace
+from tests.doubles import MS, LineCost, instants, plain_blocks, replica_setup, trace
 from tests.oracle_fleet import Change, Kind, Script
 
 ONE_AT_A_TIME = replica_setup(Continuous(max_num_seqs=1), LineCost(token=MS))
@@ -179,7 +178,12 @@ def test_the_blocks_of_requests_that_lose_their_decode_replica_are_freed_in_the_
     the first one's, so the last finds the second one's."""
     policy = Chunked(max_num_batched_tokens=20, max_num_seqs=9)
     setup = replace(
-        TOGETHER, scheduler=policy, n_blocks=3, layers=LayerBlocks(4), max_model_len=12, caches_prefixes=True
+        TOGETHER,
+        scheduler=policy,
+        n_blocks=3,
+        layers=plain_blocks(4),
+        max_model_len=12,
+        caches_prefixes=True,
     )
     one_slot = replace(setup, role="decode", scheduler=replace(policy, max_num_seqs=1))
     roles: list[ReplicaSetup] = [replace(setup, role="prefill"), one_slot]

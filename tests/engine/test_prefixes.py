@@ -14,12 +14,11 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked
 from simserve.state.kv_pool import KvPool
-from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.workload.readers import read_trace
 from simserve.workload.trace import Prefixes, Trace
-from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+from tests.doubles import MS, LineCost, instants, plain_blocks, replica_setup, serve, trace
 from tests.invariants import check_cache
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
@@ -156,7 +155,7 @@ def test_a_blocked_request_fits_once_others_have_taken_a_block_of_what_it_finds(
 def test_free_blocks_are_taken_in_the_order_in_which_they_were_freed_and_last_blocks_first() -> None:
     # Ten blocks, three each for two requests that are preempted one after the other. The second takes its own back,
     # which leaves in order: four that never held anything, and the three of the first, its last one first.
-    pool = KvPool(10, LayerBlocks(4))
+    pool = KvPool(10, plain_blocks(4))
     memory, first, second = KeepingMemory(pool, Recorder(2)), Request(0, 0, 30, 10), Request(1, 0, 30, 10)
     pool.take(6, from_reserved=False)
     for request in (first, second):
@@ -201,7 +200,7 @@ def test_a_hit_is_whole_blocks_of_the_engine_whatever_those_of_the_trace(
 
 def test_routers_look_a_prompt_up_in_the_blocks_of_each_replica() -> None:
     # Blocks of 32 on the first replica share nothing of 24 tokens, blocks of 16 on the second share 16.
-    setups = [replace(caching(), layers=LayerBlocks(size)) for size in (32, 16)]
+    setups = [replace(caching(), layers=plain_blocks(size)) for size in (32, 16)]
     load = sharing(trace([0.0, 0.001, 1.0], [30] * 3, [1] * 3), [[1, 2, 3]] * 3, 8)
     cluster = serve(setups, load, PrefixAffinity())
     assert cluster.recorder.columns["replica"].tolist() == [0, 1, 1]

@@ -16,7 +16,7 @@ from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.trtllm import TrtLlm
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.units import MAX_PS, PS_PER_S, EndsTooLate
 from simserve.workload.trace import Prefixes
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
@@ -237,7 +237,8 @@ def grouped(
     n_blocks: int, *windows: LayerGroup, n_whole: int = 1, n_states: int = 0, cost: LineCost = TEN_MS
 ) -> ReplicaSetup:
     """Return a replica with blocks of four tokens, steps of eight, and one block a window for the same tokens."""
-    layers = LayerBlocks(4, n_whole + len(windows), tuple((group, 1) for group in windows), n_states, most_chunk=8)
+    groups = *(KvGroup(4, 1, group) for group in windows), KvGroup(4, n_whole)
+    layers = LayerBlocks(groups, n_states, most_chunk=8)
     cost = replace(cost, windows=cost.windows or (0,) * len(windows))
     setup = replica_setup(Chunked(max_num_batched_tokens=8), cost, n_blocks, block_size=4, max_model_len=200)
     return replace(setup, layers=layers)

@@ -11,7 +11,7 @@ from simserve.engine.decode import Speculation
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.chunked import Chunked
 from simserve.state.acceptance import Acceptance
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from tests.agreement import engine_steps, token_times
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
@@ -54,8 +54,7 @@ def test_a_step_has_the_time_of_its_drafts_and_of_what_it_verifies() -> None:
 def test_a_window_of_the_draft_costs_and_frees_by_itself() -> None:
     """A block of the target is 2 tokens, and one of the draft 4, in a window of 5 tokens: of 8 tokens computed it keeps
     those from 4 on."""
-    draft_layers = LayerBlocks(4, 1, ((LayerGroup("windowed", 1, 5), 1),), most_chunk=6)
-    layers = LayerBlocks(2, 1, most_chunk=6, draft=draft_layers)
+    layers = LayerBlocks((KvGroup(2), KvGroup(4, 1, LayerGroup("windowed", 1, 5))), most_chunk=6)
     setup = replica_setup(cost=MILLISECOND_A_STEP, block_size=2, n_blocks=20)
     setup = speculating((0.0,), setup, LineCost(windows=(1_000,)))
     assert isinstance(setup.cost, SpeculativeCost) and isinstance(setup.cost.drafting, ModelDrafting)

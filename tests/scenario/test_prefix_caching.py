@@ -146,6 +146,7 @@ def test_models_with_states_share_prefixes_where_asked_in_whole_blocks_of_the_ra
     size = pool.ledger.block_size
     long = f"workload.prefixes={{kind: shared, n_prefixes: 3, prefix_tokens: {2 * size + 16}, block_tokens: 16}}"
     given = [*given, long, f"{POOL}.enable_prefix_caching=true"]
-    assert [(group.kind, n) for group, n in load(*given).setups[0].ledger.layout.blocks.windows] == [("state", 3)]
+    windows = load(*given).setups[0].ledger.layout.blocks.windows
+    assert [(group.layers.kind, group.n_parts) for group in windows] == [("state", 3)]
     results = chats(load, *given)
     assert set(results.columns["requests"]["cached_tokens"].tolist()) == {0, 2 * size}

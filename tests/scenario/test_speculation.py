@@ -74,7 +74,7 @@ def test_layers_of_a_draft_are_groups_of_their_own(load: Load, small: str) -> No
     assert setup.ledger.layout.blocks.filled(128) == 8 * 16 + 7
     blocks, n_tokens = setup.ledger.layout.blocks, setup.ledger.kv_tokens
     assert blocks.filled(n_tokens) <= setup.ledger.n_blocks < blocks.filled(n_tokens + 16)
-    kinds = [(group.kind, group.window) for group, _, _ in blocks.all_windows]
+    kinds = [(group.layers.kind, group.layers.window) for group in blocks.windows]
     assert kinds == [("windowed", 1024), ("windowed", 512)]
 
 
@@ -85,11 +85,11 @@ def test_a_draft_with_states_runs(load: Load, small: str) -> None:
     scenario = load(with_it(text, how, "      parallel: {tensor: 4}\n"))
     (setup,) = scenario.setups
     layout = setup.ledger.layout
-    assert [(part.group.kind, part.group.n_layers, part.n_parts) for part in layout.parts] == [
-        ("state", 36, 2),
-        ("full", 12, 1),
-        ("state", 48, 2),
-        ("full", 16, 1),
+    assert [(part.group.kind, part.group.n_layers) for part in layout.parts] == [
+        ("state", 36),
+        ("full", 12),
+        ("state", 48),
+        ("full", 16),
     ]
     assert (layout.n_layers, layout.blocks.filled(1), layout.blocks.held(1)) == (28, 1, 1 + 3 * (2 + 2))
     assert simulate(scenario).summary["requests"]["finished"] == 100

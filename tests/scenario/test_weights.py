@@ -312,7 +312,7 @@ def test_int8_activations_make_prompts_faster_where_int8_weights_do_not(load: Lo
 def test_states_raise_the_block_size_and_take_blocks_of_their_own(load: Load, small: str) -> None:
     layout = load(with_model(small, "qwen3-next-80b-a3b"), FOUR).setups[0].ledger.layout
     assert layout.block_size == 272  # a quarter of a state beside one of two KV heads
-    assert (layout.blocks.n_growing, layout.blocks.n_states, layout.blocks.windows) == (1, 3, ())
+    assert (layout.blocks.filled(1), layout.blocks.n_states, layout.blocks.windows) == (1, 3, ())
 
 
 def test_a_config_with_a_key_that_is_not_understood_is_a_mistake_at_the_model(

@@ -1,6 +1,6 @@
 """Counts that are kept as aggregates equal those of a plain list of requests, whatever joins, leaves and steps."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.state.fair_share import TokenCounters
 from simserve.state.kv_pool import KvPool
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KEEP_ALL, KvGroup, LayerBlocks
 from simserve.state.prefix_cache import NEVER, block_groups
 from simserve.state.request import Request
 from simserve.state.view import MemberViews, ReplicaView, least_busy
+from tests.doubles import plain_blocks
 from tests.oracle_layers import OracleLayers
 
 SIZE = 4
@@ -22,22 +23,14 @@ SIZE = 4
 def layout(rng: Random) -> LayerBlocks:
     """Draw up to two groups with a window or chunk, and perhaps states, beside a full group; perhaps with a draft."""
     most_chunk = rng.choice([None, rng.randint(1, 9)])
-    draft = model(rng, rng.choice([2, 4, 8]), most_chunk) if rng.random() < 0.5 else None
-    return replace(model(rng, SIZE, most_chunk), n_states=rng.randint(0, 2), draft=draft)
+    draft = model(rng, rng.choice([2, 4, 8])) if rng.random() < 0.5 else []
+    return LayerBlocks((*model(rng, SIZE), *draft), rng.randint(0, 2), most_chunk)
 
 
-def model(rng: Random, size: int, most_chunk: int | None) -> LayerBlocks:
+def model(rng: Random, size: int) -> list[KvGroup]:
     kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
-    windows = tuple(
-        (LayerGroup(rng.choice(kinds), 1, rng.randint(1, 13)), rng.randint(1, 2)) for _ in range(rng.randint(0, 2))
-    )
-    n_growing = rng.randint(1, 2) + sum(n_parts for _, n_parts in windows)
-    return LayerBlocks(size, n_growing, windows, 0, most_chunk)
-
-
-def models(layers: LayerBlocks) -> list[LayerBlocks]:
-    """Return the blocks of a model, and those of its draft."""
-    return [layers] if layers.draft is None else [layers, layers.draft]
+    windows = [LayerGroup(rng.choice(kinds), 1, rng.randint(1, 13)) for _ in range(rng.randint(0, 2))]
+    return [*(KvGroup(size, rng.randint(1, 2), window) for window in windows), KvGroup(size, rng.randint(1, 2))]
 
 
 def blocks(tokens: int, size: int = SIZE) -> int:
@@ -47,8 +40,8 @@ def blocks(tokens: int, size: int = SIZE) -> int:
 
 def filled(layers: LayerBlocks | None, n_tokens: int) -> int:
     """Return the blocks that all layers take for tokens."""
-    each = models(layers) if layers else [LayerBlocks(SIZE)]
-    return sum(one.n_growing * blocks(n_tokens, one.block_size) for one in each)
+    groups = layers.groups if layers else (KvGroup(SIZE),)
+    return sum(group.n_parts * blocks(n_tokens, group.tokens) for group in groups)
 
 
 def kept(group: LayerGroup, n_tokens: int) -> set[int]:
@@ -62,10 +55,14 @@ def kept(group: LayerGroup, n_tokens: int) -> set[int]:
 def held(layers: LayerBlocks, n_tokens: int) -> int:
     """Return the blocks of a request, counted one by one: a window frees a block when all of its tokens are."""
     total = filled(layers, n_tokens) + (layers.n_states if n_tokens else 0)
-    for one in models(layers):
-        for group, n_parts in one.windows:
-            total -= n_parts * (min(kept(group, n_tokens), default=n_tokens) // one.block_size)
+    for group in windows(layers):
+        total -= group.n_parts * (min(kept(group.layers, n_tokens), default=n_tokens) // group.tokens)
     return total
+
+
+def windows(layers: LayerBlocks) -> list[KvGroup]:
+    """Return the groups with a window."""
+    return [group for group in layers.groups if group.layers.window]
 
 
 SEEDS = range(300)
@@ -77,8 +74,9 @@ def test_blocks_of_groups_are_those_of_their_tokens() -> None:
         assert layers.held(n_tokens) == held(layers, n_tokens)
         begun = filled(layers, n_tokens + n_next) - filled(layers, n_tokens) + (0 if n_tokens else layers.n_states)
         assert layers.begun(n_tokens, n_next) == begun
-        in_ids = [(group, size // layers.id_tokens) for group, size in layers.kinds]
-        assert in_ids == OracleLayers(layers).kinds
+        parts = [(each.window, each.is_chunked, each.n_ids) for each in block_groups(layers, by_part=True)]
+        kinds = [(group or KEEP_ALL, n_ids) for group, n_ids in OracleLayers(layers).kinds]
+        assert parts == [(group.window or 0, group.kind == "chunked", n_ids) for group, n_ids in kinds]
         pool = KvPool(1000, layers)
         assert pool.blocks_for(n_tokens) == held(layers, n_tokens)
         assert pool.blocks_in_step(n_tokens, n_next) == held(layers, n_tokens) + begun
@@ -96,7 +94,7 @@ def test_no_cut_of_a_prompt_takes_more_than_the_most() -> None:
 def test_the_longest_request_fits_and_one_more_block_does_not() -> None:
     for rng in map(Random, SEEDS):
         layers, n_blocks = layout(rng), rng.randint(0, 60)
-        longest, size = layers.longest(n_blocks), min(one.block_size for one in models(layers))
+        longest, size = layers.longest(n_blocks), min(group.tokens for group in layers.groups)
         assert longest % size == 0
         assert longest == 0 or layers.most(longest) <= n_blocks
         assert longest >= 1 << 40 or layers.most(longest + size) > n_blocks
@@ -106,25 +104,25 @@ def test_the_next_drop_is_that_of_a_look_at_each_token() -> None:
     """A block leaves a window with the last of its tokens; it has an id if all of them have."""
     for rng in map(Random, SEEDS):
         layers, n_tokens, n_ids = layout(rng), rng.randint(0, 40), rng.randint(0, 12)
-        n_named = n_ids * min(one.block_size for one in models(layers))
+        n_named = n_ids * min(group.tokens for group in layers.groups)
         now = gone(layers, n_tokens, n_named)
         ahead = range(n_tokens + 1, max(n_tokens, n_named) + 30)
         first = next((at for at in ahead if gone(layers, at, n_named) != now), None)
-        next_drop = min(group.next_drop(n_tokens, n_ids) if group.window else NEVER for group in block_groups(layers))
+        next_drop = min(group.next_drop(n_tokens, n_ids) for group in block_groups(layers))
         assert next_drop == (NEVER if first is None else first)
 
 
 def gone(layers: LayerBlocks, n_tokens: int, n_named: int) -> int:
     """Return the blocks of the first n_named tokens that windows have left with n_tokens computed."""
-    windows = [(group, one.block_size) for one in models(layers) for group, _ in one.windows]
-    blocks_left = [min(kept(group, n_tokens), default=n_tokens) // size for group, size in windows]
-    most = [n_named // size for _, size in windows]
+    groups = windows(layers)
+    blocks_left = [min(kept(group.layers, n_tokens), default=n_tokens) // group.tokens for group in groups]
+    most = [n_named // group.tokens for group in groups]
     return sum(map(min, blocks_left, most))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pool_neither_loses_nor_makes_blocks(seed: int) -> None:
-    rng, pool = Random(seed), KvPool(50, LayerBlocks(SIZE))
+    rng, pool = Random(seed), KvPool(50, plain_blocks(SIZE))
     used = reserved = freed = 0
     least = 50
     for _ in range(40):
@@ -229,8 +227,8 @@ def test_a_view_counts_blocks_as_lists_do(seed: int) -> None:
     rng = Random(seed)
     layers = layout(rng) if rng.random() < 0.8 else None
     prompt, emitted, n_found, n_tokens = rng.randint(1, 30), rng.randint(0, 6), rng.randint(0, 7), rng.randint(1, 30)
-    most, n_states = OracleLayers(layers or LayerBlocks(SIZE)).most, layers.n_states if layers else 0
-    sizes = [one.block_size for one in models(layers)] if layers else [SIZE]
+    most, n_states = OracleLayers(layers or plain_blocks(SIZE)).most, layers.n_states if layers else 0
+    sizes = [group.tokens for group in layers.groups] if layers else [SIZE]
     request = Request(0, 0, prompt, 9)
     request.emitted_tokens = emitted
     n_found = min(n_found, (prompt - 1) // max(sizes)) * max(sizes)

@@ -10,9 +10,10 @@ from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.grouped_cohort import GroupedCohort
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.state.request import DECODE, Request
 from simserve.state.speculative_cohort import SpeculativeCohort
+from tests.doubles import plain_blocks
 
 SIZE = 4
 ENDLESS = 10**6
@@ -68,9 +69,8 @@ class Members:
     def whole(self, n_tokens: int) -> int:
         """Return the blocks for tokens if no window freed any."""
         total = self.layers.n_states
-        for each in (self.layers, self.layers.draft):
-            if each is not None:
-                total += each.n_growing * len({token // each.block_size for token in range(n_tokens)})
+        for group in self.layers.groups:
+            total += group.n_parts * len({token // group.tokens for token in range(n_tokens)})
         return total
 
     def held(self, each: Member, n_steps: int) -> int:
@@ -93,7 +93,7 @@ class Members:
 
     def window_keys(self, n_steps: int = 0) -> list[int]:
         """Return the keys that lie in windows, by window."""
-        return [sum(group.keys(each.at(n_steps) + 1) for each in self.all) for group, _, _ in self.layers.all_windows]
+        return [sum(group.layers.keys(each.at(n_steps) + 1) for each in self.all) for group in self.layers.windows]
 
     def growth(self, n_steps: int) -> int:
         """Return the blocks held more in the last of n_steps."""
@@ -106,9 +106,9 @@ class Members:
     def leaves_ids(self, each: Member, n_steps: int) -> bool:
         """Return whether a window leaves a block with an id in the step that comes after n_steps."""
         n_tokens = ids_of(each.request) * self.layers.id_tokens
-        for group, _, size in self.layers.all_windows:
-            before, after = (group.first_kept(each.at(n)) // size for n in (n_steps, n_steps + 1))
-            if before < after and (before + 1) * size <= n_tokens:
+        for group in self.layers.windows:
+            before, after = (group.layers.first_kept(each.at(n)) // group.tokens for n in (n_steps, n_steps + 1))
+            if before < after and (before + 1) * group.tokens <= n_tokens:
                 return True
         return False
 
@@ -126,9 +126,9 @@ class Members:
         """Return the step in which the next member fills a window, or goes on to another chunk."""
         ahead = [NO_FINISH]
         for each in self.all:
-            for group, _ in self.layers.windows:
-                size = group.window or 0
-                if group.kind == "chunked":
+            for group in self.layers.windows:
+                size = group.layers.window or 0
+                if group.layers.kind == "chunked":
                     ahead.append(self.step + size - each.at() % size)
                 elif each.at() + 1 < size:
                     ahead.append(self.step + size - 1 - each.at())
@@ -145,9 +145,9 @@ class Members:
 def layers_of(rng: Random, n_windows: int) -> LayerBlocks:
     """Draw groups with a window or chunk beside a full group."""
     kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
-    windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 13)), rng.randint(1, 2)) for _ in range(n_windows)]
-    n_growing = rng.randint(0 if windows else 1, 2) + sum(n_parts for _, n_parts in windows)
-    return LayerBlocks(SIZE, n_growing, tuple(windows), rng.choice([0, 0, 1, 2]))
+    windows = [LayerGroup(rng.choice(kinds), 1, rng.randint(1, 13)) for _ in range(n_windows)]
+    groups = [KvGroup(SIZE, rng.randint(1, 2), window) for window in windows]
+    return LayerBlocks((*groups, KvGroup(SIZE, rng.randint(0 if windows else 1, 2))), rng.choice([0, 0, 1, 2]))
 
 
 def ids_of(request: Request) -> int:
@@ -157,7 +157,7 @@ def ids_of(request: Request) -> int:
 
 def plain(rng: Random) -> Members:
     """Return an empty cohort of layers that keep all."""
-    return Members(Cohort(SIZE), LayerBlocks(SIZE))
+    return Members(Cohort(SIZE), plain_blocks(SIZE))
 
 
 def grouped(rng: Random) -> Members:
@@ -170,8 +170,8 @@ def speculative(rng: Random) -> Members:
     """Return an empty cohort with proposals."""
     layers, has_ids = layers_of(rng, rng.randint(0, 2)), rng.random() < 0.5
     if rng.random() < 0.3:
-        draft = replace(layers_of(rng, rng.randint(0, 1)), block_size=rng.choice([2, 4, 8]), n_states=0)
-        layers = replace(layers, draft=draft)
+        size, draft = rng.choice([2, 4, 8]), layers_of(rng, rng.randint(0, 1)).groups
+        layers = replace(layers, groups=(*layers.groups, *(replace(group, tokens=size) for group in draft)))
     rates = tuple(rng.random() for _ in range(rng.randint(0, 3)))
     n_slots = len(rates) + rng.randint(1, 2)
     acceptance = Acceptance(rates, rng.randrange(9))
@@ -323,7 +323,7 @@ class Walk:
                 assert cohort.keys_ahead(n).tolist() == [members.keys(i) for i in range(n)]
                 assert cohort.keys_of_next() == members.keys()
                 assert (cohort.held_ahead(n) - cohort.held_blocks).tolist() == held
-                windows = [members.window_keys(i) for i in range(n)] if members.layers.all_windows else []
+                windows = [members.window_keys(i) for i in range(n)] if members.layers.windows else []
                 assert cohort.window_keys_ahead(n).T.tolist() == (windows or [[]] * n)
                 assert cohort.tokens_of_next() == sum(each.at(1) - each.at() for each in members.all)
         assert cohort.blocks_to_grow(0) == 0

@@ -1,7 +1,7 @@
 """A prefix cache where layers keep different tokens, by hand; the oracle's random clusters do the rest."""
 
 from simserve.catalog.layers import LayerGroup
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
 from tests.invariants import check_cache
 
@@ -11,7 +11,7 @@ CHAIN = list(range(10, 18))
 
 def cache_of(*groups: LayerGroup, n_whole: int = 1) -> PrefixCache:
     """Return a cache with a block of each group for the same two tokens."""
-    return PrefixCache(LayerBlocks(2, n_whole + len(groups), tuple((group, 1) for group in groups)))
+    return PrefixCache(LayerBlocks((*(KvGroup(2, 1, group) for group in groups), KvGroup(2, n_whole))))
 
 
 def serve(cache: PrefixCache, n: int) -> int:
@@ -39,8 +39,8 @@ def test_a_hit_needs_what_the_next_token_attends_in_each_window() -> None:
 
 def test_a_hit_ends_with_a_larger_block_of_a_draft() -> None:
     """The draft's blocks hold three ids, and its window of five tokens needs the last of them."""
-    draft = LayerBlocks(6, 2, ((LayerGroup("windowed", 1, 5), 1),))
-    cache = PrefixCache(LayerBlocks(2, 1, draft=draft))
+    draft = KvGroup(6, 1, LayerGroup("windowed", 1, 5)), KvGroup(6)
+    cache = PrefixCache(LayerBlocks((KvGroup(2), *draft)))
     assert serve(cache, 8) == 8 + 2 + 2
     assert [cache.match(CHAIN, most) for most in (2, 3, 5, 6, 8)] == [0, 3, 3, 6, 6]
     assert [cache.n_blocks(n, 2 * n) for n in (3, 6)] == [3 + 1 + 1, 6 + 2 + 1]

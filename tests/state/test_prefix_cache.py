@@ -2,13 +2,15 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
 
 import pytest
 
 from simserve.catalog.layers import GroupKind, LayerGroup
-from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
+from tests.doubles import plain_blocks
 from tests.invariants import check_cache
 
 
@@ -23,13 +25,13 @@ def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int
 
 
 def test_a_prompt_finds_the_beginning_that_an_earlier_one_left() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     assert [served(cache, chain) for chain in ([1, 2, 3], [1, 2, 4], [5], [1, 2, 3])] == [0, 2, 0, 3]
     assert (len(cache), cache.pinned_blocks, cache.idle_blocks) == (5, 0, 5)
 
 
 def test_the_last_token_of_a_prompt_is_computed_whatever_is_there() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     served(cache, [1, 2])
     prompt_tokens, block_size = 32, 16  # two blocks to the token
     assert cache.match([1, 2], (prompt_tokens - 1) // block_size) == 1
@@ -37,7 +39,7 @@ def test_the_last_token_of_a_prompt_is_computed_whatever_is_there() -> None:
 
 
 def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     first, second = [1, 2, 3], [1, 2, 4]
     cache.insert(first, 0, 3, set())
     assert cache.idle_blocks_among(second, 2) == 0
@@ -51,7 +53,7 @@ def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
 
 
 def test_holding_an_idle_beginning_takes_its_blocks_from_what_is_free() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     served(cache, [1, 2, 3])
     cache.insert([1], 0, 1, set())  # another request computed block 1 again, and holds it
     assert cache.idle_blocks_among([1, 2, 3], 3) == 2
@@ -60,7 +62,7 @@ def test_holding_an_idle_beginning_takes_its_blocks_from_what_is_free() -> None:
 
 
 def test_leaves_are_given_up_before_their_beginning_and_the_longest_idle_first() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     served(cache, [1, 2, 3])
     served(cache, [1, 4])
     left = []
@@ -71,7 +73,7 @@ def test_leaves_are_given_up_before_their_beginning_and_the_longest_idle_first()
 
 
 def test_a_fork_takes_its_part_of_what_another_left_and_the_rest_stays_idle() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     served(cache, [1, 2, 3, 4])
     served(cache, [1, 2, 5, 6])  # leaves 1, 2, 5 and 6 together; 3 and 4 are idle for longer
     assert cache.pin([1, 2, 3, 4], 4) == 4
@@ -82,7 +84,7 @@ def test_a_fork_takes_its_part_of_what_another_left_and_the_rest_stays_idle() ->
 
 
 def test_what_is_held_is_never_given_up() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     cache.insert([1, 2], 0, 2, set())
     served(cache, [3])
     cache.evict(1)
@@ -92,7 +94,7 @@ def test_what_is_held_is_never_given_up() -> None:
 
 
 def test_two_that_compute_the_same_at_once_have_a_copy_each_and_what_remains_is_found() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     chain, mine, other = [1, 2], set[int](), set[int]()
     cache.insert(chain, 0, 2, mine)
     cache.insert(chain, 0, 2, other)  # computed in blocks of its own, which it keeps
@@ -106,7 +108,7 @@ def test_two_that_compute_the_same_at_once_have_a_copy_each_and_what_remains_is_
 
 
 def test_who_goes_first_takes_its_copy_along() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     chain, mine, other = [1, 2], set[int](), set[int]()
     cache.insert(chain, 0, 2, mine)
     cache.insert(chain, 0, 2, other)
@@ -116,7 +118,7 @@ def test_who_goes_first_takes_its_copy_along() -> None:
 
 
 def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     late = [1, 2]
     assert cache.match(late, 2) == 0  # it starts without a hit,
     served(cache, [1])  # another request computes block 1 and leaves,
@@ -127,7 +129,7 @@ def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> Non
 
 
 def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     served(cache, [1], own_blocks=3)
     served(cache, [2])
     assert (cache.idle_blocks, len(cache)) == (5, 2)
@@ -137,7 +139,7 @@ def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> No
 
 
 def test_runs_that_become_idle_together_are_given_up_from_the_last() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     cache.insert([1, 2], 0, 2, set())
     cache.pin([1, 2, 3, 4], 2)
     cache.insert([1, 2, 3, 4], 2, 4, set())
@@ -150,7 +152,7 @@ def test_runs_that_become_idle_together_are_given_up_from_the_last() -> None:
 
 
 def test_what_lost_its_id_goes_before_all_others() -> None:
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     served(cache, [7])
     served(cache, [1, 2])
     cache.insert([1, 2], 0, 2, set())
@@ -160,7 +162,9 @@ def test_what_lost_its_id_goes_before_all_others() -> None:
 
 def test_a_part_that_is_left_of_later_ids_goes_before_layers_that_come_after_it() -> None:
     window = LayerGroup("windowed", 1, 100)
-    cache = PrefixCache(LayerBlocks(SIZE, 4, ((window, 3),)))  # a window in three parts, then layers that keep all
+    cache = PrefixCache(
+        LayerBlocks((KvGroup(SIZE, 3, window), KvGroup(SIZE)))
+    )  # a window in three parts, then layers that keep all
     cache.insert([1, 2], 0, 2, set())
     cache.release([1, 2], 2, 0, set(), 2 * SIZE)
     cache.evict(3)  # the first part of both, and the second of the last
@@ -191,20 +195,26 @@ class Naive:
     @property
     def n_parts(self) -> int:
         """Blocks that layers take for the same tokens."""
-        return len(self.layers.kinds)
+        return len(self.kinds)
+
+    @cached_property
+    def kinds(self) -> list[tuple[LayerGroup | None, int]]:
+        """The group of each block that layers take for the same tokens, and its tokens; None: they keep all."""
+        groups = [(each.layers if each.layers.window else None, each) for each in self.layers.groups]
+        return [(group, each.tokens) for group, each in groups for _ in range(each.n_parts)]
 
     @property
     def windows(self) -> list[LayerGroup]:
         """The group of each of the first parts of the blocks for the same tokens."""
-        return [group for group, _ in self.layers.kinds if group is not None]
+        return [group for group, _ in self.kinds if group is not None]
 
     def n_ids(self, part: int) -> int:
         """Return the ids in a block of a part."""
-        return self.layers.kinds[part][1] // SIZE
+        return self.kinds[part][1] // SIZE
 
     def first(self, part: int, n_tokens: int) -> int:
         """Return the number of the first block that a part keeps."""
-        group, size = self.layers.kinds[part]
+        group, size = self.kinds[part]
         return 0 if group is None else int(group.first_kept(n_tokens)) // size
 
     def blocks(self, chain: Sequence[int], part: int, numbers: range) -> list[int]:
@@ -299,12 +309,12 @@ class Elsewhere:
         return self.naive.match(chain, most, self.blocks)
 
 
-def layers_of(rng: Random, size: int, n_windows: int) -> LayerBlocks:
+def groups_of(rng: Random, size: int, n_windows: int) -> tuple[KvGroup, ...]:
     """Draw groups with a window or chunk, perhaps beside layers that keep all."""
     kinds: tuple[GroupKind, ...] = ("windowed", "chunked")
     windows = [(LayerGroup(rng.choice(kinds), 1, rng.randint(1, 9)), rng.choice([1, 2, 4])) for _ in range(n_windows)]
     n_whole = rng.choice([0, 1, 2, 4] if windows else [1, 2, 4])
-    return LayerBlocks(size, n_whole + sum(n_parts for _, n_parts in windows), tuple(windows))
+    return *(KvGroup(size, n_parts, group) for group, n_parts in windows), KvGroup(size, n_whole)
 
 
 @pytest.mark.parametrize(("is_grouped", "by_part"), [(False, False), (True, False), (True, True)])
@@ -313,12 +323,14 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part
     """Tiers hold blocks by part."""
     rng = Random(seed)
     has_tier = by_part or not is_grouped
-    layers = LayerBlocks(SIZE)
+    layers = plain_blocks(SIZE)
     if is_grouped:
         sizes = rng.choice([(SIZE, SIZE), (SIZE, 2 * SIZE), (SIZE, 3 * SIZE), (2 * SIZE, SIZE)])
-        layers = layers_of(rng, SIZE, seed % 3)
+        groups = groups_of(rng, SIZE, seed % 3)
         if rng.random() < 0.5:
-            layers = replace(layers, block_size=sizes[0], draft=layers_of(rng, sizes[1], rng.randint(0, 2)))
+            target = (replace(group, tokens=sizes[0]) for group in groups)
+            groups = *target, *groups_of(rng, sizes[1], rng.randint(0, 2))
+        layers = LayerBlocks(groups)
     cache = PrefixCache(layers, by_part=by_part)
     texts = [[rng.randint(0, 1) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 6))]
     ids: dict[tuple[int, ...], int] = {}
@@ -417,7 +429,7 @@ def compute(rng: Random, cache: PrefixCache, naive: Naive, holder: Holder) -> No
 
 
 def test_a_request_that_grows_by_blocks_has_one_run() -> None:
-    cache, chain = PrefixCache(LayerBlocks(1)), list(range(102))
+    cache, chain = PrefixCache(plain_blocks(1)), list(range(102))
     for n in range(0, 102, 3):
         cache.insert(chain, n, n + 1, set())
         cache.insert(chain, n + 1, n + 3, set())
@@ -425,7 +437,7 @@ def test_a_request_that_grows_by_blocks_has_one_run() -> None:
 
 
 def test_a_run_of_others_does_not_grow_by_one_that_does_not_hold_it() -> None:
-    cache = PrefixCache(LayerBlocks(SIZE, 1, ((LayerGroup("windowed", 1, SIZE), 1),)))
+    cache = PrefixCache(LayerBlocks((KvGroup(SIZE, 1, LayerGroup("windowed", 1, SIZE)),)))
     cache.insert([1, 2], 0, 2, set())
     missing = cache.missing([1, 3], 2)
     assert missing == [3]  # the next token attends the second block alone
@@ -436,7 +448,7 @@ def test_a_run_of_others_does_not_grow_by_one_that_does_not_hold_it() -> None:
 
 
 def test_places_of_what_is_held_again_do_not_pile_up() -> None:
-    cache, chains = PrefixCache(LayerBlocks(1)), [[i] for i in range(100)]
+    cache, chains = PrefixCache(plain_blocks(1)), [[i] for i in range(100)]
     for chain in chains:
         served(cache, chain)
     for _ in range(5):

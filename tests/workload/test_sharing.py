@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
 from simserve.tables.columns import Ints
 from simserve.workload.info import Touches, sharing
 from simserve.workload.readers import read_trace
 from simserve.workload.trace import Trace
+from tests.doubles import plain_blocks
 from tests.invariants import check_cache
 from tests.workload.test_prefix_ids import prefixes
 
@@ -115,7 +115,7 @@ def test_an_unbounded_cache_hits_what_the_mooncake_trace_implies() -> None:
     assert (result["distinct_blocks"], result["working_set_tokens"]) == (len(seen), 512 * len(seen))
 
     assert load.prefixes is not None
-    cache = PrefixCache(LayerBlocks(1))
+    cache = PrefixCache(plain_blocks(1))
     served = []
     for i, prompt_tokens in enumerate(load.prompt_tokens.tolist()):
         chain = load.prefixes.of(i)
