@@ -63,18 +63,13 @@ class Replica:
 
     __slots__ = (
         "_blocked_code",
-        "_caches",
         "_clock",
         "_coming",
         "_commits_more",
-        "_cuts_more",
         "_follow_up",
         "_has_ids",
-        "_has_windows",
         "_is_stateful",
         "_is_uneven",
-        "_keeps",
-        "_layers",
         "_memory",
         "_mixed_run",
         "_most_blocks",
@@ -95,7 +90,6 @@ class Replica:
         "_runs_to_completion",
         "_start_decode",
         "_step_run_rows",
-        "_streams",
         "_swap",
         "_waits_for_host",
         "_windows",
@@ -120,6 +114,7 @@ class Replica:
         "scheduler",
         "step_run",
         "stepping",
+        "streams",
         "tier",
         "total_blocks",
     )
@@ -168,11 +163,9 @@ class Replica:
             store.sharers.append(Sharer(index, self.tier, self._on_store_change))
         self.batch = setup.batch(index, recorder, self.tier)
         self._memory, self._swap = self.batch.memory, self.batch.swap
-        self._caches, self._keeps, self._has_ids = self._memory.caches, self._memory.keeps, self._memory.has_ids
+        self._has_ids = self._memory.has_ids
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
-        self._layers = self.pool.layers
-        self._windows = [] if self._layers is None else [group.layers for group in self._layers.windows]
-        self._has_windows = bool(self._windows)
+        self._windows = [group.layers for group in setup.layers.windows]
         self.decode = setup.decode(self.cohort, self.pool)
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
         self._start_decode = self.decode.start  # fast: found once
@@ -182,20 +175,13 @@ class Replica:
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._is_stateful = setup.scheduler.is_stateful
-        self._orders, self._streams = setup.scheduler.orders, setup.scheduler.stream
+        self._orders, self.streams = setup.scheduler.orders, setup.scheduler.stream
         self._overlaps = self.tier is not None and self.tier.overlaps
         self._reads_end = Alarm(clock, self._on_read, READ_PHASE)
-        self._plans_more = self._orders or self.tier is not None or self._has_windows
-        self._commits_more = (
-            self._is_uneven
-            or self._is_stateful
-            or self._runs_to_completion
-            or self.tier is not None
-            or self._has_windows
-        )
+        has_more = self.tier is not None or bool(self._windows)
+        self._plans_more = has_more or self._orders
+        self._commits_more = has_more or self._is_uneven or self._is_stateful or self._runs_to_completion
         """Other parts take part after its plans, or in its commits."""
-        self._cuts_more = self._orders or self._has_windows
-        """Plans of other requests cut its step runs, or it drains."""
         self._prepare: Callable[[int], None] | None = None if self.tier is None else self._before_plan
         self._follow_up: Callable[[int], None] | None = None if self.tier is None else self._after_commit
         """What comes before its plans, and after its commits.
@@ -241,7 +227,7 @@ class Replica:
         While the head is blocked, only an arrival that may go before it makes the replica plan.
         """
         self.n_outstanding += 1
-        if self._caches:
+        if self.block_tokens is not None:
             request.finder = self._memory
         step_run = self.step_run
         may_lead = self._orders and bool(self._memory.reading or cast(Ordered, self.batch.waiting).may_lead(request))
@@ -266,11 +252,6 @@ class Replica:
         swapped = () if self._swap is None else self._swap.swapped
         return [*swapped, *(() if self.role is None else self.role.in_transit)]
 
-    @property
-    def streams(self) -> bool:
-        """Tokens are streamed; otherwise answers leave whole."""
-        return self.scheduler.stream
-
     def uncomputed_tokens(self) -> int:
         """Return the prefill tokens left to compute after the committed steps; O(queue)."""
         role, waiting = self.role, (*self.batch.waiting, *(request for request, _ in self._coming))
@@ -292,7 +273,7 @@ class Replica:
     def drain(self, on_empty: Callable[[int], None], now_ps: int) -> None:
         """Call on_empty with the instant at which it has nothing left to do; it may be called again."""
         self._on_empty = on_empty
-        self._plans_more = self._cuts_more = True
+        self._plans_more = True
         self.stepping.wake(now_ps)
 
     @property
@@ -398,7 +379,7 @@ class Replica:
         self._recorder.span(self.id, request, self.cohort.step)
         self.cohort.forget(request)
         lingering.append(request)
-        if self.scheduler.stream:  # whole answers count until they leave
+        if self.streams:  # whole answers count until they leave
             self.count_out()
         if len(lingering) == self.cohort.n:
             self._end_batch(now_ps)
@@ -406,7 +387,7 @@ class Replica:
 
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens in the prefix cache at this instant."""
-        if not self._caches:
+        if self.block_tokens is None:
             return 0
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding:
@@ -426,7 +407,7 @@ class Replica:
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding and not self._reserves:
             held += self.cohort.blocks_begun(step_run.steps_begun(self._clock.now_ps)) - self._n_taken
-            if self._has_windows:
+            if self._windows:
                 held -= self.cohort.blocks_dropped(step_run.steps_done(self._clock.now_ps)) - self._n_moved
         return held
 
@@ -532,7 +513,7 @@ class Replica:
             n_accepted,
         )
         if n:
-            if has_more and self._has_windows:
+            if has_more and self._windows:
                 self._move_windows(n_steps)
             elif n_blocks := cohort.advance(n_steps):
                 pool.take(n_blocks, self._reserves)
@@ -601,7 +582,7 @@ class Replica:
         n_accepted = self._commit_but_last(step_run) if self._is_uneven else 0
         if self._is_stateful:
             self._report_steps(step_run.n_steps if step_run.n_decoding else 0, step_run.n_prefill_tokens > 0)
-        if self._has_windows:
+        if self._windows:
             self.decode.windows_ps.append(self.decode.window_ps(step_run.n_decoding))
         return n_accepted
 
@@ -638,13 +619,14 @@ class Replica:
         self._coming = [(request, n - n_steps) for request, n in self._coming if n > n_steps]
 
     def _commit_chunks(self, step_run: StepRun, now_ps: int) -> None:
+        keeps_all = self.pool.layers is None
         for request, n_tokens in step_run.chunks:
             request.prefilled_tokens = n_done = request.prefilled_tokens + n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - n_done
             if self._has_ids:
                 self._memory.computed(request, n_done - n_tokens)
-            if self._layers is not None:
-                self._drop_behind(request, n_tokens)
+            if not keeps_all:
+                self._memory.drop(request, (n_done - n_tokens, n_done), self._reserves)
             if request.phase is DONE:  # its decode replica was lost during the step
                 self._recorder.lose_chunk(request, n_tokens)
                 self.n_away -= 1
@@ -656,10 +638,6 @@ class Replica:
                 self._end_prefill(request, now_ps)
             elif not request.n_preemptions:
                 self._recorder.begin_prompt(request.row, now_ps - step_run.start_ps)
-
-    def _drop_behind(self, request: Request, n_tokens: int) -> None:
-        """Free what windows keep no longer after the last n_tokens of a prefill."""
-        self._memory.drop(request, (request.prefilled_tokens - n_tokens, request.prefilled_tokens), self._reserves)
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
         """Complete a prefill, which emits a token; the request decodes, leaves for another replica, or is done."""
@@ -698,7 +676,7 @@ class Replica:
         self._recorder.span(self.id, request, self.cohort.step)
         if self._runs_to_completion:
             self.cohort.lingering.append(request)
-        if self._streams:
+        if self.streams:
             self._answer(request, now_ps)
         if self.role is not None:
             self.role.ended(request, now_ps)
@@ -708,7 +686,7 @@ class Replica:
         done, self.cohort.lingering = self.cohort.lingering, []
         for request in done:
             self.batch.leave(request, self.cohort.leave(request))
-            if not self.scheduler.stream:
+            if not self.streams:
                 self._recorder.first_token_ps[request.row] = now_ps
                 self._answer(request, now_ps)
 
@@ -788,7 +766,7 @@ class Replica:
                 raise
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
-            if self._keeps and blocked_by == "blocks" and n_most is None and batch.waiting:
+            if self._memory.keeps and blocked_by == "blocks" and n_most is None and batch.waiting:
                 n_most = self._memory.steps_before_recheck(batch.waiting[0], cohort.steps_within)
             if self._coming and blocked_by is None:
                 n_most = 1  # they have already waited for one step
@@ -835,9 +813,7 @@ class Replica:
             why = self._wait_for_copies(self.tier, step_run, now_ps) or why
         if why is not None and self.blocked_by is None:
             self._blocked_code = BLOCKED_BY[why]
-        if not self._cuts_more:
-            return
-        if self._has_windows and step_run is not None and step_run.n_steps > 1 and "blocks" in (self.blocked_by, why):
+        if self._windows and step_run is not None and step_run.n_steps > 1 and "blocks" in (self.blocked_by, why):
             step_run.cut(1)  # windows may free the blocks that others wait for
         if self._orders and self._coming and step_run is not None:
             step_run.cut(1)  # an arrival that the scheduler sees a step later may go before the blocked head
@@ -902,7 +878,7 @@ class Replica:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
         batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
         n_tokens = n_pairs = n_context = n_complete = n_blocks = n_begun = 0
-        pool, layers, chunks = self.pool, self._layers, plan.prefill
+        pool, layers, chunks = self.pool, self.pool.layers, plan.prefill
         block_size, free_blocks = pool.block_size, pool.free_blocks
         if len(chunks) > 1 and (len(dict(chunks)) < len(chunks) or reserves):
             check_prefill(self.scheduler, batch.view, plan)
@@ -939,7 +915,7 @@ class Replica:
             raise broke(self.scheduler, "plan", now_ps, rule, free_blocks - pool.free_blocks)
         n, kv_tokens = (self.cohort.n, self.cohort.kv_tokens) if plan.decode else (0, 0)
         first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
-        if self._has_windows:
+        if self._windows:
             first_ps += self._windows_ps(plan, n_tokens, n)
         if self._waits_for_host:
             first_ps = max(first_ps, self.cost.host_ps(n + n_complete))
