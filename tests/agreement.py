@@ -83,7 +83,7 @@ def watch(cluster: Cluster) -> None:
 
     def checked() -> None:
         clock.step()
-        for routing_view in [each for _, each in cluster._views if each.views]:
+        for routing_view in [each for _, each in cluster._wiring.views if each.views]:
             loads = [view.n_outstanding for view in routing_view.views]
             assert routing_view.views.least_busy() == loads.index(min(loads)), cluster.clock.now_ps
         for replica in cluster.replicas:

@@ -2,8 +2,6 @@
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from random import Random
 from typing import Protocol
 
 import numpy as np
@@ -22,14 +20,13 @@ from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.routing_view import Delay, Destination, Intake, Refresher, RoutingView
+from simserve.engine.routing_view import Delay, Destination, Refresher
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.engine.stepping import set_stepping
-from simserve.engine.wiring import Wiring, intake_roles
+from simserve.engine.wiring import Wiring
 from simserve.errors import InvariantError
 from simserve.routers.base import Router
-from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
 from simserve.tables.scratch import Scratch
 from simserve.units import to_s
@@ -45,25 +42,6 @@ class Sender(Protocol):
 
     def start(self) -> None:
         """Wait for the first one."""
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A replica that receives requests from the router."""
-
-    never_fits: Callable[[int], str | None] | None
-    """Says why the policy can never start a prompt; None: it starts all."""
-    limit_tokens: int
-    """Limit on prompt plus output tokens, wherever they are decoded."""
-    longest_prompt_tokens: int
-
-    @classmethod
-    def of(cls, setup: ReplicaSetup, setups: Sequence[ReplicaSetup]) -> "_Entry":
-        decodes = [each for each in setups if each.role == "decode"] if setup.role == "prefill" else [setup]
-        limit_tokens = min(each.max_model_len for each in decodes)
-        scheduler = setup.scheduler
-        never_fits = None if type(scheduler).never_fits is Scheduler.never_fits else scheduler.never_fits
-        return cls(never_fits, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
 
 class Cluster:
@@ -88,18 +66,11 @@ class Cluster:
         """Without a `control` the replicas stay as they are."""
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
-        ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
-        roles = intake_roles(ranks, disaggregation)
-        entry_of = {id(rank): _Entry.of(rank, setups) for rank in {id(rank): rank for rank in ranks}.values()}
-        entries = {index: entry_of[id(rank)] for index, rank in enumerate(ranks) if rank.role in roles}
-        local_decode: dict[int, _Entry] = {}
-        if disaggregation is not None and disaggregation.keeps:
-            prefill = [index for index, rank in enumerate(ranks) if rank.role == "prefill"]
-            local_decode = {index: _Entry.of(replace(ranks[index], role="both"), setups) for index in prefill}
-        self._cached_sizes = {rank.block_size for rank in ranks if rank.caches_prefixes}
-        limits_tokens = [entry.limit_tokens for entry in (*entries.values(), *local_decode.values())]
+        self._wiring = wiring = Wiring(setups, disaggregation)
+        self._entries = wiring.entries
+        self._cached_sizes = {setup.block_size for setup in setups if setup.caches_prefixes}
         self.scratch = scratch or Scratch()
-        self.rows = OfferedRows(offered.trace, max(limits_tokens), self.scratch)
+        self.rows = OfferedRows(offered.trace, wiring.limit_tokens, self.scratch)
         self._labels = self.rows.has_labels
         self.recorder = Recorder(len(self.rows), scratch=self.scratch)
         self.replicas: list[Replica] = []
@@ -114,9 +85,9 @@ class Cluster:
         shared = (self.clock, self.rows, self.recorder)
         self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
         self._on_answer = self._closed_loop.on_answer if self._closed_loop else None
-        self._is_alone = len(ranks) == 1 and self._closed_loop is None and control is None
+        has_one_rank = control is None and sum(setup.n_ranks for setup in setups) == 1
+        self._is_alone = has_one_rank and self._closed_loop is None
         self._control = control
-        self._setups = setups
         self._held: list[tuple[int, Send]] = []
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self._release_due = Alarm(self.clock, self._release, RELEASE_PHASE)
@@ -124,32 +95,15 @@ class Cluster:
         self.failed_ps: dict[int, int] = {}
         """When each row failed that did."""
         for setup in setups:
-            self.order(setup, "at the start").ready_ps = 0
-        self._refresher = (
-            None if delay is None or (len(ranks) == 1 and control is None) else Refresher(self.clock, delay)
-        )
-        router.begin(Random(router_seed))
-        members = [self.replicas[index] for index in entries]
-        self._entries: dict[Destination, _Entry] = dict(zip(members, entries.values(), strict=True))
-        self._only = members[0] if len(members) == 1 and control is None else None
+            self.order(setup, "at the start")
+        self._refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
+        self._routing_view = wiring.open(self.clock, self.recorder, router, router_seed, self._refresher)
+        for member in self.members:
+            self._connect(member)
+        self._only = next(iter(self._entries)) if len(self._entries) == 1 and control is None else None
         """Destination of all requests, which need no router then."""
-        self._routing_view: Intake
-        self._keeps_sessions = router.needs_sessions
-        if self._gate is not None:
-            self._gate.views = [*members]
-        self._wiring: Wiring | None = None
-        self._intake_roles = roles
-        if disaggregation is None:
-            self._routing_view = view = self._open_view(router, members)
-            self._views = [(roles, view)]
-        else:
-            self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
-            numbered = [*zip(self.replicas, ranks, strict=True)]
-            wiring = Wiring(self.clock, self.recorder, disaggregation, numbered, self._open_view, router_seed)
-            by_role = ([self.replicas[i] for i in entries if ranks[i].role == role] for role in ("prefill", "both"))
-            self._routing_view = wiring.intake(router, *by_role)
-            self._wiring, self._views = wiring, wiring.views
-            self._entries |= {wiring.local_decode[index]: entry for index, entry in local_decode.items()}
+        routers = [router] if disaggregation is None else [router, disaggregation.router]
+        self._keeps_sessions = any(each.needs_sessions for each in routers)
         self._has_extras = bool(self._cached_sizes) or self._labels or self._keeps_sessions
         """Requests have ids of blocks, labels or sessions."""
         self._end = Alarm(self.clock, self._stop, END_PHASE)
@@ -234,21 +188,16 @@ class Cluster:
 
     def ready(self, member: Member) -> None:
         """Let an ordered member receive requests; see `Fleet`."""
-        member.ready_ps = self.clock.now_ps
-        setup, wiring = member.setup, self._wiring
-        for replica in member.ranks:
-            if wiring is not None:
-                wiring.connect(replica, setup)
-                if replica.id in wiring.local_decode:
-                    as_both = replace(setup, role="both")
-                    self._entries[wiring.local_decode[replica.id]] = _Entry.of(as_both, self._setups)
-            for view in self._views_of(member):
-                view.add(replica)
-            if setup.role in self._intake_roles:
-                self._entries[replica] = _Entry.of(setup, self._setups)
-                if self._gate is not None:
-                    self._gate.views.append(replica)
+        self._connect(member)
         self._release_due.set(self.clock.now_ps)
+
+    def _connect(self, member: Member) -> None:
+        """Show a member to routers and admission."""
+        member.ready_ps = self.clock.now_ps
+        for replica in member.ranks:
+            self._wiring.connect(replica, member.setup)
+            if self._gate is not None and replica in self._entries:
+                self._gate.views.append(replica)
 
     def drain(self, member: Member, why: str) -> None:
         """Send a member no more requests; see `Fleet`."""
@@ -263,15 +212,15 @@ class Cluster:
 
     def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
         """Lose a member; see `Fleet`."""
-        now_ps, wiring = self.clock.now_ps, self._wiring
+        now_ps, handoff = self.clock.now_ps, self._wiring.handoff
         member.why += f"; {why}"
         if member.ready_ps is not None and member.draining_ps is None:
             self._shut(member)
         member.gone_ps = now_ps
         lost: list[tuple[Request, int]] = []
         for rank in member.ranks:
-            if wiring is not None:
-                lost += wiring.handoff.fail(rank, now_ps)
+            if handoff is not None:
+                lost += handoff.fail(rank, now_ps)
             lost += rank.fail(now_ps)
         sent_ps = self.rows.arrival_ps
         for request, n_stored in sorted(lost, key=lambda each: (sent_ps[each[0].row], each[0].row)):
@@ -302,14 +251,10 @@ class Cluster:
     def _shut(self, member: Member) -> None:
         """Hide a member from routers and admission."""
         for replica in member.ranks:
-            for view in self._views_of(member):
+            for view in self._wiring.views_of(member.setup):
                 view.remove(replica.id)
             if self._gate is not None and replica in self._gate.views:
                 self._gate.views.remove(replica)
-
-    def _views_of(self, member: Member) -> list[RoutingView]:
-        """Return the routers' views that show a member."""
-        return [view for roles, view in self._views if member.setup.role in roles]
 
     def _hold(self, row: int, send: Send) -> None:
         """Let a request wait at the gateway for a replica to be ready."""
@@ -317,7 +262,7 @@ class Cluster:
 
     def _release(self, now_ps: int) -> None:
         """Send what waited for a replica to be ready, in the order in which clients sent it; some may go on waiting."""
-        if self._wiring is not None:
+        if self._wiring.handoff is not None:
             self._wiring.handoff.release(now_ps)
         held, self._held = self._held, []
         sent_ps = self.rows.arrival_ps
@@ -356,12 +301,6 @@ class Cluster:
         if tier is None or tier.store is None or not setup.has_tier:
             return None
         return self._stores.setdefault(tier.store, HostStore(tier, self.clock))
-
-    def _open_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
-        """Return a router that sees these replicas, live or delayed."""
-        if self._refresher is None:
-            return RoutingView(self.clock, router, replicas)
-        return self._refresher.routing_view(router, replicas)
 
     def send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it, hold it while no replica is ready."""

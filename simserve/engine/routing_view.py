@@ -33,6 +33,17 @@ class Destination(Protocol):
         """Accept a request."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What a destination accepts."""
+
+    never_fits: Callable[[int], str | None] | None
+    """Says why the policy can never start a prompt; None: it starts all."""
+    limit_tokens: int
+    """Limit on prompt plus output tokens, wherever they are decoded."""
+    longest_prompt_tokens: int
+
+
 class Intake(Protocol):
     """Where requests enter the cluster."""
 
@@ -43,15 +54,13 @@ class Intake(Protocol):
 class RoutingView:
     """A router and the views through which it sees its members, the replicas that are ready."""
 
-    def __init__(self, clock: Clock, router: Router, replicas: Iterable[Replica]) -> None:
+    def __init__(self, clock: Clock, router: Router) -> None:
         self._clock = clock
         self._router = router
         self.views = MemberViews(())
         """Views in the order of joining."""
         self._members: dict[int, Replica] = {}
         """Members by the identity of their view: one that a router kept is no key."""
-        for replica in replicas:
-            self.add(replica)
 
     def add(self, replica: Replica) -> None:
         """Let a member join as the last."""
@@ -154,10 +163,10 @@ class Snapshot:
 class DelayedRoutingView(RoutingView):
     """A router that sees snapshots of its members."""
 
-    def __init__(self, clock: Clock, router: Router, replicas: Iterable[Replica]) -> None:
+    def __init__(self, clock: Clock, router: Router) -> None:
+        super().__init__(clock, router)
         self.snapshots: dict[int, Snapshot] = {}
         """Snapshots by member id."""
-        super().__init__(clock, router, replicas)
 
     def remove(self, member: int) -> None:
         """Let a member go, and its snapshot with it."""
@@ -201,10 +210,10 @@ class Refresher:
         self._routing_views: list[DelayedRoutingView] = []
         self._due = Alarm(clock, self._refresh, VIEW_PHASE)
 
-    def routing_view(self, router: Router, replicas: Iterable[Replica]) -> RoutingView:
-        """Return a router that sees snapshots of these replicas."""
+    def routing_view(self, router: Router) -> RoutingView:
+        """Return a router that sees snapshots of its members."""
         kind = CountingRoutingView if self._delay.counts_own_sends else DelayedRoutingView
-        self._routing_views.append(kind(self._clock, router, replicas))
+        self._routing_views.append(kind(self._clock, router))
         return self._routing_views[-1]
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Wiring: the roles of replicas in a cluster, and the intake through which requests reach them."""
+"""Wiring: which replicas requests reach, through which routers, and which of these hand over to others."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -11,21 +11,12 @@ from simserve.engine.link import Link
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.routing_view import Destination, Intake, RoutingView, SplitRoutingView
+from simserve.engine.role import RoleName
+from simserve.engine.routing_view import Destination, Entry, Intake, Refresher, RoutingView, SplitRoutingView
 from simserve.routers.base import Router
+from simserve.schedulers.base import Scheduler
 from simserve.splitters.base import Where
 from simserve.state.request import Request
-
-
-def intake_roles(ranks: Sequence[ReplicaSetup], how: Disaggregation | None) -> tuple[str, ...]:
-    """Return the roles that receive requests; without a "both" pool, decode replicas serve local prompts."""
-    if how is not None and how.splitter is not None and all(rank.role != "both" for rank in ranks):
-        return "prefill", "decode"
-    return "prefill", "both"
-
-
-OpenRoutingView = Callable[[Router, Sequence[Replica]], RoutingView]
-"""Returns a router that sees these replicas, live or delayed."""
 
 
 @dataclass(eq=False)
@@ -37,62 +28,82 @@ class LocalDecodeIntake:
 
 
 class Wiring:
-    """Connects the replicas of a cluster according to their roles."""
+    """Connects the replicas of a cluster according to their roles. `open` it before they are connected."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        recorder: Recorder,
-        how: Disaggregation,
-        replicas: Sequence[tuple[Replica, ReplicaSetup]],
-        open_view: OpenRoutingView,
-        router_seed: int | str,
-    ) -> None:
-        self._clock = clock
+    handoff: Handoff | None = None
+
+    def __init__(self, setups: Sequence[ReplicaSetup], how: Disaggregation | None) -> None:
         self._how = how
-        self._open_view = open_view
-        self._router_seed = router_seed
-        self._decode = open_view(how.router, [replica for replica, setup in replicas if setup.role == "decode"])
-        how.router.begin(Random(f"{router_seed}/decode"))
-        kind = PushHandoff if how.is_pushed else Handoff
-        handoff = kind(clock, recorder, Link(how.link), self._decode.pick)
-        self.views: list[tuple[tuple[str, ...], RoutingView]] = [(("decode",), self._decode)]
-        """All routers' views, each with the roles of its members."""
-        self.handoff = handoff
-        self.local_decode: dict[int, LocalDecodeIntake] = {}
+        self._decode_limit_tokens = min((each.max_model_len for each in setups if each.role == "decode"), default=0)
+        is_split = how is not None and how.splitter is not None
+        self._has_both = any(setup.role == "both" for setup in setups)
+        self.roles: tuple[RoleName, ...] = ("prefill", "decode" if is_split and not self._has_both else "both")
+        """Roles that receive requests; without a "both" pool, decode replicas serve local prompts."""
+        entries = (self._entry(setup, role) for setup in setups for role in self._serves(setup))
+        self.limit_tokens = max(entry.limit_tokens for entry in entries)
+        """Limit on prompt plus output tokens of any request."""
+        self.entries: dict[Destination, Entry] = {}
+        self._local_decode: dict[int, LocalDecodeIntake] = {}
         """Intakes of requests that a prefill replica decodes itself, by member id."""
-        for replica, setup in replicas:
-            self.connect(replica, setup)
+        self.views: list[tuple[tuple[RoleName, ...], RoutingView]] = []
+        """All routers' views, each with the roles of its members."""
 
-    def connect(self, replica: Replica, setup: ReplicaSetup) -> None:
-        """Let a replica take its role."""
-        if setup.role == "decode":
-            self.handoff.add_receiver(replica)
-        elif setup.role == "prefill":
-            side = self.handoff.add_sender(replica)
-            if self._how.keeps:
-                self.local_decode[replica.id] = LocalDecodeIntake(replica.id, side.keep)
+    def _serves(self, setup: ReplicaSetup) -> list[RoleName]:
+        """Return the roles in which a replica receives requests."""
+        roles = [role for role in self.roles if role == setup.role]
+        return [*roles, "both"] if self._how is not None and self._how.keeps and setup.role == "prefill" else roles
 
-    def intake(self, router: Router, prefill: Sequence[Replica], both: Sequence[Replica]) -> Intake:
-        """Return the intake: `router`, or a split one if some requests are not prefilled remotely."""
-        splitter = self._how.splitter
-        if splitter is None:
-            view = self._open_view(router, sorted([*prefill, *both], key=lambda replica: replica.id))
-            self.views.append((("prefill", "both"), view))
+    def _entry(self, setup: ReplicaSetup, role: RoleName) -> Entry:
+        limit_tokens = self._decode_limit_tokens if role == "prefill" else setup.max_model_len
+        scheduler = setup.scheduler
+        never_fits = None if type(scheduler).never_fits is Scheduler.never_fits else scheduler.never_fits
+        return Entry(never_fits, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
+
+    def open(
+        self, clock: Clock, recorder: Recorder, router: Router, seed: int | str, refresher: Refresher | None
+    ) -> Intake:
+        """Return where requests enter: `router`, or a split one if some requests are not prefilled remotely. Routers
+        see their members live, or as the refresher shows them."""
+
+        def opened(router: Router, stream: str, *roles: RoleName) -> RoutingView:
+            router.begin(Random(f"{seed}/{stream}" if stream else seed))
+            view = RoutingView(clock, router) if refresher is None else refresher.routing_view(router)
+            self.views.append((roles, view))
             return view
-        remote, local = self._open_view(router, prefill), self._decode
-        self.views.append((("prefill",), remote))
-        if both:
-            local_router = deepcopy(router)
-            local_router.begin(Random(f"{self._router_seed}/local"))
-            local = self._open_view(local_router, both)
-            self.views.append((("both",), local))
+
+        how = self._how
+        if how is None:
+            return opened(router, "", *self.roles)
+        decode = opened(how.router, "decode", "decode")
+        kind = PushHandoff if how.is_pushed else Handoff
+        self.handoff = kind(clock, recorder, Link(how.link), decode.pick)
+        if how.splitter is None:
+            return opened(router, "", *self.roles)
+        remote = opened(router, "", "prefill")
+        local = opened(deepcopy(router), "local", "both") if self._has_both else decode
         sides: dict[Where, Callable[[Request], Destination | None]] = {"apart": remote.pick, "local": local.pick}
 
         def prefill_side(request: Request) -> Destination | None:
             member = remote.pick(request)
-            return None if member is None else self.local_decode[member.id]
+            return None if member is None else self._local_decode[member.id]
 
-        if self._how.keeps:
+        if how.keeps:
             sides["prefill"] = prefill_side
-        return SplitRoutingView(self._clock, splitter, (remote, local), sides)
+        return SplitRoutingView(clock, how.splitter, (remote, local), sides)
+
+    def connect(self, replica: Replica, setup: ReplicaSetup) -> None:
+        """Let a replica take its role, and routers see it."""
+        if self.handoff is not None and setup.role == "decode":
+            self.handoff.add_receiver(replica)
+        elif self.handoff is not None and setup.role == "prefill":
+            side = self.handoff.add_sender(replica)
+            self._local_decode[replica.id] = LocalDecodeIntake(replica.id, side.keep)
+        for role in self._serves(setup):
+            intake: Destination = replica if role == setup.role else self._local_decode[replica.id]
+            self.entries[intake] = self._entry(setup, role)
+        for view in self.views_of(setup):
+            view.add(replica)
+
+    def views_of(self, setup: ReplicaSetup) -> list[RoutingView]:
+        """Return the routers' views that show a replica."""
+        return [view for roles, view in self.views if setup.role in roles]

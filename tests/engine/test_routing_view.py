@@ -247,9 +247,11 @@ def opened(router: Router, delay: Delay | None) -> tuple[RoutingView, list[Repli
     """Return a router with its views of three idle replicas."""
     cluster = Cluster(own([replica_setup()] * 3), LeastKv(), Offered(at_ms(1)), router_seed=0)
     router.begin(None)  # type: ignore[arg-type]  # it draws nothing
-    if delay is None:
-        return RoutingView(cluster.clock, router, cluster.replicas), cluster.replicas
-    return Refresher(cluster.clock, delay).routing_view(router, cluster.replicas), cluster.replicas
+    clock = cluster.clock
+    view = RoutingView(clock, router) if delay is None else Refresher(clock, delay).routing_view(router)
+    for replica in cluster.replicas:
+        view.add(replica)
+    return view, cluster.replicas
 
 
 REQUEST = Request(row=0, arrival_ps=0, prompt_tokens=10, max_tokens=10)
