@@ -71,7 +71,6 @@ class Cluster:
         self._cached_sizes = {setup.block_size for setup in setups if setup.caches_prefixes}
         self.scratch = scratch or Scratch()
         self.rows = OfferedRows(offered.trace, wiring.limit_tokens, self.scratch)
-        self._labels = self.rows.has_labels
         self.recorder = Recorder(len(self.rows), scratch=self.scratch)
         self.replicas: list[Replica] = []
         self._stores: dict[str, HostStore] = {}
@@ -84,7 +83,6 @@ class Cluster:
         self._closed_loop = self._closed_loop_sender(offered, send)
         shared = (self.clock, self.rows, self.recorder)
         self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
-        self._on_answer = self._closed_loop.on_answer if self._closed_loop else None
         has_one_rank = control is None and sum(setup.n_ranks for setup in setups) == 1
         self._is_alone = has_one_rank and self._closed_loop is None
         self._control = control
@@ -104,7 +102,7 @@ class Cluster:
         """Destination of all requests, which need no router then."""
         routers = [router] if disaggregation is None else [router, disaggregation.router]
         self._keeps_sessions = any(each.needs_sessions for each in routers)
-        self._has_extras = bool(self._cached_sizes) or self._labels or self._keeps_sessions
+        self._has_extras = bool(self._cached_sizes) or self.rows.has_labels or self._keeps_sessions
         """Requests have ids of blocks, labels or sessions."""
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
@@ -287,7 +285,8 @@ class Cluster:
     def _ranks(self, setup: ReplicaSetup) -> list[Replica]:
         """Return the ranks of a replica, each with its own copy of a policy that keeps state."""
         setups = setup.copies(setup.n_ranks)
-        shared = (self.clock, self.rows, self.recorder, self._on_answer)
+        on_answer = self._closed_loop.on_answer if self._closed_loop else None
+        shared = (self.clock, self.rows, self.recorder, on_answer)
         numbered = enumerate(setups, len(self.replicas))
         self.recorder.add_replicas(len(setups))
         alone, store = self._is_alone, self._store(setup)
@@ -308,7 +307,7 @@ class Cluster:
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
         request = Request(row, now_ps, prompt_tokens, most_tokens)
         if self._has_extras:
-            self._describe(request)
+            rows.describe(request, self._cached_sizes, self._keeps_sessions)
         destination = self._only or self._routing_view.pick(request)
         if destination is None:
             self._hold(row, self.send)
@@ -336,16 +335,6 @@ class Cluster:
                 self.recorder.spill()
             if self._on_send is not None:
                 self._on_send(self.sender.n_sent, now_ps)
-
-    def _describe(self, request: Request) -> None:
-        """Give a request the ids of blocks, labels and session that this run looks at."""
-        rows, row = self.rows, request.row
-        if self._cached_sizes:
-            request.chains = rows.chains(row, self._cached_sizes)
-        if self._labels:
-            rows.label(request)
-        if self._keeps_sessions:
-            request.session = rows.session(row)
 
     def _on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
         """Refuse a request that the admission policy turns away."""

@@ -172,29 +172,23 @@ class OfferedRows:
         """Cells of each column, including those reserved for rows to come."""
         return len(self.arrivals)
 
-    def chains(self, row: int, block_sizes: Iterable[int]) -> dict[int, list[int]]:
-        """Return the ids of a request's leading blocks of each size; none without prefixes."""
-        trace, place = self._in_load(row)
-        ids = trace.prefixes
-        return {size: [] if ids is None else ids.of(place, size) for size in block_sizes}
-
-    def session(self, row: int) -> str:
-        """Return the session id of a row; "" without sessions."""
-        trace, place = self._in_load(row)
-        return "" if trace.session_id is None else str(trace.session_id[place])
-
     @property
     def has_labels(self) -> bool:
         """The load has priorities or tenants."""
         return any(trace.priority is not None or trace.tenant is not None for _, trace in self._traces)
 
-    def label(self, request: Request) -> None:
-        """Set the priority and the tenant of a request."""
+    def describe(self, request: Request, block_sizes: Iterable[int], needs_session: bool) -> None:
+        """Set the ids of a request's leading blocks of each size, its labels, and if needed its session."""
         trace, place = self._in_load(request.row)
+        if block_sizes:
+            ids = trace.prefixes
+            request.chains = {size: [] if ids is None else ids.of(place, size) for size in block_sizes}
         if trace.priority is not None:
             request.priority = int(trace.priority[place])
         if trace.tenant is not None:
             request.tenant = str(trace.tenant[place])
+        if needs_session:
+            request.session = "" if trace.session_id is None else str(trace.session_id[place])
 
     def _in_load(self, row: int) -> tuple[Trace, int]:
         """Return the trace of a row, or of the row it copies, and its row there."""
