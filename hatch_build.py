@@ -44,6 +44,7 @@ COMPILED = (
     "engine/step_run.py",
     "engine/stepping.py",
     "engine/swapping.py",
+    "engine/wiring.py",
     "cost/speculative.py",
     "cost/step.py",
 )

@@ -1,15 +1,14 @@
 """RoutingView: a router and its view of the replicas; checks the router's answers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from simserve.engine.alarm import VIEW_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.replica import Replica
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
-from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
 from simserve.state.view import LoadView, MemberViews
 
@@ -236,35 +235,3 @@ class Refresher:
         for routing_view in self._routing_views:
             routing_view.take_snapshots()
         self._due.set(now_ps + refresh_ps)
-
-
-class SplitRoutingView:
-    """Asks the splitter for a side, then that side's router for a replica."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        splitter: Splitter,
-        views: Sequence[RoutingView],
-        sides: Mapping[Where, Callable[[Request], Destination | None]],
-    ) -> None:
-        """Join sides; `views` are those of the prefill replicas and of the local ones."""
-        self._clock = clock
-        self._splitter = splitter
-        self._prefill, self._local = views
-        self._sides = sides
-
-    def pick(self, request: Request) -> Destination | None:
-        """Return a prefill replica, its intake for local decode, or a local replica; None: that side has no member
-        that is ready. Raises PolicyError."""
-        if not self._prefill.views and not self._local.views:
-            return None
-        try:
-            splitter: Any = self._splitter  # so that compiled code leaves its answer to the check below
-            where = splitter.where(request, self._prefill.views, self._local.views)
-        except Exception as error:
-            raise raised(self._splitter, "where", self._clock.now_ps, error) from error
-        if not isinstance(where, str) or where not in self._sides:
-            rule = "must return " + " or ".join(map(repr, self._sides))
-            raise broke(self._splitter, "where", self._clock.now_ps, rule, where)
-        return self._sides[cast("Where", where)](request)

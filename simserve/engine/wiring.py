@@ -1,21 +1,23 @@
 """Wiring: which replicas requests reach, through which routers, and which of these hand over to others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
+from typing import Any, cast
 
 from simserve.engine.alarm import Clock
+from simserve.engine.checks import broke, raised
 from simserve.engine.handoff import Disaggregation, Handoff, PushHandoff
 from simserve.engine.link import Link
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.role import RoleName
-from simserve.engine.routing_view import Destination, Entry, Intake, Refresher, RoutingView, SplitRoutingView
+from simserve.engine.routing_view import Destination, Entry, Intake, Refresher, RoutingView
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
-from simserve.splitters.base import Where
+from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
 
 
@@ -107,3 +109,35 @@ class Wiring:
     def views_of(self, setup: ReplicaSetup) -> list[RoutingView]:
         """Return the routers' views that show a replica."""
         return [view for roles, view in self.views if setup.role in roles]
+
+
+class SplitRoutingView:
+    """Asks the splitter for a side, then that side's router for a replica."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        splitter: Splitter,
+        views: Sequence[RoutingView],
+        sides: Mapping[Where, Callable[[Request], Destination | None]],
+    ) -> None:
+        """Join sides; `views` are those of the prefill replicas and of the local ones."""
+        self._clock = clock
+        self._splitter = splitter
+        self._prefill, self._local = views
+        self._sides = sides
+
+    def pick(self, request: Request) -> Destination | None:
+        """Return a prefill replica, its intake for local decode, or a local replica; None: that side has no member
+        that is ready. Raises PolicyError."""
+        if not self._prefill.views and not self._local.views:
+            return None
+        try:
+            splitter: Any = self._splitter  # so that compiled code leaves its answer to the check below
+            where = splitter.where(request, self._prefill.views, self._local.views)
+        except Exception as error:
+            raise raised(self._splitter, "where", self._clock.now_ps, error) from error
+        if not isinstance(where, str) or where not in self._sides:
+            rule = "must return " + " or ".join(map(repr, self._sides))
+            raise broke(self._splitter, "where", self._clock.now_ps, rule, where)
+        return self._sides[cast("Where", where)](request)
