@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.interference import Interference
-from simserve.engine.recorder import BLOCKED_BY, FAILED, NEVER, REJECTED, STATUS, TIMED_OUT
+from simserve.engine.recorder import FAILED, NEVER, REJECTED, STATUS, TIMED_OUT
 from simserve.engine.session_sender import SessionSender
+from simserve.engine.step_table import blocked_by, replica_of_rows, step_table
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import MemberFacts
 from simserve.tables.pieces import column
 from simserve.tables.run_tables import ExtraColumns, RunTables
-from simserve.tables.scratch import Scratch
 from simserve.units import PS_PER_S, array_to_s, to_s
 from simserve.workload.trace import MOST_TOKENS
 
@@ -44,7 +43,7 @@ def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tupl
         "pool": Categorical(pool, pool_names),
         **attempt_columns(cluster),
     }
-    return RunTables(requests, _steps(cluster), _spans(cluster, sent), _extra(cluster, sent))
+    return RunTables(requests, step_table(cluster), _spans(cluster, sent), _extra(cluster, sent))
 
 
 class _Sent:
@@ -192,84 +191,9 @@ def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
     return seconds
 
 
-def _steps(cluster: Cluster) -> Columns:
-    rows, lengths = cluster.recorder.all_step_runs()
-    replica = _replicas(lengths, cluster.scratch)
-    step, decode_step = (_Before(lengths) for _ in range(2))
-    copies_ps, interference = _copies(cluster, lengths), Interference(cluster.replicas, rows, lengths)
-    counters = ("prefill_tokens", "prefill_pairs", "decode_requests", "kv_tokens", "kv_blocks_used")
-
-    def part(piece: slice) -> dict[str, NDArray[Any]]:
-        own = rows[piece]
-        n_steps, first_ps, growth_ps = own["n_steps"].astype(np.int64), own["first_ps"], own["growth_ps"]
-        end_ps = own["start_ps"] + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
-        waits_ps = copies_ps[piece]
-        return {
-            "step": step.of(n_steps, piece, replica[piece]),
-            "decode_step": decode_step.of(np.where(own["decode_requests"] > 0, n_steps, 0), piece, replica[piece]),
-            "n_steps": n_steps,
-            "start_s": array_to_s(own["start_ps"]),
-            "end_s": array_to_s(end_ps),
-            "first_step_s": array_to_s(first_ps),
-            "last_step_s": array_to_s(first_ps + growth_ps * (n_steps - 1)),
-            **{name: np.ascontiguousarray(own[name]) for name in (*counters, "kv_blocks_reserved", "queue_len")},
-            "blocked_by": own["blocked_by"].astype(np.int32),
-            "accepted_tokens": np.ascontiguousarray(own["accepted_tokens"]),
-            "interference_s": array_to_s(interference.of(piece, end_ps - own["start_ps"] - waits_ps)),
-            "copy_s": array_to_s(waits_ps),
-        }
-
-    columns = cluster.scratch.built_all(len(rows), part)
-    return {"replica": replica} | columns | {"blocked_by": _blocked_by(columns["blocked_by"])}
-
-
-def _replicas(lengths: list[int], scratch: Scratch) -> NDArray[np.int32]:
-    """Return the replica of each row, replica after replica."""
-    numbers, ends = np.arange(len(lengths), dtype=np.int32), np.cumsum(lengths)
-
-    def part(piece: slice) -> NDArray[np.int32]:
-        return np.repeat(numbers, np.diff(np.clip(ends, piece.start, piece.stop), prepend=piece.start))
-
-    return scratch.built(sum(lengths), part)
-
-
-def _blocked_by(codes: NDArray[np.int64]) -> Categorical:
-    return Categorical(codes.astype(np.int32, copy=False), tuple(name or "" for name in BLOCKED_BY))
-
-
-def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
-    """Return the time each row waited for copies."""
-    waits_ps = cluster.scratch.full(sum(lengths), 0, np.int64)
-    for index, (first, n_rows) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
-        copies = cluster.recorder.copies(index)
-        copies = copies[copies["row"] < n_rows]  # the run may have ended before that step
-        waits_ps[first + copies["row"]] = copies["wait_ps"]
-    return waits_ps
-
-
-class _Before:
-    """Sums of counts before each row since the replica's first row, piece by piece."""
-
-    def __init__(self, lengths: list[int]) -> None:
-        self._starts = np.cumsum([0, *lengths])[:-1]
-        self._n_before = 0
-        self._offsets = np.zeros(len(lengths), np.int64)
-        """The sum before each replica's first row."""
-
-    def of(self, counts: NDArray[np.int64], piece: slice, replica: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the sums of the next piece."""
-        upto = self._n_before + np.cumsum(counts)
-        before = upto - counts
-        begin = np.flatnonzero((self._starts >= piece.start) & (self._starts < piece.stop))
-        self._offsets[begin] = before[self._starts[begin] - piece.start]
-        self._n_before = int(upto[-1]) if len(upto) else self._n_before
-        since: NDArray[np.int64] = before - self._offsets[replica]
-        return since
-
-
 def _spans(cluster: Cluster, sent: _Sent) -> Columns:
     rows, lengths = cluster.recorder.all_spans()
-    return {"replica": _replicas(lengths, cluster.scratch)} | cluster.scratch.built_all(
+    return {"replica": replica_of_rows(lengths, cluster.scratch)} | cluster.scratch.built_all(
         len(rows),
         lambda piece: {
             "request_id": sent.places(rows["request_id"][piece]),
@@ -298,9 +222,9 @@ def _extra(cluster: Cluster, sent: _Sent) -> ExtraColumns:
         chunks_s=sent.column(array_to_s, recorded["chunks_ps"]),
         pauses=of_pauses,
         stalls={
-            "replica": _replicas(lengths, sent.scratch),
+            "replica": replica_of_rows(lengths, sent.scratch),
             "at_s": column(lambda part: array_to_s(part["at_ps"]), {"at_ps": stalls["at_ps"]}),
-            "blocked_by": _blocked_by(column(lambda part: np.copy(part["code"]), {"code": stalls["blocked_by"]})),
+            "blocked_by": blocked_by(column(lambda part: np.copy(part["code"]), {"code": stalls["blocked_by"]})),
         },
     )
 

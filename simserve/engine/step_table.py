@@ -1,19 +1,102 @@
-"""Interference: the time of steps beyond what their decoding requests alone would have taken. Exact."""
+"""Step table: the step runs of all replicas as columns, with what prompts cost the decoding requests."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
+from simserve.engine.cluster import Cluster
+from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Group, Replica
+from simserve.tables.columns import Categorical, Columns
 from simserve.tables.pieces import pieces
+from simserve.tables.scratch import Scratch
+from simserve.units import array_to_s
 
 Ints = NDArray[np.int64]
 
 
+def step_table(cluster: Cluster) -> Columns:
+    """Return the columns of step runs, replica after replica."""
+    rows, lengths = cluster.recorder.all_step_runs()
+    replica = replica_of_rows(lengths, cluster.scratch)
+    step, decode_step = (_Before(lengths) for _ in range(2))
+    copies_ps, interference = _copies(cluster, lengths), Interference(cluster.replicas, rows, lengths)
+    counters = ("prefill_tokens", "prefill_pairs", "decode_requests", "kv_tokens", "kv_blocks_used")
+
+    def part(piece: slice) -> dict[str, NDArray[Any]]:
+        own = rows[piece]
+        n_steps, first_ps, growth_ps = own["n_steps"].astype(np.int64), own["first_ps"], own["growth_ps"]
+        end_ps = own["start_ps"] + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+        waits_ps = copies_ps[piece]
+        return {
+            "step": step.of(n_steps, piece, replica[piece]),
+            "decode_step": decode_step.of(np.where(own["decode_requests"] > 0, n_steps, 0), piece, replica[piece]),
+            "n_steps": n_steps,
+            "start_s": array_to_s(own["start_ps"]),
+            "end_s": array_to_s(end_ps),
+            "first_step_s": array_to_s(first_ps),
+            "last_step_s": array_to_s(first_ps + growth_ps * (n_steps - 1)),
+            **{name: np.ascontiguousarray(own[name]) for name in (*counters, "kv_blocks_reserved", "queue_len")},
+            "blocked_by": own["blocked_by"].astype(np.int32),
+            "accepted_tokens": np.ascontiguousarray(own["accepted_tokens"]),
+            "interference_s": array_to_s(interference.of(piece, end_ps - own["start_ps"] - waits_ps)),
+            "copy_s": array_to_s(waits_ps),
+        }
+
+    columns = cluster.scratch.built_all(len(rows), part)
+    return {"replica": replica} | columns | {"blocked_by": blocked_by(columns["blocked_by"])}
+
+
+def replica_of_rows(lengths: list[int], scratch: Scratch) -> NDArray[np.int32]:
+    """Return the replica of each row, replica after replica."""
+    numbers, ends = np.arange(len(lengths), dtype=np.int32), np.cumsum(lengths)
+
+    def part(piece: slice) -> NDArray[np.int32]:
+        return np.repeat(numbers, np.diff(np.clip(ends, piece.start, piece.stop), prepend=piece.start))
+
+    return scratch.built(sum(lengths), part)
+
+
+def blocked_by(codes: NDArray[np.int64]) -> Categorical:
+    """Return words for codes of what kept the heads of queues out."""
+    return Categorical(codes.astype(np.int32, copy=False), tuple(name or "" for name in BLOCKED_BY))
+
+
+def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
+    """Return the time each row waited for copies."""
+    waits_ps = cluster.scratch.full(sum(lengths), 0, np.int64)
+    for index, (first, n_rows) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
+        copies = cluster.recorder.copies(index)
+        copies = copies[copies["row"] < n_rows]  # the run may have ended before that step
+        waits_ps[first + copies["row"]] = copies["wait_ps"]
+    return waits_ps
+
+
+class _Before:
+    """Sums of counts before each row since the replica's first row, piece by piece."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self._starts = np.cumsum([0, *lengths])[:-1]
+        self._n_before = 0
+        self._offsets = np.zeros(len(lengths), np.int64)
+        """The sum before each replica's first row."""
+
+    def of(self, counts: NDArray[np.int64], piece: slice, replica: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the sums of the next piece."""
+        upto = self._n_before + np.cumsum(counts)
+        before = upto - counts
+        begin = np.flatnonzero((self._starts >= piece.start) & (self._starts < piece.stop))
+        self._offsets[begin] = before[self._starts[begin] - piece.start]
+        self._n_before = int(upto[-1]) if len(upto) else self._n_before
+        since: NDArray[np.int64] = before - self._offsets[replica]
+        return since
+
+
 class Interference:
-    """The time of step runs beyond that of the same steps without prefill, piece by piece.
+    """The time of step runs beyond that of the same steps without prefill, piece by piece; exact.
 
     A row without decoding requests counts in full. The cost model is the one that priced the steps; a row of several
     steps has no prefill in it, so only single steps are computed. Pipeline batches that delay others count as
