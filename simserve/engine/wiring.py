@@ -46,7 +46,7 @@ class Wiring:
         """Limit on prompt plus output tokens of any request."""
         self.entries: dict[Destination, Entry] = {}
         self._local_decode: dict[int, LocalDecodeIntake] = {}
-        """Intakes of requests that a prefill replica decodes itself, by member id."""
+        """Intakes of prefill replicas, by member id."""
         self.views: list[tuple[tuple[RoleName, ...], RoutingView]] = []
         """All routers' views, each with the roles of its members."""
 
@@ -98,8 +98,7 @@ class Wiring:
         if self.handoff is not None and setup.role == "decode":
             self.handoff.add_receiver(replica)
         elif self.handoff is not None and setup.role == "prefill":
-            side = self.handoff.add_sender(replica)
-            self._local_decode[replica.id] = LocalDecodeIntake(replica.id, side.keep)
+            self._local_decode[replica.id] = LocalDecodeIntake(replica.id, self.handoff.add_sender(replica).keep)
         for role in self._serves(setup):
             intake: Destination = replica if role == setup.role else self._local_decode[replica.id]
             self.entries[intake] = self._entry(setup, role)
