@@ -11,22 +11,23 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.answer import Outcome
+from simserve.metrics.decision import LOOKS, Decision
 from simserve.metrics.intervals import ENOUGH, inefficiency, mean_interval, percentile_interval, share_interval
 from simserve.metrics.reliability import Steadiness, steadiness
+from simserve.metrics.tails import Sample, Tail
 from simserve.metrics.window import measured_window, n_in_system
 from simserve.study.cost_draws import REPLAYS, RESIDUAL_SD, CostSpread, draws_of
 from simserve.study.intervals import mean_of, percentile_of, share_of
+from simserve.study.prediction import ScaledReplays, prediction_over
 from simserve.study.run_figures import RunFigures, log_error
-from simserve.study.scaled_replays import ScaledReplays
-from simserve.study.slo_answer import answer_over
-from simserve.study.uncertainty import MOST_WHOLE, RUN_IN_FRAC, SEGMENT, prediction_over
+from simserve.study.uncertainty import MOST_WHOLE, RUN_IN_FRAC, SEGMENT
 from simserve.tables.columns import Categorical, Columns
 
 Floats = NDArray[np.float64]
@@ -177,33 +178,23 @@ class Replayed:
         (figures,) = self.runs(n, 1_000, 1.0, [7], (1.0, 1.0))
         return figures.latencies["e2e_s"]["p99"]
 
-    def attained_frac(self, slo_s: float, n: int = 200_000) -> float:
-        """Return the attainment of endless runs, averaged over costs."""
-        points = [(math.exp(COST_SD * z), math.exp(RESIDUAL * r)) for z in _normal(20) for r in _normal(5)]
-        return float(np.mean([_attained(self.runs(n, 1_000, slo_s, [8, i], each)[0]) for i, each in enumerate(points)]))
-
-    def replayed(
-        self, n: int, slo_s: float, i: int
-    ) -> tuple[dict[str, tuple[float, float]], tuple[float, float], float]:
-        """Return the prediction intervals, the interval of the answer, and P(SLO), of a run and its replays."""
+    def replayed(self, n: int, slo_s: float, i: int) -> tuple[dict[str, tuple[float, float]], float]:
+        """Return the prediction intervals and P(SLO) of a run and its replays."""
         factors = draws_of(CostSpread(COST_SD, 0.0, 0.0, 0.0, 0.0, 0.0), REPLAYS, i)
         costs = [(distortion.compute, residual["e2e_s"]) for distortion, residual in factors]
         (run,) = self.runs(n, n // 15, slo_s, [9, i, n], (1.0, 1.0))
         if n <= MOST_WHOLE:
             whole = [self.runs(n, n // 15, slo_s, [10, i, n, k], cost)[0] for k, cost in enumerate(costs)]
-            answer = answer_over([each.outcomes for each in (run, *whole)], 0.99, "replays")
         else:
             n_run_in = int(RUN_IN_FRAC * SEGMENT)
             pairs = [
                 self.runs(SEGMENT, n_run_in, slo_s, [10, i, n, k], (1.0, 1.0), cost) for k, cost in enumerate(costs)
             ]
-            scaled = ScaledReplays(run, [each[0] for each in pairs], [each[1] for each in pairs], is_drawn=True)
-            answer, whole = scaled.answer(), scaled.whole()
-        assert answer is not None
+            whole = ScaledReplays(run, [each[0] for each in pairs], [each[1] for each in pairs], is_drawn=True).whole()
         result = prediction_over(run, whole)
         chance = result["slo_probability"]
         held = float(result["n_met"] == REPLAYS) if chance is None else chance
-        return result["latencies"]["e2e_s"], (answer["low_frac"], answer["high_frac"]), held
+        return result["latencies"]["e2e_s"], held
 
 
 def _figures(run: Queue, n_run_in: int, residual: float, slo_s: float, off_frac: float) -> RunFigures:
@@ -228,8 +219,8 @@ def _normal(n: int) -> list[float]:
     return [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
 
 
-def over_replays(system: Replayed, n: int, slo_s: float, attained: float, n_runs: int) -> dict[str, float]:
-    """Return the coverage of predictions of real runs, whose costs are drawn, and of answers, and the P(SLO)."""
+def over_replays(system: Replayed, n: int, slo_s: float, n_runs: int) -> dict[str, float]:
+    """Return the coverage of predictions of real runs, whose costs are drawn, and the P(SLO)."""
     generator = np.random.default_rng([11, n])
     costs = np.exp(generator.normal(0.0, 1.0, (n_runs, 2)) * [COST_SD, RESIDUAL]).tolist()
     real = [system.runs(n, n // 15, slo_s, [12, i, n], (cost, residual))[0] for i, (cost, residual) in enumerate(costs)]
@@ -246,13 +237,74 @@ def over_replays(system: Replayed, n: int, slo_s: float, attained: float, n_runs
         )
         for level in ("mean", "p50", "p90", "p99")
     }
-    ends = np.array([each[1] for each in replayed])
     return result | {
-        "SLO 99%": float(np.mean((ends[:, 0] <= attained) & (attained <= ends[:, 1]))),
-        "width": float(np.median(ends[:, 1] - ends[:, 0])),
-        "P(SLO)": float(np.mean([each[2] for each in replayed])),
+        "P(SLO)": float(np.mean([each[1] for each in replayed])),
         "met": float(np.mean([_attained(run) >= 0.99 for run in real])),
     }
+
+
+TRUE_RATIOS = (0.7, 0.9, 1.1)
+"""True r of the margins that are decided."""
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Studies of a server that decide by the margin of the p99, by noise alone."""
+
+    system: Replayed
+    n: int
+    """Requests of a run, run-in included."""
+
+    def sample(self, p99_s: float, *seed: int) -> Sample:
+        """Return a run with an SLO of which r is truly 1."""
+        generator = np.random.default_rng([*seed, self.n])
+        arrival_s, n_run_in = self.system.arrivals_s(self.n, generator), self.n // 15
+        run = queue(arrival_s, generator.exponential(1.0, self.n))
+        ratios = run.sojourn_s[n_run_in:, None] / p99_s
+        n = len(ratios)
+        off_frac = n / (self.system.load * (arrival_s[-1] - arrival_s[n_run_in])) - 1
+        n_effective = n / inefficiency(run.requests()["n_in_system"][n_run_in:])
+        tail = Tail(("e2e_s",), n, ratios, np.arange(n), int(np.count_nonzero(ratios > 1)))
+        return Sample({None: tail}, n_effective, "steady", off_frac)
+
+    def p99_s(self, n_runs: int) -> float:
+        """Return the p99 of so many runs together."""
+        runs = [self.sample(1.0, 20, i).tails[None].ratios[:, 0] for i in range(n_runs)]
+        return float(np.quantile(np.concatenate(runs), 0.99, method="inverted_cdf"))
+
+    def figures(self, n_studies: int) -> dict[str, float]:
+        """Return the coverage of 95% intervals of r at each look and when decided, and the share of "meets"."""
+        p99_s = self.p99_s(min(2000, 400 + 20 * n_studies))
+        held: dict[str, list[tuple[float, float]]] = {}
+        for i in range(n_studies):
+            runs = [self.sample(p99_s, 21, i, k) for k in range(LOOKS[-1])]
+            for look in LOOKS:
+                low, high = Decision(runs[:look], 0.99).margin.interval(0.95)
+                held.setdefault(f"{look} runs", []).append((low <= 1 <= high, high < 1))
+            for r in TRUE_RATIOS:
+                decision = decided([_scaled(run, r) for run in runs])
+                low, high = decision.margin.interval(0.95)
+                held.setdefault(f"decided at {r}", []).append((low <= r <= high, high < r))
+                held.setdefault(f"meets at {r}", []).append((decision.word == "meets", 0.0))
+        shares = {name: np.mean(pairs, axis=0) for name, pairs in held.items()}
+        below = {f"{name}, below": float(share[1]) for name, share in shares.items()}
+        return {name: float(share[0]) for name, share in shares.items()} | below
+
+
+def decided(runs: Sequence[Sample]) -> Decision:
+    """Return the decision of a study, with more of the runs as long as noise may change it."""
+    for look in LOOKS:
+        decision = Decision(runs[:look], 0.99)
+        if decision.edge_by is None:
+            break
+    return decision
+
+
+def _scaled(run: Sample, r: float) -> Sample:
+    """Return a run with all latencies times r."""
+    tail = run.tails[None]
+    n_missed = int(np.count_nonzero(tail.ratios * r > 1))
+    return replace(run, tails={None: replace(tail, ratios=tail.ratios * r, n_missed=n_missed)})
 
 
 def _held(ends: tuple[float, float | None] | None, truth: float) -> tuple[bool, bool] | None:
@@ -260,6 +312,14 @@ def _held(ends: tuple[float, float | None] | None, truth: float) -> tuple[bool, 
         return None
     low, high = ends
     return low <= truth and (high is None or truth <= high), high is not None
+
+
+MARGINS = {
+    "Poisson 0.7, 10,000": Margins(Replayed(0.7, is_bursty=False), 10_000),
+    "Poisson 0.9, 10,000": Margins(Replayed(0.9, is_bursty=False), 10_000),
+    "bursts, 8,000": Margins(Replayed(0.55, is_bursty=True), 8_000),
+    "bursts, 2,000": Margins(Replayed(0.55, is_bursty=True), 2_000),
+}
 
 
 def _row(cells: Iterable[str]) -> None:
@@ -305,15 +365,23 @@ def main() -> None:
         ),
     )
     print("\nReplays (%)\n")
-    names = ("mean", "p50", "p90", "p99", "SLO 99%", "width", "P(SLO)", "met")
+    names = ("mean", "p50", "p90", "p99", "P(SLO)", "met")
     _row(["arrivals, requests", *names])
     _row(["---"] * (len(names) + 1))
     for label, system in (("Poisson", Replayed(0.7, is_bursty=False)), ("bursts", Replayed(0.55, is_bursty=True))):
         slo_s = system.slo_s()
-        attained = system.attained_frac(slo_s)
         for n in REPLAYED_LENGTHS:
-            result = over_replays(system, n, slo_s, attained, max(n_runs // 4, 1))
+            result = over_replays(system, n, slo_s, max(n_runs // 4, 1))
             _row([f"{label}, {n:,}", *(f"{100 * result[name]:.1f}" for name in names)])
+    print("\nMargins by noise (%)\n")
+    looks = [f"{look} runs" for look in LOOKS]
+    at_ratios = [f"decided at {r}" for r in TRUE_RATIOS]
+    _row(["arrivals, requests", *looks, *at_ratios, *(f"meets at {r}" for r in TRUE_RATIOS)])
+    _row(["---"] * (1 + len(looks) + 2 * len(at_ratios)))
+    for label, margins in MARGINS.items():
+        found = margins.figures(max(n_runs // 2, 1))
+        held = [f"{100 * found[name]:.1f} ({100 * found[f'{name}, below']:.1f})" for name in (*looks, *at_ratios)]
+        _row([label, *held, *(f"{100 * found[f'meets at {r}']:.0f}" for r in TRUE_RATIOS)])
     print("\nHow the queue is classified (%)\n")
     states = ("steady", "undetermined", "critical", "growing")
     _row(["load, requests", *states])

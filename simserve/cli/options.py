@@ -8,7 +8,11 @@ import typer
 from simserve.metrics.goal import GOAL_FRAC, goal_from
 
 if TYPE_CHECKING:
+    from simserve.metrics.decision import Effort
     from simserve.scenario import Scenario
+
+MOST_RUNS = 1024
+"""Largest budget of runs."""
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
 Assignments = Annotated[
@@ -48,7 +52,33 @@ Jobs = Annotated[
     int | None,
     typer.Option("--jobs", metavar="N", callback=_limit, help="Number of parallel processes. Default: one per core."),
 ]
+BudgetRuns = Annotated[
+    int,
+    typer.Option(
+        "--budget-runs",
+        metavar="N",
+        help="Most seeds to run until sampling noise no longer decides; at first 8, then twice as many each time.",
+    ),
+]
+Confidence = Annotated[
+    float,
+    typer.Option(
+        "--confidence", metavar="SHARE", help='Probability that "meets" needs, with sampling noise and cost error.'
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
+
+
+def effort_of(budget_runs: int, confidence: float) -> "Effort":
+    """Return how sure a decision should be. Raises SimserveError."""
+    from simserve.errors import SimserveError
+    from simserve.metrics.decision import LIKELY, Effort
+
+    if not 1 <= budget_runs <= MOST_RUNS:
+        raise SimserveError(f"--budget-runs: must be from 1 to {MOST_RUNS}, got {budget_runs}; 32 are the default")
+    if not LIKELY < confidence < 1:
+        raise SimserveError(f"--confidence: must be above {LIKELY} and below 1, got {confidence}; 0.95 is the default")
+    return Effort(budget_runs, confidence)
 
 
 def loaded(

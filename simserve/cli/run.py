@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from simserve.cli import trace_file
-from simserve.cli.options import AllowPlugin, AsJson, Assignments, Jobs, ScenarioFile, Seed, loaded
+from simserve.cli.options import (
+    AllowPlugin,
+    AsJson,
+    Assignments,
+    BudgetRuns,
+    Confidence,
+    Jobs,
+    ScenarioFile,
+    Seed,
+    effort_of,
+    loaded,
+)
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
@@ -45,6 +56,8 @@ def run(
     of: Annotated[
         str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
     ] = None,
+    budget_runs: BudgetRuns = 32,
+    confidence: Confidence = 0.95,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
@@ -59,10 +72,11 @@ def run(
     directory = out or Path("reports") / simulated.name
     check_folder(directory)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
+    effort = effort_of(budget_runs, confidence)
     wanted = _wanted(simulated, replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         on_replay = (lambda n, of: bar.show(f"replays: {n} of {of} runs")) if bar else None
-        results = run_with_replays(simulated, bar.draw if bar else None, on_replay, directory)
+        results = run_with_replays(simulated, bar.draw if bar else None, on_replay, directory, effort)
         if wanted is not None:
             _replicate(simulated, results, wanted, bar)
         if bar:
@@ -109,9 +123,9 @@ def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, 
     """Return the headline, the tables, and where the files are."""
     from simserve.cli import terminal
     from simserve.report.groups import group_tables
-    from simserve.report.headline import headline, prediction
+    from simserve.report.headline import headline
     from simserve.report.mechanisms import asked_for
-    from simserve.report.percentiles import how_sure, terminal_table
+    from simserve.report.percentiles import how_sure, prediction, terminal_table
     from simserve.report.slowest import terminal_sentence
     from simserve.report.summary_reader import SummaryReader
 

@@ -15,8 +15,8 @@ from simserve.lab.runs import METRICS, Means, MeasuredRun, PredictedSpread, Pred
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.cost_draws import Draw, draws_for
+from simserve.study.prediction import prediction_interval
 from simserve.study.processes import forked
-from simserve.study.uncertainty import prediction_interval
 from simserve.tables.columns import Flags
 from simserve.workload.load import Load
 from simserve.workload.readers.logs import read_log

@@ -7,14 +7,16 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from simserve.metrics.decision import decide, wilson
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC, wilson
 from simserve.metrics.summary_schema import Count, Queue, Share, Signed
+
+Attained = Literal["met", "edge", "missed"]
 
 
 class AnswerJson(TypedDict):
     """The decision about the SLO."""
 
-    decision: Literal["met", "edge", "missed"]
+    decision: Attained
     goal_frac: Share
     attained_frac: Share
     low_frac: Share
@@ -33,6 +35,9 @@ class AnswerJson(TypedDict):
 CONFIDENCE = 0.95
 Z_95 = 1.959964
 """Two-sided 95% quantile of the normal distribution."""
+
+BEYOND_FRAC = 0.95
+"""Probability from which the load counts as beyond capacity; below one minus that it counts as within."""
 
 FAR_FRAC = 0.5
 """Share of a limit. If 1% of latencies exceeded the limit, and their tail were no heavier than exponential, 10% would
@@ -59,6 +64,9 @@ class Outcome:
     """Share of requests that met each goal."""
     interval: tuple[float, float] | None = None
     """95%, from within the run."""
+    counts: tuple[int, ...] = ()
+    r: tuple[float, ...] = ()
+    """Requests in groups by r, and r of each group, from the highest on; empty where only shares are known."""
 
 
 Outcomes = Mapping[str | None, Outcome]
@@ -67,7 +75,7 @@ Outcomes = Mapping[str | None, Outcome]
 
 def outcomes(summary: Mapping[str, Any]) -> dict[str | None, Outcome]:
     """Read the outcomes of a run from its summary; none without an SLO or without requests."""
-    by_class = {name: _outcome(summary, own) for name, own in (summary.get("classes") or {}).items()}
+    by_class = {name: _outcome(summary, own, name) for name, own in (summary.get("classes") or {}).items()}
     known: dict[str | None, Outcome] = {name: each for name, each in by_class.items() if each is not None}
     whole = None if known else whole_outcome(summary)
     return known if whole is None else {None: whole}
@@ -75,11 +83,11 @@ def outcomes(summary: Mapping[str, Any]) -> dict[str | None, Outcome]:
 
 def whole_outcome(summary: Mapping[str, Any]) -> Outcome | None:
     """Read the outcome of all requests together, whatever their classes."""
-    return _outcome(summary, summary)
+    return _outcome(summary, summary, None)
 
 
-def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any]) -> Outcome | None:
-    """Read what `own`, a class or the whole run, attained."""
+def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any], name: str | None) -> Outcome | None:
+    """Read what `own`, a class of that name or the whole run, attained."""
     attained = own.get("slo_attainment") or {}
     n_arrived, frac = int((own.get("requests") or {}).get("arrived") or 0), attained.get("frac")
     if not n_arrived or frac is None:
@@ -87,6 +95,7 @@ def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any]) -> Outcome | No
     trust = summary.get("trust") or {}
     n_effective = (trust.get("n_worth") or summary["requests"]["arrived"]) * n_arrived / summary["requests"]["arrived"]
     ends = attained.get("low_frac"), attained.get("high_frac")
+    groups = next((tail for tail in summary.get("tails") or () if tail["slo_class"] == name), {"counts": (), "r": ()})
     return Outcome(
         attained_frac=frac,
         n_arrived=n_arrived,
@@ -96,6 +105,8 @@ def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any]) -> Outcome | No
         queue="growing" if trust.get("saturated") else trust.get("steady"),
         by_slo={key: value for key, value in (attained.get("by_slo") or {}).items() if value is not None},
         interval=None if ends[0] is None or ends[1] is None else (ends[0], ends[1]),
+        counts=tuple(groups["counts"]),
+        r=tuple(groups["r"]),
     )
 
 
@@ -186,3 +197,36 @@ def answer(
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def decide(
+    interval: tuple[float, float] | None,
+    goal_frac: float,
+    *,
+    is_far_below: bool = False,
+    load_off_frac: float = 0.0,
+    queue: str | None = None,
+) -> Attained:
+    """Return the decision about an attainment, given its 95% interval.
+
+    interval: low and high end of the attained share, 0..1; None where there are too few requests for one.
+    is_far_below: no request missed and none came within half of a limit, so that a short run is answer enough.
+    load_off_frac: drawn over nominal load, less 1; 0 where the interval is already given at the nominal load.
+    queue: steady, critical, growing or undetermined. A growing queue misses any SLO in time; a critical one may.
+    """
+    is_missed = queue == "growing" or (interval is not None and interval[1] < goal_frac)
+    if is_missed and load_off_frac <= LOAD_TOLERANCE_FRAC:
+        return "missed"
+    if is_missed or abs(load_off_frac) > LOAD_TOLERANCE_FRAC or queue == "critical":
+        return "edge"
+    return "met" if is_far_below or (interval is not None and interval[0] >= goal_frac) else "edge"
+
+
+def within_capacity(decision: Attained, beyond_frac: float | None) -> Attained:
+    """Return the decision of a load that is beyond capacity with that probability; None: unknown.
+
+    Beyond capacity the queue grows and misses any SLO in time, whatever a run of minutes attains.
+    """
+    if beyond_frac is None or beyond_frac <= 1 - BEYOND_FRAC or decision == "missed":
+        return decision
+    return "missed" if beyond_frac >= BEYOND_FRAC else "edge"

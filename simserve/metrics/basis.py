@@ -7,12 +7,15 @@ from itertools import chain
 from typing import Any
 
 from simserve.metrics.classes import Latencies, by_class, class_cautions
+from simserve.metrics.decision import Decision
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import attainment, outcomes, throughput
 from simserve.metrics.kv import kv_use, reservation
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.reliability import cautions, reliability, steadiness
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.stats import Distribution
+from simserve.metrics.tails import Sample, TailJson, in_groups, tails_of
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import ArrivalRates, Window, drawn_load, load_warning
 from simserve.tables.columns import Columns, Flags
@@ -79,6 +82,19 @@ class RunBasis:
         there_frac = self.lives.lived_frac((self.window.start_s, self.window.end_s))
         queue = steadiness(self.requests, self.steps, self.window, self.facts.replica_pool, there_frac)
         return reliability(self.facts, self.window, queue, self.outcomes["finished"])
+
+    @property
+    def tails(self) -> list[TailJson]:
+        """How close the requests of each class come to their limits."""
+        return [] if self.decision is None else [in_groups(*item) for item in self.decision.whole.tails.items()]
+
+    @cached_property
+    def decision(self) -> Decision | None:
+        """The decision about the SLO by this run alone, as if costs were exact; None without an SLO or requests."""
+        tails = tails_of(self.requests, self.facts, self.classes)
+        state = "growing" if self.trust["saturated"] else self.trust["steady"]
+        sample = Sample(tails, max(1.0, self.trust["n_worth"]), state, self.load["off_frac"])
+        return Decision([sample], GOAL_FRAC) if tails else None
 
     @property
     def warnings(self) -> list[str]:

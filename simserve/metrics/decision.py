@@ -1,71 +1,196 @@
-"""Decision: whether a share of requests meets its goal, by one rule for every command, page and workbook."""
+"""Decision: whether an SLO is met, by its margin; one rule for every command, page and workbook.
+
+The estimate, its noise and its cost error are those of `margin.py`; the rules are explained in docs/statistics.md.
+"""
 
 import math
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-Decision = Literal["met", "edge", "missed"]
+from simserve.metrics.answer import BEYOND_FRAC, Attained, queue_over
+from simserve.metrics.cost_error import Pair
+from simserve.metrics.decision_json import Cause, DecisionJson, Word
+from simserve.metrics.goal import CAP, probability
+from simserve.metrics.margin import Margin, margin_of
+from simserve.metrics.tails import Sample, Tail, capped, pooled
 
-LOAD_TOLERANCE_FRAC = 0.05
-"""Drawn load may differ from nominal load by this much before a run alone cannot decide."""
+LOOKS = (8, 16, 32)
+"""Runs with nominal costs after which a decision is made."""
 
-SURE_FRAC = 0.95
-"""Probability from which the load counts as beyond capacity; below one minus that it counts as within."""
+SURE_BY_NOISE = 0.99
+"""Probability by noise alone that "meets" needs at each look; over three looks, at most 3% of wrong ones pass."""
+
+LIKELY = 0.75
+"""Probability from which an SLO is likely met."""
+
+CONFIDENCE = 0.95
+"""Default probability, cost error included, that "meets" needs."""
+
+OF_INTERVALS = 0.95
+"""Confidence of the intervals of r."""
+
+FEWEST_BURSTS = 20
+"""Independent requests in all runs together below which the load decides."""
+
+SURE = ("meets", "misses", "saturated")
+"""Words that no further run or calibration is likely to change."""
+
+WHY: Mapping[Cause | None, str] = {
+    None: "",
+    "noise": "sampling noise",
+    "cost": "the error of the costs",
+    "load": "few independent bursts",
+}
+"""What keeps a decision from being sure, in words."""
 
 
-def decide(
-    interval: tuple[float, float] | None,
-    goal_frac: float,
-    *,
-    is_far_below: bool = False,
-    load_off_frac: float = 0.0,
-    queue: str | None = None,
-) -> Decision:
-    """Return the decision about an attainment, given its 95% interval.
+@dataclass(frozen=True)
+class Effort:
+    """How sure a decision should be, and how many runs it may take."""
 
-    interval: low and high end of the attained share, 0..1; None where there are too few requests for one.
-    is_far_below: no request missed and none came within half of a limit, so that a short run is answer enough.
-    load_off_frac: drawn over nominal load, less 1; 0 where the interval is already given at the nominal load.
-    queue: steady, critical, growing or undetermined. A growing queue misses any SLO in time; a critical one may.
-    """
-    is_missed = queue == "growing" or (interval is not None and interval[1] < goal_frac)
-    if is_missed and load_off_frac <= LOAD_TOLERANCE_FRAC:
-        return "missed"
-    if is_missed or abs(load_off_frac) > LOAD_TOLERANCE_FRAC or queue == "critical":
-        return "edge"
-    return "met" if is_far_below or (interval is not None and interval[0] >= goal_frac) else "edge"
+    most_runs: int = LOOKS[-1]
+    """Runs with nominal costs, at most."""
+    confidence: float = CONFIDENCE
+    """Probability, cost error included, that "meets" needs."""
+
+    def looks(self) -> list[int]:
+        """Return the numbers of runs after which a decision is made: 8, and twice as many each time, up to the most."""
+        looks = [LOOKS[0]]
+        while looks[-1] < self.most_runs:
+            looks.append(2 * looks[-1])
+        return [min(look, self.most_runs) for look in looks]
 
 
-def within_capacity(decision: Decision, beyond_frac: float | None) -> Decision:
-    """Return the decision of a load that is beyond capacity with that probability; None: unknown.
+DEFAULT_EFFORT = Effort()
 
-    Beyond capacity the queue grows and misses any SLO in time, whatever a run of minutes attains.
-    """
-    if beyond_frac is None or beyond_frac <= 1 - SURE_FRAC or decision == "missed":
-        return decision
-    return "missed" if beyond_frac >= SURE_FRAC else "edge"
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision about an SLO, and all that it rests on."""
+
+    runs: Sequence[Sample]
+    """Runs with nominal costs, each with a load of its own, or a single run."""
+    goal_frac: float
+    pairs: Sequence[Pair] = ()
+    """Draws of costs; none where costs count as exact."""
+    server_sd: Mapping[str, float] = field(default_factory=dict)
+    """Standard deviations of the logarithms of servers' errors, by limit."""
+    beyond_frac: float | None = None
+    """Probability that the load is beyond capacity, over draws of costs; None: unknown."""
+    confidence: float = CONFIDENCE
+
+    @cached_property
+    def whole(self) -> Sample:
+        """The requests of all runs together."""
+        return pooled(self.runs)
+
+    @cached_property
+    def margin(self) -> Margin:
+        """Where log r lies."""
+        return margin_of(self.runs, self.goal_frac, self.pairs, self.server_sd)
+
+    @cached_property
+    def queue(self) -> str | None:
+        """The state of the queue in most runs."""
+        return queue_over(run.queue for run in self.runs)
+
+    @cached_property
+    def probability(self) -> float:
+        """Probability that the SLO is met: that r is at most 1, and no queue grows."""
+        return self._within_capacity(self.margin)
+
+    @property
+    def old_word(self) -> Attained:
+        """The decision in the words of earlier versions."""
+        words: dict[Word, Attained] = {"meets": "met", "misses": "missed", "saturated": "missed"}
+        return words.get(self.word, "edge")
+
+    def _within_capacity(self, margin: Margin) -> float:
+        """Return the probability of a margin, with a queue that is stable: a growing one misses any SLO in time."""
+        beyond_frac = {"growing": 1.0, "critical": self.beyond_frac or 0.5}.get(self.queue or "", self.beyond_frac)
+        return min(margin.probability(), 1.0 - (beyond_frac or 0.0))
+
+    @cached_property
+    def word(self) -> Word:
+        """The decision in a word."""
+        if self.queue == "growing":
+            return "saturated"
+        if self.probability >= self.confidence and self.margin.by_noise.probability() >= SURE_BY_NOISE:
+            return "meets"
+        if self.probability >= LIKELY:
+            return "likely_meets"
+        if self.probability <= 1 - self.confidence:
+            return "misses"
+        return "likely_misses" if self.probability < 1 - LIKELY else "edge"
+
+    @cached_property
+    def edge_by(self) -> Cause | None:
+        """What keeps the decision from being sure; None where it is."""
+        if self.word in SURE:
+            return None
+        if self.probability < self.margin.probability():  # a queue may grow
+            return "load" if self.beyond_frac is None else "cost"
+        exact = self.margin.by_cost.probability()
+        if 1 - self.confidence < exact < self.confidence and self.margin.noise_sd**2 <= self.margin.variance / 3:
+            return "cost"
+        return "load" if self._has_few_bursts() else "noise"
+
+    def _has_few_bursts(self) -> bool:
+        """Whether there are too few bursts, or one run has over half of the requests beyond the quantile."""
+        if self.whole.n_effective < FEWEST_BURSTS:
+            return True
+        beyond = [run.n_beyond(self.whole.r(self.goal_frac)) for run in self.runs]
+        return len(beyond) > 1 and 2 * max(beyond) > sum(beyond)
+
+    def facts(self) -> DecisionJson:
+        """Return the decision as summary.json has it."""
+        tails, by_noise = self.whole.tails, self.margin.by_noise
+        slo_class = max(tails, key=lambda name: tails[name].r(self.goal_frac))
+        tail = tails[slo_class]
+        first_limit = tail.first_limit(self.goal_frac)
+        return DecisionJson(
+            word=self.word,
+            probability=self.probability,
+            probability_by_noise=by_noise.probability(),
+            r=capped(self.margin.log_r),
+            r_noise=by_noise.interval(OF_INTERVALS),
+            r_total=self.margin.interval(OF_INTERVALS),
+            r_by_limit=tail.by_limit(self.goal_frac),
+            first_limit=first_limit,
+            slo_class=slo_class,
+            edge_by=self.edge_by,
+            break_even=break_even(tail, first_limit, self.goal_frac),
+            goal=self.goal_frac,
+            attained_frac=1 - tail.n_missed / tail.n,
+            n_missed=tail.n_missed,
+            n_requests=tail.n,
+            n_runs=len(self.runs),
+            n_draws=len(self.pairs),
+            why=WHY[self.edge_by],
+        )
+
+
+def break_even(tail: Tail, limit: str, goal_frac: float) -> float | None:
+    """Return the factor on the latency of a limit up to which the goal is met; None where it does not decide."""
+    low, high = 1 / CAP, CAP
+    near = tail.beyond(goal_frac)
+    if near.r(goal_frac, {limit: low}) > 1 or near.r(goal_frac, {limit: high}) <= 1:
+        return None
+    for _ in range(30):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if near.r(goal_frac, {limit: middle}) > 1 else (middle, high)
+    return low
 
 
 def beyond_warning(beyond_frac: float | None, load: str = "the load") -> list[str]:
     """Return a warning where a load may be beyond capacity."""
-    if beyond_frac is None or beyond_frac <= 1 - SURE_FRAC:
+    if beyond_frac is None or beyond_frac <= 1 - BEYOND_FRAC:
         return []
     chance = probability(beyond_frac)
-    if beyond_frac >= SURE_FRAC:
+    if beyond_frac >= BEYOND_FRAC:
         return [f"{load} is beyond capacity (probability {chance}), so the queue grows with time; offer less"]
     return [
         f"{load} is beyond capacity with a probability of {chance}: costs within their error decide whether the queue "
         "grows; offer less, or check the capacity on your server"
     ]
-
-
-def probability(chance: float) -> str:
-    """Return a whole percentage; never 0% or 100%."""
-    return "<1%" if chance <= 0.005 else ">99%" if chance >= 0.995 else f"{chance:.0%}"
-
-
-def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:
-    """Return Wilson's interval (1927) for a share of n independent outcomes."""
-    scale = 1 + quantile**2 / n
-    center = (frac + quantile**2 / (2 * n)) / scale
-    half = quantile / scale * math.sqrt(frac * (1 - frac) / n + quantile**2 / (4 * n * n))
-    return max(0.0, min(frac, center - half)), min(1.0, max(frac, center + half))

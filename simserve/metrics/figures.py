@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from simserve.metrics.answer import AnswerJson, run_answer
 from simserve.metrics.basis import RunBasis
 from simserve.metrics.classes import GroupJson, by_tenant
+from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import AttainmentJson, FatesJson, GoodputJson, good_tokens, goodput
 from simserve.metrics.kv import (
@@ -37,6 +38,7 @@ from simserve.metrics.summary_schema import (
     Share,
     Slo,
 )
+from simserve.metrics.tails import TailJson
 from simserve.metrics.utilization import PoolJson, SpeculationJson, pool_figures, speculation
 from simserve.metrics.window import LoadJson, WindowFactsJson
 from simserve.tables.pieces import in_turn
@@ -174,8 +176,15 @@ class Summary(TypedDict, total=False):
     notes: Annotated[list[str], lambda run: list(run.facts.notes)]
     """sentences. Notes: what the load's reader or generator did. Warnings: what to know before you trust the numbers"""
     warnings: Annotated[list[str], lambda run: run.warnings]
+    decision: Annotated[DecisionJson | None, lambda run: run.decision and run.decision.facts().model_dump()]
+    """whether the SLO is met, by its margin ([statistics.md](statistics.md#the-decision)); null without an SLO or
+    requests; see below"""
+    tails: Annotated[list[TailJson], lambda run: run.tails]
+    """of each class, or of all requests: r in groups, the highest first, with the `counts` of requests in each; studies
+    pool runs by them"""
     answer: AnswerJson | None
-    """the decision about the SLO and what it rests on; null without an SLO; see below"""
+    """what earlier versions said of the SLO; `decision` is `met` where that says `meets`, `missed` where it says
+    `misses` or `saturated`, else `edge`; it will go with the next version; see below"""
     replications: ReplicationsJson | None
     """the estimates over all runs; only with `--replications` or `--precision`; see below"""
     prediction: PredictionJson | None
@@ -207,4 +216,7 @@ FIGURES: dict[str, Callable[[RunBasis], Any]] = {
 def summary(run: RunBasis) -> dict[str, Any]:
     """Compute all figures of a run; NaN where one could not be measured."""
     numbers = {name: FIGURES[name](run) for name in in_turn(FIGURES, run.requests)}
-    return numbers | {"answer": run_answer(numbers, GOAL_FRAC)}
+    answer = run_answer(numbers, GOAL_FRAC)
+    return numbers | {
+        "answer": answer if answer is None or run.decision is None else answer | {"decision": run.decision.old_word}
+    }

@@ -1,5 +1,6 @@
 """Goals: the share of requests that must meet the SLO, and the least numbers of requests for percentiles."""
 
+import math
 import re
 
 from simserve.errors import SimserveError
@@ -12,6 +13,12 @@ LEAST_FRAC, MOST_FRAC = 0.01, 0.9999
 
 LEAST_BEYOND = 10
 """Fewest requests beyond a percentile; with fewer it is a guess."""
+
+CAP = 16.0
+"""Largest ratio: that of a request without a full answer, and of any that is later than this."""
+
+LOAD_TOLERANCE_FRAC = 0.05
+"""Drawn load may differ from nominal load by this much before a run alone cannot decide."""
 
 
 def fewest_for(level: float) -> int:
@@ -30,3 +37,18 @@ def goal_from(text: str) -> float:
         rule = f"must be a share from {LEAST_FRAC} to {MOST_FRAC}, or a percentile as in p90, p99 or p99.9"
         raise SimserveError(f"--goal: {rule}, got {text}; try p99")
     return share
+
+
+def probability(chance: float, most: float = 0.99) -> str:
+    """Return a whole percentage, no more sure than `most`: never 0% or 100%."""
+    if round(abs(chance - 0.5), 9) >= round(most - 0.495, 9):
+        return f">{most:.0%}" if chance > 0.5 else f"<{1 - most:.0%}"
+    return f"{chance:.0%}"
+
+
+def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:
+    """Return Wilson's interval (1927) for a share of n independent outcomes."""
+    scale = 1 + quantile**2 / n
+    center = (frac + quantile**2 / (2 * n)) / scale
+    half = quantile / scale * math.sqrt(frac * (1 - frac) / n + quantile**2 / (4 * n * n))
+    return max(0.0, min(frac, center - half)), min(1.0, max(frac, center + half))

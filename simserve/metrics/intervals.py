@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.metrics.decision import wilson
-from simserve.metrics.goal import fewest_for
+from simserve.metrics.goal import fewest_for, wilson
 from simserve.tables.columns import Flags, Floats
 
 T_95: Mapping[int, float] = {20: 2.093024, 8: 2.364624}

@@ -13,6 +13,7 @@ import numpy as np
 
 from simserve.errors import OutputError
 from simserve.metrics.basis import RunBasis
+from simserve.metrics.decision import Decision
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.figures import summary
 from simserve.metrics.goodput import all_met, met_by_goal
@@ -20,6 +21,7 @@ from simserve.metrics.intervals import inefficiency
 from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.stats import Distribution, distribution, with_intervals
+from simserve.metrics.tails import Sample
 from simserve.metrics.time_split import split_columns
 from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilization import utilization
@@ -53,6 +55,7 @@ class Results:
         scenario_yaml: str,
         summary: dict[str, Any],
         vllm_bench: dict[str, Any],
+        decision: Decision | None = None,
     ) -> None:
         self.columns = columns
         """The tables as numpy columns, by their names in `tables.schema`; not all have steps, spans, replications."""
@@ -62,6 +65,8 @@ class Results:
         """Contents of summary.json."""
         self.vllm_bench = vllm_bench
         """Contents of vllm_bench.json."""
+        self.decision = decision
+        """The decision of the summary, with what it rests on; None without an SLO, and read from a folder."""
 
     @classmethod
     def from_run(
@@ -103,7 +108,18 @@ class Results:
 
         run = RunBasis(requests, spans, tables.steps, facts, window, met, use, latencies, latencies_of, arrivals)
         bench = vllm_bench(requests, window, latencies, met, fastest)
-        return cls(columns, facts, scenario_yaml, plain(summary(run)), plain(bench))
+        return cls(columns, facts, scenario_yaml, plain(summary(run)), plain(bench), run.decision)
+
+    @property
+    def sample(self) -> Sample:
+        """The run itself, as a decision sees it; without requests where it has no SLO."""
+        return Sample({}, 1.0, None, None) if self.decision is None else self.decision.runs[0]
+
+    def decide(self, decision: Decision) -> None:
+        """Put a decision that rests on more than this run into the summary."""
+        self.decision = decision
+        self.summary["decision"] = plain(decision.facts().model_dump())
+        self.summary["answer"] |= {"decision": decision.old_word}
 
     @cached_property
     def requests(self) -> "pd.DataFrame":

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from simserve.metrics.answer import AnswerJson
+from simserve.metrics.decision_json import Ratio
 from simserve.metrics.summary_schema import (
     Amount,
     Count,
@@ -482,6 +483,8 @@ class OutcomeJson(TypedDict):
     queue: Queue | None
     by_slo: dict[str, Share]
     interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
+    counts: list[Size]
+    r: list[Ratio]
 
 
 class DrawnLoadJson(TypedDict):

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.summary_schema import Measured, Signed
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.pieces import Rows, column, joined, pieces

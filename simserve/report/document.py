@@ -49,8 +49,7 @@ def page(headline: Headline, parts: Iterable[str], figures: Mapping[str, Figure]
     """
     sentence = " · ".join(f"{name} {value}" for name, value in made.items() if value is not None)
     body = f"{_header(headline)}{''.join(parts)}<footer>{prose(sentence)}</footer>"
-    title = headline.title if headline.command else headline.title.lower()
-    return document(f"{headline.name}: {title} · simserve", body, figures)
+    return document(f"{headline.name}: {headline.title} · simserve", body, figures)
 
 
 def _header(headline: Headline) -> str:

@@ -1,28 +1,41 @@
 """The answer in one sentence that a planner can act on; shared by the page and the terminal."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC, probability
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.goal import CAP, GOAL_FRAC, probability
 from simserve.report.advice import advice, in_the_end, lost, replicas_needed, reserved
 from simserve.report.formats import (
     SHORT,
     count,
     interval,
     listed,
-    number,
     plural,
     rate,
     seconds,
     share,
     slo_terms,
-    span,
 )
-from simserve.report.nominal_load import against, at_load
+from simserve.report.nominal_load import at_load
 from simserve.report.summary_reader import SummaryReader
 
 GOAL = f"{GOAL_FRAC * 100:.4g}%"
+
+DECIDED = ("met", "likely_meets", "edge", "likely_misses", "missed")
+"""States that the margin decides."""
+
+SURE = 0.97
+"""Probability above which no more is said: a decision is looked at up to three times."""
+
+RARE_FRAC = 0.001
+"""Share of misses below which they are counted rather than given as a share of what meets."""
+
+LARGEST = CAP * (1 - 1e-9)
+"""Ratio from which it is no longer known."""
+
+CALIBRATE = "simserve calibrate --logs LOG --scenario SCENARIO --out DIR"
+"""The command that makes cost error smaller."""
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -31,68 +44,76 @@ def headline(summary: Mapping[str, Any]) -> str:
     return f"{STATES[reader.state].title}: {detail(reader)}"
 
 
-def prediction(summary: Mapping[str, Any]) -> str | None:
-    """Return what replays with other loads and costs came to, for what the SLO limits; None without replays."""
-    reader = SummaryReader(summary)
-    result = summary.get("prediction")
-    if not result:
-        return None
-    keys = dict.fromkeys((*reader.slo, "ttft_s", "tpot_s"))
-    known = {key: ends for key in keys if (ends := reader.predicted(key, "p99")) is not None}
-    intervals = listed([f"p99 {SHORT[key]} is {span(*ends)}" for key, ends in known.items()])
-    n = int(result["replays"])
-    of_all = " over all classes" if len(reader.classes) > 1 else ""
-    confidence = f"{result['confidence'] * 100:.0f}% prediction interval{of_all}"
-    text = f"Allowing for load and cost-model error ({n} perturbed replays), {intervals} ({confidence})."
-    n_met, chance = number(result.get("n_met")), number(result.get("slo_probability"))
-    if n_met is not None:
-        text += f" {count(n_met)} of {plural(n, 'replay')} meet the SLO"
-        text += "." if chance is None else f"; the probability for a window like this is {probability(chance)}."
-    return text
-
-
 def detail(reader: SummaryReader) -> str:
     """Return all but the decision; with classes it is about the one that fares worst."""
     text = _of_worst(reader)
-    if reader.queue_state == "undetermined" and reader.state in ("met", "edge", "missed", "none"):
+    if reader.queue_state == "undetermined" and reader.state in (*DECIDED[1:], "none"):
         return f"{text} The run is too short to tell whether the queue is steady."
     return text
 
 
 def _of_worst(reader: SummaryReader) -> str:
     state, worst = reader.state, reader.judged_class
-    if worst is None or state not in ("met", "edge", "few", "missed"):
+    if worst is None or state not in DECIDED:
         return STATES[state].sentence(reader)
-    shares = [own.attainment for own in reader.classes.values() if own.attainment is not None]
-    if len(shares) == 1:
-        return STATES[state].sentence(reader.judged)
-    if len(set(shares)) == 1:
-        return f"{len(shares)} classes fare alike; of {worst}, {STATES[state].sentence(reader.judged)}"
-    return f"of {len(shares)} classes, {worst} fares worst: {STATES[state].sentence(reader.judged)}"
+    n_judged = sum(own.attainment is not None for own in reader.classes.values())
+    of = f"of {n_judged} classes, {worst} has the least margin: " if n_judged > 1 else ""
+    return f"{of}{STATES[state].sentence(reader.judged)}"
 
 
 def _met(reader: SummaryReader) -> str:
     goodput = f"Goodput is {rate(reader.number('goodput', 'per_s'))} req/s on {reader.gpus}"
-    return f"{_attained(reader)}; the goal is {GOAL}. {goodput}{_margin(reader)}."
+    decision = reader.decision
+    first = ""
+    if decision is not None and decision.first_limit and decision.break_even:
+        first = f"{SHORT[decision.first_limit]} fails first, at {decision.break_even:.3g} times the simulated. "
+    return f"{ratio(decision)}. {first}{_attained(reader)}. {goodput}."
 
 
 def _edge(reader: SummaryReader) -> str:
-    why = f"The interval contains the goal of {GOAL}"
-    off_frac = number((reader.answer or {}).get("load_off_frac")) or 0.0
-    if abs(off_frac) > LOAD_TOLERANCE_FRAC:
-        why = f"A load {against(off_frac)} the nominal one cannot show that the goal of {GOAL} is met"
-    more = "add seeds (--replications 10)" if reader.replications is None else "add seeds"
+    decision = reader.decision or DecisionJson(word="edge")
+    start = f"{ratio(decision)}. {_attained(reader)}"
+    if decision.edge_by == "cost" and decision.first_limit and decision.break_even:
+        least = f"your server's {SHORT[decision.first_limit]} is at most {decision.break_even:.3g} times the simulated"
+        return f"{start}. Cost error decides: the SLO holds while {least}. Calibrate with a log: {CALIBRATE}."
+    cause = f"Sampling noise decides after {plural(decision.n_runs, 'run')}"
+    cause = "Few independent bursts decide" if decision.edge_by == "load" else cause
+    more = "raise --budget-runs, or make the run longer" if decision.n_runs > 1 else "make the run longer"
     if reader.reservation:
-        return f"{_attained(reader)}. {why}. Make the run longer or {more}. {reserved(reader)}."
-    return f"{_attained(reader)}. {why}. Make the run longer, {more}, or add capacity."
-
-
-def _few(reader: SummaryReader) -> str:
-    return f"{_attained(reader)}. Offer some hundreds of requests at least, better 1,000."
+        more += f". {reserved(reader)}"
+    elif (decision.r or 0.0) > 1:
+        more += ", or add capacity"
+    return f"{start}. {cause}: {more}."
 
 
 def _missed(reader: SummaryReader) -> str:
-    return f"{_attained(reader)}, below the goal of {GOAL}. {advice(reader)}{in_the_end(reader)}."
+    return f"{ratio(reader.decision)}. {_attained(reader)}. {advice(reader)}{in_the_end(reader)}."
+
+
+def ratio(decision: DecisionJson | None) -> str:
+    """Return `the p99 of latency/limit is 0.72 (95% CI 0.66–0.80; with cost error 0.55–0.99), P 96%`."""
+    if decision is None or decision.r is None or decision.r_noise is None or decision.r_total is None:
+        return f"The goal is {GOAL}"
+    level, chance = f"the {level_of(decision)} of latency/limit is", probability(decision.probability or 0.0, SURE)
+    if decision.r_noise[0] >= LARGEST:
+        return f"{level} above {CAP:g}, P {chance}"
+    costs = f"; with cost error {ratio_span(decision.r_total)}" if decision.n_draws else ""
+    return f"{level} {ratio_text(decision.r)} (95% CI {ratio_span(decision.r_noise)}{costs}), P {chance}"
+
+
+def level_of(decision: DecisionJson) -> str:
+    """Return `p99`, the percentile that a goal of 99% speaks of."""
+    return f"p{(decision.goal or GOAL_FRAC) * 100:.4g}"
+
+
+def ratio_span(ends: Sequence[float]) -> str:
+    """Return `0.66–0.80`."""
+    return f"{ratio_text(ends[0])}–{ratio_text(ends[1])}"
+
+
+def ratio_text(r: float) -> str:
+    """Return `0.72`, or `>16`."""
+    return f">{CAP:g}" if r >= LARGEST else f"{r:.2f}"
 
 
 def _none(reader: SummaryReader) -> str:
@@ -177,25 +198,19 @@ def _unmeasured(reader: SummaryReader) -> str:
 
 
 def _attained(reader: SummaryReader) -> str:
-    """`96.4% (95% CI 94.6–98.4%) of requests meet TTFT ≤ 500 ms at the nominal 14.4 req/s`."""
-    answer, ends = reader.answer or {}, reader.attainment_interval
-    sure = f" (95% CI {interval(*ends)})" if ends else ""
-    what = "attempts" if reader.has_retries else "requests"
-    of = f"{count(reader.n('arrived'))} {what}" if answer.get("basis") == "run" else what
-    return f"{share(reader.attainment)}{sure} of {of} meet {slo_terms(reader.slo)}{at_load(reader)}"
-
-
-def _margin(reader: SummaryReader) -> str:
-    """Return how close the tightest goal is; an ITL goal binds the largest gap, so its pooled p99 says little."""
-    p99s = {key: reader.number(key, "p99") for key in reader.slo if key != "itl_s"}
-    used = {key: p99 / reader.slo[key] for key, p99 in p99s.items() if p99 is not None}
-    if not used:
-        return ""
-    key = max(used, key=lambda name: used[name])
-    if reader.is_far_below:
-        return f"; there is room for more load. The highest {SHORT[key]} is less than half of its limit"
-    room = "there is room for more load" if used[key] < 0.7 else "expect little room for more load"
-    return f"; {room}. p99 {SHORT[key]} is {used[key] * 100:.0f}% of its limit"
+    """Return `Of 96,442 requests in 8 runs, 106 in 100,000 miss TTFT ≤ 500 ms and TPOT ≤ 50 ms at 14.4 req/s`."""
+    decision, what = reader.decision, "attempts" if reader.has_retries else "requests"
+    terms = f"{slo_terms(reader.slo)}{at_load(reader)}"
+    if decision is None or decision.n_requests is None or decision.n_missed is None:
+        ends = reader.attainment_interval
+        sure = f" (95% CI {interval(*ends)})" if ends else ""
+        return f"{share(reader.attainment)}{sure} of {count(reader.n('arrived'))} {what} meet {terms}"
+    of = f"{count(decision.n_requests)} {what}" + (f" in {decision.n_runs} runs" if decision.n_runs > 1 else "")
+    missed_frac = decision.n_missed / decision.n_requests
+    if missed_frac >= RARE_FRAC:
+        return f"{share(1 - missed_frac)} of {of} meet {terms}"
+    few = f"{round(missed_frac * 100_000):,} in 100,000 miss" if decision.n_missed else "none misses"
+    return f"Of {of}, {few} {terms}"
 
 
 class State(NamedTuple):
@@ -207,8 +222,9 @@ class State(NamedTuple):
 
 STATES = {
     "met": State("Meets the SLO", _met),
+    "likely_meets": State("Likely meets the SLO", _edge),
     "edge": State("On the edge of the SLO", _edge),
-    "few": State("Too few requests to tell", _few),
+    "likely_misses": State("Likely misses the SLO", _edge),
     "missed": State("Misses the SLO", _missed),
     "none": State("No SLO to meet", _none),
     "saturated": State("Saturated", _saturated),

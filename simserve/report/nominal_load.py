@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.report.formats import number, plural, rate
 from simserve.report.summary_reader import SummaryReader
 

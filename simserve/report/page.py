@@ -19,6 +19,7 @@ from simserve.report.charts import Figure
 from simserve.report.document import page
 from simserve.report.formats import SHORT, count, goal, plural, seconds
 from simserve.report.groups import classes, tenants
+from simserve.report.headline import level_of, ratio_text
 from simserve.report.latency_charts import by_prompt, cdf, tail
 from simserve.report.mechanisms import mechanism_list, use
 from simserve.report.nominal_load import drawn_load
@@ -26,7 +27,7 @@ from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
 from simserve.report.replicas import replicas
 from simserve.report.run_head import run_head
-from simserve.report.sections import card, section, text
+from simserve.report.sections import bullets, card, section, text
 from simserve.report.slowest import slowest
 from simserve.report.summary_reader import SummaryReader
 from simserve.report.timeline import POOL_COLORS, bin_widths_s, timeline, timeline_figure
@@ -54,6 +55,7 @@ def render(results: "Results") -> str:
     over_time = _over_time(first, page_data, figures)
     yaml = f"<details><summary>Show the YAML</summary><pre>{text(results.scenario_yaml)}</pre></details>"
     parts = (
+        _margin(reader),
         run_warnings(reader),
         section("latency", "Latency", drawn_load(reader), "".join(latencies)),
         slowest(reader),
@@ -67,6 +69,19 @@ def render(results: "Results") -> str:
         section("scenario", "Scenario", "Fully resolved: running it again gives identical tables.", yaml),
     )
     return page(run_head(reader), parts, figures, _made_from(reader))
+
+
+def _margin(reader: SummaryReader) -> str:
+    """Return how close the latencies come to each limit; nothing without a decision by its margin."""
+    decision = reader.decision
+    if decision is None or not decision.r_by_limit:
+        return ""
+    by_limit = sorted(decision.r_by_limit.items(), key=lambda item: -item[1])
+    of = f" of class {decision.slo_class}" if decision.slo_class else ""
+    runs = f", all {decision.n_runs} runs together" if decision.n_runs > 1 else ""
+    note = f"{level_of(decision)} of latency/limit{of}{runs}; the line is the limit."
+    rows = [(SHORT[key], ratio, ratio_text(ratio)) for key, ratio in by_limit]
+    return section("margin", "Margin", note, bullets(rows, max(1.25, min(by_limit[0][1], 4.0))))
 
 
 def _made_from(reader: SummaryReader) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simserve.report.formats import LATENCIES, NONE, SHORT, count, goal, listed, seconds, span
+from simserve.metrics.goal import probability
+from simserve.report.formats import LATENCIES, NONE, SHORT, count, goal, listed, number, plural, seconds, span
 from simserve.report.nominal_load import drawn_load
 from simserve.report.sections import prose, section, table, text
 from simserve.report.summary_reader import FEWEST, SummaryReader
@@ -69,3 +70,23 @@ def over_runs(reader: SummaryReader) -> str:
     """Return `10 runs (seeds 0 to 9)`."""
     seeds = (reader.replications or {"seeds": [0]})["seeds"]
     return f"{len(seeds)} runs (seeds {seeds[0]} to {seeds[-1]})"
+
+
+def prediction(summary: Mapping[str, Any]) -> str | None:
+    """Return what replays with other loads and costs came to, for what the SLO limits; None without replays."""
+    reader = SummaryReader(summary)
+    result = summary.get("prediction")
+    if not result:
+        return None
+    keys = dict.fromkeys((*reader.slo, "ttft_s", "tpot_s"))
+    known = {key: ends for key in keys if (ends := reader.predicted(key, "p99")) is not None}
+    intervals = listed([f"p99 {SHORT[key]} is {span(*ends)}" for key, ends in known.items()])
+    n = int(result["replays"])
+    of_all = " over all classes" if len(reader.classes) > 1 else ""
+    confidence = f"{result['confidence'] * 100:.0f}% prediction interval{of_all}"
+    text = f"Allowing for load and cost-model error ({n} perturbed replays), {intervals} ({confidence})."
+    n_met, chance = number(result.get("n_met")), number(result.get("slo_probability"))
+    if n_met is not None:
+        text += f" {count(n_met)} of {plural(n, 'replay')} meet the SLO"
+        text += "." if chance is None else f"; the probability for a window like this is {probability(chance)}."
+    return text

@@ -5,7 +5,6 @@ from simserve.report.document import Headline
 from simserve.report.formats import (
     SHORT,
     goal,
-    interval,
     number,
     plural,
     rate,
@@ -13,9 +12,9 @@ from simserve.report.formats import (
     share,
     span,
 )
-from simserve.report.headline import STATES, detail, prediction
-from simserve.report.nominal_load import at_load, drawn_load
-from simserve.report.percentiles import over_runs
+from simserve.report.headline import STATES, detail, level_of, ratio_span, ratio_text
+from simserve.report.nominal_load import drawn_load
+from simserve.report.percentiles import over_runs, prediction
 from simserve.report.pools import pools_words
 from simserve.report.sections import prose, tile
 from simserve.report.summary_reader import SummaryReader
@@ -26,7 +25,7 @@ def run_head(reader: SummaryReader) -> Headline:
     lead, predicted = detail(reader), prediction(reader.summary)
     setup = (_setup(reader),) if predicted is None else (predicted, _setup(reader))
     latencies = (_latency_tile(reader, key) for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s"))
-    tiles = (_attainment_tile(reader), _goodput_tile(reader), *latencies)
+    tiles = (_margin_tile(reader), _goodput_tile(reader), *latencies)
     return Headline("", reader.name, reader.state, STATES[reader.state].title, lead[0].upper() + lead[1:], setup, tiles)
 
 
@@ -41,18 +40,19 @@ def _setup(reader: SummaryReader) -> str:
     return f"{text} {means}; charts, replicas, classes and tenants are of the first."
 
 
-def _attainment_tile(reader: SummaryReader) -> str:
-    if not reader.has_slo:
+def _margin_tile(reader: SummaryReader) -> str:
+    """Return the tile of r, or of what finished where there is no SLO."""
+    decision = reader.decision
+    if decision is None:
         n_arrived = reader.n("arrived")
         finished = share(reader.n("finished") / n_arrived if n_arrived else None)
         return tile("Finished", finished, [prose(f"of {reader.requested}")])
-    ends, answer = reader.attainment_interval, reader.answer or {}
-    lines = [f"95% CI {interval(*ends)}" if ends else "no interval: too few"]
-    is_of_class = answer.get("slo_class") is not None
-    lines += [] if is_of_class else [at_load(reader).strip()]
-    of_runs = not is_of_class and answer.get("basis", "run") != "run"
-    lines.append(f"over {plural(answer['n_runs'], 'run')}" if of_runs else f"of {reader.requested}")
-    return tile("SLO attainment", share(reader.attainment), map(prose, lines))
+    if decision.r is None or decision.r_noise is None or decision.r_total is None:
+        return tile("SLO attainment", share(reader.attainment), [prose(f"of {reader.requested}")])
+    lines = [f"95% CI {ratio_span(decision.r_noise)}"]
+    lines += [f"with cost error {ratio_span(decision.r_total)}"] if decision.n_draws else []
+    lines.append(f"{share(decision.attained_frac)} attained, {plural(decision.n_runs, 'run')}")
+    return tile(f"{level_of(decision)} latency/limit", ratio_text(decision.r), map(prose, lines))
 
 
 def _goodput_tile(reader: SummaryReader) -> str:

@@ -9,7 +9,9 @@ from simserve.report.formats import NONE
 GLYPHS = {
     "met": "✓",
     "missed": "✕",
+    "likely_meets": "≈",
     "edge": "≈",
+    "likely_misses": "≈",
     "few": "…",
     "saturated": "▲",
     "critical": "△",
@@ -67,6 +69,17 @@ def section(name: str, title: str, note: str, body: str) -> str:
     """Return a part of the page; `body` is HTML already."""
     sentence = f'<p class="note">{prose(note)}</p>' if note else ""
     return f'<section id="{name}"><h2>{text(title)}</h2>{sentence}{body}</section>'
+
+
+def bullets(rows: Sequence[tuple[str, float, str]], most: float) -> str:
+    """Return bars of ratios against a limit at 1, on a scale up to `most`: name, ratio and its text each."""
+    lines = "".join(
+        f'<div class="bullet"><span>{text(name)}</span><span class="track" style="--most:{most:.3f}">'
+        f'<i class="{"over" if ratio > 1 else "ok"}" style="width:{min(ratio / most, 1):.2%}"></i></span>'
+        f"<strong>{prose(value)}</strong></div>"
+        for name, ratio, value in rows
+    )
+    return f'<div class="bullets">{lines}</div>'
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, is_tall: bool = False) -> str:

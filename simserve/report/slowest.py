@@ -173,7 +173,7 @@ def _of_total(part_s: float, total_s: float) -> str:
 
 def terminal_sentence(reader: SummaryReader) -> str | None:
     """Return the cause and remedy for the SLO missed most, where the decision is a miss or close to one."""
-    if reader.state not in ("missed", "edge"):
+    if reader.state not in ("missed", "likely_misses", "edge", "likely_meets"):
         return None
     worst = worst_slo(reader) or "ttft_s"
     return why_slow(reader, "tpot_s" if worst == "itl_s" else worst)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.metrics.answer import queue_over, run_answer
-from simserve.metrics.decision import SURE_FRAC
+from simserve.metrics.answer import BEYOND_FRAC, queue_over, run_answer
+from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, GOAL_FRAC
 from simserve.report.formats import LATENCIES, number, plural, rate
 from simserve.report.pools import gpus_of, has_changed
@@ -54,9 +54,14 @@ class SummaryReader:
         return (given or run_answer(self.summary, GOAL_FRAC)) if self.has_slo else None
 
     @property
+    def decision(self) -> DecisionJson | None:
+        """The decision by its margin; of a file of an earlier version, no more than its word. None without an SLO."""
+        return DecisionJson.of({**self.summary, "answer": self.answer}) if self.answer else None
+
+    @property
     def judged_class(self) -> str | None:
         """The class that fares worst, which decides; None without classes that have targets."""
-        return (self.answer or {}).get("slo_class")
+        return self.decision.slo_class if self.decision else None
 
     @property
     def judged(self) -> "SummaryReader":
@@ -64,7 +69,10 @@ class SummaryReader:
         worst = self.judged_class
         if worst is None or self.answer is None:
             return self
-        return SummaryReader({**self.classes[worst].summary, "answer": {**self.answer, "slo_class": None}})
+        own = {
+            key: self.summary.get(key) and {**self.summary[key], "slo_class": None} for key in ("answer", "decision")
+        }
+        return SummaryReader({**self.classes[worst].summary, **own})
 
     @property
     def tenants(self) -> dict[str, "SummaryReader"]:
@@ -73,7 +81,9 @@ class SummaryReader:
 
     def _groups(self, key: str) -> dict[str, "SummaryReader"]:
         """Return readers of the first run where there are several."""
-        alone: dict[str, None] = dict.fromkeys(("classes", "replications", "answer", "probability_beyond_capacity"))
+        alone: dict[str, None] = dict.fromkeys(
+            ("classes", "replications", "answer", "decision", "probability_beyond_capacity")
+        )
         return {
             name: SummaryReader({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()
         }
@@ -137,11 +147,6 @@ class SummaryReader:
         else:
             low, high = number(answer["low_frac"]), number(answer["high_frac"])
         return None if low is None or high is None else (low, high)
-
-    @property
-    def is_far_below(self) -> bool:
-        """Whether no request missed, and none came within half of a limit."""
-        return bool(self.answer and self.answer["is_far_below"])
 
     @property
     def n_gpus(self) -> float:
@@ -217,22 +222,20 @@ class SummaryReader:
 
     @property
     def state(self) -> str:
-        """The decision as a key of `headline.HEADLINES`."""
+        """The decision as a key of `headline.STATES`."""
         if not self.n("arrived"):
             return "unmeasured"
         if not self.n("finished"):
             return "nothing"
         if self.is_saturated:
             return "saturated"
-        answer, beyond_frac = self.answer, self.beyond_frac or 0.0
-        if beyond_frac >= SURE_FRAC:
+        decision, beyond_frac = self.decision, self.beyond_frac or 0.0
+        if beyond_frac >= BEYOND_FRAC:
             return "beyond"
         if self.queue_state == "critical":
             return "critical"
-        if answer is None:
+        if decision is None:
             return "none"
-        is_met = answer["is_far_below"] or answer["low_frac"] >= answer["goal_frac"]
-        if answer["decision"] == "edge" and beyond_frac > 1 - SURE_FRAC and is_met:
+        if decision.edge_by == "cost" and decision.probability == 1 - beyond_frac:
             return "near"
-        is_short = answer["basis"] == "run" and self.judged.attainment_interval is None
-        return "few" if is_short and answer["decision"] == "edge" else str(answer["decision"])
+        return {"meets": "met", "misses": "missed"}.get(decision.word, decision.word)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.answer import CONFIDENCE as CONFIDENCE
 from simserve.metrics.answer import Z_95 as Z_95
-from simserve.metrics.decision import wilson
+from simserve.metrics.goal import wilson
 from simserve.metrics.student import quantile
 from simserve.tables.columns import Floats
 

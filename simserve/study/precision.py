@@ -3,14 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from simserve.errors import SimserveError, did_you_mean
 from simserve.metrics.answer import outcomes, whole_outcome
-from simserve.metrics.decision import within_capacity
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.reliability import too_short
 from simserve.metrics.results import Results
@@ -19,7 +19,7 @@ from simserve.metrics.window import load_warning
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
-from simserve.study.run_seeds import OnRun, Summary, replicate
+from simserve.study.run_seeds import OnRun, Summary, each_run
 from simserve.study.slo_answer import MOST_SEEDS, at_nominal, slo_answer
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
@@ -78,16 +78,20 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
     """Run the scenario with the seeds after that of `results`, and put `replications` into its summary and tables.
 
     wanted: the number of runs, the first included, or a precision, which takes FIRST_SEEDS to MOST_SEEDS. The files of
-    `results` stay those of the first run. The seeds alone decide about the SLO. Raises SimserveError as `simulate`
-    does, and for a measure that the run lacks.
+    `results` stay those of the first run. The seeds decide about the SLO, with draws of costs if the run had replays.
+    Raises SimserveError as `simulate` does, and for a measure that the run lacks.
     """
     n = wanted if isinstance(wanted, int) else FIRST_SEEDS
-    runs = [dict(results.summary)]
+    runs, samples = [dict(results.summary)], [results.sample]
     if isinstance(wanted, Precision):
         _check_measured(wanted, runs[0])
     while True:
         seeds = range(scenario.seed + len(runs), scenario.seed + n)
-        runs += replicate([scenario], seeds, progress)[0] if seeds else []
+        for summary, sample in (
+            each_run(attrgetter("summary", "sample"), [scenario], seeds, progress)[0] if seeds else []
+        ):
+            runs.append(summary)
+            samples.append(sample)
         if isinstance(wanted, int) or len(runs) >= MOST_SEEDS:
             break
         width = half_frac(wanted.key, runs) / wanted.half_frac
@@ -97,9 +101,10 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
         n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
     results.columns["replications"] = _table(scenario.seed, runs)
     results.summary["replications"] = _facts(scenario.seed, runs, wanted)
-    results.summary["answer"] = answer = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
-    if answer is not None:
-        answer["decision"] = within_capacity(answer["decision"], results.summary.get("probability_beyond_capacity"))
+    results.summary["answer"] = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
+    if results.decision is not None:
+        further = results.decision.runs[len(samples) :]  # where replays had more seeds
+        results.decide(replace(results.decision, runs=[*samples, *further]))
     trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
     about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
     one_run = (about_one_run, *load_warning(results.summary.get("load") or {}))

@@ -1,4 +1,4 @@
-"""Latencies and outcomes of a run, as simulated or with latencies off by factors: the figures that a study needs."""
+"""Run figures: latencies and outcomes of a run, as simulated or with latencies off by factors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

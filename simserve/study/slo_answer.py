@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.answer import Outcome, Outcomes, alone_answer, answer, outcomes, pooled_frac, worst_class
-from simserve.metrics.decision import wilson
+from simserve.metrics.decision import LOOKS, Decision
+from simserve.metrics.goal import wilson
 from simserve.metrics.student import cdf, quantile
+from simserve.metrics.tails import Sample, from_groups
 from simserve.study.intervals import CONFIDENCE, FEW_MISSES, Z_95, Estimate, share_of
 from simserve.tables.columns import Floats
 
@@ -24,8 +26,11 @@ LEAST_LOAD = 0.1
 """Share of the nominal load; a window that drew less counts as if it had drawn this much."""
 
 
+FULL = ("growing", "critical")
+"""States of a queue at or above capacity."""
+
 MOST_SEEDS = 128
-"""Seeds of a load on the edge of its goal, at most."""
+"""Seeds of a load, at most."""
 
 Answer = Mapping[str, Any]
 """As a summary holds it: decision, attained_frac, low_frac, high_frac, n_runs and more."""
@@ -100,8 +105,25 @@ def _off_frac(runs: Sequence[Outcome]) -> float | None:
 
 
 def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> dict[str, Any] | None:
-    """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests."""
-    return alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac, "replications")
+    """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests.
+
+    It is decided by the margin, or by the interval of the share where only shares are known.
+    """
+    result = alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac, "replications")
+    decision = _by_margin(runs, goal_frac)
+    return result if result is None or decision is None else result | {"decision": decision.old_word}
+
+
+def _by_margin(runs: Sequence[Outcomes], goal_frac: float) -> Decision | None:
+    """Return the decision by the margin; None where only shares are known, or all requests must meet the SLO."""
+    if goal_frac >= 1 or not all(outcome.r for run in runs for outcome in run.values()) or not any(runs):
+        return None
+    samples = []
+    for run in filter(None, runs):
+        tails = {name: from_groups(outcome.counts, outcome.r) for name, outcome in run.items()}
+        first = next(iter(run.values()))
+        samples.append(Sample(tails, sum(each.n_effective for each in run.values()), first.queue, first.off_frac))
+    return Decision(samples, goal_frac)
 
 
 def attained_of(answer: Answer) -> Estimate:
@@ -118,13 +140,9 @@ def mean_load(loads: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     return {"kind": known[0]["kind"], "nominal_per_s": nominal, "drawn_per_s": drawn, "off_frac": drawn / nominal - 1}
 
 
-def more_seeds(answer: Answer, n_seeds: int, most: int = MOST_SEEDS) -> int:
-    """Return how many seeds may decide an edge: two to four times as many as it had, as far as there are more."""
-    attained, goal_frac = attained_of(answer), answer["goal_frac"]
-    gap = abs(attained.value - goal_frac)
-    half = attained.high - attained.value if attained.value < goal_frac else attained.value - attained.low
-    factor = (half / gap) ** 2 if gap > 0 and not math.isnan(half) else math.inf
-    return max(n_seeds, min(most, math.ceil(n_seeds * min(max(factor, 2.0), 4.0))))
+def more_seeds(n_seeds: int, most: int = LOOKS[-1]) -> int:
+    """Return how many seeds may decide an edge: twice as many as it had; no more than it had at the last look."""
+    return max(n_seeds, min(most, LOOKS[-1], 2 * n_seeds))
 
 
 def outcome_facts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -138,9 +156,9 @@ def outcomes_from(facts: Sequence[Mapping[str, Any]]) -> dict[str | None, Outcom
 
 
 def _outcome(facts: Mapping[str, Any]) -> Outcome:
-    ends = facts["interval"]
-    known = {key: value for key, value in facts.items() if key not in ("slo_class", "interval")}
-    return Outcome(**known, interval=None if ends is None else (ends[0], ends[1]))
+    sequences = {key: tuple(facts[key]) for key in ("interval", "counts", "r") if facts.get(key)}
+    known: dict[str, Any] = {key: facts[key] for key in facts.keys() - sequences.keys() - {"slo_class"}}
+    return Outcome(**known, **sequences)  # type: ignore[arg-type]  # by its name
 
 
 def _deviations(runs: Sequence[Outcome]) -> tuple[Floats, Floats] | None:

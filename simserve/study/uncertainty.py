@@ -1,29 +1,26 @@
-"""Uncertainty: replays of a run with loads and costs of their own, for prediction intervals and the answer."""
+"""Uncertainty: runs with other loads, and replays with other costs, for the decision and prediction intervals."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import exp, log
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from simserve.metrics.answer import queue_over, worst_class
-from simserve.metrics.decision import beyond_warning, within_capacity
+from simserve.metrics.cost_error import Pair
+from simserve.metrics.decision import DEFAULT_EFFORT, LOOKS, Decision, Effort, beyond_warning
 from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.margin import FEWEST_BATCHES, LEAST_LENGTHS
 from simserve.metrics.results import Results
-from simserve.metrics.student import quantile
+from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
 from simserve.scenario.workload import MeasureSection
 from simserve.simulation import OnProgress, n_shards, simulate
 from simserve.study.capacity_probe import UNKNOWN, near_capacity
-from simserve.study.cost_draws import CONFIDENCE, NO_RESIDUAL, Draw, draws_for
+from simserve.study.cost_draws import NO_RESIDUAL, Draw, draws_for, residual_of
+from simserve.study.prediction import ScaledReplays, prediction_over
 from simserve.study.processes import Answers, forked, n_jobs
 from simserve.study.run_figures import RunFigures
 from simserve.study.run_seeds import OnRun
-from simserve.study.scaled_replays import FULL, ScaledReplays
-from simserve.study.slo_answer import answer_over, met_probability
+from simserve.study.slo_answer import slo_answer
 from simserve.workload.load import Load, offered_load, segment
 
 MOST_WHOLE = 16_000
@@ -41,7 +38,11 @@ SESSIONS_RUN_IN_FRAC = 0.5
 
 
 def run_with_replays(
-    scenario: Scenario, progress: OnProgress | None = None, on_replay: OnRun | None = None, out: Path | None = None
+    scenario: Scenario,
+    progress: OnProgress | None = None,
+    on_replay: OnRun | None = None,
+    out: Path | None = None,
+    effort: Effort = DEFAULT_EFFORT,
 ) -> Results:
     """Run a scenario, and `predict` on the other cores at the same time; or afterward, if the run needs them all.
 
@@ -50,9 +51,9 @@ def run_with_replays(
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     if load.concurrency is not None:  # its number of requests, or its end, shows only at the end
         results = simulate(scenario, load=load, progress=progress, out=out)
-        predict(scenario, results, on_replay)
+        predict(scenario, results, on_replay, effort)
         return results
-    replays = _Replays.of(scenario, load)
+    replays = _Replays.of(scenario, load, effort)
     if n_shards(scenario, load, n_jobs()) > 1:
         results = simulate(scenario, load=load, progress=progress, jobs=n_jobs(), out=out)
         with forked(replays.run, replays.n_runs) as answers:
@@ -64,19 +65,35 @@ def run_with_replays(
     return results
 
 
-def predict(scenario: Scenario, results: Results, on_replay: OnRun | None = None) -> None:
-    """Put `prediction` and the `answer` of the replays into the summary of a run.
+def predict(
+    scenario: Scenario, results: Results, on_replay: OnRun | None = None, effort: Effort = DEFAULT_EFFORT
+) -> None:
+    """Put `prediction` and the `decision` into the summary of a run.
 
-    Each replay draws a load of its own, with the seeds after the scenario's, beside costs of its own. Replays of a run
-    of more than MOST_WHOLE requests are segments, each run with and without perturbed costs. `prediction` is null where
-    nothing is replayed; the answer is then that of the run. Deterministic: loads and factors come from the scenario's
-    seed, whichever core computes them.
+    A run of up to MOST_WHOLE requests is run again with the seeds after the scenario's, and each of the first seeds
+    once more with costs of its own. The seeds of a trace would be alike, so it is run again with other costs only.
+    Replays of a longer run are segments, each run with and without perturbed costs. `prediction` is null where nothing
+    is replayed; the decision is then that of the run. Deterministic: loads and factors come from the scenario's seed,
+    whichever core computes them.
     """
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     requests = results.columns["requests"]
-    replays = _Replays.of(scenario, load, len(requests["arrival_s"]), results.facts.last_arrival_s)
+    replays = _Replays.of(scenario, load, effort, len(requests["arrival_s"]), results.facts.last_arrival_s)
     with forked(replays.run, replays.n_runs) as answers:
         replays.put(results, answers, on_replay)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A run as studies see it."""
+
+    figures: RunFigures
+    sample: Sample
+
+    @classmethod
+    def of(cls, results: Results, residual: Mapping[str, float] = NO_RESIDUAL) -> "Replay":
+        """Return what is kept of a run; its figures are those with latencies off by the residual factors."""
+        return cls(RunFigures.of(results, residual), results.sample)
 
 
 @dataclass(frozen=True)
@@ -91,40 +108,58 @@ class _Replays:
     segment_frac: float | None
     """Length of a segment, as a share of the run; None: replays are whole."""
     draws: Sequence[Draw]
+    effort: Effort
 
     @classmethod
-    def of(cls, scenario: Scenario, load: Load, n_sent: int = 0, end_s: float = 0.0) -> "_Replays":
+    def of(cls, scenario: Scenario, load: Load, effort: Effort, n_sent: int = 0, end_s: float = 0.0) -> "_Replays":
         """Plan the replays; n_sent and end_s: requests and end of the run, which a closed loop needs."""
         n_requests = len(load.trace) if load.concurrency is None else n_sent
         frac = SEGMENT / n_requests if n_requests > MOST_WHOLE else None
-        return cls(scenario, load, end_s, frac, draws_for(scenario))
+        return cls(scenario, load, end_s, frac, draws_for(scenario), effort)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether another seed draws another load; a trace is always the same."""
+        return self.scenario.workload.trace is None
 
     @property
     def n_runs(self) -> int:
-        """Number of runs; each segment is run twice."""
-        return len(self.draws) if self.segment_frac is None else 2 * len(self.draws)
+        """Number of runs beside the scenario's own; each segment is run twice."""
+        if self.segment_frac is not None or not self.draws:
+            return 2 * len(self.draws)
+        n_nominal = max(min(LOOKS[0], self.effort.most_runs), len(self.draws)) if self.is_drawn else 1
+        return len(self.draws) + n_nominal - 1
 
-    def run(self, place: int) -> RunFigures:
-        """Make one of the runs."""
-        if self.segment_frac is None:
-            distortion, residual = self.draws[place]
-            return RunFigures.of(simulate(self._reseeded(place), distortion=distortion), residual)
-        place, is_perturbed = divmod(place, 2)
+    def run(self, place: int) -> Replay:
+        """Make one of the runs: those with drawn costs come first, at the scenario's seed and those after it."""
+        if self.segment_frac is not None:
+            return self._run_segment(*divmod(place, 2))
+        if place >= len(self.draws):
+            return self.nominal(place - len(self.draws) + 1)
+        distortion, residual = self.draws[place]
+        seeded = self._reseeded(place) if self.is_drawn else self.scenario
+        return Replay.of(simulate(seeded, distortion=distortion), residual)
+
+    def nominal(self, n_after: int) -> Replay:
+        """Make a run with predicted costs, at the n-th seed after the scenario's."""
+        return Replay.of(simulate(self._reseeded(n_after)))
+
+    def _run_segment(self, place: int, is_perturbed: int) -> Replay:
         distortion, residual = self.draws[place] if is_perturbed else (Distortion(), NO_RESIDUAL)
-        load = self._segment(place, self.segment_frac)
+        load = self._segment(place, self.segment_frac or 1.0)
         frac = RUN_IN_FRAC if load.trace.dependencies is None else SESSIONS_RUN_IN_FRAC
         n_run_in = max(frac * SEGMENT, min(2 * (load.concurrency or 0), SEGMENT / 2))
         measure = MeasureSection(warmup_requests=int(n_run_in))
-        measured = self._reseeded(place).model_copy(update={"measure": measure})
-        return RunFigures.of(simulate(measured, load=load, distortion=distortion), residual)
+        measured = self._reseeded(place + 1).model_copy(update={"measure": measure})
+        return Replay.of(simulate(measured, load=load, distortion=distortion), residual)
 
-    def _reseeded(self, place: int) -> Scenario:
-        return self.scenario.model_copy(update={"seed": self.scenario.seed + place + 1})
+    def _reseeded(self, n_after: int) -> Scenario:
+        return self.scenario.model_copy(update={"seed": self.scenario.seed + n_after})
 
     def _segment(self, place: int, frac: float) -> Load:
         """Cut the segments of a trace out of the run's own load, and others out of loads of their own."""
         load, workload = self.load, self.scenario.workload
-        if workload.trace is None:
+        if self.is_drawn:
             load = offered_load(workload, self.scenario.seed + place + 1, self.scenario.base_dir)
         return segment(load, place / (len(self.draws) - 1) * (1 - frac), frac, self.end_s)
 
@@ -133,63 +168,74 @@ class _Replays:
         results.summary["prediction"] = None
         if not self.draws:
             return
-        self._put_replays(results, answers, on_replay)
+        own, replays = Replay.of(results), self._collected(answers, on_replay)
+        n, is_whole = len(self.draws), self.segment_frac is None
+        perturbed, plain = (replays[:n], [own, *replays[n:]]) if is_whole else (replays[1::2], replays[::2])
+        self._put_prediction(results, own, perturbed, plain)
         near = near_capacity(self.scenario, self.load, results.summary, self.draws)
         results.summary |= UNKNOWN if near is None else near.facts()
-        chance, answer = results.summary["probability_beyond_capacity"], results.summary["answer"]
-        if answer is not None:
-            answer["decision"] = within_capacity(answer["decision"], chance)
+        chance = results.summary["probability_beyond_capacity"]
         results.summary["warnings"] += beyond_warning(chance)
+        if results.decision is not None:
+            self._decide(results, own, perturbed, plain, on_replay)
 
-    def _put_replays(self, results: Results, answers: Answers, on_replay: OnRun | None) -> None:
-        runs: dict[int, RunFigures] = {}
+    def _collected(self, answers: Answers, on_replay: OnRun | None) -> list[Replay]:
+        runs: dict[int, Replay] = {}
         for place, answer in answers:
             runs[place] = answer
             if on_replay:
                 on_replay(len(runs), self.n_runs)
-        ordered = [runs[place] for place in range(self.n_runs)]
-        run = RunFigures.of(results)
+        return [runs[place] for place in range(self.n_runs)]
+
+    def _put_prediction(
+        self, results: Results, own: Replay, perturbed: Sequence[Replay], plain: Sequence[Replay]
+    ) -> None:
+        """Put the latencies of other loads and costs, and the attainment of the runs with predicted costs."""
+        run, ordered = own.figures, [replay.figures for replay in perturbed]
         if self.segment_frac is None:
-            results.summary["prediction"] = prediction_over(run, ordered)
-            results.summary["answer"] = answer_over(
-                [run.outcomes, *(each.outcomes for each in ordered)], GOAL_FRAC, "replays"
-            )
-            return
-        is_drawn = self.scenario.workload.trace is None
-        replays = ScaledReplays(run, ordered[::2], ordered[1::2], is_drawn)
-        results.summary["prediction"] = prediction_over(run, replays.whole())
-        results.summary["answer"] = replays.answer() or results.summary["answer"]
+            nominal = [replay.figures.outcomes for replay in plain]
+            results.summary["answer"] = slo_answer(nominal, GOAL_FRAC)
+        else:
+            ordered = ScaledReplays(run, [replay.figures for replay in plain], ordered, self.is_drawn).whole()
+        results.summary["prediction"] = prediction_over(run, ordered)
 
+    def _decide(
+        self,
+        results: Results,
+        own: Replay,
+        perturbed: Sequence[Replay],
+        plain: Sequence[Replay],
+        on_replay: OnRun | None,
+    ) -> None:
+        """Decide about the SLO, with runs of more seeds as long as they may change the decision."""
+        is_whole = self.segment_frac is None
+        partners = plain if self.is_drawn or not is_whole else [own] * len(perturbed)
+        pairs = [Pair(one.sample, drawn.sample) for one, drawn in zip(partners, perturbed, strict=False)]
+        runs = [own.sample, *(replay.sample for replay in plain if replay is not own)]
+        if not self.is_drawn or (not is_whole and own.sample.n_effective >= FEWEST_BATCHES * LEAST_LENGTHS):
+            runs = runs[:1]
+        decision = Decision(
+            runs,
+            GOAL_FRAC,
+            pairs,
+            residual_of(self.scenario.setups),
+            results.summary["probability_beyond_capacity"],
+            self.effort.confidence,
+        )
+        looks = self.effort.looks() if is_whole and self.is_drawn else []
+        for n_runs in looks:
+            n_more = n_runs - len(decision.runs)
+            if n_more > 0 and decision.edge_by in ("noise", "load"):
+                decision = replace(decision, runs=[*decision.runs, *self._more(len(decision.runs), n_more, on_replay)])
+        results.decide(decision)
 
-def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str, Any]:
-    """Return the prediction of a run from its replays, all of one length."""
-    runs = [run.outcomes, *(replay.outcomes for replay in replays)]
-    name = worst_class(runs)
-    judged = [each[name] for each in runs if name in each]
-    is_full = queue_over(each.queue for each in judged) in FULL  # attainment then depends on length
-    attained = [replay.outcomes[name].attained_frac for replay in replays if name in replay.outcomes]
-    return {
-        "replays": len(replays),
-        "confidence": CONFIDENCE,
-        "latencies": {
-            key: {
-                level: prediction_interval(value, [r.latencies[key][level] for r in replays])
-                for level, value in levels.items()
-            }
-            for key, levels in run.latencies.items()
-            if all(key in replay.latencies for replay in replays)
-        },
-        "attainment": [min(attained), max(attained)] if attained else None,
-        "n_met": sum(frac >= GOAL_FRAC for frac in attained) if attained and not is_full else None,
-        "slo_probability": None if is_full else met_probability(judged, GOAL_FRAC),
-    }
-
-
-def prediction_interval(predicted: float | None, values: Sequence[float]) -> list[float] | None:
-    """Return the prediction interval of a percentile: Student's, for the logarithm of one more value."""
-    if predicted is None or not predicted > 0 or not all(value > 0 for value in values):
-        return None
-    logs = np.log(values) - log(predicted)
-    half = quantile((1 + CONFIDENCE) / 2, len(logs) - 1) * float(logs.std(ddof=1))
-    center = float(logs.mean())
-    return [predicted * exp(min(center - half, 0.0)), predicted * exp(max(center + half, 0.0))]
+    def _more(self, n_before: int, n_more: int, on_replay: OnRun | None) -> list[Sample]:
+        """Make runs with predicted costs at further seeds."""
+        runs: dict[int, Sample] = {}
+        with forked(lambda place: self.nominal(n_before + place).sample, n_more) as answers:
+            for place, sample in answers:
+                runs[place] = sample
+                if on_replay:
+                    n_done = len(self.draws) + n_before - 1
+                    on_replay(n_done + len(runs), n_done + n_more)
+        return [runs[place] for place in range(n_more)]

@@ -16,7 +16,7 @@ from simserve.metrics.answer import (
     whole_outcome,
     worst_class,
 )
-from simserve.metrics.decision import wilson
+from simserve.metrics.goal import wilson
 
 
 def share(frac: float | None, **more: Any) -> dict[str, Any]:

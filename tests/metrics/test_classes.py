@@ -85,7 +85,7 @@ def test_tenants_are_told_apart_and_come_to_the_whole() -> None:
 
 def test_the_verdict_names_the_class_that_fares_worst() -> None:
     text = headline(results().summary)
-    assert text.startswith("Misses the SLO: of 2 classes, batch fares worst: ")
+    assert text.startswith("Misses the SLO: of 2 classes, batch has the least margin: ")
     assert "of 100 requests meet E2E ≤ 200 ms" in text
     assert "E2E fails most" in text
 
@@ -96,7 +96,8 @@ def test_one_small_class_that_misses_is_a_miss_however_good_the_whole_looks() ->
         Scenario.from_dict(data | {"slo": {"default": {"ttft_s": 1}, "classes": {"batch": {"e2e_s": 0.01}}}})
     )
     assert result.summary["slo_attainment"]["frac"] > 0.99
-    assert "batch fares worst: 0% of 2 requests" in headline(result.summary)
+    assert "batch has the least margin: " in headline(result.summary)
+    assert result.summary["decision"]["slo_class"] == "batch"
 
 
 def test_the_page_and_the_terminal_have_a_row_a_class_with_names_made_harmless() -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from simserve.metrics.decision import SURE_FRAC, Decision, beyond_warning, decide, probability, wilson, within_capacity
+from simserve.metrics.answer import BEYOND_FRAC, Attained, decide, within_capacity
+from simserve.metrics.decision import beyond_warning
+from simserve.metrics.goal import probability, wilson
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_a_load_off_by_as_much_as_is_tolerated_decides(off_frac: float) -> None:
     ("decision", "beyond_frac", "result"),
     [
         ("met", None, "met"),
-        ("met", 1 - SURE_FRAC, "met"),
+        ("met", 1 - BEYOND_FRAC, "met"),
         ("met", 0.0501, "edge"),
         ("met", 0.9499, "edge"),
         ("met", 0.95, "missed"),
@@ -65,11 +67,11 @@ def test_a_load_off_by_as_much_as_is_tolerated_decides(off_frac: float) -> None:
     ],
 )
 def test_a_load_that_may_be_beyond_capacity_is_not_met(
-    decision: Decision, beyond_frac: float | None, result: str
+    decision: Attained, beyond_frac: float | None, result: str
 ) -> None:
     assert within_capacity(decision, beyond_frac) == result
     warnings = beyond_warning(beyond_frac, "this load")
-    assert len(warnings) == (beyond_frac is not None and beyond_frac > 1 - SURE_FRAC)
+    assert len(warnings) == (beyond_frac is not None and beyond_frac > 1 - BEYOND_FRAC)
     for text in warnings:
         assert text.startswith("this load is beyond capacity")
         assert ("so the queue grows" in text) == ((beyond_frac or 0) >= 0.95)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.decision import wilson
+from simserve.metrics.goal import wilson
 from simserve.metrics.intervals import (
     T_95,
     Batches,

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve import Scenario
+from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError
 from simserve.metrics.answer import outcomes
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.study.capacity.boundary import Boundary, Unbounded
+from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.check.measured import find_grid, measured
 from simserve.study.check.side import GateSide
@@ -26,12 +26,14 @@ from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import is_row
 from simserve.study.sweep.sweep import SweepQuestion, run_sweep
+from simserve.study.uncertainty import run_with_replays
 from simserve.tables.folder import SWEEP
 from simserve.tables.journal import open_journal
 from tests.effort import is_thorough
 from tests.study.served import highest_rate
 
 GOAL = 0.9
+CHAT_BURST = Path(__file__).resolve().parents[2] / "scenarios" / "chat_burst.yaml"
 DURATION_S = 30.0 if is_thorough() else 12.0
 MOST_REPLICAS = 3
 POOL = {"name": "serve", "role": "both", "parallel": {"tensor": 1}, "scheduler": {"kind": "chunked", "max_num_seqs": 2}}
@@ -72,9 +74,9 @@ def with_replicas(scenario: Scenario, n: int) -> Scenario:
     return Scenario.from_dict(data)
 
 
-def swept(scenarios: list[Scenario]) -> dict[str, Any]:
+def swept(scenarios: list[Scenario], goal_frac: float = GOAL) -> dict[str, Any]:
     points = tuple(SweepPoint(place, (), scenario) for place, scenario in enumerate(scenarios))
-    question = SweepQuestion(points, 1, GOAL)
+    question = SweepQuestion(points, 1, goal_frac)
     with TemporaryDirectory() as folder, open_journal(Path(folder) / "sweep", SWEEP, is_row) as journal:
         return sweep_facts(run_sweep(question, journal, in_processes))
 
@@ -101,8 +103,6 @@ def test_run_sweep_capacity_and_plan_imply_each_other(
     alone, together = (slo_answer([outcomes(run) for run in some], GOAL) for some in (runs[:1], runs))
     assert alone is not None
     assert together is not None
-    if abs(runs[0]["load"]["off_frac"]) > LOAD_TOLERANCE_FRAC:
-        assert alone["decision"] != "met"
     low, high = load_interval(highest_rate(CapacityQuestion(scenario, GOAL, 0.5)))
     assert high >= 1 or together["decision"] != "met"
     assert low <= 1 or together["decision"] != "missed"
@@ -173,3 +173,13 @@ def test_compare_agrees_with_capacity_and_itself(
         assert doubled.a.goodput_per_s is None or not result.is_met
     elif doubled.more_frac is not None:
         assert doubled.more_frac > 0
+
+
+def test_the_readmes_scenario_meets_its_slo_in_every_study_and_with_more_replicas() -> None:
+    """`run` said "edge" at 99.9% while p99 TTFT is far below its limit; `sweep` said that 2 replicas meet, and 3 and 4
+    are edges; `capacity` held 15.9 req/s and called the 14.4 of the same file an edge."""
+    scenario = load_scenario(CHAT_BURST)
+    sweep = swept([with_replicas(scenario, n) for n in (2, 3, 4)], 0.99)
+    assert [point["decision"] for point in sweep["points"]] == ["met", "met", "met"]
+    assert run_with_replays(scenario).summary["decision"]["word"] == "meets"
+    assert LoadPoint(1.0, tuple(runs_of(scenario, 8))).decision(0.99) == "met"

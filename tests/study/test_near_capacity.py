@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from simserve import Scenario, simulate
-from simserve.metrics.decision import beyond_warning, within_capacity
+from simserve.metrics.answer import within_capacity
+from simserve.metrics.decision import beyond_warning
 from simserve.report.headline import headline
 from simserve.study import capacity_probe
 from simserve.study.capacity.question import CapacityQuestion

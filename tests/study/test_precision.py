@@ -10,6 +10,7 @@ import pytest
 from simserve import Scenario, load_scenario, simulate
 from simserve.errors import SimserveError
 from simserve.metrics.results import Results
+from simserve.metrics.tails import Sample
 from simserve.study import precision
 from simserve.study.intervals import mean_of, percentile_of, share_of
 from simserve.study.measures import MEASURES
@@ -88,11 +89,11 @@ class Runs:
         self.scenario = small.model_copy(update={"seed": 0})
         self.values = (1.0 + spread * np.random.default_rng(4).normal(size=MOST_SEEDS)).tolist()
         self.seeds: list[int] = []
-        monkeypatch.setattr(precision, "replicate", self.replicate)
+        monkeypatch.setattr(precision, "each_run", self.each_run)
 
-    def replicate(self, scenarios: Any, seeds: range, progress: Any) -> list[list[dict[str, Any]]]:
+    def each_run(self, kept: Any, scenarios: Any, seeds: range, progress: Any) -> list[list[Any]]:
         self.seeds += seeds
-        return [[self.summary(seed) for seed in seeds]]
+        return [[(self.summary(seed), Sample({}, 1.0, None, None)) for seed in seeds]]
 
     def summary(self, seed: int) -> dict[str, Any]:
         result = summary(0.99, p50=self.values[seed], p99=None)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.decision import SURE_FRAC, probability
+from simserve.metrics.answer import BEYOND_FRAC
+from simserve.metrics.goal import probability
 from simserve.report.capacity.load_curve import limited
 from simserve.report.cautions import capacity_warnings
 from simserve.report.charts import Figure
@@ -93,7 +94,7 @@ def own_load(result: Facts) -> str:
     if own["saturated"]:
         return f"{at}: the queue only grows."
     beyond_frac = number(own.get("probability_beyond_capacity")) or 0.0
-    if beyond_frac > 1 - SURE_FRAC:
+    if beyond_frac > 1 - BEYOND_FRAC:
         at += f" (beyond capacity with a probability of {probability(beyond_frac)})"
     ends = interval(own["low_frac"], own["high_frac"])
     ci = "" if ends == NONE else f" (95% CI {ends}, {plural(own['n_runs'], 'seed')})"

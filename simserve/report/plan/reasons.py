@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.metrics.decision import decide
+from simserve.metrics.answer import decide
 from simserve.report.formats import SHORT, count, goal, interval, plural, rate, seconds, share, slo_terms
 
 LITTLE = 0.01

@@ -8,7 +8,8 @@ from simserve.report.capacity.page import paragraphs
 from simserve.report.cautions import cautions
 from simserve.report.comparison import words as comparison
 from simserve.report.formats import SHORT, interval, plural, slo_terms
-from simserve.report.headline import headline, prediction
+from simserve.report.headline import headline
+from simserve.report.percentiles import prediction
 from simserve.report.pools import engine_words, has_changed
 from simserve.report.spreadsheet.cost import CAPACITY_NAME, Basis
 from simserve.report.spreadsheet.sheets import Cell, Row, Sheet, SheetColumn, SheetGroup, at, form_and_unit

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.metrics.decision import Decision
+from simserve.metrics.answer import Attained
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import load_warnings, point_facts, question_facts
@@ -63,7 +63,7 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> Fleet
     own = question.scenario.cluster.pools[place].replicas
     probed: dict[int, LoadPoint] = {}
 
-    def decision(n: int) -> Decision:
+    def decision(n: int) -> Attained:
         def run(places: range) -> list[Summary]:
             return list(runs_with(n, range(first + places.start, first + places.stop)))
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import Outcome, Outcomes, outcomes, whole_outcome, worst_class
-from simserve.metrics.decision import Decision
+from simserve.metrics.answer import Attained, Outcome, Outcomes, outcomes, whole_outcome, worst_class
 from simserve.study.intervals import Estimate
 from simserve.study.run_seeds import Summary
 from simserve.study.slo_answer import at_nominal, attained_of, mean_load, more_seeds, slo_answer
@@ -95,10 +94,10 @@ class LoadPoint:
         answer = slo_answer(self.outcomes, 1.0)
         return Estimate(math.nan, math.nan, math.nan) if answer is None else attained_of(answer)
 
-    def decision(self, goal_frac: float) -> Decision:
+    def decision(self, goal_frac: float) -> Attained:
         """Return whether the load meets the SLO."""
         answer = slo_answer(self.outcomes, goal_frac)
-        decision: Decision = "edge" if answer is None else answer["decision"]
+        decision: Attained = "edge" if answer is None else answer["decision"]
         return decision
 
     def decided(self, goal_frac: float, more: Callable[[range], Sequence[Summary]], most_seeds: int) -> "LoadPoint":
@@ -106,11 +105,13 @@ class LoadPoint:
 
         more: runs the load with the seeds at those places, counted from 0.
         """
-        point, n = self, len(self.runs)
-        while (answer := slo_answer(point.outcomes, goal_frac)) and answer["decision"] == "edge" and n < most_seeds:
-            wanted = more_seeds(answer, n, most_seeds)
+        point = self
+        while point.decision(goal_frac) == "edge" and any(point.outcomes):
+            n = len(point.runs)
+            wanted = more_seeds(n, most_seeds)
+            if wanted == n:
+                break
             point = LoadPoint(self.scale, (*point.runs, *more(range(n, wanted))))
-            n = wanted
         return point
 
     @property

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from simserve.metrics.decision import beyond_warning, within_capacity
+from simserve.metrics.answer import within_capacity
+from simserve.metrics.decision import beyond_warning
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.study.measures import Measure
 from simserve.study.run_seeds import Summary
 

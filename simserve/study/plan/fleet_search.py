@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simserve.errors import NoArrivals
-from simserve.metrics.decision import LOAD_TOLERANCE_FRAC, Decision
+from simserve.metrics.answer import Attained
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.study.capacity.boundary import Goal
 from simserve.study.capacity.fleet_size import fewest
 from simserve.study.capacity.point import LoadPoint
@@ -30,7 +31,7 @@ class Trial:
     point: LoadPoint
     is_cut: bool
     """Whether the remaining seeds were skipped because the first ones exceed the allowed misses."""
-    decision: Decision
+    decision: Attained
     """Whether it meets the SLO."""
     is_settled: bool = False
     """Seeds were added where it was on the edge, so that its decision stands."""

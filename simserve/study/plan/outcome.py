@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from simserve.errors import Problem, SimserveError
-from simserve.metrics.decision import decide, wilson
+from simserve.metrics.answer import decide
+from simserve.metrics.goal import wilson
 from simserve.metrics.goodput import GOALS
 from simserve.scenario import Scenario
 from simserve.simulation import simulate

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simserve.metrics.decision import Decision
+from simserve.metrics.answer import Attained
 from simserve.study.intervals import Estimate, mean_of
 from simserve.study.measures import GOODPUT, Measure
 from simserve.study.slo_answer import mean_load, outcomes_from, slo_answer
@@ -76,11 +76,11 @@ class PointRuns:
         return slo_answer(runs, self.goal_frac) if runs else None
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> Attained | None:
         """Return whether the SLO is met; None without an answer. A failed run turns "met" into "edge"."""
         if self.answer is None:
             return None
-        decision: Decision = self.answer["decision"]
+        decision: Attained = self.answer["decision"]
         return "edge" if self.status == "partly" and decision == "met" else decision
 
     @property

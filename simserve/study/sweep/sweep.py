@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simserve.errors import SimserveError
+from simserve.metrics.decision import LOOKS
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import check_not_deterministic, is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.run_seeds import OnRun
-from simserve.study.slo_answer import MOST_SEEDS, more_seeds
+from simserve.study.slo_answer import more_seeds
 from simserve.study.sweep.point_runs import COST, PointRuns
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import Row, failed_row, key_of, run_row, task_of
@@ -145,7 +146,7 @@ def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
     """Return the points that more seeds may decide, by place, and how many seeds each is to have; empty: none.
 
     First every edge has EDGE_SEEDS, then each point that may be the cheapest to meet the SLO. Then the edges that are
-    cheaper than any point that surely meets it have up to MOST_SEEDS, from the cheapest on.
+    cheaper than any point that surely meets it have twice as many each time, from the cheapest on.
     """
     judged = [(place, each) for place, each in enumerate(points) if _may_change(each)]
     first = {place: EDGE_SEEDS for place, each in judged if each.decision == "edge" and len(each.rows) < EDGE_SEEDS}
@@ -159,14 +160,13 @@ def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
         return second
     edges = [(place, each) for place, each in near if each.decision == "edge" and each.value(COST) < limit]
     cheapest = min((each.value(COST) for _, each in edges), default=math.inf)
-    runs = [(place, each.answer, len(each.rows)) for place, each in edges if each.value(COST) == cheapest]
-    return {place: more_seeds(answer, n_seeds) for place, answer, n_seeds in runs if answer is not None}
+    return {place: more_seeds(len(each.rows)) for place, each in edges if each.value(COST) == cheapest}
 
 
 def _may_change(each: PointRuns) -> bool:
     """Return whether further seeds may change a decision."""
     scenario = each.point.scenario
-    if not each.is_ranked or each.answer is None or scenario is None or len(each.rows) >= MOST_SEEDS:
+    if not each.is_ranked or each.answer is None or scenario is None or more_seeds(len(each.rows)) == len(each.rows):
         return False
     return (each.decision == "edge" or _is_near(each)) and not is_deterministic(scenario)
 
@@ -191,9 +191,7 @@ def n_foreign(question: SweepQuestion, journal: Journal) -> int:
     """Return how many finished runs in the journal belong to another question."""
     left = journal.rows.keys() - question.keys
     for place in range(len(question.points)):
-        for start, end in itertools.pairwise(
-            (question.n_seeds, EDGE_SEEDS, 2 * EDGE_SEEDS, 4 * EDGE_SEEDS, MOST_SEEDS)
-        ):
+        for start, end in itertools.pairwise((question.n_seeds, *LOOKS)):
             added = {question.key(place, at) for at in range(start, end)} if left else set()
             if end > question.n_seeds and not added & left:
                 break  # seeds are added in order

@@ -65,7 +65,7 @@ def test_a_number_on_the_edge_is_not_the_answer_and_is_named_as_tied(tmp_path: P
 
     facts = fleet_size_facts(search(requested(tmp_path), 0, runs_with))
     assert (facts["answer"]["replicas"], facts["answer"]["decision"]) == (3, "met")
-    assert (facts["tied"]["replicas"], facts["tied"]["decision"], facts["tied"]["n_seeds"]) == (2, "edge", 128)
+    assert (facts["tied"]["replicas"], facts["tied"]["decision"], facts["tied"]["n_seeds"]) == (2, "edge", 32)
     assert [point["decision"] for point in facts["points"]][:3] == ["missed", "edge", "met"]
 
 

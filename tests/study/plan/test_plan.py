@@ -145,12 +145,12 @@ def test_a_fleet_on_the_edge_is_not_bought_and_its_cost_is_the_low_end(tmp_path:
     assert (usd["edge"].usd_low, usd["edge"].usd_high) == (1460.0, 2190.0)
     tied = sized_["edge"].tied
     assert tied is not None
-    assert (tied.replicas, tied.decision, len(tied.point.runs)) == ((2,), "edge", 128)
+    assert (tied.replicas, tied.decision, len(tied.point.runs)) == ((2,), "edge", 32)
 
 
 def test_a_plan_names_the_sure_fleet_and_the_cheaper_tied_one(tmp_path: Path) -> None:
     (row,) = plan_facts(plan_of(tmp_path, {H100: spread(UNSURE)}, {"h100-sxm": 1.0}))["options"]
-    assert (row["decision"], row["replicas"], row["tied_replicas"], row["tied_n_seeds"]) == ("met", 3, 2, 128)
+    assert (row["decision"], row["replicas"], row["tied_replicas"], row["tied_n_seeds"]) == ("met", 3, 2, 32)
     assert row["tied_low_frac"] < 0.99 <= row["tied_high_frac"]
     assert (row["usd_per_month_low"], row["usd_per_month"]) == (1460.0, 2190.0)
 

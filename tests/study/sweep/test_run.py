@@ -58,5 +58,5 @@ def test_a_row_that_lacks_a_key_or_has_another_type_in_it_is_none(tmp_path: Path
     for key, values in OTHERS.items():
         assert not any(is_row(row | {key: value}) for value in values), key
     for key in outcome:
-        assert not is_row(row | {"outcomes": [outcome | {key: [0.5]}]}), key
+        assert not is_row(row | {"outcomes": [outcome | {key: [[0.5]]}]}), key
     assert not is_row(row | {"outcomes": [outcome | {"more": 1}]})

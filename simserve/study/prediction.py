@@ -1,26 +1,26 @@
-"""Scaled replays: replays of a long run, from short segments that were run with and without perturbed costs.
+"""Prediction: where latencies lie with other loads and costs, over replays of the whole run or of segments.
 
-A segment pair tells what costs do, without sampling noise, for both runs serve the same requests. Segments are loads of
-their own, so they also tell how loads differ; a run that is n / w times as long differs from its like by sqrt(w / n) of
-that. With w = n a scaled replay is the perturbed run itself, as of a run that is replayed whole.
+A pair of segments, run with and without perturbed costs, tells what costs do without sampling noise, for both serve the
+same requests. Segments are loads of their own, so they also tell how loads differ; a run that is n / w times as long
+differs from its like by sqrt(w / n) of that. With w = n a scaled replay is the perturbed run itself, as of a run that
+is replayed whole.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import exp, log, sqrt
 from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import Outcome
+from simserve.metrics.answer import Outcome, queue_over, worst_class
 from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.student import quantile
+from simserve.study.cost_draws import CONFIDENCE
 from simserve.study.run_figures import RunFigures
-from simserve.study.slo_answer import answer_over
+from simserve.study.slo_answer import FULL, met_probability
 from simserve.tables.columns import Floats
-
-FULL = ("growing", "critical")
-"""States of a queue at or above capacity."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,13 @@ class ScaledReplays:
             key for key in self.run.latencies if all(key in each.latencies for pair in self._pairs for each in pair)
         ]
         levels = {key: {level: self._latency(key, level) for level in self.run.latencies[key]} for key in known}
-        outcomes = self._outcomes(math.sqrt(w / n * (2 * n + (n_replays - 1) * w) / (n + n_replays * w)))
+        outcomes = self._outcomes(sqrt(w / n * (2 * n + (n_replays - 1) * w) / (n + n_replays * w)))
         return [
             RunFigures(
                 {key: {level: values[i] for level, values in own.items()} for key, own in levels.items()}, each, n
             )
             for i, each in enumerate(outcomes)
         ]
-
-    def answer(self) -> dict[str, Any] | None:
-        """Return the answer of the run and its replays; None without an SLO, or where no segment met the class."""
-        result = answer_over([self.run.outcomes, *self._outcomes(math.sqrt(self._center))], GOAL_FRAC, "replays")
-        if result is not None and result["n_runs"] > 1:
-            served = [self.run, *self.plain] if self.is_drawn else [self.run]
-            known = [each.outcomes.get(result["slo_class"]) for each in served]
-            return result | {"n_requests": sum(each.n_arrived for each in known if each is not None)}
-        return None
 
     @cached_property
     def _n_measured(self) -> float:
@@ -66,7 +57,7 @@ class ScaledReplays:
 
     @cached_property
     def _center(self) -> float:
-        """Weight of the segments' mean against the run, so that all requests served weigh the same in the answer."""
+        """Weight of the segments' mean against the run, so that all requests served weigh the same."""
         n_replays = len(self.plain)
         return (n_replays + 1) * self._n_measured / (self.run.n_arrived + n_replays * self._n_measured)
 
@@ -87,10 +78,10 @@ class ScaledReplays:
         if not whole > 0 or not (plain > 0).all() or not (perturbed > 0).all():
             return [0.0] * len(plain)
         effect, loads = np.log(perturbed / plain), np.log(plain)
-        scale = math.sqrt(2 * self._n_measured / self.run.n_arrived)  # of another run, and of this one
+        scale = sqrt(2 * self._n_measured / self.run.n_arrived)  # of another run, and of this one
         error, spread = self.run.log_errors.get(key, {}).get(level, 0.0), float(loads.std(ddof=1))
         if spread > 0:
-            scale = max(scale, math.sqrt(2) * error / spread)
+            scale = max(scale, sqrt(2) * error / spread)
         result: list[float] = (whole * np.exp(effect + self.is_drawn * scale * (loads - loads.mean()))).tolist()
         return result
 
@@ -144,3 +135,37 @@ class ScaledReplays:
         center = float(plain.mean())
         result: Floats = whole + self.is_drawn * (self._center * (center - whole) + scale * (plain - center))
         return result
+
+
+def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str, Any]:
+    """Return the prediction of a run from its replays, all of one length."""
+    runs = [run.outcomes, *(replay.outcomes for replay in replays)]
+    name = worst_class(runs)
+    judged = [each[name] for each in runs if name in each]
+    is_full = queue_over(each.queue for each in judged) in FULL  # attainment then depends on length
+    attained = [replay.outcomes[name].attained_frac for replay in replays if name in replay.outcomes]
+    return {
+        "replays": len(replays),
+        "confidence": CONFIDENCE,
+        "latencies": {
+            key: {
+                level: prediction_interval(value, [r.latencies[key][level] for r in replays])
+                for level, value in levels.items()
+            }
+            for key, levels in run.latencies.items()
+            if all(key in replay.latencies for replay in replays)
+        },
+        "attainment": [min(attained), max(attained)] if attained else None,
+        "n_met": sum(frac >= GOAL_FRAC for frac in attained) if attained and not is_full else None,
+        "slo_probability": None if is_full else met_probability(judged, GOAL_FRAC),
+    }
+
+
+def prediction_interval(predicted: float | None, values: Sequence[float]) -> list[float] | None:
+    """Return the prediction interval of a percentile: Student's, for the logarithm of one more value."""
+    if predicted is None or not predicted > 0 or not all(value > 0 for value in values):
+        return None
+    logs = np.log(values) - log(predicted)
+    half = quantile((1 + CONFIDENCE) / 2, len(logs) - 1) * float(logs.std(ddof=1))
+    center = float(logs.mean())
+    return [predicted * exp(min(center - half, 0.0)), predicted * exp(max(center + half, 0.0))]

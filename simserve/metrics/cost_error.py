@@ -1,0 +1,76 @@
+"""Cost error: how far log r may be off because costs are, by draws of costs on equal seeds and errors of servers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from simserve.metrics.goal import CAP
+from simserve.metrics.tails import Sample, log_of
+from simserve.tables.columns import Floats
+
+FEWEST_DRAWS = 3
+"""Draws below the cap for a spread of their own."""
+
+SCORES = np.linspace(-3.0, 3.0, 13)
+"""Standard normal scores at which errors of servers are evaluated; log r is interpolated between them."""
+
+N_POINTS = 101
+"""Points over which such an error is integrated, evenly by probability."""
+
+STEPS = ("tpot_s", "itl_s", "e2e_s")
+"""Limits that share the error of steps; TTFT has one of its own."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A run with nominal costs, and one of the same requests with drawn costs."""
+
+    nominal: Sample
+    drawn: Sample
+
+
+def cost_error(pairs: Sequence[Pair], goal_frac: float) -> tuple[float, int]:
+    """Return the spread of log r between draws of costs, without the noise of the pairs, and its degrees of freedom.
+
+    A saturated draw has no r: it counts in the probability that the load is beyond capacity.
+    """
+    known = [pair for pair in pairs if pair.drawn.queue != "growing" and pair.drawn.r(goal_frac) < CAP]
+    known = known if len(known) >= FEWEST_DRAWS else list(pairs)
+    if len(known) < FEWEST_DRAWS:
+        return 0.0, 1
+    shifts = np.array([_shift(pair.nominal, pair.drawn, goal_frac) for pair in known])
+    halves = [
+        [_shift(*parts, goal_frac) for parts in zip(pair.nominal.sections(2), pair.drawn.sections(2), strict=True)]
+        for pair in known
+    ]
+    noise = float(np.mean([(one - other) ** 2 for one, other in halves])) / 4
+    return math.sqrt(max(float(shifts.var(ddof=1)) - noise, 0.0)), len(known) - 1
+
+
+def _shift(nominal: Sample, drawn: Sample, goal_frac: float) -> float:
+    return log_of(drawn.r(goal_frac)) - log_of(nominal.r(goal_frac))
+
+
+def server_errors(whole: Sample, goal_frac: float, server_sd: Mapping[str, float]) -> Floats:
+    """Return what errors of servers add to log r, at points of equal probability."""
+    limits = {name for tail in whole.tails.values() for name in tail.limits}
+    sds = {name: server_sd.get(name, 0.0) for name in limits}
+    by_steps = {name: sd for name, sd in sds.items() if name in STEPS}
+    of_waits, of_steps = sds.get("ttft_s", 0.0), max(by_steps.values(), default=0.0)
+    if of_waits == 0 and of_steps == 0:
+        return np.zeros(1)
+    near = replace(whole, tails={name: tail.beyond(goal_frac) for name, tail in whole.tails.items()})
+
+    def log_r(wait: float, step: float) -> float:
+        factors = {"ttft_s": math.exp(of_waits * wait)} | {n: math.exp(sd * step) for n, sd in by_steps.items()}
+        return log_of(near.r(goal_frac, factors))
+
+    waits, steps = (SCORES if sd else np.zeros(1) for sd in (of_waits, of_steps))
+    grid = np.array([[log_r(wait, step) for step in steps] for wait in waits]) - log_r(0.0, 0.0)
+    scores = np.array([NormalDist().inv_cdf((k + 0.5) / N_POINTS) for k in range(N_POINTS)])
+    along = np.array([np.interp(scores, steps, row) for row in grid]) if of_steps else grid
+    both = np.array([np.interp(scores, waits, column) for column in along.T]) if of_waits else along
+    return np.quantile(both, (np.arange(N_POINTS) + 0.5) / N_POINTS)

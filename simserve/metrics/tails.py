@@ -1,0 +1,244 @@
+"""Tails: how close the latencies of a run come to their limits, which is all that a decision about the SLO needs.
+
+The ratio r of a request is the largest of latency / limit over its limits. "A goal of 99% is met" and "the 99% quantile
+of r is at most 1" are the same sentence, and the second says by how much (docs/statistics.md).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from simserve.metrics.classes import of_class
+from simserve.metrics.decision_json import Ratio
+from simserve.metrics.goal import CAP
+from simserve.metrics.goodput import GOALS
+from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.facts import RunFacts
+
+FLOOR = 1e-6
+"""Least ratio inside a logarithm."""
+
+MOST_KEPT = 100_000
+"""Requests of a tail that keeps all of them; a longer one keeps those of which a quantile may be made."""
+
+MOST_SECTIONS, SHARE_KEPT = 20, 0.3
+"""Sections of a long run at most, and the share that it keeps of all requests and of each section: for goals from 90%
+on, as those beyond the quantile of eight sections may all lie in one of twenty."""
+
+Ratios = NDArray[np.float32] | Floats
+
+Factors = Mapping[str, float]
+"""Factors on latencies, by limit; 1 where there is none."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Latencies over limits of one class of requests, or of all: of a run, or of several together."""
+
+    limits: tuple[str, ...]
+    """The goals of an SLO that the class has, in the order of the columns of `ratios`."""
+    n: int
+    """Requests, each with a full answer or not."""
+    ratios: Ratios
+    """Latency / limit of the requests that are kept, in order of arrival, `(n_kept, n_limits)`; infinite without a
+    full answer, 0 where there is no such latency. Single precision keeps long runs small."""
+    places: Ints
+    """Place of each among all requests, `(n_kept,)`."""
+    n_missed: int
+    """Requests that missed a limit."""
+
+    def highest(self, factors: Factors | None = None) -> Ratios:
+        """Return r of each kept request, with its latencies times factors, `(n_kept,)`."""
+        ratios = self.ratios if factors is None else self.ratios * [factors.get(name, 1.0) for name in self.limits]
+        r: Ratios = np.minimum(ratios.max(axis=1, initial=0.0), CAP)
+        return r
+
+    def r(self, goal_frac: float, factors: Factors | None = None) -> float:
+        """Return the quantile of r at the goal, an order statistic: at most 1 just where that share meets the SLO."""
+        return quantile_of(self.highest(factors), n_allowed(self.n, goal_frac))
+
+    def by_limit(self, goal_frac: float) -> dict[str, float]:
+        """Return the quantile of each limit's own ratio at the goal."""
+        n_beyond = n_allowed(self.n, goal_frac)
+        own = (quantile_of(np.minimum(column, CAP), n_beyond) for column in self.ratios.T)
+        return dict(zip(self.limits, own, strict=True))
+
+    def first_limit(self, goal_frac: float) -> str:
+        """Return the limit with the largest quantile of its own ratio."""
+        by_limit = self.by_limit(goal_frac)
+        return max(self.limits, key=lambda name: by_limit[name])
+
+    def sections(self, n_sections: int) -> list["Tail"]:
+        """Return the requests as so many sections of equal size, in order of arrival."""
+        starts = np.arange(n_sections + 1) * self.n // n_sections
+        ends = np.searchsorted(self.places, starts).tolist()
+        return [
+            replace(self, n=n, ratios=self.ratios[start:end], places=self.places[start:end])
+            for n, start, end in zip(np.diff(starts).tolist(), ends[:-1], ends[1:], strict=True)
+        ]
+
+    def beyond(self, goal_frac: float) -> "Tail":
+        """Return the tail with no more requests than decide its quantile, whatever factors multiply their latencies.
+
+        A request beyond the quantile of the largest ratio is beyond that of one of its ratios.
+        """
+        kept = _beyond(self.ratios, (n_allowed(self.n, goal_frac) + 1) / max(1, len(self.ratios)))
+        return replace(self, ratios=self.ratios[kept], places=self.places[kept])
+
+
+class TailJson(TypedDict):
+    """r of the requests of a class, from the highest on: in groups of neighbors, each with the value in its middle."""
+
+    slo_class: str | None
+    counts: list[Annotated[int, Field(ge=1, le=10**15)]]
+    r: list[Ratio]
+
+
+SINGLE, GROWTH = 64, 1.03
+"""Requests with the highest r that are groups of their own; ends of later groups lie further by this factor."""
+
+
+def in_groups(name: str | None, tail: Tail) -> TailJson:
+    """Return r of the requests of a tail, so that runs can be pooled later; misses never share a group with others."""
+    r = -np.sort(-tail.highest().astype(np.float64))
+    n_geometric = int(math.log(max(1.0, len(r) / SINGLE)) / math.log(GROWTH)) + 1
+    ends = np.r_[np.arange(SINGLE), SINGLE * GROWTH ** np.arange(n_geometric), tail.n_missed, len(r)].astype(np.int64)
+    ends = np.unique(ends[(ends > 0) & (ends <= len(r))])
+    starts = np.r_[0, ends[:-1]]
+    counts = np.diff(np.r_[0, ends])
+    counts[-1] += tail.n - len(r)  # of a long run, the rest have at most the least r that it keeps
+    values = np.round(r[(starts + ends - 1) // 2], 6)
+    values[ends <= tail.n_missed] = np.maximum(values[ends <= tail.n_missed], 1.000001)
+    return {"slo_class": name, "counts": counts.tolist(), "r": values.tolist()}
+
+
+def from_groups(counts: Sequence[int], r: Sequence[float]) -> Tail:
+    """Return the tail of `in_groups`, without telling its limits apart."""
+    ratios = np.repeat(np.array(r, np.float32), counts)[:, None]
+    return Tail(("any",), len(ratios), ratios, np.arange(len(ratios)), int(np.count_nonzero(ratios > 1)))
+
+
+Tails = Mapping[str | None, Tail]
+"""The tails of a run by class; by None where no class has requests of its own."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run, or several together, as a decision sees it."""
+
+    tails: Tails
+    n_effective: float
+    """Independent requests that carry as much information as those of the run."""
+    queue: str | None
+    """steady, critical, growing or undetermined."""
+    off_frac: float | None
+    """Drawn over nominal load, less 1; None where there is no nominal load."""
+
+    def r(self, goal_frac: float, factors: Factors | None = None) -> float:
+        """Return r at the goal, of the class where it is largest; 0 without requests."""
+        return max((tail.r(goal_frac, factors) for tail in self.tails.values()), default=0.0)
+
+    def n_beyond(self, r: float) -> int:
+        """Return how many requests have at least this r."""
+        return sum(int(np.count_nonzero(tail.highest() >= r)) for tail in self.tails.values())
+
+    @property
+    def n(self) -> int:
+        """Requests of all classes."""
+        return sum(tail.n for tail in self.tails.values())
+
+    def sections(self, n_sections: int) -> list["Sample"]:
+        """Return the sample as so many sections, in order of arrival."""
+        parts = {name: tail.sections(n_sections) for name, tail in self.tails.items()}
+        each = self.n_effective / n_sections
+        return [
+            Sample({name: parts[name][k] for name in parts}, each, self.queue, self.off_frac) for k in range(n_sections)
+        ]
+
+
+def n_allowed(n: int, goal_frac: float) -> int:
+    """Return how many of n requests may miss a limit with the goal still met."""
+    return n - math.ceil(goal_frac * n - 1e-9)
+
+
+def quantile_of(values: Ratios, n_beyond: int) -> float:
+    """Return the largest value that at most n_beyond others exceed; 0 where fewer are kept."""
+    if n_beyond >= len(values):
+        return 0.0
+    return float(np.partition(values, -1 - n_beyond)[-1 - n_beyond])
+
+
+def tails_of(requests: Columns, facts: RunFacts, classes: Iterable[str] | None) -> Tails:
+    """Return the tails of a run; none where it has no SLO or no requests in its window."""
+    names: Iterable[str | None] = classes or (None,)
+    tails = {name: _tail(requests, name, facts.slo_classes.get(name or "", facts.slo)) for name in names}
+    return {name: tail for name, tail in tails.items() if tail is not None}
+
+
+def _tail(requests: Columns, name: str | None, slo: Mapping[str, float]) -> Tail | None:
+    """Return the tail of a class, None: of all requests."""
+    inside = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
+    n = int(np.count_nonzero(inside))
+    if not n or not slo:
+        return None
+    finished = requests["status"].is_("finished")[inside]
+    ratios = np.empty((n, len(slo)), np.float32)
+    for column, (goal, limit_s) in zip(ratios.T, slo.items(), strict=True):
+        latency_s = requests[GOALS[goal]][inside]
+        column[:] = np.where(finished, np.nan_to_num(latency_s / limit_s, nan=0.0), np.inf)
+    n_missed = int(np.count_nonzero((ratios > 1).any(axis=1)))
+    places = _kept(ratios)
+    return Tail(tuple(slo), n, ratios[places], places, n_missed)
+
+
+def _kept(ratios: Ratios) -> Ints:
+    """Return which requests to keep: all, or of a long run those of which its quantiles are made, and its sections'."""
+    n = len(ratios)
+    if n <= MOST_KEPT:
+        return np.arange(n)
+    kept = _beyond(ratios, SHARE_KEPT)
+    for part in np.array_split(np.arange(n), MOST_SECTIONS):
+        kept[part] |= _beyond(ratios[part], SHARE_KEPT)
+    return np.flatnonzero(kept)
+
+
+def _beyond(ratios: Ratios, share: float) -> Flags:
+    """Return which requests are among the share with the highest of one of their ratios, `(n,)`."""
+    n_beyond = min(len(ratios), int(share * len(ratios)) + 1)
+    flags: Flags = (ratios >= np.partition(ratios, -n_beyond, axis=0)[-n_beyond]).any(axis=1)
+    return flags
+
+
+def pooled(samples: Sequence[Sample]) -> Sample:
+    """Return the requests of several runs as one sample."""
+    tails: dict[str | None, Tail] = {}
+    for name in dict.fromkeys(name for sample in samples for name in sample.tails):
+        parts = [sample.tails[name] for sample in samples if name in sample.tails]
+        firsts = np.cumsum([0, *(part.n for part in parts)]).tolist()
+        tails[name] = Tail(
+            parts[0].limits,
+            firsts[-1],
+            np.concatenate([part.ratios for part in parts]),
+            np.concatenate([first + part.places for first, part in zip(firsts, parts, strict=False)]),
+            sum(part.n_missed for part in parts),
+        )
+    n_effective = sum(sample.n_effective for sample in samples)
+    known = [sample.off_frac for sample in samples if sample.off_frac is not None]
+    off_frac = sum(known) / len(known) if len(known) == len(samples) else None
+    return Sample(tails, n_effective, None, off_frac)
+
+
+def capped(log_r: float) -> float:
+    """Return r of its logarithm."""
+    return min(math.exp(log_r), CAP)
+
+
+def log_of(r: float) -> float:
+    """Return the logarithm of r."""
+    return math.log(max(r, FLOOR))
