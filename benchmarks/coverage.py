@@ -346,7 +346,12 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Measure how often intervals contain the truth.")
     parser.add_argument("--runs", type=int, default=1000)
-    n_runs = parser.parse_args().runs
+    parser.add_argument("--margins", action="store_true", help="print the table of margins alone")
+    given = parser.parse_args()
+    n_runs = given.runs
+    if given.margins:
+        _print_margins(max(n_runs // 2, 1))
+        return
     rng = np.random.default_rng
     _print_coverage(
         f"Within one run, of {n_runs:,} (%)",
@@ -373,15 +378,7 @@ def main() -> None:
         for n in REPLAYED_LENGTHS:
             result = over_replays(system, n, slo_s, max(n_runs // 4, 1))
             _row([f"{label}, {n:,}", *(f"{100 * result[name]:.1f}" for name in names)])
-    print("\nMargins by noise (%)\n")
-    looks = [f"{look} runs" for look in LOOKS]
-    at_ratios = [f"decided at {r}" for r in TRUE_RATIOS]
-    _row(["arrivals, requests", *looks, *at_ratios, *(f"meets at {r}" for r in TRUE_RATIOS)])
-    _row(["---"] * (1 + len(looks) + 2 * len(at_ratios)))
-    for label, margins in MARGINS.items():
-        found = margins.figures(max(n_runs // 2, 1))
-        held = [f"{100 * found[name]:.1f} ({100 * found[f'{name}, below']:.1f})" for name in (*looks, *at_ratios)]
-        _row([label, *held, *(f"{100 * found[f'meets at {r}']:.0f}" for r in TRUE_RATIOS)])
+    _print_margins(max(n_runs // 2, 1))
     print("\nHow the queue is classified (%)\n")
     states = ("steady", "undetermined", "critical", "growing")
     _row(["load, requests", *states])
@@ -390,6 +387,18 @@ def main() -> None:
         for load in (0.7, 0.9, 1.0, 1.1):
             called = Counter(state_of(load, n, rng([3, i, n])).state for i in range(max(n_runs // 2, 1)))
             _row([f"{load}, {n:,}", *(f"{100 * called[state] / called.total():.1f}" for state in states)])
+
+
+def _print_margins(n_studies: int) -> None:
+    print("\nMargins by noise (%)\n")
+    looks = [f"{look} runs" for look in LOOKS]
+    at_ratios = [f"decided at {r}" for r in TRUE_RATIOS]
+    _row(["arrivals, requests", *looks, *at_ratios, *(f"meets at {r}" for r in TRUE_RATIOS)])
+    _row(["---"] * (1 + len(looks) + 2 * len(at_ratios)))
+    for label, margins in MARGINS.items():
+        found = margins.figures(n_studies)
+        held = [f"{100 * found[name]:.1f} ({100 * found[f'{name}, below']:.1f})" for name in (*looks, *at_ratios)]
+        _row([label, *held, *(f"{100 * found[f'meets at {r}']:.0f}" for r in TRUE_RATIOS)])
 
 
 def _replicated(load: float, n: int, i: int) -> dict[str, tuple[bool, bool]]:

@@ -57,7 +57,7 @@ BudgetRuns = Annotated[
     typer.Option(
         "--budget-runs",
         metavar="N",
-        help="Most seeds to run until sampling noise no longer decides; at first 8, then twice as many each time.",
+        help="Most seeds to run while sampling noise decides: 8 at first, then more in two steps.",
     ),
 ]
 Confidence = Annotated[
@@ -72,10 +72,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable
 def effort_of(budget_runs: int, confidence: float) -> "Effort":
     """Return how sure a decision should be. Raises SimserveError."""
     from simserve.errors import SimserveError
-    from simserve.metrics.decision import LIKELY, Effort
+    from simserve.metrics.decision import LIKELY, LOOKS, Effort
 
-    if not 1 <= budget_runs <= MOST_RUNS:
-        raise SimserveError(f"--budget-runs: must be from 1 to {MOST_RUNS}, got {budget_runs}; 32 are the default")
+    if not LOOKS[0] <= budget_runs <= MOST_RUNS:
+        rule = f"must be from {LOOKS[0]} to {MOST_RUNS}"
+        raise SimserveError(f"--budget-runs: {rule}, got {budget_runs}; 32 are the default")
     if not LIKELY < confidence < 1:
         raise SimserveError(f"--confidence: must be above {LIKELY} and below 1, got {confidence}; 0.95 is the default")
     return Effort(budget_runs, confidence)

@@ -12,10 +12,11 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import attainment, outcomes, throughput
 from simserve.metrics.kv import kv_use, reservation
 from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import cautions, reliability, steadiness
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.stats import Distribution
-from simserve.metrics.tails import Sample, TailJson, in_groups, tails_of
+from simserve.metrics.tails import Sample, in_groups, tails_of
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import ArrivalRates, Window, drawn_load, load_warning
 from simserve.tables.columns import Columns, Flags
@@ -93,7 +94,9 @@ class RunBasis:
         """The decision about the SLO by this run alone, as if costs were exact; None without an SLO or requests."""
         tails = tails_of(self.requests, self.facts, self.classes)
         state = "growing" if self.trust["saturated"] else self.trust["steady"]
-        sample = Sample(tails, max(1.0, self.trust["n_worth"]), state, self.load["off_frac"])
+        judged_frac = sum(tail.n for tail in tails.values()) / max(1, self.window.n_requests)
+        n_effective = max(1.0, judged_frac * self.trust["n_worth"])
+        sample = Sample(tails, n_effective, state, self.load["off_frac"])
         return Decision([sample], GOAL_FRAC) if tails else None
 
     @property

@@ -11,7 +11,7 @@ from simserve.metrics.goal import CAP
 from simserve.metrics.tails import Sample, log_of
 from simserve.tables.columns import Floats
 
-FEWEST_DRAWS = 3
+FEWEST_DRAWS = 2
 """Draws below the cap for a spread of their own."""
 
 SCORES = np.linspace(-3.0, 3.0, 13)
@@ -35,10 +35,12 @@ class Pair:
 def cost_error(pairs: Sequence[Pair], goal_frac: float) -> tuple[float, int]:
     """Return the spread of log r between draws of costs, without the noise of the pairs, and its degrees of freedom.
 
-    A saturated draw has no r: it counts in the probability that the load is beyond capacity.
+    A saturated draw has no r: it counts in the probability that the load is beyond capacity, unless hardly any other is
+    left. Pairs without requests tell nothing.
     """
+    pairs = [pair for pair in pairs if pair.nominal.n and pair.drawn.n]
     known = [pair for pair in pairs if pair.drawn.queue != "growing" and pair.drawn.r(goal_frac) < CAP]
-    known = known if len(known) >= FEWEST_DRAWS else list(pairs)
+    known = known if len(known) >= FEWEST_DRAWS else pairs
     if len(known) < FEWEST_DRAWS:
         return 0.0, 1
     shifts = np.array([_shift(pair.nominal, pair.drawn, goal_frac) for pair in known])

@@ -5,7 +5,7 @@ The estimate, its noise and its cost error are those of `margin.py`; the rules a
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simserve.metrics.answer import BEYOND_FRAC, Attained, queue_over
@@ -13,7 +13,7 @@ from simserve.metrics.cost_error import Pair
 from simserve.metrics.decision_json import Cause, DecisionJson, Word
 from simserve.metrics.goal import CAP, probability
 from simserve.metrics.margin import Margin, margin_of
-from simserve.metrics.tails import Sample, Tail, capped, pooled
+from simserve.metrics.tails import Sample, Tail, capped, log_of, pooled
 
 LOOKS = (8, 16, 32)
 """Runs with nominal costs after which a decision is made."""
@@ -50,16 +50,13 @@ class Effort:
     """How sure a decision should be, and how many runs it may take."""
 
     most_runs: int = LOOKS[-1]
-    """Runs with nominal costs, at most."""
+    """Runs with nominal costs, at most; at least as many as at the first look."""
     confidence: float = CONFIDENCE
     """Probability, cost error included, that "meets" needs."""
 
     def looks(self) -> list[int]:
-        """Return the numbers of runs after which a decision is made: 8, and twice as many each time, up to the most."""
-        looks = [LOOKS[0]]
-        while looks[-1] < self.most_runs:
-            looks.append(2 * looks[-1])
-        return [min(look, self.most_runs) for look in looks]
+        """Return the numbers of runs after which a decision is made: three at most, as SURE_BY_NOISE allows for."""
+        return sorted({LOOKS[0], round(math.sqrt(LOOKS[0] * self.most_runs)), self.most_runs})
 
 
 DEFAULT_EFFORT = Effort()
@@ -108,8 +105,8 @@ class Decision:
 
     def _within_capacity(self, margin: Margin) -> float:
         """Return the probability of a margin, with a queue that is stable: a growing one misses any SLO in time."""
-        beyond_frac = {"growing": 1.0, "critical": self.beyond_frac or 0.5}.get(self.queue or "", self.beyond_frac)
-        return min(margin.probability(), 1.0 - (beyond_frac or 0.0))
+        least = {"growing": 1.0, "critical": 0.5}.get(self.queue or "", 0.0)
+        return min(margin.probability(), 1.0 - max(least, self.beyond_frac or 0.0))
 
     @cached_property
     def word(self) -> Word:
@@ -148,6 +145,8 @@ class Decision:
         tails, by_noise = self.whole.tails, self.margin.by_noise
         slo_class = max(tails, key=lambda name: tails[name].r(self.goal_frac))
         tail = tails[slo_class]
+        shift = math.exp(self.margin.log_r - log_of(tail.r(self.goal_frac)))  # by the drawn load
+        tail = replace(tail, ratios=tail.ratios * shift)
         first_limit = tail.first_limit(self.goal_frac)
         return DecisionJson(
             word=self.word,

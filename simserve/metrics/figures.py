@@ -24,6 +24,7 @@ from simserve.metrics.kv import (
     prefix_cache,
 )
 from simserve.metrics.lifetimes import FleetTimeJson
+from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson
 from simserve.metrics.routing import RoutingJson, TransferJson, routing, transfer
 from simserve.metrics.sessions import RetryFactsJson, SessionsJson, WastedJson, retries, sessions, wasted
@@ -38,7 +39,6 @@ from simserve.metrics.summary_schema import (
     Share,
     Slo,
 )
-from simserve.metrics.tails import TailJson
 from simserve.metrics.utilization import PoolJson, SpeculationJson, pool_figures, speculation
 from simserve.metrics.window import LoadJson, WindowFactsJson
 from simserve.tables.pieces import in_turn

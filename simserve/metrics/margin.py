@@ -16,8 +16,9 @@ import numpy as np
 
 from simserve.metrics.cost_error import Pair, cost_error, server_errors
 from simserve.metrics.goal import CAP
+from simserve.metrics.ratio_groups import Ratios
 from simserve.metrics.student import cdf, quantile
-from simserve.metrics.tails import FLOOR, Ratios, Sample, capped, log_of, n_allowed, pooled, quantile_of
+from simserve.metrics.tails import FLOOR, Sample, capped, log_of, n_allowed, pooled, quantile_of
 from simserve.tables.columns import Floats
 
 LEAST_BEYOND = 10
@@ -34,9 +35,6 @@ LEAST_LENGTHS = 10
 
 FEWEST_CONTROLLED, LEAST_CORRELATION = 16, 0.5
 """Sections, and their correlation with the drawn load, from which it corrects the estimate."""
-
-TAIL = 2.0
-"""The p99 over the p90 of a tail no heavier than exponential: what a few requests say of a percentile beyond them."""
 
 MOST_FREE = 100
 """Degrees of freedom of an error that is known rather than estimated."""
@@ -124,13 +122,19 @@ def margin_of(
     return replace(by_noise, cost_sd=cost_sd, n_cost_free=n_cost_free, points=points)
 
 
+def n_sections(run: Sample, goal_frac: float) -> int:
+    """Return into how many sections a single run may be divided, each long enough for its own quantile."""
+    decisive = max(run.tails.values(), key=lambda tail: tail.r(goal_frac))
+    most = min(run.n_effective / LEAST_LENGTHS, decisive.n * (1 - goal_frac) / LEAST_BEYOND)
+    return min(MOST_BATCHES, int(most + 1e-9))
+
+
 def _sections(runs: Sequence[Sample], whole: Sample, goal_frac: float) -> list[Sample]:
     """Return the sections of the sample: its runs, merged until each has enough requests, or parts of a single run."""
-    decisive = max(whole.tails, key=lambda name: whole.tails[name].r(goal_frac))
     if len(runs) == 1:
-        most = min(whole.n_effective / LEAST_LENGTHS, whole.tails[decisive].n * (1 - goal_frac) / LEAST_BEYOND)
-        n_batches = min(MOST_BATCHES, int(most))
+        n_batches = n_sections(whole, goal_frac) if runs[0].is_ordered else 0
         return whole.sections(n_batches) if n_batches >= FEWEST_BATCHES else []
+    decisive = max(whole.tails, key=lambda name: whole.tails[name].r(goal_frac))
     groups: list[list[Sample]] = [[]]
     for run in runs:
         groups[-1].append(run)
@@ -158,18 +162,19 @@ def _by_sections(sections: Sequence[Sample], whole: Sample, goal_frac: float) ->
     log_r, without = log_of(whole.r(goal_frac)), _without_each(sections, goal_frac)
     logs = np.array([log_of(section.r(goal_frac)) for section in sections])
     weights = np.array([section.n for section in sections]) / whole.n
-    off_fracs, n_free = [section.off_frac for section in sections], n - 1
+    off_fracs, n_free, of_control = [section.off_frac for section in sections], n - 1, 0.0
     if n >= FEWEST_CONTROLLED and None not in off_fracs:
         off = np.array(off_fracs, np.float64)
-        mean, slope = float(weights @ off), _slope(logs, off)
+        mean, (slope, slope_error) = float(weights @ off), _slope(logs, off)
         log_r, logs, n_free = log_r - slope * mean, logs - slope * off, n - 1 - (slope > 0)
         without = without - slope * (mean - weights * off) / (1 - weights)
+        of_control = (slope_error * mean) ** 2
     spread = float(np.square(weights * (logs - log_r)).sum()) * n / n_free
-    jackknife = float(np.square(without - log_r).sum()) * n_free / n
+    jackknife = float(np.square(without - log_r).sum()) * (n - 1) ** 2 / n / n_free
     n_beyond = np.array([section.n_beyond(whole.r(goal_frac)) for section in sections], np.float64)
     even_frac = float(n_beyond.sum() ** 2 / np.square(n_beyond).sum()) / n
     low, high = sorted((spread, jackknife))
-    return Margin(log_r, math.sqrt(high + (1 - even_frac) * low), n_free)
+    return Margin(log_r, math.sqrt(high + (1 - even_frac) * low + of_control), n_free)
 
 
 def _without_each(sections: Sequence[Sample], goal_frac: float) -> Floats:
@@ -190,16 +195,14 @@ def _without_each(sections: Sequence[Sample], goal_frac: float) -> Floats:
     return result
 
 
-def _slope(logs: Floats, off: Floats) -> float:
-    """Return the slope of log quantiles over the drawn load; 0 where they are correlated too little."""
+def _slope(logs: Floats, off: Floats) -> tuple[float, float]:
+    """Return the slope of log quantiles over the drawn load and its standard error; 0 where they are correlated too
+    little."""
     if off.std() == 0 or logs.std() == 0 or np.corrcoef(logs, off)[0, 1] < LEAST_CORRELATION:
-        return 0.0
-    return float(np.polyfit(off, logs, 1)[0])
-
-
-def _tenth(r: Ratios, n: int, n_effective: float) -> float:
-    """Return the upper end of the ratio that a tenth of the requests exceeds."""
-    return quantile_of(r, max(0, math.floor(n / 10 - Z_95 * math.sqrt(0.09 / n_effective) * n)))
+        return 0.0, 0.0
+    x, y = off - off.mean(), logs - logs.mean()
+    slope = float(x @ y / (x @ x))
+    return slope, math.sqrt(float(np.square(y - slope * x).sum() / (x @ x)) / (len(x) - 2))
 
 
 def _by_rank(whole: Sample, goal_frac: float) -> Margin:
@@ -210,8 +213,19 @@ def _by_rank(whole: Sample, goal_frac: float) -> Margin:
     half = Z_95 * math.sqrt(goal_frac * (1 - goal_frac) / n_effective) * tail.n
     log_r = log_of(quantile_of(r, n_beyond))
     if log_r > 0:  # the lower end decides
-        end = log_of(quantile_of(r, min(int(n_beyond + half), len(r) - 1)))
+        end = log_of(quantile_of(r, math.ceil(n_beyond + half)))
+    elif half <= n_beyond:
+        end = log_of(quantile_of(r, math.floor(n_beyond - half)))
     else:
-        end = log_of(quantile_of(r, math.floor(n_beyond - half)) if half <= n_beyond else CAP)
-        end = min(end, math.log(TAIL) + log_of(_tenth(r, tail.n, n_effective)))
+        least = Z_95 * math.sqrt(goal_frac / (1 - goal_frac) / n_effective) / -math.log(1 - goal_frac)  # exponential
+        end = min(math.log(CAP), max(log_r + least, _beyond_the_sample(r, tail.n, n_effective, goal_frac)))
     return Margin(log_r, abs(end - log_r) / Z_95, MOST_FREE)
+
+
+def _beyond_the_sample(r: Ratios, n: int, n_effective: float, goal_frac: float) -> float:
+    """Return the upper end of log r where the sample ends before the goal: by that of the ratio which a tenth exceeds,
+    for a tail no heavier than exponential; infinite where the sample does not bound this one, or has a heavier tail."""
+    place = math.floor(n / 10 - Z_95 * math.sqrt(0.09 / n_effective) * n)
+    times = math.log(max(1.0, math.log(1 - goal_frac) / math.log(0.1)))
+    is_heavier = log_of(quantile_of(r, n_allowed(n, goal_frac))) > times + log_of(quantile_of(r, n // 10))
+    return math.inf if place < 0 or is_heavier else times + log_of(quantile_of(r, place))

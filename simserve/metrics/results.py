@@ -119,7 +119,7 @@ class Results:
         """Put a decision that rests on more than this run into the summary."""
         self.decision = decision
         self.summary["decision"] = plain(decision.facts().model_dump())
-        self.summary["answer"] |= {"decision": decision.old_word}
+        self.summary["answer"] |= {"decision": decision.old_word, "queue": decision.queue}
 
     @cached_property
     def requests(self) -> "pd.DataFrame":

@@ -7,18 +7,14 @@ of r is at most 1" are the same sentence, and the second says by how much (docs/
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
-from typing_extensions import TypedDict
 
 from simserve.metrics.classes import of_class
-from simserve.metrics.decision_json import Ratio
 from simserve.metrics.goal import CAP
 from simserve.metrics.goodput import GOALS
-from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.metrics.ratio_groups import Groups, Ratios, TailJson, grouped
+from simserve.tables.columns import Columns, Flags, Ints
 from simserve.tables.facts import RunFacts
 
 FLOOR = 1e-6
@@ -30,8 +26,6 @@ MOST_KEPT = 100_000
 MOST_SECTIONS, SHARE_KEPT = 20, 0.3
 """Sections of a long run at most, and the share that it keeps of all requests and of each section: for goals from 90%
 on, as those beyond the quantile of eight sections may all lie in one of twenty."""
-
-Ratios = NDArray[np.float32] | Floats
 
 Factors = Mapping[str, float]
 """Factors on latencies, by limit; 1 where there is none."""
@@ -52,6 +46,8 @@ class Tail:
     """Place of each among all requests, `(n_kept,)`."""
     n_missed: int
     """Requests that missed a limit."""
+    groups: Groups | None = None
+    """r of all requests in groups, where not all are kept."""
 
     def highest(self, factors: Factors | None = None) -> Ratios:
         """Return r of each kept request, with its latencies times factors, `(n_kept,)`."""
@@ -92,30 +88,10 @@ class Tail:
         return replace(self, ratios=self.ratios[kept], places=self.places[kept])
 
 
-class TailJson(TypedDict):
-    """r of the requests of a class, from the highest on: in groups of neighbors, each with the value in its middle."""
-
-    slo_class: str | None
-    counts: list[Annotated[int, Field(ge=1, le=10**15)]]
-    r: list[Ratio]
-
-
-SINGLE, GROWTH = 64, 1.03
-"""Requests with the highest r that are groups of their own; ends of later groups lie further by this factor."""
-
-
 def in_groups(name: str | None, tail: Tail) -> TailJson:
-    """Return r of the requests of a tail, so that runs can be pooled later; misses never share a group with others."""
-    r = -np.sort(-tail.highest().astype(np.float64))
-    n_geometric = int(math.log(max(1.0, len(r) / SINGLE)) / math.log(GROWTH)) + 1
-    ends = np.r_[np.arange(SINGLE), SINGLE * GROWTH ** np.arange(n_geometric), tail.n_missed, len(r)].astype(np.int64)
-    ends = np.unique(ends[(ends > 0) & (ends <= len(r))])
-    starts = np.r_[0, ends[:-1]]
-    counts = np.diff(np.r_[0, ends])
-    counts[-1] += tail.n - len(r)  # of a long run, the rest have at most the least r that it keeps
-    values = np.round(r[(starts + ends - 1) // 2], 6)
-    values[ends <= tail.n_missed] = np.maximum(values[ends <= tail.n_missed], 1.000001)
-    return {"slo_class": name, "counts": counts.tolist(), "r": values.tolist()}
+    """Return r of the requests of a tail in groups, so that runs can be pooled later."""
+    counts, r = tail.groups or grouped(tail.highest(), tail.n_missed)
+    return {"slo_class": name, "counts": list(counts), "r": list(r)}
 
 
 def from_groups(counts: Sequence[int], r: Sequence[float]) -> Tail:
@@ -139,6 +115,8 @@ class Sample:
     """steady, critical, growing or undetermined."""
     off_frac: float | None
     """Drawn over nominal load, less 1; None where there is no nominal load."""
+    is_ordered: bool = True
+    """Whether requests are in order of arrival, so that it has sections; not if they come from groups."""
 
     def r(self, goal_frac: float, factors: Factors | None = None) -> float:
         """Return r at the goal, of the class where it is largest; 0 without requests."""
@@ -193,15 +171,16 @@ def _tail(requests: Columns, name: str | None, slo: Mapping[str, float]) -> Tail
         latency_s = requests[GOALS[goal]][inside]
         column[:] = np.where(finished, np.nan_to_num(latency_s / limit_s, nan=0.0), np.inf)
     n_missed = int(np.count_nonzero((ratios > 1).any(axis=1)))
+    whole = Tail(tuple(slo), n, ratios, np.arange(n), n_missed)
+    if n <= MOST_KEPT:
+        return whole
     places = _kept(ratios)
-    return Tail(tuple(slo), n, ratios[places], places, n_missed)
+    return replace(whole, ratios=ratios[places], places=places, groups=grouped(whole.highest(), n_missed))
 
 
 def _kept(ratios: Ratios) -> Ints:
-    """Return which requests to keep: all, or of a long run those of which its quantiles are made, and its sections'."""
+    """Return which requests of a long run to keep: those of which its quantiles are made, and its sections'."""
     n = len(ratios)
-    if n <= MOST_KEPT:
-        return np.arange(n)
     kept = _beyond(ratios, SHARE_KEPT)
     for part in np.array_split(np.arange(n), MOST_SECTIONS):
         kept[part] |= _beyond(ratios[part], SHARE_KEPT)

@@ -28,8 +28,8 @@ DECIDED = ("met", "likely_meets", "edge", "likely_misses", "missed")
 SURE = 0.97
 """Probability above which no more is said: a decision is looked at up to three times."""
 
-RARE_FRAC = 0.001
-"""Share of misses below which they are counted rather than given as a share of what meets."""
+RARE_FRAC, RAREST_FRAC = 0.001, 1e-5
+"""Shares of misses below which they are given in 100,000 rather than as a share of what meets; and counted."""
 
 LARGEST = CAP * (1 - 1e-9)
 """Ratio from which it is no longer known."""
@@ -73,9 +73,14 @@ def _met(reader: SummaryReader) -> str:
 def _edge(reader: SummaryReader) -> str:
     decision = reader.decision or DecisionJson(word="edge")
     start = f"{ratio(decision)}. {_attained(reader)}"
-    if decision.edge_by == "cost" and decision.first_limit and decision.break_even:
-        least = f"your server's {SHORT[decision.first_limit]} is at most {decision.break_even:.3g} times the simulated"
-        return f"{start}. Cost error decides: the SLO holds while {least}. Calibrate with a log: {CALIBRATE}."
+    if decision.edge_by == "cost":
+        holds = ""
+        if decision.first_limit and decision.break_even:
+            limit = SHORT[decision.first_limit]
+            holds = (
+                f": the SLO holds while your server's {limit} is at most {decision.break_even:.3g} times the simulated"
+            )
+        return f"{start}. Cost error decides{holds}. Calibrate with a log: {CALIBRATE}."
     cause = f"Sampling noise decides after {plural(decision.n_runs, 'run')}"
     cause = "Few independent bursts decide" if decision.edge_by == "load" else cause
     more = "raise --budget-runs, or make the run longer" if decision.n_runs > 1 else "make the run longer"
@@ -210,6 +215,8 @@ def _attained(reader: SummaryReader) -> str:
     if missed_frac >= RARE_FRAC:
         return f"{share(1 - missed_frac)} of {of} meet {terms}"
     few = f"{round(missed_frac * 100_000):,} in 100,000 miss" if decision.n_missed else "none misses"
+    if 0 < missed_frac < RAREST_FRAC:
+        few = f"{count(decision.n_missed)} {'misses' if decision.n_missed == 1 else 'miss'}"
     return f"Of {of}, {few} {terms}"
 
 

@@ -83,7 +83,7 @@ def met_probability(runs: Sequence[Outcome], goal_frac: float) -> float | None:
     return cdf((math.log(1.5) - mean) / (spread * math.sqrt(1 + 1 / n)), n - 2)
 
 
-def answer_over(runs: Sequence[Outcomes], goal_frac: float, basis: str) -> dict[str, Any] | None:
+def answer_over(runs: Sequence[Outcomes], goal_frac: float) -> dict[str, Any] | None:
     """Return the answer of several runs of one scenario; None without an SLO or requests."""
     name = worst_class(runs)
     mine = [run[name] for run in runs if name in run]
@@ -91,7 +91,7 @@ def answer_over(runs: Sequence[Outcomes], goal_frac: float, basis: str) -> dict[
         return None
     result = at_nominal(mine)
     attained = (result.value, result.low, result.high)
-    return answer(mine, goal_frac, attained, basis, slo_class=name, load_off_frac=_off_frac(mine))
+    return answer(mine, goal_frac, attained, "replications", slo_class=name, load_off_frac=_off_frac(mine))
 
 
 def _off_frac(runs: Sequence[Outcome]) -> float | None:
@@ -109,7 +109,7 @@ def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> dict[str, Any] | N
 
     It is decided by the margin, or by the interval of the share where only shares are known.
     """
-    result = alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac, "replications")
+    result = alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac)
     decision = _by_margin(runs, goal_frac)
     return result if result is None or decision is None else result | {"decision": decision.old_word}
 
@@ -122,7 +122,9 @@ def _by_margin(runs: Sequence[Outcomes], goal_frac: float) -> Decision | None:
     for run in filter(None, runs):
         tails = {name: from_groups(outcome.counts, outcome.r) for name, outcome in run.items()}
         first = next(iter(run.values()))
-        samples.append(Sample(tails, sum(each.n_effective for each in run.values()), first.queue, first.off_frac))
+        samples.append(
+            Sample(tails, sum(each.n_effective for each in run.values()), first.queue, first.off_frac, False)
+        )
     return Decision(samples, goal_frac)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from simserve.metrics.cost_error import Pair
 from simserve.metrics.decision import DEFAULT_EFFORT, LOOKS, Decision, Effort, beyond_warning
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.metrics.margin import FEWEST_BATCHES, LEAST_LENGTHS
+from simserve.metrics.margin import FEWEST_BATCHES, n_sections
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
@@ -127,7 +127,7 @@ class _Replays:
         """Number of runs beside the scenario's own; each segment is run twice."""
         if self.segment_frac is not None or not self.draws:
             return 2 * len(self.draws)
-        n_nominal = max(min(LOOKS[0], self.effort.most_runs), len(self.draws)) if self.is_drawn else 1
+        n_nominal = max(LOOKS[0], len(self.draws)) if self.is_drawn else 1
         return len(self.draws) + n_nominal - 1
 
     def run(self, place: int) -> Replay:
@@ -167,6 +167,8 @@ class _Replays:
         """Put what the runs came to into the summary of the scenario's own run."""
         results.summary["prediction"] = None
         if not self.draws:
+            if results.decision is not None:
+                results.decide(replace(results.decision, confidence=self.effort.confidence))
             return
         own, replays = Replay.of(results), self._collected(answers, on_replay)
         n, is_whole = len(self.draws), self.segment_frac is None
@@ -212,21 +214,22 @@ class _Replays:
         partners = plain if self.is_drawn or not is_whole else [own] * len(perturbed)
         pairs = [Pair(one.sample, drawn.sample) for one, drawn in zip(partners, perturbed, strict=False)]
         runs = [own.sample, *(replay.sample for replay in plain if replay is not own)]
-        if not self.is_drawn or (not is_whole and own.sample.n_effective >= FEWEST_BATCHES * LEAST_LENGTHS):
+        if not self.is_drawn or (not is_whole and n_sections(own.sample, GOAL_FRAC) >= FEWEST_BATCHES):
             runs = runs[:1]
         decision = Decision(
-            runs,
+            [sample for sample in runs if sample.n],
             GOAL_FRAC,
             pairs,
             residual_of(self.scenario.setups),
             results.summary["probability_beyond_capacity"],
             self.effort.confidence,
         )
-        looks = self.effort.looks() if is_whole and self.is_drawn else []
-        for n_runs in looks:
-            n_more = n_runs - len(decision.runs)
-            if n_more > 0 and decision.edge_by in ("noise", "load"):
-                decision = replace(decision, runs=[*decision.runs, *self._more(len(decision.runs), n_more, on_replay)])
+        n_runs = len(runs)
+        for look in self.effort.looks() if is_whole and self.is_drawn else []:
+            if look > n_runs and decision.edge_by in ("noise", "load"):
+                more = self._more(n_runs, look - n_runs, on_replay)
+                decision = replace(decision, runs=[*decision.runs, *(sample for sample in more if sample.n)])
+                n_runs = look
         results.decide(decision)
 
     def _more(self, n_before: int, n_more: int, on_replay: OnRun | None) -> list[Sample]:

@@ -32,6 +32,12 @@ MOST_ROWS = 40
 Entries = dict[str, Any]
 
 
+def _without_folder(text: str, folder: Path) -> str:
+    """Return JSON without the path of a folder, as it is or with the underscores that Markdown escapes."""
+    plain = str(folder)
+    return text.replace(plain, "<folder>").replace(plain.replace("_", r"\\_"), "<folder>")
+
+
 def answers(studies: Studies, study: str) -> dict[str, Entries]:
     """Run a study; return its entries by the file that pins them."""
     outcomes = studies.outcomes(study)
@@ -41,7 +47,7 @@ def answers(studies: Studies, study: str) -> dict[str, Entries]:
         "cells": {file.name: cells(file) for file in studies.files(study, ".xlsx")},
         "schemas": {file.name: schema(file) for file in studies.files(study, ".parquet")},
     }
-    result: dict[str, Entries] = json.loads(json.dumps(parts).replace(str(studies.folder), "<folder>"))
+    result: dict[str, Entries] = json.loads(_without_folder(json.dumps(parts), studies.folder))
     return result
 
 

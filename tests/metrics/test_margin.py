@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.metrics.cost_error import Pair, cost_error, server_errors
-from simserve.metrics.decision import LOOKS, Decision
+from simserve.metrics.decision import LOOKS, Decision, Effort
 from simserve.metrics.goal import CAP
 from simserve.metrics.margin import Margin, margin_of
 from simserve.metrics.tails import MOST_KEPT, Sample, Tail, from_groups, in_groups, n_allowed, pooled, tails_of
@@ -23,14 +24,14 @@ FACTS = SimpleNamespace(slo={"ttft_s": 1.0}, slo_classes={})
 """All that tails need of the facts of a run."""
 
 
-def tail(*ratios: "np.ndarray[tuple[int], np.dtype[np.float64]]", limits: tuple[str, ...] = ("ttft_s",)) -> Tail:
+def tail(*ratios: Any, limits: tuple[str, ...] = ("ttft_s",)) -> Tail:
     """Return a tail with a column of ratios a limit."""
     columns = np.stack(ratios, axis=1)
     n_missed = int((columns > 1).any(axis=1).sum())
     return Tail(limits, len(columns), columns, np.arange(len(columns)), n_missed)
 
 
-def sample(*ratios: "np.ndarray[tuple[int], np.dtype[np.float64]]", **changes: object) -> Sample:
+def sample(*ratios: Any, **changes: object) -> Sample:
     limits = ("ttft_s", "tpot_s")[: len(ratios)]
     return replace(Sample({None: tail(*ratios, limits=limits)}, 1000.0, "steady", 0.0), **changes)  # type: ignore[arg-type]
 
@@ -237,8 +238,82 @@ def test_a_long_run_keeps_its_highest_ratios_and_counts_all_requests() -> None:
     columns["status"] = Categorical(np.zeros(n, np.int32), ("finished",))
     (kept,) = tails_of(columns, FACTS, None).values()  # type: ignore[arg-type]
     assert (kept.n, len(kept.ratios) < n / 2) == (n, True)
+    counts, values = in_groups(None, kept)["counts"], in_groups(None, kept)["r"]
+    assert from_groups(counts, values).r(0.5) == pytest.approx(np.quantile(r, 0.5), rel=0.03)
     for goal in (0.9, 0.99, 0.999):
         assert kept.r(goal) == pytest.approx(np.quantile(r, goal, method="inverted_cdf"))
         halves = [np.quantile(half, goal, method="inverted_cdf") for half in np.array_split(r, 2)]
         assert [half.r(goal) for half in kept.sections(2)] == pytest.approx(halves)
     assert sum(in_groups(None, kept)["counts"]) == n
+
+
+@pytest.mark.parametrize("p90", [0.30, 0.44, 0.45, 0.6])
+def test_a_tail_heavier_than_exponential_is_never_sure_beyond_its_sample(p90: float) -> None:
+    values = np.concatenate([np.full(2000 - 240, 0.1), np.full(200, p90), np.full(40, 0.88)])
+    decision = Decision([sample(np.random.default_rng(0).permutation(values), n_effective=70.0)], GOAL)
+    assert decision.margin.noise_sd > 0.1
+    assert decision.word != "meets" or 2 * p90 > 0.88
+
+
+@pytest.mark.parametrize("n", [1, 10, 20])
+def test_one_miss_of_a_few_requests_decides_nothing(n: int) -> None:
+    values = np.full(n, 0.6)
+    values[0] = 1.05
+    assert Decision([sample(values, n_effective=float(n))], GOAL).word in ("edge", "likely_misses", "likely_meets")
+
+
+@pytest.mark.parametrize(("n", "attained_frac"), [(8, 0.9), (40, 0.95)])
+def test_a_few_requests_seldom_meet_by_chance(n: int, attained_frac: float) -> None:
+    """Eight requests, of which 90% truly meet the SLO, cannot say that 99% do."""
+    rng, scale = np.random.default_rng(7), 1.3 / math.log(100)
+    limit = scale * -math.log(1 - attained_frac)
+    words = [Decision([sample(rng.exponential(scale, n) / limit, n_effective=float(n))], GOAL).word for _ in range(200)]
+    assert words.count("meets") <= 4
+
+
+def test_a_goal_above_99_is_not_bounded_as_if_it_were_99() -> None:
+    rng = np.random.default_rng(8)
+    scale = 1.2 / math.log(10_000)
+    words = [Decision([sample(rng.exponential(scale, 500), n_effective=500.0)], 0.9999).word for _ in range(100)]
+    assert words.count("meets") <= 3
+
+
+@pytest.mark.parametrize("r", [0.7, 1.2])
+def test_a_single_run_and_its_groups_have_one_word(r: float) -> None:
+    rng = np.random.default_rng(9)
+    run = sample(rng.exponential(r / math.log(100), 10_000), n_effective=5000.0)
+    groups = in_groups(None, run.tails[None])
+    again = replace(run, tails={None: from_groups(groups["counts"], groups["r"])}, is_ordered=False)
+    assert Decision([again], GOAL).word == Decision([run], GOAL).word in ("meets", "misses")
+
+
+def test_two_draws_know_little_of_the_error_of_costs() -> None:
+    few = runs(8, 0.7)
+    pairs = [Pair(run, sample(run.tails[None].ratios[:, 0] * by)) for run, by in zip(few, (1.9, 0.6), strict=False)]
+    decision = Decision(few, GOAL, pairs)
+    assert decision.margin.cost_sd > 0.5
+    assert decision.word != "meets"
+
+
+def test_what_is_corrected_for_the_load_is_corrected_everywhere() -> None:
+    rng = np.random.default_rng(10)
+    offs = rng.normal(0.08, 0.05, 32)
+    many = [replace(sample(rng.exponential(0.8 * math.exp(3 * x) / math.log(100), 4000)), off_frac=x) for x in offs]
+    facts = Decision(many, GOAL).facts()
+    assert facts.r is not None and facts.break_even is not None
+    assert facts.r < pooled(many).r(GOAL)
+    assert max(facts.r_by_limit.values()) == pytest.approx(facts.r)
+    assert facts.break_even == pytest.approx(1 / facts.r, rel=1e-3)
+
+
+@pytest.mark.parametrize("beyond_frac", [None, 0.0, 0.02, 0.6])
+def test_a_queue_at_capacity_never_meets(beyond_frac: float | None) -> None:
+    at_capacity = [replace(run, queue="critical") for run in runs(8, 0.5)]
+    assert Decision(at_capacity, GOAL, beyond_frac=beyond_frac).word in ("edge", "likely_misses")
+
+
+@pytest.mark.parametrize("most_runs", [8, 16, 32, 1024])
+def test_a_decision_is_looked_at_three_times_at_most(most_runs: int) -> None:
+    looks = Effort(most_runs).looks()
+    assert (looks[0], looks[-1], len(looks) <= 3) == (8, most_runs, True)
+    assert Effort().looks() == list(LOOKS)

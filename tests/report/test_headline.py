@@ -70,6 +70,7 @@ def test_rare_misses_are_counted_rather_than_given_as_a_share_of_nearly_all() ->
     assert "(95% CI 0.66–0.75), P" in text
     assert "Of 100,000 requests, 2 in 100,000 miss TTFT ≤ 500 ms and TPOT ≤ 50 ms." in text
     assert "Of 12,000 requests in 8 runs, none misses TTFT" in decided("meets", n_missed=0)
+    assert "Of 1,000,000 requests in 8 runs, 1 misses TTFT" in decided("meets", n_missed=1, n_requests=10**6)
 
 
 def test_what_no_run_can_decide_asks_for_a_log_and_names_the_break_even() -> None:
@@ -79,6 +80,13 @@ def test_what_no_run_can_decide_asks_for_a_log_and_names_the_break_even() -> Non
     assert text.endswith(
         ". Cost error decides: the SLO holds while your server's TTFT is at most 1.8 times the simulated. "
         "Calibrate with a log: simserve calibrate --logs LOG --scenario SCENARIO --out DIR."
+    )
+
+
+def test_cost_error_decides_even_where_no_single_limit_has_a_break_even() -> None:
+    text = decided("edge", probability=0.5, edge_by="cost", break_even=None)
+    assert text.endswith(
+        ". Cost error decides. Calibrate with a log: simserve calibrate --logs LOG --scenario SCENARIO --out DIR."
     )
 
 

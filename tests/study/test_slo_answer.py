@@ -75,14 +75,14 @@ def test_runs_without_a_miss_are_as_sure_as_all_their_requests() -> None:
 
 def test_the_class_that_fares_worst_decides() -> None:
     good, bad = outcome(1.0, n_effective=1e5), outcome(0.9, n_effective=1e5)
-    found = answer_over([{"chat": good, "batch": bad}] * 4, 0.99, "replays")
+    found = answer_over([{"chat": good, "batch": bad}] * 4, 0.99)
     assert found is not None
     assert (found["slo_class"], found["decision"], found["attained_frac"]) == ("batch", "missed", pytest.approx(0.9))
 
 
 def test_loads_that_all_lie_below_the_nominal_one_cannot_say_met() -> None:
     runs: list[Outcomes] = [{None: outcome(1.0, off, n_effective=1e6)} for off in (-0.2, -0.15, -0.1, -0.08)]
-    found = answer_over(runs, 0.99, "replays")
+    found = answer_over(runs, 0.99)
     assert found is not None
     assert (found["decision"], found["load_off_frac"]) == ("edge", -0.08)
 

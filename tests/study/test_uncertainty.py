@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simserve import Scenario, simulate
+from simserve.metrics.decision import Effort
 from simserve.report.percentiles import prediction
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.setup import Distortion
@@ -164,9 +165,8 @@ def test_a_long_run_is_replayed_in_segments(workload: dict[str, Any], least: int
     assert n > 200
     assert results.summary["ttft_s"] == alone.summary["ttft_s"]
     assert (result["replays"], decision["n_draws"]) == (4, 4)
-    is_alone = alone.sample.n_effective >= 80  # its own sections tell the noise
-    assert decision["n_runs"] == (1 if is_alone else 5)
-    assert is_alone or 4 * least <= decision["n_requests"] - n <= 4 * most
+    assert decision["n_runs"] == 5  # the run is too short for sections of its own
+    assert 4 * least <= decision["n_requests"] - n <= 4 * most
     for key, levels in result["latencies"].items():
         for level, (low, high) in levels.items():
             assert 0 < low < results.summary[key][level] < high
@@ -245,3 +245,10 @@ def test_an_interval_is_students_in_logs() -> None:
     assert result[0] == pytest.approx(1 / result[1])
     assert prediction_interval(1.0, [1.1, 1.2, 1.3])[0] <= 1.0  # type: ignore[index]
     assert prediction_interval(0.0, [1.0, 2.0]) is None
+
+
+def test_the_confidence_counts_without_replays_too() -> None:
+    requested = scenario(measure={"replays": 0})
+    alone = run_with_replays(requested, effort=Effort(confidence=0.8))
+    assert alone.decision is not None
+    assert alone.decision.confidence == 0.8
