@@ -16,6 +16,7 @@ from simserve.metrics.goodput import GOALS
 from simserve.metrics.ratio_groups import Groups, Ratios, TailJson, grouped
 from simserve.tables.columns import Columns, Flags, Ints
 from simserve.tables.facts import RunFacts
+from simserve.tables.pieces import pieces
 
 FLOOR = 1e-6
 """Least ratio inside a logarithm."""
@@ -161,28 +162,37 @@ def tails_of(requests: Columns, facts: RunFacts, classes: Iterable[str] | None) 
 
 def _tail(requests: Columns, name: str | None, slo: Mapping[str, float]) -> Tail | None:
     """Return the tail of a class, None: of all requests."""
-    inside = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
-    n = int(np.count_nonzero(inside))
-    if not n or not slo:
+    parts = [_ratios(part, name, slo) for part in pieces(requests)] if slo else []
+    n = sum(map(len, parts))
+    if not n:
         return None
+    ratios = np.concatenate(parts)
+    highest = ratios.max(axis=1)
+    n_missed = int(np.count_nonzero(highest > 1))
+    if n <= MOST_KEPT:
+        return Tail(tuple(slo), n, ratios, np.arange(n), n_missed)
+    groups = grouped(np.minimum(highest, CAP), n_missed)
+    places = _kept(ratios)
+    return Tail(tuple(slo), n, ratios[places], places, n_missed, groups)
+
+
+def _ratios(requests: Columns, name: str | None, slo: Mapping[str, float]) -> Ratios:
+    """Return latency / limit of the counted requests of a class, `(n, n_limits)`."""
+    inside = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
     finished = requests["status"].is_("finished")[inside]
-    ratios = np.empty((n, len(slo)), np.float32)
+    ratios = np.empty((len(finished), len(slo)), np.float32)
     for column, (goal, limit_s) in zip(ratios.T, slo.items(), strict=True):
         latency_s = requests[GOALS[goal]][inside]
         column[:] = np.where(finished, np.nan_to_num(latency_s / limit_s, nan=0.0), np.inf)
-    n_missed = int(np.count_nonzero((ratios > 1).any(axis=1)))
-    whole = Tail(tuple(slo), n, ratios, np.arange(n), n_missed)
-    if n <= MOST_KEPT:
-        return whole
-    places = _kept(ratios)
-    return replace(whole, ratios=ratios[places], places=places, groups=grouped(whole.highest(), n_missed))
+    return ratios
 
 
 def _kept(ratios: Ratios) -> Ints:
     """Return which requests of a long run to keep: those of which its quantiles are made, and its sections'."""
     n = len(ratios)
     kept = _beyond(ratios, SHARE_KEPT)
-    for part in np.array_split(np.arange(n), MOST_SECTIONS):
+    for k in range(MOST_SECTIONS):
+        part = slice(k * n // MOST_SECTIONS, (k + 1) * n // MOST_SECTIONS)
         kept[part] |= _beyond(ratios[part], SHARE_KEPT)
     return np.flatnonzero(kept)
 
