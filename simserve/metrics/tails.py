@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.metrics.classes import of_class
 from simserve.metrics.goal import CAP
@@ -162,11 +163,11 @@ def tails_of(requests: Columns, facts: RunFacts, classes: Iterable[str] | None) 
 
 def _tail(requests: Columns, name: str | None, slo: Mapping[str, float]) -> Tail | None:
     """Return the tail of a class, None: of all requests."""
-    parts = [_ratios(part, name, slo) for part in pieces(requests)] if slo else []
-    n = sum(map(len, parts))
+    each = [_ratios(part, name, list(slo.items())) for part in pieces(requests)] if slo else []
+    n = sum(len(array) for array in each)
     if not n:
         return None
-    ratios = np.concatenate(parts)
+    ratios = np.concatenate(each)
     highest = ratios.max(axis=1)
     n_missed = int(np.count_nonzero(highest > 1))
     if n <= MOST_KEPT:
@@ -176,12 +177,12 @@ def _tail(requests: Columns, name: str | None, slo: Mapping[str, float]) -> Tail
     return Tail(tuple(slo), n, ratios[places], places, n_missed, groups)
 
 
-def _ratios(requests: Columns, name: str | None, slo: Mapping[str, float]) -> Ratios:
+def _ratios(requests: Columns, name: str | None, limits_s: Sequence[tuple[str, float]]) -> NDArray[np.float32]:
     """Return latency / limit of the counted requests of a class, `(n, n_limits)`."""
     inside = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
     finished = requests["status"].is_("finished")[inside]
-    ratios = np.empty((len(finished), len(slo)), np.float32)
-    for column, (goal, limit_s) in zip(ratios.T, slo.items(), strict=True):
+    ratios = np.empty((len(finished), len(limits_s)), np.float32)
+    for column, (goal, limit_s) in zip(ratios.T, limits_s, strict=True):
         latency_s = requests[GOALS[goal]][inside]
         column[:] = np.where(finished, np.nan_to_num(latency_s / limit_s, nan=0.0), np.inf)
     return ratios
@@ -206,6 +207,8 @@ def _beyond(ratios: Ratios, share: float) -> Flags:
 
 def pooled(samples: Sequence[Sample]) -> Sample:
     """Return the requests of several runs as one sample."""
+    if len(samples) == 1:
+        return samples[0]
     tails: dict[str | None, Tail] = {}
     for name in dict.fromkeys(name for sample in samples for name in sample.tails):
         parts = [sample.tails[name] for sample in samples if name in sample.tails]
