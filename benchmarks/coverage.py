@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.answer import Outcome
-from simserve.metrics.decision import LOOKS, Decision
+from simserve.metrics.decision import Decision
+from simserve.metrics.goal import LOOKS
 from simserve.metrics.intervals import ENOUGH, inefficiency, mean_interval, percentile_interval, share_interval
 from simserve.metrics.reliability import Steadiness, steadiness
 from simserve.metrics.tails import Sample, Tail

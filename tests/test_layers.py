@@ -133,7 +133,7 @@ STATEMENTS: dict[str, int] = {
     "admission": 44,
     "allowed_modules": 53,
     "catalog": 1072,
-    "cli": 1685,
+    "cli": 1687,
     "cost": 1940,
     "engine": 4522,
     "errors": 43,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.metrics.goal import GOAL_FRAC, goal_from
+from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS, goal_from
 
 if TYPE_CHECKING:
     from simserve.metrics.decision import Effort
@@ -72,13 +72,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable
 def effort_of(budget_runs: int, confidence: float) -> "Effort":
     """Return how sure a decision should be. Raises SimserveError."""
     from simserve.errors import SimserveError
-    from simserve.metrics.decision import LIKELY, LOOKS, Effort
+    from simserve.metrics.decision import LIKELY, Effort
 
     if not LOOKS[0] <= budget_runs <= MOST_RUNS:
         rule = f"must be from {LOOKS[0]} to {MOST_RUNS}"
-        raise SimserveError(f"--budget-runs: {rule}, got {budget_runs}; 32 are the default")
+        raise SimserveError(f"--budget-runs: {rule}, got {budget_runs}; {LOOKS[-1]} are the default")
     if not LIKELY < confidence < 1:
-        raise SimserveError(f"--confidence: must be above {LIKELY} and below 1, got {confidence}; 0.95 is the default")
+        raise SimserveError(
+            f"--confidence: must be above {LIKELY} and below 1, got {confidence}; {CONFIDENCE} is the default"
+        )
     return Effort(budget_runs, confidence)
 
 

@@ -18,6 +18,7 @@ from simserve.cli.options import (
     effort_of,
     loaded,
 )
+from simserve.metrics.goal import CONFIDENCE, LOOKS
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
@@ -56,8 +57,8 @@ def run(
     of: Annotated[
         str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
     ] = None,
-    budget_runs: BudgetRuns = 32,
-    confidence: Confidence = 0.95,
+    budget_runs: BudgetRuns = LOOKS[-1],
+    confidence: Confidence = CONFIDENCE,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,

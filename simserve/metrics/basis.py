@@ -79,7 +79,7 @@ class RunBasis:
 
     @cached_property
     def trust(self) -> dict[str, Any]:
-        """Which numbers to trust."""
+        """The flags that tell which numbers to trust."""
         there_frac = self.lives.lived_frac((self.window.start_s, self.window.end_s))
         queue = steadiness(self.requests, self.steps, self.window, self.facts.replica_pool, there_frac)
         return reliability(self.facts, self.window, queue, self.outcomes["finished"])

@@ -11,21 +11,15 @@ from functools import cached_property
 from simserve.metrics.answer import BEYOND_FRAC, Attained, queue_over
 from simserve.metrics.cost_error import Pair
 from simserve.metrics.decision_json import Cause, DecisionJson, Word
-from simserve.metrics.goal import CAP, probability
+from simserve.metrics.goal import CAP, CONFIDENCE, LOOKS, probability
 from simserve.metrics.margin import Margin, margin_of
 from simserve.metrics.tails import Sample, Tail, capped, log_of, pooled
-
-LOOKS = (8, 16, 32)
-"""Runs with nominal costs after which a decision is made."""
 
 SURE_BY_NOISE = 0.99
 """Probability by noise alone that "meets" needs at each look; over three looks, at most 3% of wrong ones pass."""
 
 LIKELY = 0.75
 """Probability from which an SLO is likely met."""
-
-CONFIDENCE = 0.95
-"""Default probability, cost error included, that "meets" needs."""
 
 OF_INTERVALS = 0.95
 """Confidence of the intervals of r."""

@@ -17,6 +17,12 @@ LEAST_BEYOND = 10
 CAP = 16.0
 """Largest ratio: that of a request without a full answer, and of any that is later than this."""
 
+LOOKS = (8, 16, 32)
+"""Runs with nominal costs after which a decision is made."""
+
+CONFIDENCE = 0.95
+"""Default probability, cost error included, that "meets" needs."""
+
 LOAD_TOLERANCE_FRAC = 0.05
 """Drawn load may differ from nominal load by this much before a run alone cannot decide."""
 

@@ -18,7 +18,7 @@ from simserve.metrics.cost_error import Pair, cost_error, server_errors
 from simserve.metrics.goal import CAP
 from simserve.metrics.ratio_groups import Ratios
 from simserve.metrics.student import cdf, quantile
-from simserve.metrics.tails import FLOOR, Sample, capped, log_of, n_allowed, pooled, quantile_of
+from simserve.metrics.tails import FLOOR, MOST_SECTIONS, Sample, capped, log_of, n_allowed, pooled, quantile_of
 from simserve.tables.columns import Floats
 
 LEAST_BEYOND = 10
@@ -27,8 +27,8 @@ LEAST_BEYOND = 10
 FEWEST_SECTIONS = 4
 """Fewest sections for a standard error."""
 
-FEWEST_BATCHES, MOST_BATCHES = 8, 20
-"""Sections of a single run."""
+FEWEST_BATCHES = 8
+"""Fewest sections of a single run."""
 
 LEAST_LENGTHS = 10
 """Least length of such a section, in statistical inefficiencies."""
@@ -126,7 +126,7 @@ def n_sections(run: Sample, goal_frac: float) -> int:
     """Return into how many sections a single run may be divided, each long enough for its own quantile."""
     decisive = max(run.tails.values(), key=lambda tail: tail.r(goal_frac))
     most = min(run.n_effective / LEAST_LENGTHS, decisive.n * (1 - goal_frac) / LEAST_BEYOND)
-    return min(MOST_BATCHES, int(most + 1e-9))
+    return min(MOST_SECTIONS, int(most + 1e-9))
 
 
 def _sections(runs: Sequence[Sample], whole: Sample, goal_frac: float) -> list[Sample]:
@@ -154,7 +154,7 @@ def _by_sections(sections: Sequence[Sample], whole: Sample, goal_frac: float) ->
 
     Two errors agree where many sections have requests beyond the quantile: the spread of the sections' own quantiles
     about that of all, and that of the quantiles without each section (jackknife). Where few sections have nearly all of
-    them, both are too small by chance, and are added to that extent (coverage with and without: docs/statistics.md).
+    them, both are too small by chance, and are added to that extent (coverage: docs/statistics.md).
     """
     n = len(sections)
     if n < FEWEST_SECTIONS:

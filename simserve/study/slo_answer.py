@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.answer import Outcome, Outcomes, alone_answer, answer, outcomes, pooled_frac, worst_class
-from simserve.metrics.decision import LOOKS, Decision
-from simserve.metrics.goal import wilson
+from simserve.metrics.decision import Decision
+from simserve.metrics.goal import LOOKS, wilson
 from simserve.metrics.student import cdf, quantile
 from simserve.metrics.tails import Sample, from_groups
 from simserve.study.intervals import CONFIDENCE, FEW_MISSES, Z_95, Estimate, share_of

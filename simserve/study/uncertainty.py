@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simserve.metrics.cost_error import Pair
-from simserve.metrics.decision import DEFAULT_EFFORT, LOOKS, Decision, Effort, beyond_warning
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort, beyond_warning
+from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.metrics.margin import FEWEST_BATCHES, n_sections
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample

@@ -353,3 +353,20 @@ def test_an_unwritable_folder_is_2(tmp_path: Path) -> None:
     outcome = invoke("run", write_scenario(tmp_path), "--out", locked / "out")
     assert outcome.exit_code == 2
     assert str(locked) in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--budget-runs", "7", "--budget-runs: must be from 8 to 1024, got 7; 32 are the default"),
+        ("--budget-runs", "1025", "--budget-runs: must be from 8 to 1024, got 1025; 32 are the default"),
+        ("--confidence", "0.75", "--confidence: must be above 0.75 and below 1, got 0.75; 0.95 is the default"),
+        ("--confidence", "1", "--confidence: must be above 0.75 and below 1, got 1.0; 0.95 is the default"),
+    ],
+)
+def test_a_decision_that_cannot_be_made_so_is_refused_before_the_run(
+    tmp_path: Path, option: str, value: str, text: str
+) -> None:
+    outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "out", option, value)
+    assert (outcome.exit_code, text in outcome.err) == (2, True)
+    assert not (tmp_path / "out").exists()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.metrics.cost_error import Pair, cost_error, server_errors
-from simserve.metrics.decision import LOOKS, Decision, Effort
-from simserve.metrics.goal import CAP
+from simserve.metrics.decision import Decision, Effort
+from simserve.metrics.goal import CAP, LOOKS
 from simserve.metrics.margin import Margin, margin_of
 from simserve.metrics.tails import MOST_KEPT, Sample, Tail, from_groups, in_groups, n_allowed, pooled, tails_of
 from simserve.tables.columns import Categorical

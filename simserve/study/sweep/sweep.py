@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simserve.errors import SimserveError
-from simserve.metrics.decision import LOOKS
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import check_not_deterministic, is_deterministic
 from simserve.study.processes import Lost, Runner, Task
