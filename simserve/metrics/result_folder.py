@@ -10,9 +10,12 @@ import numpy as np
 
 from simserve.errors import OutputError
 from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
+from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.comparison import ComparisonAnswer
+from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.figures import Summary
 from simserve.metrics.results import Results
-from simserve.metrics.study_schemas import CapacityAnswer, ComparisonAnswer, PlanAnswer, SweepAnswer
 from simserve.metrics.timeseries import interval_s
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict

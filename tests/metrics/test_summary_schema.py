@@ -19,11 +19,13 @@ from typing_extensions import is_typeddict
 from simserve import load_results
 from simserve.errors import OutputError
 from simserve.metrics import figures
+from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.parts import Index
+from simserve.metrics.answers.sweep import ATTAINED
 from simserve.metrics.figures import FIGURES, Summary
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
 from simserve.metrics.slowest import TimePartsJson
-from simserve.metrics.study_schemas import ATTAINED, CapacityAnswer, Index
 from simserve.metrics.summary_schema import Count, Size
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
+from simserve.metrics.answers.sweep import FailedRunJson, FinishedRunJson
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
-from simserve.metrics.study_schemas import FailedRunJson, FinishedRunJson
 from simserve.metrics.summary_schema import Signed
 from simserve.scenario import Scenario
 from simserve.simulation import simulate

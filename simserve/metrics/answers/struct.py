@@ -1,0 +1,79 @@
+"""Struct: a frozen record of an answer, whose fields carry what they are called, their unit and how they read."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from simserve.metrics import summary_schema
+from simserve.metrics.decision_json import Ratio as Capped
+from simserve.tables.columns import Columns, typed_columns
+from simserve.tables.files import plain
+from simserve.tables.schema import Field as TableField
+from simserve.tables.schema import Kind
+
+Form = Literal["text", "flag", "count", "amount", "share", "seconds", "usd", "ratio"]
+"""How a value reads."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a field of a struct is in tables; its title, if it has one of its own, is that of pydantic's `Field`."""
+
+    form: Form
+    kind: Kind
+    unit: str = ""
+    """Unit in files of tables."""
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+FINITE = BeforeValidator(_finite)
+"""Nothing in place of NaN and infinity, which JSON does not have."""
+
+Text = Annotated[str | None, Column("text", "category")]
+Flag = Annotated[bool | None, Column("flag", "flag")]
+Count = Annotated[summary_schema.Count | None, Column("count", "replica")]
+Amount = Annotated[summary_schema.Measured, FINITE, Column("amount", "float")]
+Signed = Annotated[summary_schema.Signed, FINITE, Column("amount", "float")]
+Share = Annotated[summary_schema.Share | None, FINITE, Column("share", "float", "share 0..1")]
+Seconds = Annotated[summary_schema.Measured, FINITE, Column("seconds", "float", "s")]
+PerS = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "requests/s")]
+Usd = Annotated[summary_schema.Measured, FINITE, Column("usd", "float", "USD")]
+Ratio = Annotated[Capped | None, FINITE, Column("ratio", "float")]
+
+
+class Struct(BaseModel):
+    """A frozen record; keys of a later version are ignored, and None stands for what is not known."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)  # most commands read no answer back
+
+    def facts(self) -> dict[str, Any]:
+        """Return the struct as JSON has it."""
+        result: dict[str, Any] = plain(self.model_dump())
+        return result
+
+
+def column_of(struct: type[Struct], name: str) -> Column | None:
+    """Return the column of a field; None for one that no table shows."""
+    return next((each for each in struct.model_fields[name].metadata if isinstance(each, Column)), None)
+
+
+def fields_of(struct: type[Struct]) -> tuple[TableField, ...]:
+    """Return the columns of a table with a row for each struct."""
+    columns = {name: column_of(struct, name) for name in struct.model_fields}
+    return tuple(TableField(name, each.kind, each.unit) for name, each in columns.items() if each is not None)
+
+
+def table_of(struct: type[Struct], rows: Sequence[Struct]) -> Columns:
+    """Return structs as the columns of a table, `(n_rows,)` each."""
+    return typed_columns(fields_of(struct), [vars(row) for row in rows])
+
+
+def titled(title: str) -> Any:
+    """Return a field of that title, None where it is not given."""
+    return Field(None, title=title)
