@@ -230,7 +230,8 @@ class OracleHost:
         self.ahead.append(self.waiting[request])
         self.n_read += len(missing)
         self.fetched.setdefault(request, []).extend(places(replica.layers, missing, from_disk))
-        self.use(hit, from_disk)
+        n_named = len(replica.named(request))
+        self.use([key for key in hit if key[1] < n_named], from_disk)
         replica.shrink_cache()
         return True
 
