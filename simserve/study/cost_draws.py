@@ -5,7 +5,8 @@ error on real servers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from math import exp, hypot, log, sqrt
 from statistics import NormalDist
 
@@ -64,6 +65,9 @@ Draw = tuple[Distortion, Mapping[str, float]]
 """Factors on costs, and residual errors of latencies."""
 
 
+FACTORS = tuple(Distortion.__dataclass_fields__)
+
+
 @dataclass(frozen=True)
 class CostSpread:
     """Standard deviations of the logs of the factors."""
@@ -74,6 +78,8 @@ class CostSpread:
     host: float
     front_end: float
     kv_blocks: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """What each is an error of, such as a fit: whatever has the same error has the same draws of it."""
 
 
 def draws_for(scenario: Scenario) -> Sequence[Draw]:
@@ -90,18 +96,20 @@ def reach_of(setups: Sequence[PoolSetup]) -> float:
 
 
 def spread_of(setups: Sequence[PoolSetup]) -> CostSpread:
-    """Return the spread of costs of the pool with the largest spread."""
+    """Return the spread of each cost in the pool where it is largest."""
     spreads = [_spread(setup) for setup in setups]
-    return CostSpread(*(max(getattr(each, name) for each in spreads) for name in CostSpread.__dataclass_fields__))
+    widest = {name: max(spreads, key=lambda each, name=name: getattr(each, name)) for name in FACTORS}  # type: ignore[misc]
+    sources = {name: each.sources[name] for name, each in widest.items()}
+    return CostSpread(**{name: getattr(each, name) for name, each in widest.items()}, sources=sources)
 
 
 def _spread(setup: PoolSetup) -> CostSpread:
-    kv = 0.0 if setup.ledger.verified else KV_SD
+    kv, sources = 0.0 if setup.ledger.verified else KV_SD, _sources(setup)
     if setup.engine.name == "ideal":
-        return CostSpread(0.0, 0.0, 0.0, 0.0, 0.0, kv)
+        return CostSpread(0.0, 0.0, 0.0, 0.0, 0.0, kv, sources)
     result = setup.calibration
     if result is None:
-        return CostSpread(ROOFLINE_SD, ROOFLINE_SD, ROOFLINE_SD, 2 * HOST_SD, FRONT_END_SD, kv)
+        return CostSpread(ROOFLINE_SD, ROOFLINE_SD, ROOFLINE_SD, 2 * HOST_SD, FRONT_END_SD, kv, sources)
     extra = VERSION_SD if setup.calibrated and result.runs is None else SCALED_SD
     matrices = _sd(result, "gemm", setup.weight_dtype) / sqrt(SHAPES)
     if setup.model.experts is not None:  # one kernel takes most of a step
@@ -113,7 +121,22 @@ def _spread(setup: PoolSetup) -> CostSpread:
         host=HOST_SD if setup.calibrated and result.runs is None else 2 * HOST_SD,
         front_end=FRONT_END_SD,
         kv_blocks=kv,
+        sources=sources,
     )
+
+
+def _sources(setup: PoolSetup) -> Mapping[str, str]:
+    """Return what the errors of a pool's costs are errors of."""
+    fit, engine = setup.calibration, setup.engine.name
+    kernels = f"roofline of {setup.gpu.name}" if fit is None else f"{fit.sha256} on {setup.gpu.name}"
+    return {
+        "compute": f"compute {kernels} {setup.weight_dtype}",
+        "memory": f"memory {kernels} {setup.weight_dtype} {setup.kv_dtype}",
+        "link": f"link {kernels} {setup.parallel.tensor}",
+        "host": f"host {engine} {None if fit is None else fit.host_version}",
+        "front_end": f"front end {engine}",
+        "kv_blocks": f"KV blocks {engine}",
+    }
 
 
 def residual_of(setups: Sequence[PoolSetup]) -> Mapping[str, float]:
@@ -146,15 +169,19 @@ def _both(one: float, other: float) -> float:
 
 
 def draws_of(spread: CostSpread, n: int, seed: int, residual: Mapping[str, float] = RESIDUAL_SD) -> list[Draw]:
-    """Draw n sets of factors that cover each distribution evenly (a Latin hypercube), and of residual errors."""
-    generator = np.random.default_rng([seed, n])
-    quantiles = normal_scores(n)
+    """Draw n sets of factors that cover each distribution evenly (a Latin hypercube), and of residual errors.
 
-    def logs(sd: float) -> Floats:
-        return sd * generator.permutation(quantiles)
+    Each factor has a stream of its own, named by what it is an error of, so that two scenarios share its draws just
+    where they share the error.
+    """
+    quantiles = np.array(normal_scores(n))
 
-    factors = {name: np.exp(logs(getattr(spread, name))) for name in CostSpread.__dataclass_fields__}
-    first, token = logs(1.0), logs(1.0)  # the residual is one error of waits, and one of steps
+    def scores(source: str) -> Floats:
+        name = int.from_bytes(sha256(source.encode()).digest()[:8])
+        return np.random.default_rng([seed, n, name]).permutation(quantiles)
+
+    factors = {name: np.exp(getattr(spread, name) * scores(spread.sources.get(name, name))) for name in FACTORS}
+    first, token = scores("waits"), scores("steps")  # the residual is one error of waits, and one of steps
     return [
         (
             Distortion(**{name: float(values[i]) for name, values in factors.items()}),

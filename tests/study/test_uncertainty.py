@@ -1,5 +1,6 @@
 """Prediction intervals: wide as costs are unknown, the same each time, and they reach the answer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from simserve.report.percentiles import prediction
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.setup import Distortion
 from simserve.study import processes, uncertainty
-from simserve.study.cost_draws import RESIDUAL_SD, draws_of, residual_of, spread_of
+from simserve.study.cost_draws import RESIDUAL_SD, Draw, draws_of, residual_of, spread_of
 from simserve.study.prediction import prediction_interval
 from simserve.study.uncertainty import predict, run_with_replays
 from simserve.workload.load import Load, offered_load
@@ -158,7 +159,7 @@ def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_long_run_is_replayed_in_segments(workload: dict[str, Any], least: int, most: int) -> None:
     """least, most: requests in the measured window of a segment."""
-    requested = scenario(workload=workload, measure={"replays": 4})
+    requested = scenario(workload=workload, measure={"replays": 4}, seed=2)
     results = run_with_replays(requested)
     alone, decision, result = simulate(requested), results.summary["decision"], results.summary["prediction"]
     n = alone.summary["requests"]["arrived"]
@@ -252,3 +253,22 @@ def test_the_confidence_counts_without_replays_too() -> None:
     alone = run_with_replays(requested, effort=Effort(confidence=0.8))
     assert alone.decision is not None
     assert alone.decision.confidence == 0.8
+
+
+def test_two_scenarios_share_draws_just_where_they_share_the_error() -> None:
+    """One fit stands behind TP 1 and TP 2, but for their links; another card has other kernels, and the same engine."""
+    one, two, other = (
+        draws_of(spread_of(scenario(**changes).setups), 8, 3)
+        for changes in ({}, {"cluster": {"pools": [{"parallel": {"tensor": 2}}]}}, {"gpu": "h200-sxm"})
+    )
+
+    def ranks(draws: Sequence[Draw], name: str) -> list[int]:
+        return sorted(range(len(draws)), key=lambda place: getattr(draws[place][0], name))
+
+    for name in ("compute", "memory", "host", "front_end", "kv_blocks"):
+        assert ranks(one, name) == ranks(two, name)
+    assert ranks(one, "link") != ranks(two, "link")
+    assert ranks(one, "compute") != ranks(other, "compute")
+    assert ranks(one, "front_end") == ranks(other, "front_end")
+    assert [residual for _, residual in one] == [residual for _, residual in other]
+    assert ranks(one, "compute") != ranks(one, "memory")
