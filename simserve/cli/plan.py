@@ -1,7 +1,7 @@
 """`simserve plan`: the cheapest fleet that serves a demand, and why other options lose."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,7 @@ from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, S
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
+    from simserve.metrics.answers.plan import PlanAnswer
     from simserve.study.plan.plan import PlanQuestion
 
 NO = 1
@@ -59,13 +60,13 @@ def plan(
         given_usd=_prices(price or []),
     )
     directory = out or Path("reports") / f"{question.scenario.name}-plan"
-    match = _written(question, directory)
-    _print(match, directory, as_json=as_json)
-    if match["state"] == "none":
+    answer = _written(question, directory)
+    _print(answer, directory, as_json=as_json)
+    if answer.best is None:
         raise typer.Exit(NO)
 
 
-def _written(question: "PlanQuestion", directory: Path) -> dict[str, Any]:
+def _written(question: "PlanQuestion", directory: Path) -> "PlanAnswer":
     """Find the plan, and write its folder."""
     from simserve.cli import terminal
     from simserve.metrics.result_folder import ResultFolder
@@ -73,42 +74,41 @@ def _written(question: "PlanQuestion", directory: Path) -> dict[str, Any]:
     from simserve.report.plan.words import with_words
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.report.spreadsheet.workbook import workbook
-    from simserve.study.plan.columns import plan_rows
     from simserve.study.plan.facts import plan_facts
     from simserve.study.plan.plan import find_plan
+    from simserve.study.plan.rows import plan_rows
     from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text, plain
+    from simserve.tables.files import json_text
     from simserve.tables.folder import PLAN, check_folder
 
     check_folder(directory, PLAN)
     with terminal.progress_bar() as bar:
-        answer = find_plan(question, progress=bar.show if bar else None)
-        match = with_words(plan_facts(answer))
-        sheets = sheets_of([ResultFolder("plan", question.scenario.name, plain(match))])
+        plan = find_plan(question, progress=bar.show if bar else None)
+        answer = with_words(plan_facts(plan))
         files: dict[str, str | bytes] = {
-            "plan.json": json_text(match),
-            "report.html": render(match),
-            "plan.xlsx": workbook(sheets),
+            "plan.json": json_text(answer.facts()),
+            "report.html": render(answer),
+            "plan.xlsx": workbook(sheets_of([ResultFolder("plan", question.scenario.name, answer)])),
         }
-        if (winner := answer.winner) is not None:
-            files["scenario.yaml"] = winner.to_yaml()
-        write_study(directory, PLAN, files, plan_rows(match))
-    return match
+        if plan.winner is not None:
+            files["scenario.yaml"] = plan.winner.to_yaml()
+        write_study(directory, PLAN, files, plan_rows(answer))
+    return answer
 
 
-def _print(match: dict[str, Any], directory: Path, *, as_json: bool) -> None:
+def _print(answer: "PlanAnswer", directory: Path, *, as_json: bool) -> None:
     from simserve.cli import terminal
     from simserve.report.plan.words import grown, reasons, scaled, table_rows
 
     if as_json:
-        terminal.result_json(match)
+        terminal.result_json(answer.facts())
         return
-    parts = [match["sentence"], grown(match), scaled(match), terminal.table(table_rows(match))]
-    parts += ["\n".join(f"  {sentence}" for sentence in reasons(match))]
-    where = "report.html (all files: {0}/)" if match["state"] == "found" else "report.html"
+    parts = [answer.sentence, grown(answer), scaled(answer), terminal.table(table_rows(answer))]
+    parts += ["\n".join(f"  {sentence}" for sentence in reasons(answer))]
+    where = "report.html (all files: {0}/)" if answer.best is not None else "report.html"
     parts.append(f"{directory}/{where.format(directory)}")
     terminal.result("\n\n".join(part for part in parts if part))
-    terminal.warnings(match["warnings"])
+    terminal.warnings(answer.warnings)
 
 
 def _share(growth: float) -> float:

@@ -13,6 +13,7 @@ from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.struct import Struct
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.figures import Summary
 from simserve.metrics.results import Results
@@ -45,8 +46,8 @@ class ResultFolder:
     """The command that wrote it: run, capacity, compare, plan or sweep."""
     label: str
     """The label among results of one command."""
-    answer: Mapping[str, Any]
-    """The answer that `--json` printed."""
+    answer: Any
+    """The answer that `--json` printed: the struct of a study, or a mapping where it has none."""
     rows: Columns | None = None
     """The time series of a run."""
 
@@ -95,7 +96,7 @@ def load_results(directory: str | Path) -> Results:
     return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
 
 
-def read_answer(directory: Path, kind: Kind) -> dict[str, Any]:
+def read_answer(directory: Path, kind: Kind) -> Any:
     """Read the answer file of a folder. Raises OutputError unless it has the names and types of its schema."""
     from pydantic import TypeAdapter, ValidationError  # late: only folders that are read back need it
 
@@ -104,11 +105,11 @@ def read_answer(directory: Path, kind: Kind) -> dict[str, Any]:
     name, schema = ANSWERS[kind]
     answer = read_json(directory / name)
     try:
-        TypeAdapter(schema).validate_python(answer, strict=True)
+        read = TypeAdapter(schema).validate_python(answer, strict=True)
     except ValidationError as error:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
-    return answer
+    return read if isinstance(read, Struct) else answer
 
 
 def _read(directory: Path) -> ResultFolder:
@@ -120,7 +121,9 @@ def _read(directory: Path) -> ResultFolder:
     return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
 
 
-def _label(kind: Kind, answer: Mapping[str, Any]) -> str:
+def _label(kind: Kind, answer: Any) -> str:
+    if isinstance(answer, PlanAnswer):
+        return answer.scenario.name
     if kind is COMPARISON:
         return f"{answer['b']} against {answer['a']}"
     scenario = answer.get("scenario")

@@ -86,9 +86,9 @@ def amount(value: Any, unit: str) -> str:
     return seconds(value) if unit == "s" else rate(value)
 
 
-def plural(amount: float, noun: str) -> str:
+def plural(amount: float | None, noun: str) -> str:
     """`1 request`, `19,366 requests`."""
-    return f"{count(amount)} {noun}{'' if round(amount) == 1 else 's'}"
+    return f"{count(amount)} {noun}{'' if amount is not None and round(amount) == 1 else 's'}"
 
 
 def listed(items: list[str]) -> str:

@@ -12,7 +12,7 @@ from openpyxl import load_workbook
 from simserve.tables.files import json_text
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
-from tests.report.answers_by_hand import capacity_answer, plan_answer
+from tests.report.answers_by_hand import capacity_answer, plan_json
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_no_stranger_is_put_among_the_files_of_a_result(run: Path) -> None:
 
 
 def test_a_plan_may_have_its_workbook_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json_text(plan_answer().answer))
+    (tmp_path / "plan.json").write_text(json_text(plan_json()))
     assert invoke("export", tmp_path, "--xlsx", tmp_path / "plan.xlsx").exit_code == 0
 
 

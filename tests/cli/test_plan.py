@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from simserve import load_scenario
-from simserve.study.plan.columns import COLUMNS
+from simserve.metrics.answers.plan import PlanOption
+from simserve.metrics.answers.struct import fields_of
 from simserve.study.run_seeds import replicate
 from simserve.tables.read_back import read_table
 from tests.cli.invoke import Outcome, invoke
@@ -35,7 +36,7 @@ def test_it_says_what_to_take_and_why_and_writes_that_down(tmp_path: Path) -> No
     for row in result["options"]:
         assert f"{row['option']}: {row['reason']}" in outcome.out
     assert [row["option"] for row in result["options"] if row["state"] == "refused"] == ["h100-sxm TP 3", "l40s TP 3"]
-    columns, _ = read_table(tmp_path / "out" / "plan.parquet", COLUMNS)
+    columns, _ = read_table(tmp_path / "out" / "plan.parquet", fields_of(PlanOption))
     assert columns["gpus"].tolist() == [row["gpus"] or -1 for row in result["options"]]
     assert columns["usd_per_month"][0] == best["usd_per_month"] == best["gpus"] * 4.0 * 730
     files = {"plan.json", "plan.parquet", "plan.xlsx", "scenario.yaml", "report.html"}

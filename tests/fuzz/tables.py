@@ -18,7 +18,14 @@ from tests.cli.scenarios import write_scenario
 from tests.fuzz.arrow_types import retyped, write_drawn
 from tests.fuzz.mutants import spoilt, typed, write_json
 from tests.fuzz.rules import BrokenRule, checked, checked_reading
-from tests.report.answers_by_hand import capacity_answer, comparison_answer, plan_answer, replicas_answer, sweep_answer
+from tests.report.answers_by_hand import (
+    as_json,
+    capacity_answer,
+    comparison_answer,
+    plan_answer,
+    replicas_answer,
+    sweep_answer,
+)
 
 TRACE = {
     "arrival_s": [0.0, 1.5, 2.5, 2.5],
@@ -115,7 +122,7 @@ def answer(random: Random, folder: Path) -> None:
     name = random.choice(list(STUDIES))
     out = folder / "study"
     out.mkdir()
-    write_json(out / (name if name.endswith(".json") else "capacity.json"), STUDIES[name]().answer, random)
+    write_json(out / (name if name.endswith(".json") else "capacity.json"), as_json(STUDIES[name]()), random)
     if name == "sweep.json":
         (out / "sweep.parquet").touch()
     with _numeric_warnings_off():

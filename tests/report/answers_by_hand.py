@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.struct import Struct
 from simserve.metrics.result_folder import ResultFolder
 from simserve.tables.columns import Categorical
 
@@ -179,6 +181,16 @@ def comparison_answer() -> ResultFolder:
 
 
 def plan_answer(**changes: Any) -> ResultFolder:
+    """Return what is read back of `plan_json`."""
+    return ResultFolder("plan", "chat", PlanAnswer.model_validate(plan_json() | changes, strict=True))
+
+
+def as_json(study: ResultFolder) -> dict[str, Any]:
+    """Return an answer as its file has it."""
+    return study.answer.facts() if isinstance(study.answer, Struct) else dict(study.answer)
+
+
+def plan_json() -> dict[str, Any]:
     """24 requests/s at the peak, 12 on average; four replicas of two GPUs at 3 dollars hold it, and one is spare."""
     a_month = 12.0 * 730 * 3600  # requests
     option = {
@@ -212,7 +224,7 @@ def plan_answer(**changes: Any) -> ResultFolder:
         "state": "refused",
         "reason": "-1 heads",
     }
-    answer: dict[str, Any] = {
+    return {
         "schema": "simserve/1",
         "version": "0.1.0",
         "scenario": {"name": "chat", "digest": "89ef4567", "seed": 7},
@@ -227,7 +239,6 @@ def plan_answer(**changes: Any) -> ResultFolder:
         "options": [option, other, refused],
         "warnings": [],
     }
-    return ResultFolder("plan", "chat", answer | changes)
 
 
 def sweep_answer() -> ResultFolder:

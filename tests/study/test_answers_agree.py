@@ -121,14 +121,14 @@ def test_run_sweep_capacity_and_plan_imply_each_other(
         assert by_replicas[sweep["best"]["cheapest"]["point"] + 1] == "met"
 
     bought = plan_facts(find_plan(PlanQuestion(scenario, Bounds(GOAL, 0, MOST_REPLICAS), tensors=(1,))))
-    (option,) = bought["options"]
-    if bought["state"] == "found":
-        assert by_replicas[option["replicas"]] != "missed"
-        assert option["decision"] == "met"
-        if option["replicas"] > 1:
+    (option,) = bought.options
+    if option.replicas is not None:
+        assert by_replicas[option.replicas] != "missed"
+        assert option.decision == "met"
+        if option.replicas > 1:
             assert low <= 1
     elif sweep["best"]["cheapest"] is not None:
-        assert option["decision"] == "edge" or option["n_seeds"] != 8
+        assert option.decision == "edge" or option.n_seeds != 8
 
 
 @settings(max_examples=20 if is_thorough() else 1, derandomize=True)

@@ -61,7 +61,7 @@ def test_a_plan_names_them_where_one_replica_fewer_waits_for_them(tmp_path: Path
         search_of = FleetSearch(world, 0.99, range(3, 11), is_disaggregated=False)
         outcome = settled(sized(known, search_of, demand, bounds), demand, bounds)
         plan = planned(PlanQuestion(scenario, bounds), demand, {"h100-sxm": 4.0}, [outcome])
-        assert (TEXT in plan_facts(plan)["warnings"]) == is_said
+        assert (TEXT in plan_facts(plan).warnings) == is_said
 
 
 def test_a_sweep_names_the_points_whose_runs_wait(tmp_path: Path) -> None:

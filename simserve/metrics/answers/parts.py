@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from simserve.metrics.summary_schema import Amount, Measured, Signed
+from simserve.metrics.answers.struct import Struct
+from simserve.metrics.summary_schema import Amount, Measured, Signed, Size
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Index = Annotated[int, Field(ge=0, le=10**9)]
@@ -54,3 +55,38 @@ class NominalLoadJson(TypedDict, total=False):
     nominal_per_s: Required[Positive | None]
     drawn_per_s: Required[Measured]
     off_frac: Required[Signed]
+
+
+class ScenarioName(Struct):
+    """The scenario that was studied."""
+
+    name: str
+    digest: str | None = None
+    seed: int | None = None
+
+
+class StudiedPool(Struct):
+    """A pool of the scenario that was studied, with the keys of a run's summary."""
+
+    name: str
+    role: str | None = None
+    model: str | None = None
+    gpu: str
+    engine: str | None = None
+    engine_version: str | None = None
+    scheduler: str | None = None
+    n_replicas: Size
+    gpus_per_replica: Size
+    ranks_per_replica: Size | None = None
+    calibrated: bool | None = None
+    calibration: str | None = None
+    kv_verified: bool | None = None
+
+
+class NominalLoad(Struct):
+    """Drawn against nominal load."""
+
+    kind: Literal["requests", "sessions"] | None = None
+    nominal_per_s: Positive | None
+    drawn_per_s: Measured
+    off_frac: Signed

@@ -1,100 +1,250 @@
-"""Plan as an answer: what `simserve plan` found, as plan.json has it."""
+"""Plan as an answer: what `simserve plan` found, as plan.json has it; its options are the rows of plan.parquet."""
 
-from typing import Required
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
-from typing_extensions import TypedDict
+from pydantic import Field
 
-from simserve.metrics.answers.parts import (
-    ScenarioNameJson,
-)
-from simserve.metrics.summary_schema import (
+from simserve.metrics import summary_schema
+from simserve.metrics.answers.fleet_needs import Autoscaling, Growth
+from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
+from simserve.metrics.answers.struct import (
+    FINITE,
     Amount,
+    Column,
     Count,
-    Measured,
+    Flag,
+    Gpus,
+    Kwh,
+    Months,
+    PerS,
+    Replicas,
+    Seconds,
+    Seeds,
     Share,
     Signed,
-    Size,
-    Slo,
+    Struct,
+    Text,
+    Tokens,
+    UsdPerHour,
+    UsdPerMTokens,
+    WholeUsd,
+    titled,
 )
+from simserve.metrics.summary_schema import Measured, Slo
+from simserve.tables.schema import SCHEMA
+
+SAME_FRAC = 1e-9
+"""Relative difference of costs that rounding leaves."""
+
+OptionState = Literal["holds", "too slow", "too many", "refused"]
 
 
-class DemandJson(TypedDict, total=False):
+class OptionFleet(Struct):
+    """An option and the size of its fleet."""
+
+    option: Annotated[str, Column("text", "category")] = Field(title="Option")
+    rank: Count = Field(title="Rank")
+    state: Annotated[OptionState, Column("text", "category")] = Field(title="State")
+    close_call: Flag = titled("Close call")
+    calibrated: Flag = None
+    gpu: Annotated[str, Column("text", "category")] = Field(title="GPU")
+    tensor: Gpus = titled("TP")
+    how: Annotated[Literal["together", "apart"] | None, Column("text", "category")] = titled("How")
+    needed_replicas: Replicas = titled("Needed (replicas)")
+    replicas: Replicas = titled("Replicas")
+    prefill_replicas: Replicas = titled("Prefill (replicas)")
+    decode_replicas: Replicas = titled("Decode (replicas)")
+    gpus_per_replica: Gpus = None
+    gpus: Gpus = titled("GPUs")
+
+
+class OptionCost(Struct):
+    """The price of a fleet, and its power."""
+
+    usd_per_gpu_hour: UsdPerHour = titled("Price (USD a GPU-hour)")
+    usd_per_hour: UsdPerHour = None
+    usd_per_month: WholeUsd = titled("Cost a month (USD)")
+    usd_per_month_low: WholeUsd = None
+    usd_per_month_high: WholeUsd = None
+    usd_per_m_output_tokens: UsdPerMTokens = titled("Per million output tokens (USD)")
+    usd_per_m_tokens: UsdPerMTokens = titled("Per million tokens (USD)")
+    usd_per_m_good_tokens: UsdPerMTokens = titled("Per million good tokens (USD)")
+    usd_per_m_good_tokens_low: UsdPerMTokens = None
+    usd_per_m_good_tokens_high: UsdPerMTokens = None
+    tdp_w: Annotated[Measured, FINITE, Column("amount", "float", "W")] = None
+    kwh_per_month: Kwh = titled("Energy a month (kWh)")
+    kwh_per_month_at_tdp: Kwh = None
+    kwh_per_m_output_tokens: Annotated[Measured, FINITE, Column("amount", "float", "kWh per million tokens")] = None
+
+
+class OptionShare(Struct):
+    """What the fewest replicas, or the largest fleet allowed, attain."""
+
+    decision: Text = None
+    offered_per_s: PerS = titled("Offered (requests/s)")
+    drawn_per_s: PerS = None
+    attained_frac: Share = titled("Attained (share)")
+    attained_low_frac: Share = titled("Attained, low (share)")
+    attained_high_frac: Share = titled("Attained, high (share)")
+    n_seeds: Seeds = None
+
+
+class OtherSizes(Struct):
+    """What the fleet with its spare replicas and the next smaller one attain, and what fails there."""
+
+    all_up_attained_frac: Share = titled("Spare ones up (share attained)")
+    fewer_attained_frac: Share = titled("One fewer (share)")
+    fewer_saturated: bool | None = None
+    fewer_n_seeds: Seeds = None
+    fails_first: Text = None
+    fails_first_frac: Share = None
+    saturated: bool | None = None
+
+
+class TiedFleet(Struct):
+    """The smallest statistically tied fleet, including spares."""
+
+    tied_replicas: Replicas = None
+    tied_gpus: Gpus = None
+    tied_n_seeds: Seeds = None
+    tied_attained_frac: Share = None
+    tied_low_frac: Share = None
+    tied_high_frac: Share = None
+
+
+class OptionLatencies(Struct):
+    """Latencies with the fewest replicas."""
+
+    ttft_p50_s: Seconds = None
+    ttft_p99_s: Seconds = titled("TTFT p99 (ms)")
+    tpot_p50_s: Seconds = None
+    tpot_p99_s: Seconds = titled("TPOT p99 (ms)")
+    e2e_p50_s: Seconds = None
+    e2e_p99_s: Seconds = titled("E2E p99 (ms)")
+
+
+class OptionUse(Struct):
+    """What the whole fleet does at the mean demand."""
+
+    output_tokens_per_month: Tokens = None
+    tokens_per_month: Tokens = None
+    good_tokens_per_month: Tokens = None
+    busy_frac: Share = titled("Busy (share)")
+
+
+class OptionAlone(Struct):
+    """What requests attain that are sent one at a time."""
+
+    alone_attained_frac: Share = None
+    alone_slo: Text = None
+    alone_slo_frac: Share = None
+    alone_refused_frac: Share = None
+    alone_prompt_tokens: Annotated[Count, Column("count", "replica", "tokens")] = None
+    alone_took_s: Seconds = None
+
+
+class OptionGrowth(Struct):
+    """The fleet after the last month of growth."""
+
+    outgrown_month: Months = titled("Outgrown in month")
+    gpus_at_end: Gpus = None
+    usd_per_month_at_end: WholeUsd = None
+
+
+class Refusal(Struct):
+    """Why an option cannot run."""
+
+    rule: str
+    value: str | None = None
+    remedy: str | None = None
+
+
+class PlanOption(
+    OptionAlone, OptionGrowth, OptionUse, OptionLatencies, TiedFleet, OtherSizes, OptionShare, OptionCost, OptionFleet
+):
+    """A card and a number of GPUs a replica; the bases stand in the reverse order of their columns."""
+
+    refused_because: Refusal | None = None
+    reason: Annotated[str, Column("sentence", "category")] = Field("", title="Reason")
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether it surely meets the SLO."""
+        return self.state == "holds"
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Return whether prefill and decode run on separate replicas."""
+        return self.how == "apart"
+
+    @property
+    def spare_replicas(self) -> int:
+        """Return the replicas that may be down."""
+        return (self.replicas or 0) - (self.needed_replicas or 0)
+
+    def more_frac(self, best: "PlanOption") -> float:
+        """Return how much more it costs a month than another option; 0 where only rounding differs."""
+        more = (self.usd_per_month or 0.0) / (best.usd_per_month or 1.0) - 1
+        return more if abs(more) > SAME_FRAC else 0.0
+
+    def may_undercut(self, best: "PlanOption") -> bool:
+        """Return whether its smallest tied fleet is cheaper than its own and no more expensive than another option."""
+        least, own = self.usd_per_month_low or 0.0, self.usd_per_month or 0.0
+        return least < own and least <= (best.usd_per_month or 0.0)
+
+
+class PlanDemand(Struct):
     """The demand that fleets are sized for."""
 
-    mean_per_s: Measured
-    sized_for_per_s: Measured
-    mean_load_frac: Measured
+    kind: Literal["arrivals", "trace", "diurnal"] | None = None
+    mean_per_s: PerS = None
+    sized_for_per_s: PerS = None
+    mean_load_frac: Amount = None
+    load: NominalLoad | None = None
 
 
-class AssumedJson(TypedDict, total=False):
+class Assumptions(Struct):
     """Assumptions of a plan."""
 
-    spare_replicas: Count
-    growth_frac: Signed
-    hours_per_month: Measured
-    given_prices: list[str]
+    spare_replicas: Count = None
+    growth_frac: Signed = None
+    months: Count = None
+    hours_per_month: Amount = None
+    max_gpus: Count = None
+    confidence: Share = None
+    n_seeds: Count = None
+    usd_per_gpu_hour: Mapping[str, Measured] = {}
+    given_prices: Sequence[str] = ()
+    energy: str = ""
 
 
-class MonthJson(TypedDict, total=False):
-    """A month of growth."""
-
-    month: Required[Count]
-    offered_per_s: Required[Amount]
-    replicas: Required[Count | None]
-    gpus: Required[Count | None]
-
-
-class GrowthJson(TypedDict):
-    """The fleet by month."""
-
-    rows: list[MonthJson]
-
-
-class PlanOptionJson(TypedDict, total=False):
-    """A card and a number of GPUs a replica."""
-
-    rank: Required[Count | None]
-    option: Required[str]
-    gpu: Required[str]
-    tensor: Count
-    how: str
-    state: str
-    reason: str
-    close_call: bool | None
-    needed_replicas: Size | None
-    replicas: Size | None
-    prefill_replicas: Size | None
-    decode_replicas: Size | None
-    gpus_per_replica: Size | None
-    gpus: Size | None
-    usd_per_gpu_hour: Amount | None
-    output_tokens_per_month: Amount | None
-    tokens_per_month: Amount | None
-    good_tokens_per_month: Amount | None
-    kwh_per_month: Measured
-    offered_per_s: Measured
-    attained_frac: Measured
-    attained_low_frac: Measured
-    attained_high_frac: Measured
-    all_up_attained_frac: Measured
-    fewer_attained_frac: Measured
-    busy_frac: Measured
-    outgrown_month: Count | None
-    ttft_p99_s: Measured
-    tpot_p99_s: Measured
-    e2e_p99_s: Measured
-
-
-class PlanAnswer(TypedDict, total=False):
+class PlanAnswer(Struct):
     """The file plan.json."""
 
-    version: str
-    scenario: Required[ScenarioNameJson]
-    goal_frac: Share
-    slo: Slo
-    sentence: Required[str]
-    demand: Required[DemandJson]
-    assumed: Required[AssumedJson]
-    options: Required[list[PlanOptionJson]]
-    growth: GrowthJson | None
-    warnings: list[str]
+    schema_: str = Field(SCHEMA, alias="schema")
+    version: str | None = None
+    sentence: str = ""
+    scenario: ScenarioName
+    goal_frac: summary_schema.Share
+    slo: Slo = Field(default_factory=dict)
+    slo_classes: Mapping[str, Slo] = {}
+    pools: Sequence[StudiedPool] = ()
+    is_repeated: bool = False
+    state: Literal["found", "none"] | None = None
+    demand: PlanDemand
+    assumed: Assumptions
+    options: Sequence[PlanOption]
+    growth: Growth | None = None
+    autoscaling: Autoscaling | None = None
+    warnings: Sequence[str] = ()
+
+    @property
+    def best(self) -> PlanOption | None:
+        """Return the option to take; None if none meets the SLO."""
+        return next((option for option in self.options if option.rank == 1), None)
+
+    @property
+    def held(self) -> list[PlanOption]:
+        """Return the options that meet the SLO, the best first."""
+        return [option for option in self.options if option.is_held]

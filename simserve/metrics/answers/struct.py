@@ -14,8 +14,8 @@ from simserve.tables.files import plain
 from simserve.tables.schema import Field as TableField
 from simserve.tables.schema import Kind
 
-Form = Literal["text", "flag", "count", "amount", "share", "seconds", "usd", "ratio"]
-"""How a value reads."""
+Form = Literal["text", "sentence", "flag", "count", "amount", "whole", "share", "seconds", "usd", "ratio"]
+"""How a value reads; whole is an amount without decimals."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,21 @@ FINITE = BeforeValidator(_finite)
 Text = Annotated[str | None, Column("text", "category")]
 Flag = Annotated[bool | None, Column("flag", "flag")]
 Count = Annotated[summary_schema.Count | None, Column("count", "replica")]
+Gpus = Annotated[summary_schema.Count | None, Column("count", "replica", "GPUs")]
+Replicas = Annotated[summary_schema.Count | None, Column("count", "replica", "replicas")]
+Seeds = Annotated[summary_schema.Count | None, Column("count", "replica", "seeds")]
+Months = Annotated[summary_schema.Count | None, Column("count", "replica", "months")]
 Amount = Annotated[summary_schema.Measured, FINITE, Column("amount", "float")]
 Signed = Annotated[summary_schema.Signed, FINITE, Column("amount", "float")]
 Share = Annotated[summary_schema.Share | None, FINITE, Column("share", "float", "share 0..1")]
 Seconds = Annotated[summary_schema.Measured, FINITE, Column("seconds", "float", "s")]
 PerS = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "requests/s")]
 Usd = Annotated[summary_schema.Measured, FINITE, Column("usd", "float", "USD")]
+WholeUsd = Annotated[summary_schema.Measured, FINITE, Column("whole", "float", "USD")]
+UsdPerHour = Annotated[summary_schema.Measured, FINITE, Column("usd", "float", "USD/h")]
+UsdPerMTokens = Annotated[summary_schema.Signed, FINITE, Column("usd", "float", "USD per million tokens")]
+Kwh = Annotated[summary_schema.Measured, FINITE, Column("whole", "float", "kWh")]
+Tokens = Annotated[summary_schema.Measured, FINITE, Column("whole", "float", "tokens")]
 Ratio = Annotated[Capped | None, FINITE, Column("ratio", "float")]
 
 
@@ -54,7 +63,7 @@ class Struct(BaseModel):
 
     def facts(self) -> dict[str, Any]:
         """Return the struct as JSON has it."""
-        result: dict[str, Any] = plain(self.model_dump())
+        result: dict[str, Any] = plain(self.model_dump(by_alias=True))
         return result
 
 

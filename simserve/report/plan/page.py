@@ -1,14 +1,14 @@
 """Page of a plan: the fleet to take, its cost, the other options, and growth."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from simserve.metrics.answers.fleet_needs import FleetNeed
+from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.report.charts import Figure, axis, figure, hover, scatter
 from simserve.report.document import Headline, page
 from simserve.report.formats import as_sentence, interval, plural, rate, share
 from simserve.report.plan.reasons import terms, usd
 from simserve.report.plan.words import (
-    best_of,
     fleet,
     grown,
     option_name,
@@ -33,68 +33,68 @@ FIXED = (
 """Warnings of every plan."""
 
 
-def render(result: Mapping[str, Any]) -> str:
+def render(answer: PlanAnswer) -> str:
     """Return the page as HTML from the facts of a plan."""
     figures: dict[str, Figure] = {}
-    reasons = [(option_name(row), row["reason"]) for row in result["options"]]
+    reasons = [(option_name(row), row.reason) for row in answer.options]
     parts = [
-        _options(result, figures),
+        _options(answer, figures),
         section("reasons", "Why this option", "", _pairs(reasons)),
-        _later(result, figures),
-        section("assumed", "Assumed", "", _pairs(_assumed(result))),
-        warning_list([*map(as_sentence, result["warnings"]), *FIXED], ""),
+        _later(answer, figures),
+        section("assumed", "Assumed", "", _pairs(_assumed(answer))),
+        warning_list([*map(as_sentence, answer.warnings), *FIXED], ""),
     ]
     made = {
-        "simserve": result["version"],
-        "scenario": result["scenario"]["digest"],
-        "seeds": f"{result['scenario']['seed']} and on, {result['assumed']['n_seeds']} each",
+        "simserve": answer.version,
+        "scenario": answer.scenario.digest,
+        "seeds": f"{answer.scenario.seed} and on, {answer.assumed.n_seeds} each",
     }
-    return page(_headline(result), parts, figures, made)
+    return page(_headline(answer), parts, figures, made)
 
 
-def _headline(result: Mapping[str, Any]) -> Headline:
-    best = best_of(result)
-    assumed, name = result["assumed"], result["scenario"]["name"]
-    setup = f"{plural(len(result['options']), 'option')} compared with the same requests."
+def _headline(answer: PlanAnswer) -> Headline:
+    best = answer.best
+    assumed, name = answer.assumed, answer.scenario.name
+    setup = f"{plural(len(answer.options), 'option')} compared with the same requests."
     if best is None:
-        return Headline("plan", name, "missed", "No option surely meets the SLO", result["sentence"], (setup,))
-    title = f"Take {best['gpus']} × {best['gpu']}: {usd(best['usd_per_month'])} a month"
-    spare = plural(assumed["spare_replicas"], "spare replica")
-    setup += f" A month is {rate(assumed['hours_per_month'])} hours; {spare} of each kind are in it."
-    return Headline("plan", name, best["decision"], title, supported(result, best), (setup,), _tiles(best))
+        return Headline("plan", name, "missed", "No option surely meets the SLO", answer.sentence, (setup,))
+    title = f"Take {best.gpus} × {best.gpu}: {usd(best.usd_per_month)} a month"
+    spare = plural(assumed.spare_replicas, "spare replica")
+    setup += f" A month is {rate(assumed.hours_per_month)} hours; {spare} of each kind are in it."
+    return Headline("plan", name, best.decision or "edge", title, supported(answer, best), (setup,), _tiles(best))
 
 
-def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
-    ends = interval(best["attained_low_frac"], best["attained_high_frac"])
+def _tiles(best: PlanOption) -> tuple[str, ...]:
+    ends = interval(best.attained_low_frac, best.attained_high_frac)
     per = [
-        prose(f"{usd(best['usd_per_m_output_tokens'])} good or not"),
-        prose(f"{usd(best['usd_per_m_tokens'])} with prompts"),
+        prose(f"{usd(best.usd_per_m_output_tokens)} good or not"),
+        prose(f"{usd(best.usd_per_m_tokens)} with prompts"),
     ]
     return (
-        tile("Fleet", plural(best["gpus"], "GPU"), [prose(fleet(best))]),
-        tile("Cost a month", usd(best["usd_per_month"]), [prose(f"{usd(best['usd_per_hour'])} an hour")]),
-        tile("Per M good tokens", usd(best["usd_per_m_good_tokens"]), per),
+        tile("Fleet", plural(best.gpus, "GPU"), [prose(fleet(best))]),
+        tile("Cost a month", usd(best.usd_per_month), [prose(f"{usd(best.usd_per_hour)} an hour")]),
+        tile("Per M good tokens", usd(best.usd_per_m_good_tokens), per),
         tile(
             "SLO attainment",
-            share(best["attained_frac"]),
-            [prose(f"95% CI {ends}"), prose(f"{best['n_seeds']} seeds")],
+            share(best.attained_frac),
+            [prose(f"95% CI {ends}"), prose(f"{best.n_seeds} seeds")],
         ),
-        tile("kWh a month", rate(best["kwh_per_month"]), [prose(f"at most {rate(best['kwh_per_month_at_tdp'])}")]),
-        tile("Busy", share(best["busy_frac"]), ["of the time, with a step in progress"]),
+        tile("kWh a month", rate(best.kwh_per_month), [prose(f"at most {rate(best.kwh_per_month_at_tdp)}")]),
+        tile("Busy", share(best.busy_frac), ["of the time, with a step in progress"]),
     )
 
 
-def _options(result: Mapping[str, Any], figures: dict[str, Figure]) -> str:
-    held = [row for row in result["options"] if row["state"] == "holds"]
+def _options(answer: PlanAnswer, figures: dict[str, Figure]) -> str:
+    held = answer.held
     if held:
         figures["costs"] = _costs(held)
-    n_missed = len(result["options"]) - len(held)
+    n_missed = len(answer.options) - len(held)
     left_out = f" Not drawn, as not sure to meet it: {plural(n_missed, 'option')}." if n_missed else ""
     note = f"Options that meet the SLO. Whiskers reach to the smallest statistically tied fleet.{left_out}"
     chart = card("costs", figures, "Cost a month", note, (), "No option surely meets the SLO.")
-    marked = any(row["calibrated"] is False for row in result["options"])
+    marked = any(row.calibrated is False for row in answer.options)
     sentence = "Best first." + (" *: step costs are uncalibrated." if marked else "")
-    return section("options", "Options", sentence, chart + row_table(table_rows(result)))
+    return section("options", "Options", sentence, chart + row_table(table_rows(answer)))
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
@@ -105,53 +105,51 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="said">{sentence}</dl>'
 
 
-def _later(result: Mapping[str, Any], figures: dict[str, Figure]) -> str:
+def _later(answer: PlanAnswer, figures: dict[str, Figure]) -> str:
     """Draw the growth of the fleet by month and its needs by hour; return the section."""
     cards = ""
-    if result["growth"] is not None:
-        rows = result["growth"]["rows"]
-        texts = [f"month {row['month']}: {_need(row)} for {rate(row['offered_per_s'])} requests/s" for row in rows]
-        figures["months"] = _stair([row["month"] for row in rows], rows, texts, "Months from now")
-        cards += card("months", figures, "GPUs by month", grown(result), (), "")
-    if result["autoscaling"] is not None:
-        rows = result["autoscaling"]["rows"]
-        texts = [f"hour {row['hour']}: {_need(row)} for up to {rate(row['peak_per_s'])} requests/s" for row in rows]
-        figures["hours"] = _stair([row["hour"] for row in rows], rows, texts, "Hour")
-        cards += card("hours", figures, "GPUs by hour, at best", scaled(result), (), "")
+    if (growth := answer.growth) is not None:
+        texts = [f"month {row.month}: {_need(row)} for {rate(row.offered_per_s)} requests/s" for row in growth.rows]
+        figures["months"] = _stair([row.month for row in growth.rows], growth.rows, texts, "Months from now")
+        cards += card("months", figures, "GPUs by month", grown(answer), (), "")
+    if (by_hour := answer.autoscaling) is not None:
+        texts = [f"hour {row.hour}: {_need(row)} for up to {rate(row.peak_per_s)} requests/s" for row in by_hour.rows]
+        figures["hours"] = _stair([row.hour for row in by_hour.rows], by_hour.rows, texts, "Hour")
+        cards += card("hours", figures, "GPUs by hour, at best", scaled(answer), (), "")
     return section("later", "As demand changes", "", cards) if cards else ""
 
 
-def _assumed(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _assumed(answer: PlanAnswer) -> list[tuple[str, str]]:
     """Return the assumptions."""
-    assumed, demand = result["assumed"], result["demand"]
-    prices = ", ".join(f"{gpu} {usd(price)}" for gpu, price in assumed["usd_per_gpu_hour"].items())
-    given = f"; given: {', '.join(assumed['given_prices'])}" if assumed["given_prices"] else ", the catalog's"
-    spare = plural(assumed["spare_replicas"], "replica")
+    assumed, demand = answer.assumed, answer.demand
+    prices = ", ".join(f"{gpu} {usd(price)}" for gpu, price in assumed.usd_per_gpu_hour.items())
+    given = f"; given: {', '.join(assumed.given_prices)}" if assumed.given_prices else ", the catalog's"
+    spare = plural(assumed.spare_replicas, "replica")
     return [
-        ("Demand", f"{rate(demand['sized_for_per_s'])} requests/s sized for, {rate(demand['mean_per_s'])} on average"),
-        ("Goal", f"{share(result['goal_frac'])} of requests meet every SLO"),
-        ("SLO", terms(result)),
+        ("Demand", f"{rate(demand.sized_for_per_s)} requests/s sized for, {rate(demand.mean_per_s)} on average"),
+        ("Goal", f"{share(answer.goal_frac)} of requests meet every SLO"),
+        ("SLO", terms(answer)),
         ("Failures", f"the goal holds with {spare} of each kind down{FAILOVER}"),
         ("Prices", f"dollars per GPU-hour: {prices}{given}"),
-        ("Energy", assumed["energy"]),
-        ("Largest fleet", plural(assumed["max_gpus"], "GPU")),
+        ("Energy", assumed.energy),
+        ("Largest fleet", plural(assumed.max_gpus, "GPU")),
     ]
 
 
-def _costs(held: Sequence[Mapping[str, Any]]) -> Figure:
+def _costs(held: Sequence[PlanOption]) -> Figure:
     """Return a bar for each option that meets the SLO, the cheapest on top, named above it, where a phone has room."""
-    costs = [f"{usd(row['usd_per_month'])}, {plural(row['gpus'], 'GPU')}" for row in held]
+    costs = [f"{usd(row.usd_per_month)}, {plural(row.gpus, 'GPU')}" for row in held]
     bars = {
         "type": "bar",
         "orientation": "h",
         "y": list(range(len(held))),
-        "x": [row["usd_per_month"] for row in held],
-        "marker": {"color": ["$c1" if row["rank"] == 1 else "$shade" for row in held]},
+        "x": [row.usd_per_month for row in held],
+        "marker": {"color": ["$c1" if row.rank == 1 else "$shade" for row in held]},
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [row["usd_per_month_high"] - row["usd_per_month"] or None for row in held],
-            "arrayminus": [row["usd_per_month"] - row["usd_per_month_low"] or None for row in held],
+            "array": [_gap(row.usd_per_month_high, row.usd_per_month) for row in held],
+            "arrayminus": [_gap(row.usd_per_month, row.usd_per_month_low) for row in held],
             "color": "$ink",
             "thickness": 1.5,
             "width": 5,
@@ -166,22 +164,27 @@ def _costs(held: Sequence[Mapping[str, Any]]) -> Figure:
         | {"text": f"<b>{option_name(row)}</b>  {cost}", "font": {"color": "$ink", "size": 13}}
         for place, (row, cost) in enumerate(zip(held, costs, strict=True))
     ]
-    most = max(row["usd_per_month_high"] for row in held)
+    most = max(row.usd_per_month_high or 0.0 for row in held)
     y_axis = axis(range=[len(held) - 0.4, -0.9], showticklabels=False, showgrid=False)
     x_axis = axis(range=[0, most * ROOM], tickprefix="$", tickformat=",.0f", nticks=5)
     margin = {"l": 14, "r": 14, "t": 6, "b": 34}
     return figure([bars], 56 + (BAR + 20) * len(held), xaxis=x_axis, yaxis=y_axis, annotations=labels, margin=margin)
 
 
-def _need(row: Mapping[str, Any]) -> str:
-    return "more GPUs than --max-gpus allows" if row["gpus"] is None else plural(row["gpus"], "GPU")
+def _gap(more: float | None, less: float | None) -> float | None:
+    """Return the length of a whisker; None without one."""
+    return (more or 0.0) - (less or 0.0) or None
 
 
-def _stair(x: list[int], rows: Sequence[Mapping[str, Any]], texts: list[str], title: str) -> Figure:
+def _need(row: FleetNeed) -> str:
+    return "more GPUs than --max-gpus allows" if row.gpus is None else plural(row.gpus, "GPU")
+
+
+def _stair(x: list[int], rows: Sequence[FleetNeed], texts: list[str], title: str) -> Figure:
     """Return the GPUs of each month or hour as steps."""
     look = {"line": {"color": "$c1", "width": 2.5, "shape": "hv"}, "marker": {"color": "$c1", "size": 6}}
-    line = scatter("lines+markers", x, [row["gpus"] for row in rows], **hover(texts), **look)
-    most = max((row["gpus"] for row in rows if row["gpus"] is not None), default=1)
+    line = scatter("lines+markers", x, [row.gpus for row in rows], **hover(texts), **look)
+    most = max((row.gpus for row in rows if row.gpus is not None), default=1)
     y_axis = axis("GPUs", range=[0, most * 1.15], tickformat=",d", nticks=min(6, most + 1))
     x_axis = axis(title, range=[x[0] - 0.3, x[-1] + 0.3], tickformat=",d", nticks=13)
     return figure([line], 280, xaxis=x_axis, yaxis=y_axis, margin={"l": 56, "r": 14, "t": 14, "b": 50})

@@ -1,83 +1,72 @@
 """Plan reasons: why an option wins, loses, or misses the SLO, in a clause each."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from simserve.metrics.answer import decide
+from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.report.formats import SHORT, count, goal, interval, plural, rate, seconds, share, slo_terms
 
 LITTLE = 0.01
 """Relative difference of the cost per million good tokens that counts as equal."""
 
 
-def reason(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def reason(row: PlanOption, answer: PlanAnswer) -> str:
     """Return why an option wins, loses or does not hold."""
-    if row["state"] != "holds":
-        return shortfall(row, result)
-    best = result["options"][0]
-    if row["rank"] == 1:
-        return f"the cheapest that surely meets the SLO; {why_so_many(row, result)}{tied(row)}"
-    return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, result)}{tied(row)}"
+    best = answer.best
+    if not row.is_held or best is None:
+        return shortfall(row, answer)
+    if row is best:
+        return f"the cheapest that surely meets the SLO; {why_so_many(row, answer)}{tied(row)}"
+    price = price_against(row, best).removeprefix("is ")
+    return f"{price}: needs {gpus_text(row)}; {why_so_many(row, answer)}{tied(row)}"
 
 
-def tied(row: Mapping[str, Any]) -> str:
+def tied(row: PlanOption) -> str:
     """Return the smaller fleet that is statistically tied with the goal; empty without one."""
-    if not row.get("tied_replicas"):
+    if not row.tied_replicas:
         return ""
-    met = f"{share(row['tied_attained_frac'])}, 95% CI {interval(row['tied_low_frac'], row['tied_high_frac'])}"
-    seeds = plural(row["tied_n_seeds"], "seed")
-    fewer = plural(row["tied_replicas"], "replica")
-    return f"; statistically tied with the goal: {fewer} for {usd(row['usd_per_month_low'])} ({met}, {seeds})"
+    fewer = f"{plural(row.tied_replicas, 'replica')} for {usd(row.usd_per_month_low)}"
+    return f"; statistically tied with the goal: {fewer} ({tied_share(row)}, {plural(row.tied_n_seeds, 'seed')})"
 
 
-def wanted(result: Mapping[str, Any]) -> str:
+def tied_share(row: PlanOption) -> str:
+    """Return `99.1%, 95% CI 98.7–99.4%`."""
+    return f"{share(row.tied_attained_frac)}, 95% CI {interval(row.tied_low_frac, row.tied_high_frac)}"
+
+
+def wanted(answer: PlanAnswer) -> str:
     """Return the goal in words."""
-    return f"{result['goal_frac'] * 100:.4g}% of requests must have {terms(result)}"
+    return f"{answer.goal_frac * 100:.4g}% of requests must have {terms(answer)}"
 
 
-def terms(result: Mapping[str, Any]) -> str:
+def terms(answer: PlanAnswer) -> str:
     """Return `TTFT ≤ 500 ms and TPOT ≤ 50 ms`."""
-    return "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
+    return "what the SLO of their class asks" if answer.slo_classes else slo_terms(answer.slo)
 
 
-def needs_text(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """Return `Runner-up: l40s TP 2 is 20% dearer with 18 GPUs.`"""
-    return f"Runner-up: {row['option']} is {dearer(row, best)} with {plural(row['gpus'], 'GPU')}."
+def price_against(row: PlanOption, best: PlanOption) -> str:
+    """Return how much more expensive an option is: by month, else per million good tokens."""
+    more = row.more_frac(best)
+    if more > 0:
+        return f"is {more * 100:.3g}% more expensive" if more < 1 else f"costs {more + 1:.3g} times as much"
+    per = (row.usd_per_m_good_tokens or 0.0) / (best.usd_per_m_good_tokens or 1.0) - 1
+    return "costs the same" + ("" if per < LITTLE else f" a month, {per * 100:.2g}% more for a million good tokens")
 
 
-def dearer(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """Return how much dearer an option is: by month, else per million good tokens."""
-    more = row["usd_per_month"] / best["usd_per_month"] - 1
-    if more > 1e-9:
-        return f"{more * 100:.3g}% dearer" if more < 1 else f"{more + 1:.3g} times as dear"
-    per = row["usd_per_m_good_tokens"] / best["usd_per_m_good_tokens"] - 1
-    return "as dear" if per < LITTLE else f"as dear a month, {per * 100:.2g}% dearer for a million good tokens"
-
-
-def is_by_chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-    """Return whether a fleet of this option that is on the edge costs no more than the first option."""
-    return bool(row["usd_per_month_low"] < row["usd_per_month"] and row["usd_per_month_low"] <= best["usd_per_month"])
-
-
-def gpus_text(row: Mapping[str, Any]) -> str:
+def gpus_text(row: PlanOption) -> str:
     """Return `18 GPUs (9 replicas)`."""
-    spare = row["replicas"] - row["needed_replicas"]
-    spared = f", {spare} of them spare" if spare else ""
-    return f"{plural(row['gpus'], 'GPU')} ({plural(row['replicas'], 'replica')}{spared})"
+    spared = f", {row.spare_replicas} of them spare" if row.spare_replicas else ""
+    return f"{plural(row.gpus, 'GPU')} ({plural(row.replicas, 'replica')}{spared})"
 
 
-def why_so_many(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def why_so_many(row: PlanOption, answer: PlanAnswer) -> str:
     """Return why one replica fewer is not enough."""
-    if row["fewer_attained_frac"] is None:
+    if row.fewer_attained_frac is None:
         return "one replica is the fewest"
-    up = " up" if row["replicas"] > row["needed_replicas"] else ""
-    less = f"{plural(row['needed_replicas'] - 1, 'replica')}{up}"
-    if row["fewer_saturated"]:
+    less = plural((row.needed_replicas or 0) - 1, "replica") + (" up" if row.spare_replicas else "")
+    if row.fewer_saturated:
         return f"with {less} the load is saturated"
-    if row.get("tied_replicas"):
+    if row.tied_replicas:
         return f"with {less} the SLO is on the edge"
-    met = below(row["fewer_attained_frac"], result["goal_frac"])
-    return f"with {less} only {met} meet the SLO ({_fails(row, result)})"
+    return f"with {less} only {below(row.fewer_attained_frac, answer.goal_frac)} meet the SLO ({_fails(row, answer)})"
 
 
 def below(frac: float, goal_frac: float) -> str:
@@ -88,53 +77,49 @@ def below(frac: float, goal_frac: float) -> str:
     return f"{frac * 100:.{decimals}f}%"
 
 
-def _fails(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def _fails(row: PlanOption, answer: PlanAnswer) -> str:
     """Return `TPOT ≤ 50 ms fails first: 96.4%`; only the SLO if there is one."""
-    name = slo_name(row["fails_first"], result)
-    return f"{name} fails" if len(result["slo"]) == 1 else f"{name} fails first: {share(row['fails_first_frac'])}"
+    name = slo_name(row.fails_first, answer)
+    return f"{name} fails" if len(answer.slo) == 1 else f"{name} fails first: {share(row.fails_first_frac)}"
 
 
-def shortfall(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def shortfall(row: PlanOption, answer: PlanAnswer) -> str:
     """Return why an option does not meet the SLO."""
-    if row["state"] == "refused":
-        why = row["refused_because"]
-        got = f", got {why['value']}" if why["value"] is not None else ""
-        remedy = f" ({why['remedy']})" if why["remedy"] else ""
-        return f"cannot run: {why['rule']}{got}{remedy}"
-    if row["state"] == "too slow":
-        return _too_slow(row, result)
-    most = f"{count(result['assumed']['max_gpus'])} GPUs"
-    if row["attained_frac"] is None:
-        return f"needs more than {most} even for the smallest fleet"
-    if row["saturated"]:
-        return f"needs more than {most}: with them the load is saturated"
-    if row.get("decision") == "edge":
-        ends = interval(row["attained_low_frac"], row["attained_high_frac"])
-        return f"needs more than {most} to be sure: with them {share(row['attained_frac'])} meet the SLO, 95% CI {ends}"
-    short = rate((result["goal_frac"] - row["attained_frac"]) * 100)
-    met = below(row["attained_frac"], result["goal_frac"])
-    return f"needs more than {most}: with them only {met} meet the SLO, {short} points short ({_fails(row, result)})"
+    if (why := row.refused_because) is not None:
+        got = f", got {why.value}" if why.value is not None else ""
+        return f"cannot run: {why.rule}{got}" + (f" ({why.remedy})" if why.remedy else "")
+    if row.state == "too slow":
+        return _too_slow(row, answer)
+    more = f"needs more than {count(answer.assumed.max_gpus)} GPUs"
+    if row.attained_frac is None:
+        return f"{more} even for the smallest fleet"
+    if row.saturated:
+        return f"{more}: with them the load is saturated"
+    if row.decision == "edge":
+        ends = interval(row.attained_low_frac, row.attained_high_frac)
+        return f"{more} to be sure: with them {share(row.attained_frac)} meet the SLO, 95% CI {ends}"
+    short, met = rate((answer.goal_frac - row.attained_frac) * 100), below(row.attained_frac, answer.goal_frac)
+    return f"{more}: with them only {met} meet the SLO, {short} points short ({_fails(row, answer)})"
 
 
-def _too_slow(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def _too_slow(row: PlanOption, answer: PlanAnswer) -> str:
     """Return why requests miss the SLO even on an idle replica."""
-    refused_frac = row["alone_refused_frac"]
-    if decide((0.0, 1 - refused_frac), result["goal_frac"]) == "missed":
+    refused_frac, met_frac = row.alone_refused_frac or 0.0, row.alone_slo_frac or 0.0
+    if decide((0.0, 1 - refused_frac), answer.goal_frac) == "missed":
         return f"refuses {share(refused_frac)} of requests at any number of replicas: prompts exceed its KV cache"
-    name = slo_name(row["alone_slo"], result)
-    met, short = share(row["alone_slo_frac"]), rate((result["goal_frac"] - row["alone_slo_frac"]) * 100)
-    worst = f"a prompt of {count(row['alone_prompt_tokens'])} tokens takes {seconds(row['alone_took_s'])}"
-    idle = f"on an idle replica {met} of requests do, {short} points short"
-    return f"cannot meet {name} at any number of replicas: {idle}; {worst}"
+    short = rate((answer.goal_frac - met_frac) * 100)
+    worst = f"a prompt of {count(row.alone_prompt_tokens)} tokens takes {seconds(row.alone_took_s)}"
+    idle = f"on an idle replica {share(met_frac)} of requests do, {short} points short"
+    return f"cannot meet {slo_name(row.alone_slo, answer)} at any number of replicas: {idle}; {worst}"
 
 
-def slo_name(key: str, result: Mapping[str, Any]) -> str:
+def slo_name(key: str | None, answer: PlanAnswer) -> str:
     """Return `TTFT ≤ 500 ms`."""
-    limit = result["slo"].get(key)
-    return SHORT[key] if limit is None or result["slo_classes"] else f"{SHORT[key]} ≤ {goal(limit)}"
+    name, limit = SHORT.get(key or "", "the SLO"), answer.slo.get(key or "")
+    return name if limit is None or answer.slo_classes else f"{name} ≤ {goal(limit)}"
 
 
-def usd(value: Any) -> str:
+def usd(value: float | None) -> str:
     """Return `$8,760`, `$4.00`, `$0.552`."""
     if value is None:
         return "–"

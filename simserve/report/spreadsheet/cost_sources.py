@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
 from simserve.report.pools import gpus_of, has_changed
@@ -45,8 +46,15 @@ def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
 
 def _is_same_unit(a: ResultFolder, of_a: Basis, b: ResultFolder, of_b: Basis) -> bool:
     """Return whether both are about the same scenario, on units of the same GPUs."""
-    digests = [(each.answer.get("scenario") or {}).get("digest") for each in (a, b)]
+    digests = [_digest(each) for each in (a, b)]
     return None not in digests and digests[0] == digests[1] and (of_a.unit, of_a.gpus) == (of_b.unit, of_b.gpus)
+
+
+def _digest(source: ResultFolder) -> str | None:
+    if isinstance(source.answer, PlanAnswer):
+        return source.answer.scenario.digest
+    digest: str | None = (source.answer.get("scenario") or {}).get("digest")
+    return digest
 
 
 def _all_used(text: str) -> dict[str, Any]:
@@ -56,54 +64,54 @@ def _all_used(text: str) -> dict[str, Any]:
 
 def _of_plan(source: ResultFolder) -> Basis | None:
     """Read the option to take: its replicas hold the rate that it is sized for, so each holds its share of it."""
-    result, text = source.answer, f"Plan {source.label}"
-    best = next((option for option in result["options"] if option.get("rank") == 1), None)
-    needed, sized = at(best, "needed_replicas"), at(result, "demand", "sized_for_per_s")
-    if best is None or not needed or not sized:
+    answer, text = source.answer, f"Plan {source.label}"
+    assert isinstance(answer, PlanAnswer), "it is that of a plan"
+    best, sized, assumed = answer.best, answer.demand.sized_for_per_s, answer.assumed
+    if best is None or not best.needed_replicas or not sized:
         return None
-    is_disaggregated = best.get("how") == "apart"
-    n_in_unit = at(best, "gpus" if is_disaggregated else "gpus_per_replica") or 0
-    mean, hours = at(result, "demand", "mean_per_s") or 0.0, at(result, "assumed", "hours_per_month") or 0.0
-    a_month = mean * hours * 3600
-    output, both, good = (
-        total / a_month if a_month and (total := at(best, key)) is not None else None
-        for key in ("output_tokens_per_month", "tokens_per_month", "good_tokens_per_month")
-    )
-    most, by = (sized, needed) if is_disaggregated else _best_used(result, sized, needed)
-    held = f"{text}: {best['option']} holds {rate(most)} requests/s with {by:.0f} replicas."
-    assumed = {"spare_units": "spare_replicas", "growth_frac": "growth_frac", "hours_per_month": "hours_per_month"}
-    given = {name: at(result, "assumed", key) for name, key in assumed.items()}
-    assumptions: dict[str, Any] = {
-        name: Known(0.0 if is_disaggregated and name == "spare_units" else value, f"{text}.")
-        for name, value in given.items()
-        if value is not None
+    whole = best.is_disaggregated
+    most, by = (sized, best.needed_replicas) if whole else _best_used(answer, sized, best.needed_replicas)
+    held = f"{text}: {best.option} holds {rate(most)} requests/s with {by} replicas."
+    assumptions: dict[str, float | None] = {
+        "spare_units": 0.0 if whole and assumed.spare_replicas is not None else assumed.spare_replicas,
+        "growth_frac": assumed.growth_frac,
+        "hours_per_month": assumed.hours_per_month,
     }
-    priced = result["assumed"].get("given_prices") or []
+    given: dict[str, Any] = {name: Known(value, f"{text}.") for name, value in assumptions.items() if value is not None}
+    priced = {option.gpu: option.usd_per_gpu_hour for option in answer.options if option.usd_per_gpu_hour is not None}
     return Basis(
-        unit="fleet" if is_disaggregated else "replica",
-        gpus={str(best["gpu"]): round(n_in_unit)},
+        unit="fleet" if whole else "replica",
+        gpus={best.gpu: (best.gpus if whole else best.gpus_per_replica) or 0},
         prices={
-            str(option["gpu"]): Known(price, f"{text}: {'given' if option['gpu'] in priced else 'the catalog'}.")
-            for option in result["options"]
-            if (price := at(option, "usd_per_gpu_hour")) is not None
+            gpu: Known(price, f"{text}: {'given' if gpu in assumed.given_prices else 'the catalog'}.")
+            for gpu, price in priced.items()
         },
-        holds_per_s=Known(sized if is_disaggregated else most / by, held),
+        holds_per_s=Known(sized if whole else most / by, held),
         demand_per_s=Known(sized, f"{text}: the rate that its fleets are sized for."),
-        good_frac=Known(good / output if good is not None and output else None, f"{text}: {best['option']}."),
-        prompt_tokens=Known(None if both is None or output is None else both - output, f"{text}: mean of its load."),
-        output_tokens=Known(output, f"{text}: mean of its load."),
-        mean_frac=Known(at(result, "demand", "mean_load_frac"), f"{text}: mean of its load by what it is sized for."),
+        mean_frac=Known(answer.demand.mean_load_frac, f"{text}: mean of its load by what it is sized for."),
+        **_tokens(answer, best, text),
         **_all_used(text),
-        **assumptions,
-        simulated_gpus={row["month"]: row["gpus"] for row in (result.get("growth") or {}).get("rows") or []},
+        **given,
+        simulated_gpus={row.month: row.gpus for row in answer.growth.rows} if answer.growth else {},
     )
 
 
-def _best_used(result: Mapping[str, Any], sized: float, needed: float) -> tuple[float, float]:
+def _tokens(answer: PlanAnswer, best: PlanOption, text: str) -> dict[str, Any]:
+    """Return the tokens of a request, and the share of good ones."""
+    a_month = (answer.demand.mean_per_s or 0.0) * (answer.assumed.hours_per_month or 0.0) * 3600
+    totals = (best.output_tokens_per_month, best.tokens_per_month, best.good_tokens_per_month)
+    output, both, good = (total / a_month if a_month and total is not None else None for total in totals)
+    return {
+        "good_frac": Known(good / output if good is not None and output else None, f"{text}: {best.option}."),
+        "prompt_tokens": Known(None if both is None or output is None else both - output, f"{text}: mean of its load."),
+        "output_tokens": Known(output, f"{text}: mean of its load."),
+    }
+
+
+def _best_used(answer: PlanAnswer, sized: float, needed: int) -> tuple[float, int]:
     """Return the rate and the replicas that hold it, of the month in which each replica holds the most."""
-    spare = at(result, "assumed", "spare_replicas") or 0.0
-    rows = (result.get("growth") or {}).get("rows") or []
-    grown = [(row["offered_per_s"], row["replicas"] - spare) for row in rows if row.get("replicas")]
+    spare, rows = answer.assumed.spare_replicas or 0, answer.growth.rows if answer.growth else ()
+    grown = [(row.offered_per_s, row.replicas - spare) for row in rows if row.replicas]
     return max([(sized, needed), *grown], key=lambda held: held[0] / held[1])
 
 

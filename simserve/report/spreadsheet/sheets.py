@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from simserve.metrics.answers import struct
+
 Value = str | float | int | None
 """None, and a float that is not finite, are empty cells."""
 
@@ -144,6 +146,40 @@ def at(result: Mapping[str, object] | None, *path: str) -> float | None:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, float | int) and not isinstance(value, bool) else None
+
+
+FORMS: Mapping[struct.Form, Form] = {
+    "sentence": "tall",
+    "flag": "text",
+    "amount": "rate",
+    "whole": "dollars",
+    "seconds": "ms",
+    "ratio": "rate",
+}
+"""Format of a field of an answer, where it has another name than the field's own form."""
+
+
+def columns_of(answer: type[struct.Struct]) -> dict[str, SheetColumn]:
+    """Return the columns of the fields that have a title, by field; `Cost a month (USD)` names a unit."""
+    columns = {}
+    for name, field in answer.model_fields.items():
+        column = struct.column_of(answer, name)
+        if column is not None and field.title is not None:
+            head, _, unit = field.title.partition(" (")
+            columns[name] = SheetColumn(head, FORMS.get(column.form, cast(Form, column.form)), unit.removesuffix(")"))
+    return columns
+
+
+def cells_of(row: struct.Struct) -> dict[str, Value | Cell]:
+    """Return the values of the fields that have a title, by the heads of their columns."""
+    return {column.head: _cell(getattr(row, name), column.form) for name, column in columns_of(type(row)).items()}
+
+
+def _cell(value: Value, form: Form) -> Value:
+    """Return a value of an answer as a column of that form shows it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ms(value) if form == "ms" else value
 
 
 def tabulated(

@@ -1,75 +1,43 @@
 """The sheet of fleets that were compared, with costs that follow the prices of the cost sheet."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost import Basis, price_name
 from simserve.report.spreadsheet.cost_sources import sweep_gpu, sweep_price
-from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Sheet, SheetColumn, Value, at, ms, tabulated
-
-COLUMNS = (
-    SheetColumn("Option", "text"),
-    SheetColumn("Rank", "count"),
-    SheetColumn("State", "text"),
-    SheetColumn("Close call", "text"),
-    SheetColumn("GPU", "text"),
-    SheetColumn("TP", "count"),
-    SheetColumn("How", "text"),
-    SheetColumn("Needed", "count", "replicas"),
-    SheetColumn("Replicas", "count"),
-    SheetColumn("Prefill", "count", "replicas"),
-    SheetColumn("Decode", "count", "replicas"),
-    SheetColumn("GPUs", "count"),
-    SheetColumn("Price", "usd", "USD a GPU-hour"),
-    SheetColumn("Cost a month", "dollars", "USD"),
-    SheetColumn("Per million good requests", "usd", "USD"),
-    SheetColumn("Per million output tokens", "usd", "USD"),
-    SheetColumn("Per million tokens", "usd", "USD"),
-    SheetColumn("Per million good tokens", "usd", "USD"),
-    SheetColumn("Energy a month", "dollars", "kWh"),
-    SheetColumn("Offered", "rate", "requests/s"),
-    SheetColumn("Goodput", "rate", "requests/s"),
-    SheetColumn("Attained", "share", "share"),
-    SheetColumn("Attained, low", "share", "share"),
-    SheetColumn("Attained, high", "share", "share"),
-    SheetColumn("Spare ones up", "share", "share attained"),
-    SheetColumn("One fewer", "share", "share attained"),
-    SheetColumn("Queue only grows", "text"),
-    SheetColumn("Meets the goal", "text"),
-    SheetColumn("On the front", "text"),
-    SheetColumn("TTFT p99", "ms", "ms"),
-    SheetColumn("TPOT p99", "ms", "ms"),
-    SheetColumn("E2E p99", "ms", "ms"),
-    SheetColumn("Busy", "share", "share"),
-    SheetColumn("Outgrown in month", "count"),
-    SheetColumn("Reason", "tall"),
+from simserve.report.spreadsheet.sheets import (
+    Cell,
+    Chart,
+    ChartSeries,
+    Sheet,
+    SheetColumn,
+    Value,
+    at,
+    cells_of,
+    columns_of,
+    ms,
+    tabulated,
 )
 
-PLAN = {
-    "Rank": "rank",
-    "State": "state",
-    "GPU": "gpu",
-    "TP": "tensor",
-    "How": "how",
-    "Needed": "needed_replicas",
-    "Replicas": "replicas",
-    "Prefill": "prefill_replicas",
-    "Decode": "decode_replicas",
-    "GPUs": "gpus",
-    "Energy a month": "kwh_per_month",
-    "Offered": "offered_per_s",
-    "Attained": "attained_frac",
-    "Attained, low": "attained_low_frac",
-    "Attained, high": "attained_high_frac",
-    "Spare ones up": "all_up_attained_frac",
-    "One fewer": "fewer_attained_frac",
-    "Busy": "busy_frac",
-    "Outgrown in month": "outgrown_month",
-    "Reason": "reason",
+MORE = {
+    "Cost a month": (SheetColumn("Per million good requests", "usd", "USD"),),
+    "Offered": (SheetColumn("Goodput", "rate", "requests/s"),),
+    "One fewer": (
+        SheetColumn("Queue only grows", "text"),
+        SheetColumn("Meets the goal", "text"),
+        SheetColumn("On the front", "text"),
+    ),
 }
-"""Keys of a plan's option by head."""
+"""Columns that no option of a plan has, by the head that they follow."""
+
+COLUMNS = [each for own in columns_of(PlanOption).values() for each in (own, *MORE.get(own.head, ()))]
+
+PER_MILLION = ("Per million output tokens", "Per million tokens", "Per million good tokens")
+PRICED = ("Price", "Cost a month", *PER_MILLION)
+"""Columns of formulas, empty where a number of theirs is unknown."""
 
 SAME_PRICE = 1e-6
 """Relative difference of prices that divisions leave."""
@@ -88,13 +56,14 @@ Cells = dict[str, Value | Cell]
 
 def fleet_options(studies: Sequence[ResultFolder], basis: Basis | None) -> Sheet:
     """Return a row an option of a plan, a point of a sweep, or a number of replicas."""
+    rows: Mapping[str, Callable[[Any, Basis | None], list[Cells]]]
     rows = {"plan": _plan, "sweep": _sweep, "capacity": _replicas}
     tables = [(study.title, rows[study.command](study.answer, basis)) for study in studies]
     columns, groups = tabulated(COLUMNS, tables)
     charts = [
         _chart(study, number)
         for number, (study, (_, table)) in enumerate(zip(studies, tables, strict=True))
-        if any("Cost a month" in row for row in table)
+        if any(row.get("Cost a month") is not None for row in table)
     ]
     return Sheet("Fleet options", "Fleets that were weighed", NOTE, "Study", columns, groups, tuple(charts))
 
@@ -108,30 +77,24 @@ def _chart(study: ResultFolder, number: int) -> Chart:
     return Chart(f"Cost a month: {study.label}", "bars", number, "Option", (ChartSeries("Cost a month"),), "USD")
 
 
-def _plan(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
-    rows = []
-    for option in result["options"]:
-        cells: Cells = {"Option": str(option["option"]), **{head: option.get(key) for head, key in PLAN.items()}}
-        cells |= {f"{name} p99": ms(at(option, f"{name.lower()}_p99_s")) for name in LATENCIES}
-        cells["Close call"] = _text(option.get("close_call"))
-        gpus, price, hours = (
-            at(option, "gpus"),
-            at(option, "usd_per_gpu_hour"),
-            at(result, "assumed", "hours_per_month"),
-        )
-        if gpus and price and hours and basis is not None:
-            cells |= _costs(str(option["gpu"]), gpus, price, basis) | _per_million(option, gpus * price, hours)
-        rows.append(cells)
-    return rows
+def _plan(answer: PlanAnswer, basis: Basis | None) -> list[Cells]:
+    return [_option(option, answer.assumed.hours_per_month, basis) for option in answer.options]
 
 
-def _per_million(option: Mapping[str, Any], usd_per_hour: float, hours: float) -> Cells:
+def _option(option: PlanOption, hours: float | None, basis: Basis | None) -> Cells:
+    """Return an option with formulas of what it costs, where that is known."""
+    cells: Cells = cells_of(option) | dict.fromkeys(PRICED)
+    if option.gpus and option.usd_per_gpu_hour and hours and basis is not None:
+        usd_per_hour = option.gpus * option.usd_per_gpu_hour
+        cells |= _costs(option.gpu, option.gpus, option.usd_per_gpu_hour, basis)
+        cells |= _per_million(option, usd_per_hour, hours)
+    return cells
+
+
+def _per_million(option: PlanOption, usd_per_hour: float, hours: float) -> Cells:
     """Return costs per million tokens of the load."""
-    totals = {
-        f"Per million {what}": at(option, f"{what.replace(' ', '_')}_per_month")
-        for what in ("output tokens", "tokens", "good tokens")
-    }
-    bought = {head: total / hours for head, total in totals.items() if total}
+    totals = (option.output_tokens_per_month, option.tokens_per_month, option.good_tokens_per_month)
+    bought = {head: total / hours for head, total in zip(PER_MILLION, totals, strict=True) if total}
     return {head: _of_hourly(usd_per_hour, an_hour) for head, an_hour in bought.items()}
 
 

@@ -1,8 +1,9 @@
 """The first sheet: the answers, what was run, what to trust, and what the other sheets hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.capacity.page import paragraphs
 from simserve.report.cautions import cautions
@@ -32,8 +33,14 @@ def summary(sources: Sequence[ResultFolder], others: Sequence[Sheet], basis: Bas
 
 
 def _text(source: ResultFolder) -> list[Row]:
-    line = {"run": _run, "capacity": _capacity, "compare": _comparison, "sweep": _sweep, "plan": _plan}[source.command]
-    return [row for row in line(source.answer) if row[1] is not None and row[1] != ""]
+    lines: Mapping[str, Callable[[Any], list[Row]]] = {
+        "run": _run,
+        "capacity": _capacity,
+        "compare": _comparison,
+        "sweep": _sweep,
+        "plan": _plan,
+    }
+    return [row for row in lines[source.command](source.answer) if row[1] is not None and row[1] != ""]
 
 
 def _unit(source: ResultFolder, basis: Basis | None) -> list[Row]:
@@ -114,21 +121,22 @@ def _comparison(result: Mapping[str, Any]) -> list[Row]:
     return [*rows, ("A", str(result["a"])), ("B", str(result["b"])), ("Intervals", str(result["how"]))]
 
 
-def _plan(result: Mapping[str, Any]) -> list[Row]:
-    return [("Answer", result["sentence"]), *_study(result)]
+def _plan(answer: PlanAnswer) -> list[Row]:
+    rows: list[Row] = [("Answer", answer.sentence), *(("What to trust", text) for text in answer.warnings)]
+    rows += [
+        _figure("Goal", answer.goal_frac, "share share"),
+        ("SLO", slo_terms(answer.slo)),
+        _figure("Demand that fleets are sized for", answer.demand.sized_for_per_s, "rate requests/s"),
+        _figure("Demand, mean", answer.demand.mean_per_s, "rate requests/s"),
+    ]
+    return rows + _made(answer.version, answer.scenario.digest, answer.scenario.seed)
 
 
 def _sweep(result: Mapping[str, Any]) -> list[Row]:
-    return [("Answer", sweep.sentence(result)), *_study(result)]
-
-
-def _study(result: Mapping[str, Any]) -> list[Row]:
-    """Return the rows that plans and sweeps share."""
-    rows: list[Row] = [("What to trust", str(text)) for text in result.get("warnings") or []]
+    rows: list[Row] = [("Answer", sweep.sentence(result))]
+    rows += [("What to trust", str(text)) for text in result.get("warnings") or []]
     if isinstance(result.get("slo"), Mapping):
         rows += [_figure("Goal", at(result, "goal_frac"), "share share"), ("SLO", slo_terms(result["slo"]))]
-    demand = {"Demand that fleets are sized for": "sized_for_per_s", "Demand, mean": "mean_per_s"}
-    rows += [_figure(label, at(result, "demand", key), "rate requests/s") for label, key in demand.items()]
     scenario = result.get("scenario")
     scenario = scenario if isinstance(scenario, Mapping) else {}
     return rows + _made(result.get("version"), scenario.get("digest"), scenario.get("seed"))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.answers.parts import StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario import PoolSetup, Scenario
@@ -70,32 +71,34 @@ def question_facts(
         "goal_frac": question.goal_frac,
         "slo": scenario.slo.default.given,
         "slo_classes": {name: targets.given for name, targets in scenario.slo.classes.items()},
-        "pools": [
-            _pool(setup, str((pool.scheduler or {}).get("kind")))
-            for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
-        ],
+        "pools": [pool.facts() for pool in pools_of(scenario)],
         "is_repeated": question.is_deterministic,
         "warnings": [*reserved, *warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
     }
 
 
-def _pool(setup: PoolSetup, scheduler: str) -> dict[str, Any]:
-    """Return the facts of a pool, with the keys of a run's summary."""
-    return {
-        "name": setup.name,
-        "role": setup.role,
-        "model": setup.model.name,
-        "gpu": setup.gpu.name,
-        "engine": setup.engine.name,
-        "engine_version": setup.engine.version,
-        "scheduler": scheduler,
-        "n_replicas": setup.n_replicas,
-        "gpus_per_replica": setup.gpus_per_replica,
-        "ranks_per_replica": setup.ranks_per_replica,
-        "calibrated": setup.calibrated,
-        "calibration": setup.calibration_name,
-        "kv_verified": setup.ledger.verified,
-    }
+def pools_of(scenario: Scenario) -> list[StudiedPool]:
+    """Return the pools of a scenario."""
+    pools = zip(scenario.setups, scenario.cluster.pools, strict=True)
+    return [_pool(setup, str((pool.scheduler or {}).get("kind"))) for setup, pool in pools]
+
+
+def _pool(setup: PoolSetup, scheduler: str) -> StudiedPool:
+    return StudiedPool(
+        name=setup.name,
+        role=setup.role,
+        model=setup.model.name,
+        gpu=setup.gpu.name,
+        engine=setup.engine.name,
+        engine_version=setup.engine.version,
+        scheduler=scheduler,
+        n_replicas=setup.n_replicas,
+        gpus_per_replica=setup.gpus_per_replica,
+        ranks_per_replica=setup.ranks_per_replica,
+        calibrated=setup.calibrated,
+        calibration=setup.calibration_name,
+        kv_verified=setup.ledger.verified,
+    )
 
 
 def confidence_facts(question: CapacityQuestion, boundary: Boundary, *, is_known: bool = False) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics.answers.plan import OptionCost, OptionUse
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import Estimate, mean_of
 from simserve.study.plan.outcome import Sized
@@ -29,8 +30,8 @@ class FleetCost:
     """Output tokens a month of requests that met every SLO."""
     busy_frac: float
     """Share of time with a step in progress."""
-    kw: float
-    """Power of all GPUs at their TDP."""
+    tdp_w: float
+    """Power of a GPU at its TDP."""
 
     @property
     def usd_per_hour(self) -> float:
@@ -45,7 +46,7 @@ class FleetCost:
     @property
     def kwh_at_tdp(self) -> float:
         """Return the monthly energy at TDP: an upper bound without hosts and cooling."""
-        return self.kw * HOURS_A_MONTH
+        return self.n_gpus * self.tdp_w / 1000 * HOURS_A_MONTH
 
     @property
     def kwh(self) -> float:
@@ -55,6 +56,35 @@ class FleetCost:
     def usd_per_million(self, tokens: Estimate) -> Estimate:
         """Return the cost of a million tokens; the upper token count gives the lower cost."""
         return Estimate(*(self.usd_per_month / each * 1e6 for each in (tokens.value, tokens.high, tokens.low)))
+
+    def price(self) -> OptionCost:
+        """Return the columns of cost and energy."""
+        good = self.usd_per_million(self.good_tokens)
+        return OptionCost(
+            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            usd_per_hour=self.usd_per_hour,
+            usd_per_month=self.usd_per_month,
+            usd_per_month_low=self.usd_low,
+            usd_per_month_high=self.usd_high,
+            usd_per_m_output_tokens=self.usd_per_million(self.output_tokens).value,
+            usd_per_m_tokens=self.usd_per_million(self.tokens).value,
+            usd_per_m_good_tokens=good.value,
+            usd_per_m_good_tokens_low=good.low,
+            usd_per_m_good_tokens_high=good.high,
+            tdp_w=self.tdp_w,
+            kwh_per_month=self.kwh,
+            kwh_per_month_at_tdp=self.kwh_at_tdp,
+            kwh_per_m_output_tokens=self.kwh / self.output_tokens.value * 1e6,
+        )
+
+    def use(self) -> OptionUse:
+        """Return the columns of what the fleet does at the mean demand."""
+        return OptionUse(
+            output_tokens_per_month=self.output_tokens.value,
+            tokens_per_month=self.tokens.value,
+            good_tokens_per_month=self.good_tokens.value,
+            busy_frac=self.busy_frac,
+        )
 
 
 def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
@@ -75,7 +105,7 @@ def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
         tokens=_a_month(usage, lambda run: run["total_tokens_per_s"]),
         good_tokens=_a_month(usage, lambda run: run["goodput"]["output_tokens_per_s"]),
         busy_frac=mean_of([run["busy_frac"] for run in usage.runs]).value,
-        kw=n_gpus * setup.gpu.tdp_w / 1000,
+        tdp_w=setup.gpu.tdp_w,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from simserve.metrics.answers.plan import PlanAnswer
 from simserve.report.plan.page import render
 from simserve.report.plan.reasons import below
 from simserve.report.plan.words import grown, option_cells, reasons, scaled, sentence, with_words
@@ -35,10 +36,10 @@ def option(name: str, **changes: Any) -> dict[str, Any]:
     return own | sizes | money | per | energy | met | fewer | more | changes
 
 
-def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def facts(*options: dict[str, Any], spare: int = 0, growth_frac: float = 0.0, **changes: Any) -> PlanAnswer:
     assumed: dict[str, Any] = {
-        "spare_replicas": 0,
-        "growth_frac": 0.0,
+        "spare_replicas": spare,
+        "growth_frac": growth_frac,
         "months": 12,
         "hours_per_month": 730.0,
         "max_gpus": 64,
@@ -50,7 +51,7 @@ def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "scenario": {"name": "chat", "digest": "abc", "seed": 0},
         "goal_frac": 0.99,
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
-        "slo_classes": [],
+        "slo_classes": {},
         "state": "found" if any(row["state"] == "holds" for row in options) else "none",
         "demand": {"kind": "arrivals", "mean_per_s": 13.1, "sized_for_per_s": 13.1, "mean_load_frac": 1.0}
         | {"load": {"kind": "requests", "nominal_per_s": 13.1, "drawn_per_s": 12.8, "off_frac": 12.8 / 13.1 - 1}},
@@ -60,7 +61,7 @@ def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "autoscaling": None,
         "warnings": [],
     }
-    return result | changes
+    return PlanAnswer.model_validate(result | changes, strict=True)
 
 
 H100 = option("h100-sxm TP 1")
@@ -90,20 +91,19 @@ def test_the_sentence_says_what_to_take_what_it_does_and_how_the_next_compares()
     assert sentence(facts(H100, L40S)) == (
         "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3% of requests (95% CI 99.1–99.5%, "
         "8 seeds) have TTFT ≤ 500 ms and TPOT ≤ 50 ms at the nominal 13.1 req/s. That is $4.00 per GPU-hour, $0.56 per "
-        "million output tokens of requests that met the SLO. Runner-up: l40s TP 2 is 38% dearer with 18 GPUs. 8 seeds "
-        "drew 12.8 req/s on average, 2.3% below the nominal 13.1 req/s."
+        "million output tokens of requests that met the SLO. Runner-up: l40s TP 2 is 38% more expensive with 18 GPUs. "
+        "8 seeds drew 12.8 req/s on average, 2.3% below the nominal 13.1 req/s."
     )
 
 
 def test_it_says_so_where_costs_are_uncalibrated_or_chance_decides_or_replicas_may_be_down() -> None:
-    progress = facts(H100 | {"calibrated": False}, L40S | EDGE)
-    progress["assumed"] |= {"spare_replicas": 1}
+    progress = facts(H100 | {"calibrated": False}, L40S | EDGE, spare=1)
     text = sentence(progress)
     assert "at the nominal 13.1 req/s, even with 1 replica down." in text
     tie = "Statistically tied with l40s TP 2: 2 replicas ($5,840) may also meet the SLO (99.1%, 95% CI 98.7–99.4%)."
     assert f"{tie} Rerun with a longer load to decide." in text
     assert text.endswith("Step costs of h100-sxm are uncalibrated: measure one before you buy.")
-    assert option_cells(progress["options"][0], None)[0] == "h100-sxm TP 1 *"
+    assert option_cells(progress.options[0], None)[0] == "h100-sxm TP 1 *"
     assert reasons(with_words(progress))[-1].startswith("* step costs are uncalibrated")
 
 
@@ -111,17 +111,17 @@ def test_a_smaller_fleet_on_the_edge_is_named_beside_the_sure_one_and_costs_the_
     progress = with_words(facts(H100 | EDGE))
     assert (
         "Statistically tied with a smaller fleet: 2 replicas ($5,840) may also meet the SLO (99.1%, 95% CI "
-        "98.7–99.4%). Rerun with a longer load to decide." in progress["sentence"]
+        "98.7–99.4%). Rerun with a longer load to decide." in progress.sentence
     )
     assert '<header class="met">' in render(progress)
 
 
 def test_every_option_has_its_reason() -> None:
     progress = with_words(facts(H100, L40S, TOO_MANY, TOO_SLOW, REFUSED))
-    assert [row["reason"] for row in progress["options"]] == [
+    assert [row.reason for row in progress.options] == [
         "the cheapest that surely meets the SLO; with 2 replicas only 95.0% meet the SLO (TPOT ≤ 50 ms fails first: "
         "96.0%)",
-        "38% dearer: needs 18 GPUs (9 replicas, 1 of them spare); with 7 replicas up only 95.0% meet the SLO "
+        "38% more expensive: needs 18 GPUs (9 replicas, 1 of them spare); with 7 replicas up only 95.0% meet the SLO "
         "(TPOT ≤ 50 ms fails first: 96.0%)",
         "needs more than 64 GPUs: with them only 91.0% meet the SLO, 8.00 points short "
         "(TPOT ≤ 50 ms fails first: 96.0%)",
@@ -134,9 +134,12 @@ def test_every_option_has_its_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"usd_per_month": 26_280.0}, "3 times as dear: needs"),
-        ({"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616}, "as dear a month, 10% dearer for a million good"),
-        ({"usd_per_month": 8760.0}, "as dear: needs"),
+        ({"usd_per_month": 26_280.0}, "costs 3 times as much: needs"),
+        (
+            {"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616},
+            "costs the same a month, 10% more for a million good",
+        ),
+        ({"usd_per_month": 8760.0}, "costs the same: needs"),
         ({"fewer_attained_frac": None}, "one replica is the fewest"),
         ({"fewer_saturated": True}, "with 7 replicas up the load is saturated"),
         (
@@ -146,7 +149,7 @@ def test_every_option_has_its_reason() -> None:
     ],
 )
 def test_losers_differ(changes: dict[str, Any], text: str) -> None:
-    assert text in with_words(facts(H100, L40S | changes))["options"][1]["reason"]
+    assert text in with_words(facts(H100, L40S | changes)).options[1].reason
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_losers_differ(changes: dict[str, Any], text: str) -> None:
     ],
 )
 def test_what_does_not_hold_differs(changes: dict[str, Any], text: str) -> None:
-    assert with_words(facts(H100, changes))["options"][1]["reason"].startswith(text)
+    assert with_words(facts(H100, changes)).options[1].reason.startswith(text)
 
 
 def test_where_nothing_holds_the_nearest_is_named_with_what_it_lacks() -> None:
@@ -196,8 +199,8 @@ def month(number: int, gpus: int | None) -> dict[str, Any]:
     ],
 )
 def test_growth_is_told(outgrown: int | None, end: int | None, text: str) -> None:
-    progress = facts(H100, growth={"outgrown_month": outgrown, "rows": [month(0, 3), month(1, end)]})
-    progress["assumed"] |= {"growth_frac": 0.05}
+    growth = {"outgrown_month": outgrown, "rows": [month(0, 3), month(1, end)]}
+    progress = facts(H100, growth=growth, growth_frac=0.05)
     assert text in grown(progress)
     assert grown(facts(H100)) == ""
 
@@ -213,18 +216,18 @@ def test_what_following_the_hours_would_save_is_told_as_a_bound() -> None:
     assert scaled(facts(H100)) == ""
 
 
-def page_of(folder: Path, progress: dict[str, Any]) -> Path:
+def page_of(folder: Path, progress: PlanAnswer) -> Path:
     path = folder / "report.html"
     path.write_text(render(with_words(progress)), encoding="utf-8")
     return path
 
 
-def whole() -> dict[str, Any]:
+def whole() -> PlanAnswer:
     """With everything a page may have."""
     growth = {"outgrown_month": 1, "rows": [month(0, 3), month(1, 4), month(2, None)]}
-    result = facts(H100, L40S, TOO_SLOW, REFUSED, growth=growth, autoscaling=BY_HOUR, warnings=["mind the <b>gap</b>"])
-    result["scenario"]["name"] = "chat & <b>more</b>"
-    return result
+    changes: dict[str, Any] = {"scenario": {"name": "chat & <b>more</b>", "digest": "abc", "seed": 0}}
+    changes |= {"growth": growth, "autoscaling": BY_HOUR, "warnings": ["mind the <b>gap</b>"]}
+    return facts(H100, L40S, TOO_SLOW, REFUSED, **changes)
 
 
 def test_the_page_answers_first_and_takes_no_name_for_markup(tmp_path: Path) -> None:
@@ -268,6 +271,6 @@ def test_the_browser_draws_every_chart_and_complains_of_nothing(tmp_path: Path, 
 def test_two_that_surely_cost_the_same_are_not_a_matter_of_chance() -> None:
     same = {"usd_per_month_low": 8760.0, "usd_per_month_high": 8760.0, "usd_per_month": 8760.0, "close_call": True}
     progress = with_words(facts(H100, L40S | same))
-    assert "tied" not in progress["sentence"]
-    assert "tied" not in progress["options"][1]["reason"]
-    assert option_cells(progress["options"][1], progress["options"][0])[-1] == "as dear"
+    assert "tied" not in progress.sentence
+    assert "tied" not in progress.options[1].reason
+    assert option_cells(progress.options[1], progress.options[0])[-1] == "costs the same"

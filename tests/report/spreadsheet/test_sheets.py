@@ -16,6 +16,7 @@ from tests.report.answers_by_hand import (
     comparison_answer,
     estimate,
     plan_answer,
+    plan_json,
     point,
     replicas_answer,
     run_answer,
@@ -211,7 +212,7 @@ def test_points_of_a_sweep_have_their_goodput_and_the_reason_of_those_that_faile
 def test_what_one_replica_holds_is_one_number_that_the_cost_sheet_refers_to() -> None:
     """The capacity says 18 requests/s on two replicas; the plan of the same scenario would say 24 on four."""
     plan = plan_answer()
-    sources = run_answer(), plan, capacity_answer(scenario=plan.answer["scenario"])
+    sources = run_answer(), plan, capacity_answer(scenario=plan_json()["scenario"])
     (row,) = [row for row in sheet("Summary", *sources).groups[2].rows if str(row[0]).startswith("One replica holds")]
     source = cell_of(row[1])
     assert (row[0], source.value, source.name) == ("One replica holds (requests/s)", 9.0, "capacity_per_unit")
@@ -228,7 +229,7 @@ def test_a_plan_of_another_scenario_or_unit_keeps_its_own_number() -> None:
 
     assert (holds(plan_answer()).value, holds(plan_answer()).formula) == (6.0, None)  # another digest
     scenario = capacity_answer().answer["scenario"]
-    larger = plan_answer().answer["options"][0] | {"gpus_per_replica": 4}
+    larger = plan_json()["options"][0] | {"gpus_per_replica": 4}
     assert holds(plan_answer(scenario=scenario, options=[larger])).value == 6.0
     assert holds(plan_answer(scenario=scenario)).value == 9.0
 
@@ -236,7 +237,7 @@ def test_a_plan_of_another_scenario_or_unit_keeps_its_own_number() -> None:
 def test_a_price_that_a_division_left_is_the_same_price() -> None:
     """A typed 2.40 for three GPUs is 0.8 a GPU, but for the last place."""
     assert 2.4 / 3 != 0.8
-    options = [option | {"usd_per_gpu_hour": 0.8} for option in plan_answer().answer["options"][:1]]
+    options = [option | {"usd_per_gpu_hour": 0.8} for option in plan_json()["options"][:1]]
     capacity = replicas_answer()
     fleet = {**capacity.answer["answer"]["fleet"], "n_gpus": 3, "usd_per_hour": 2.4}
     changed = {**capacity.answer, "answer": {**capacity.answer["answer"], "fleet": fleet}}
@@ -255,8 +256,8 @@ def test_a_price_follows_the_cost_sheet_unless_that_has_another() -> None:
 
     same = price(replicas_answer(), run_answer())
     assert (same.value, same.formula) == (3.0, "=price_per_gpu_hour_h100_sxm")
-    dear = plan_answer().answer["options"][0] | {"usd_per_gpu_hour": 9.0}
-    own = price(replicas_answer(), plan_answer(options=[dear]))
+    expensive = plan_json()["options"][0] | {"usd_per_gpu_hour": 9.0}
+    own = price(replicas_answer(), plan_answer(options=[expensive]))
     assert (own.value, own.formula, own.limits) == (3.0, None, (0, 1e4))
 
 

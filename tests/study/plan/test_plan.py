@@ -149,14 +149,16 @@ def test_a_fleet_on_the_edge_is_not_bought_and_its_cost_is_the_low_end(tmp_path:
 
 
 def test_a_plan_names_the_sure_fleet_and_the_cheaper_tied_one(tmp_path: Path) -> None:
-    (row,) = plan_facts(plan_of(tmp_path, {H100: spread(UNSURE)}, {"h100-sxm": 1.0}))["options"]
-    assert (row["decision"], row["replicas"], row["tied_replicas"], row["tied_n_seeds"]) == ("met", 3, 2, 32)
-    assert row["tied_low_frac"] < 0.99 <= row["tied_high_frac"]
-    assert (row["usd_per_month_low"], row["usd_per_month"]) == (1460.0, 2190.0)
+    (row,) = plan_facts(plan_of(tmp_path, {H100: spread(UNSURE)}, {"h100-sxm": 1.0})).options
+    assert (row.decision, row.replicas, row.tied_replicas, row.tied_n_seeds) == ("met", 3, 2, 32)
+    assert row.tied_low_frac is not None
+    assert row.tied_high_frac is not None
+    assert row.tied_low_frac < 0.99 <= row.tied_high_frac
+    assert (row.usd_per_month_low, row.usd_per_month) == (1460.0, 2190.0)
 
 
 def test_seeds_are_added_only_to_options_that_may_be_the_cheapest(tmp_path: Path) -> None:
-    """Three replicas at 1 dollar are sure; two cards of the other option at 4 dollars are dearer, sure or not."""
+    """Three replicas at 1 dollar are sure; two of the others at 4 dollars cost more, sure or not."""
     scenario = tiny(tmp_path)
     demand, usd = Demand("arrivals", scenario), {"h100-sxm": 1.0, "l40s": 4.0}
     outcomes = []
@@ -164,11 +166,11 @@ def test_seeds_are_added_only_to_options_that_may_be_the_cheapest(tmp_path: Path
         search = FleetSearch(spread(ABOVE), BOUNDS.goal_frac, SEEDS, is_disaggregated=False)
         known = OptionOutcome(option, "too many", fleets=Fleets(scenario, option))
         outcomes.append(sized(known, search, demand, BOUNDS))
-    dear, cheap = (each.sized for each in settle(outcomes, demand, BOUNDS, usd))
-    assert dear is not None
+    expensive, cheap = (each.sized for each in settle(outcomes, demand, BOUNDS, usd))
+    assert expensive is not None
     assert cheap is not None
     assert cheap.needed.decision == "met"
-    assert (dear.needed.decision, len(dear.needed.point.runs)) == ("edge", 8)
+    assert (expensive.needed.decision, len(expensive.needed.point.runs)) == ("edge", 8)
 
 
 def test_where_the_largest_fleet_is_on_the_edge_none_is_bought(tmp_path: Path) -> None:
@@ -188,24 +190,24 @@ def test_the_cheapest_a_month_comes_first_then_the_cheapest_for_good_tokens(tmp_
     }
     plan = plan_of(tmp_path, worlds, {"h100-sxm": 4.0, "l40s": 1.0})
     assert [choice.outcome.option for choice in plan.choices] == [better, L40S, H100]
-    rows = plan_facts(plan)["options"]
-    assert [row["rank"] for row in rows] == [1, 2, 3]
-    assert [row["usd_per_month"] for row in rows] == [5840.0, 5840.0, 11680.0]
-    assert [row["gpus"] for row in rows] == [8, 8, 4]
-    assert [row["close_call"] for row in rows] == [False, True, False]
+    rows = plan_facts(plan).options
+    assert [row.rank for row in rows] == [1, 2, 3]
+    assert [row.usd_per_month for row in rows] == [5840.0, 5840.0, 11680.0]
+    assert [row.gpus for row in rows] == [8, 8, 4]
+    assert [row.close_call for row in rows] == [False, True, False]
 
 
 def test_what_does_not_hold_comes_last_with_what_the_largest_fleet_did(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, {L40S: World(0.01), H100: World(0.3)}, {"h100-sxm": 4.0, "l40s": 1.0})
-    first, last = plan_facts(plan)["options"]
-    assert (first["option"], first["state"], last["option"], last["state"]) == (
+    first, last = plan_facts(plan).options
+    assert (first.option, first.state, last.option, last.state) == (
         H100.name,
         "holds",
         L40S.name,
         "too many",
     )
-    assert (last["rank"], last["needed_replicas"], last["attained_frac"]) == (None, 32, 0.5)
-    assert (last["fails_first"], last["fails_first_frac"], last["n_seeds"]) == ("ttft_s", 0.5, 2)
+    assert (last.rank, last.needed_replicas, last.attained_frac) == (None, 32, 0.5)
+    assert (last.fails_first, last.fails_first_frac, last.n_seeds) == ("ttft_s", 0.5, 2)
 
 
 def test_growth_outgrows_the_fleet_in_the_month_that_arithmetic_says(tmp_path: Path) -> None:
@@ -242,16 +244,17 @@ def test_few_months_are_run_where_the_need_does_not_change(tmp_path: Path) -> No
 
 def test_the_facts_follow_growth_of_what_may_be_cheaper_in_the_end(tmp_path: Path) -> None:
     """After 12 months at 6% the demand is 2.012: seven H100s for 20,440 dollars. The L40S at 1 dollar cost 14,600 with
-    10 replicas of two today, and there are 21 in the end; the dear ones cost more than 20,440 today."""
-    dear = Option("h100-sxm", 2, is_disaggregated=False)
-    worlds = {H100: World(0.3), L40S: World(0.1), dear: World(0.25)}
+    10 replicas of two today, and there are 21 in the end; those of two H100s cost more than 20,440 today."""
+    expensive = Option("h100-sxm", 2, is_disaggregated=False)
+    worlds = {H100: World(0.3), L40S: World(0.1), expensive: World(0.25)}
     plan = plan_of(tmp_path, worlds, {"h100-sxm": 4.0, "l40s": 1.0}, growth_frac=0.06, months=12)
     facts = plan_facts(plan)
-    ends = {row["option"]: (row["gpus_at_end"], row["usd_per_month_at_end"]) for row in facts["options"]}
-    assert ends == {H100.name: (7, 20440.0), L40S.name: (42, 30660.0), dear.name: (None, None)}
-    assert facts["growth"]["outgrown_month"] == facts["options"][0]["outgrown_month"] == 4  # 1.06^4 = 1.262
-    assert [row["gpus"] for row in facts["growth"]["rows"]][:5] == [4, 4, 4, 4, 5]
-    assert facts["growth"]["rows"][1]["offered_per_s"] == pytest.approx(10.6)
+    ends = {row.option: (row.gpus_at_end, row.usd_per_month_at_end) for row in facts.options}
+    assert ends == {H100.name: (7, 20440.0), L40S.name: (42, 30660.0), expensive.name: (None, None)}
+    assert facts.growth is not None
+    assert facts.growth.outgrown_month == facts.options[0].outgrown_month == 4  # 1.06^4 = 1.262
+    assert [row.gpus for row in facts.growth.rows][:5] == [4, 4, 4, 4, 5]
+    assert facts.growth.rows[1].offered_per_s == pytest.approx(10.6)
 
 
 def test_a_fleet_that_follows_the_hours_saves_what_they_do_not_need(tmp_path: Path) -> None:
@@ -260,17 +263,18 @@ def test_a_fleet_that_follows_the_hours_saves_what_they_do_not_need(tmp_path: Pa
     demand = Demand("diurnal", scenario, 0.45, (1.0, 0.5, 0.3, 0.0))
     result = outcome(tmp_path, H100, World(0.3), mean_load_frac=0.45)
     plan = planned(PlanQuestion(scenario, BOUNDS), demand, {"h100-sxm": 4.0}, [result])
-    facts = plan_facts(plan)["autoscaling"]
-    assert facts["saves_at_best_frac"] == 0.5
-    assert facts["usd_per_month_at_best"] == 2 * 4 * 730
-    assert [row["gpus"] for row in facts["rows"]] == [4, 2, 1, 1]
+    facts = plan_facts(plan).autoscaling
+    assert facts is not None
+    assert facts.saves_at_best_frac == 0.5
+    assert facts.usd_per_month_at_best == 2 * 4 * 730
+    assert [row.gpus for row in facts.rows] == [4, 2, 1, 1]
 
 
 def test_all_that_is_told_of_an_option_says_how_many_seeds_it_rests_on(tmp_path: Path) -> None:
     facts = plan_facts(plan_of(tmp_path, {H100: World(0.3)}, {"h100-sxm": 4.0}))
-    (row,) = facts["options"]
-    assert (row["n_seeds"], row["fewer_n_seeds"], facts["assumed"]["n_seeds"]) == (8, 2, 8)
-    assert row["fewer_attained_frac"] == 1 - 500 / N
+    (row,) = facts.options
+    assert (row.n_seeds, row.fewer_n_seeds, facts.assumed.n_seeds) == (8, 2, 8)
+    assert row.fewer_attained_frac == 1 - 500 / N
 
 
 def test_a_small_class_that_misses_its_goal_keeps_a_fleet_from_being_bought(tmp_path: Path) -> None:
