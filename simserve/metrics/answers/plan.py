@@ -10,7 +10,6 @@ from simserve.metrics.answers.fleet_needs import Autoscaling, Growth
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.answers.struct import (
     FINITE,
-    Amount,
     Column,
     Count,
     Flag,
@@ -75,6 +74,7 @@ class OptionCost(Struct):
     tdp_w: Annotated[Measured, FINITE, Column("amount", "float", "W")] = None
     kwh_per_month: Kwh = titled("Energy a month (kWh)")
     kwh_per_month_at_tdp: Kwh = None
+    gpu_hours_per_month: Annotated[Measured, FINITE, Column("whole", "float", "GPU h")] = titled("GPU-hours a month")
     kwh_per_m_output_tokens: Annotated[Measured, FINITE, Column("amount", "float", "kWh per million tokens")] = None
 
 
@@ -200,7 +200,7 @@ class PlanDemand(Struct):
     kind: Literal["arrivals", "trace", "diurnal"] | None = None
     mean_per_s: PerS = None
     sized_for_per_s: PerS = None
-    mean_load_frac: Amount = None
+    mean_load_frac: Measured = None
     load: NominalLoad | None = None
 
 
@@ -210,7 +210,7 @@ class Assumptions(Struct):
     spare_replicas: Count = None
     growth_frac: Signed = None
     months: Count = None
-    hours_per_month: Amount = None
+    hours_per_month: Measured = None
     max_gpus: Count = None
     confidence: Share = None
     n_seeds: Count = None

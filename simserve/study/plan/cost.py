@@ -74,6 +74,7 @@ class FleetCost:
             tdp_w=self.tdp_w,
             kwh_per_month=self.kwh,
             kwh_per_month_at_tdp=self.kwh_at_tdp,
+            gpu_hours_per_month=self.n_gpus * HOURS_A_MONTH,
             kwh_per_m_output_tokens=self.kwh / self.output_tokens.value * 1e6,
         )
 

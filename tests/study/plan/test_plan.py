@@ -91,6 +91,7 @@ def test_costs_are_arithmetic(tmp_path: Path) -> None:
     assert cost.kwh_at_tdp == pytest.approx(8 * 0.35 * 730)  # 350 W by the data sheet
     assert cost.kwh == pytest.approx(8 * 0.35 * 730 / 2)  # a step runs half of the time
     assert (cost.usd_low, cost.usd_high) == (2920.0, 2920.0)
+    assert cost.price().gpu_hours_per_month == 8 * 730
 
 
 def test_tokens_whose_requests_missed_the_slo_are_not_good(tmp_path: Path) -> None:
