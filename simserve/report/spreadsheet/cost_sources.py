@@ -64,8 +64,8 @@ def _all_used(text: str) -> dict[str, Any]:
 
 def _of_plan(source: ResultFolder) -> Basis | None:
     """Read the option to take: its replicas hold the rate that it is sized for, so each holds its share of it."""
-    answer, text = source.answer, f"Plan {source.label}"
-    assert isinstance(answer, PlanAnswer), "it is that of a plan"
+    answer: PlanAnswer = source.answer
+    text = f"Plan {source.label}"
     best, sized, assumed = answer.best, answer.demand.sized_for_per_s, answer.assumed
     if best is None or not best.needed_replicas or not sized:
         return None
