@@ -55,8 +55,8 @@ def other_row(plan: Plan, outcome: OptionOutcome) -> PlanOption:
     if nearest is None:
         return _joined(*known, _alone(outcome.unloaded), refused=outcome.problem)
     slo, met_frac = nearest.point.worst_slo
-    beside = OtherSizes(fails_first=slo, fails_first_frac=met_frac, saturated=nearest.point.is_saturated)
-    return _joined(*known, _share(nearest), beside, _latencies(nearest), _alone(outcome.unloaded))
+    failing = OtherSizes(fails_first=slo, fails_first_frac=met_frac, saturated=nearest.point.is_saturated)
+    return _joined(*known, _share(nearest), failing, _latencies(nearest), _alone(outcome.unloaded))
 
 
 def _joined(*parts: Struct, refused: Problem | None = None) -> PlanOption:
