@@ -1,4 +1,4 @@
-"""Struct: a frozen record of an answer, whose fields carry what they are called, their unit and how they read."""
+"""Struct: a frozen record of an answer; each field carries a title, a unit and a form."""
 
 import math
 from collections.abc import Sequence
