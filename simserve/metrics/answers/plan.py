@@ -140,7 +140,7 @@ class OptionAlone(Struct):
     alone_slo: Text = None
     alone_slo_frac: Share = None
     alone_refused_frac: Share = None
-    alone_prompt_tokens: Annotated[Count, Column("count", "replica", "tokens")] = None
+    alone_prompt_tokens: Annotated[summary_schema.Count | None, Column("count", "replica", "tokens")] = None
     alone_took_s: Seconds = None
 
 
