@@ -13,7 +13,6 @@ from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
-from simserve.metrics.answers.struct import Struct
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.figures import Summary
 from simserve.metrics.results import Results
@@ -109,7 +108,7 @@ def read_answer(directory: Path, kind: Kind) -> Any:
     except ValidationError as error:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
-    return read if isinstance(read, Struct) else answer
+    return read if kind is PLAN else answer
 
 
 def _read(directory: Path) -> ResultFolder:
@@ -122,8 +121,8 @@ def _read(directory: Path) -> ResultFolder:
 
 
 def _label(kind: Kind, answer: Any) -> str:
-    if isinstance(answer, PlanAnswer):
-        return answer.scenario.name
+    if kind is PLAN:
+        return str(answer.scenario.name)
     if kind is COMPARISON:
         return f"{answer['b']} against {answer['a']}"
     scenario = answer.get("scenario")

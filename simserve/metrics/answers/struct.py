@@ -1,6 +1,5 @@
 """Struct: a frozen record of an answer; each field carries a title, a unit and a form."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -28,11 +27,7 @@ class Column:
     """Unit in files of tables."""
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-FINITE = BeforeValidator(_finite)
+FINITE = BeforeValidator(plain)
 """Nothing in place of NaN and infinity, which JSON does not have."""
 
 Text = Annotated[str | None, Column("text", "category")]
@@ -69,7 +64,7 @@ class Struct(BaseModel):
 
 def column_of(struct: type[Struct], name: str) -> Column | None:
     """Return the column of a field; None for one that no table shows."""
-    return next((each for each in struct.model_fields[name].metadata if isinstance(each, Column)), None)
+    return {type(each): each for each in struct.model_fields[name].metadata}.get(Column)
 
 
 def fields_of(struct: type[Struct]) -> tuple[TableField, ...]:

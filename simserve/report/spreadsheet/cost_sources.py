@@ -51,8 +51,8 @@ def _is_same_unit(a: ResultFolder, of_a: Basis, b: ResultFolder, of_b: Basis) ->
 
 
 def _digest(source: ResultFolder) -> str | None:
-    if isinstance(source.answer, PlanAnswer):
-        return source.answer.scenario.digest
+    if source.command == "plan":
+        return str(source.answer.scenario.digest)
     digest: str | None = (source.answer.get("scenario") or {}).get("digest")
     return digest
 

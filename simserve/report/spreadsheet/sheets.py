@@ -177,7 +177,7 @@ def cells_of(row: struct.Struct) -> dict[str, Value | Cell]:
 
 def _cell(value: Value, form: Form) -> Value:
     """Return a value of an answer as a column of that form shows it."""
-    if isinstance(value, bool):
+    if value is True or value is False:
         return "yes" if value else "no"
     return ms(value) if form == "ms" else value
 

@@ -1,16 +1,20 @@
 """A plan as its answer, for JSON, tables and pages; `report.plan` adds sentences."""
 
+from collections.abc import Iterator
+
 from simserve.metrics.answers.fleet_needs import Autoscaling, FleetNeed, Growth, HourlyNeed, MonthlyNeed
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName
 from simserve.metrics.answers.plan import Assumptions, PlanAnswer, PlanDemand
-from simserve.study.capacity.facts import pools_of
+from simserve.metrics.reservation import reservation_warnings
+from simserve.scenario.cost_warnings import notes, warnings
+from simserve.study.capacity.facts import load_warnings, pools_of
 from simserve.study.deterministic_load import is_deterministic
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.growth import Need
+from simserve.study.plan.options import OF_ONE_SIZE
 from simserve.study.plan.outcome import seeds_of
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
 from simserve.study.plan.rows import choice_row, other_row
-from simserve.study.plan.warnings import plan_warnings
 from simserve.units import HOURS_A_MONTH
 from simserve.version import __version__
 
@@ -102,3 +106,42 @@ def _autoscaling(plan: Plan, best: Choice) -> Autoscaling:
 
 def _need(choice: Choice, need: Need) -> FleetNeed:
     return FleetNeed(replicas=need.n_replicas, gpus=gpus_of(choice, need), usd_per_month=usd_of(choice, need))
+
+
+def plan_warnings(plan: Plan) -> list[str]:
+    """Return the warnings as sentences."""
+    return list(dict.fromkeys([*_of_load(plan), *_of_fleets(plan), *_of_costs(plan)]))
+
+
+def _of_load(plan: Plan) -> Iterator[str]:
+    if plan.demand.kind == "diurnal":
+        yield "the load is diurnal: fleets are sized for its highest rate held steady, which is conservative"
+    if plan.demand.is_deterministic:
+        yield "the load is deterministic, so every seed gives the same run: intervals cover variation within it only"
+    best = plan.best
+    sized = [] if best is None else [best.sized.fewer, best.sized.needed]
+    trials = [trial for trial in (*sized, *(other.nearest for other in plan.others)) if trial is not None]
+    yield from reservation_warnings(run for trial in trials for run in trial.point.runs)
+    if best is not None:
+        yield from load_warnings(best.sized.needed.point.load)
+    if best is not None and any(run["trust"]["kv_limit_is_a_guess"] for run in best.sized.needed.point.runs):
+        yield "KV cache use reached its estimated capacity; set num_gpu_blocks from a server's log"
+
+
+def _of_fleets(plan: Plan) -> Iterator[str]:
+    """Yield settings of the scenario's fleet that other options do not inherit."""
+    scenario = plan.question.scenario
+    if sum(pool.role == "both" for pool in scenario.cluster.pools) > 1:
+        yield "a plan has one kind of replica: only the first pool of role both was used"
+    written = [key for key, origin in scenario.origins.items() if origin == "explicit"]
+    has_others = len(plan.choices) + len(plan.others) > 1
+    for key in OF_ONE_SIZE:
+        if has_others and any(f".{key}" in path and path.startswith("cluster.pools.") for path in written):
+            yield f"{key} applies to the scenario's own kind of replica only; other options are planned without it"
+
+
+def _of_costs(plan: Plan) -> Iterator[str]:
+    """Yield the step-cost warnings of every option that meets the SLO."""
+    for choice in plan.choices:
+        setups = choice.sized.fleets.least.setups
+        yield from (*warnings(setups), *notes(setups))
