@@ -1,14 +1,14 @@
 """Cost error: how far log r may be off because costs are, by draws of costs on equal seeds and errors of servers."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from simserve.metrics.goal import CAP
-from simserve.metrics.tails import Sample, log_of
+from simserve.metrics.tails import Factors, Sample, log_of
 from simserve.tables.columns import Floats
 
 FEWEST_DRAWS = 2
@@ -44,12 +44,16 @@ def cost_error(pairs: Sequence[Pair], goal_frac: float) -> tuple[float, int]:
     if len(known) < FEWEST_DRAWS:
         return 0.0, 1
     shifts = np.array([_shift(pair.nominal, pair.drawn, goal_frac) for pair in known])
+    return math.sqrt(max(float(shifts.var(ddof=1)) - pair_noise(known, goal_frac), 0.0)), len(known) - 1
+
+
+def pair_noise(pairs: Sequence[Pair], goal_frac: float) -> float:
+    """Return the variance by noise of the difference of log r within a pair; 0 without pairs."""
     halves = [
         [_shift(*parts, goal_frac) for parts in zip(pair.nominal.sections(2), pair.drawn.sections(2), strict=True)]
-        for pair in known
+        for pair in pairs
     ]
-    noise = float(np.mean([(one - other) ** 2 for one, other in halves])) / 4
-    return math.sqrt(max(float(shifts.var(ddof=1)) - noise, 0.0)), len(known) - 1
+    return sum((one - other) ** 2 for one, other in halves) / 4 / max(1, len(halves))
 
 
 def _shift(nominal: Sample, drawn: Sample, goal_frac: float) -> float:
@@ -58,20 +62,26 @@ def _shift(nominal: Sample, drawn: Sample, goal_frac: float) -> float:
 
 def server_errors(whole: Sample, goal_frac: float, server_sd: Mapping[str, float]) -> Floats:
     """Return what errors of servers add to log r, at points of equal probability."""
-    limits = {name for tail in whole.tails.values() for name in tail.limits}
+    near = whole.beyond(goal_frac)
+    return over_errors(near.limits, server_sd, lambda factors: log_of(near.r(goal_frac, factors)))
+
+
+def over_errors(limits: Iterable[str], server_sd: Mapping[str, float], value_of: Callable[[Factors], float]) -> Floats:
+    """Return a value over errors of servers, less its value without, at points of equal probability, `(n_points,)`.
+
+    value_of: the value with latencies times factors, by limit. Monotone errors of waits and of steps are independent.
+    """
     sds = {name: server_sd.get(name, 0.0) for name in limits}
     by_steps = {name: sd for name, sd in sds.items() if name in STEPS}
     of_waits, of_steps = sds.get("ttft_s", 0.0), max(by_steps.values(), default=0.0)
     if of_waits == 0 and of_steps == 0:
         return np.zeros(1)
-    near = replace(whole, tails={name: tail.beyond(goal_frac) for name, tail in whole.tails.items()})
 
-    def log_r(wait: float, step: float) -> float:
-        factors = {"ttft_s": math.exp(of_waits * wait)} | {n: math.exp(sd * step) for n, sd in by_steps.items()}
-        return log_of(near.r(goal_frac, factors))
+    def value(wait: float, step: float) -> float:
+        return value_of({"ttft_s": math.exp(of_waits * wait)} | {n: math.exp(sd * step) for n, sd in by_steps.items()})
 
     waits, steps = (SCORES if sd else np.zeros(1) for sd in (of_waits, of_steps))
-    grid = np.array([[log_r(wait, step) for step in steps] for wait in waits]) - log_r(0.0, 0.0)
+    grid = np.array([[value(wait, step) for step in steps] for wait in waits]) - value(0.0, 0.0)
     scores = np.array([NormalDist().inv_cdf((k + 0.5) / N_POINTS) for k in range(N_POINTS)])
     along = np.array([np.interp(scores, steps, row) for row in grid]) if of_steps else grid
     both = np.array([np.interp(scores, waits, column) for column in along.T]) if of_waits else along

@@ -69,9 +69,9 @@ class Margin:
         if len(self.points) == 1:
             half = quantile(high, self._n_free) * self._sd if self._sd else 0.0
             return capped(self.log_r + self.points[0] - half), capped(self.log_r + self.points[0] + half)
-        return self._quantile(low), self._quantile(high)
+        return self.quantile(low), self.quantile(high)
 
-    def _quantile(self, share: float) -> float:
+    def quantile(self, share: float) -> float:
         """Return the least r up to which the share lies, by bisection."""
         low, high = math.log(FLOOR), math.log(CAP)
         for _ in range(40):

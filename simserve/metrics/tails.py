@@ -129,6 +129,15 @@ class Sample:
         return sum(int(np.count_nonzero(tail.highest() >= r)) for tail in self.tails.values())
 
     @property
+    def limits(self) -> set[str]:
+        """The goals of the SLOs of all classes."""
+        return {name for tail in self.tails.values() for name in tail.limits}
+
+    def beyond(self, goal_frac: float) -> "Sample":
+        """Return the sample with no more requests than decide its quantile, whatever factors multiply latencies."""
+        return replace(self, tails={name: tail.beyond(goal_frac) for name, tail in self.tails.items()})
+
+    @property
     def n(self) -> int:
         """Requests of all classes."""
         return sum(tail.n for tail in self.tails.values())

@@ -74,6 +74,16 @@ class NearCapacity:
         spread = math.hypot(self._spread, self.rate.log_error) if len(self.logs) > 1 else 0.0
         return cdf(distance / spread, len(self.logs) - 1) if spread > 0 else float(distance > 0)
 
+    def load_at(self, share: float) -> float:
+        """Return the rate that is beyond capacity with this probability, below a half; capacity itself without
+        draws."""
+        center = float(self.logs.mean())
+        if len(self.logs) == 1:
+            return math.exp(center)
+        return math.exp(
+            center - quantile(1 - share, len(self.logs) - 1) * math.hypot(self._spread, self.rate.log_error)
+        )
+
     def facts(self) -> dict[str, Any]:
         """Return the comparison as summary.json and capacity.json have it."""
         near = None

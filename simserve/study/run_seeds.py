@@ -1,13 +1,15 @@
 """Seeds: runs of scenarios with several seeds, on all cores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from simserve.errors import NoArrivals, SimserveError
 from simserve.metrics.results import Results
+from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
+from simserve.scenario.setup import Distortion
 from simserve.simulation import simulate
 from simserve.study.processes import Lost, Task, in_processes
 
@@ -18,6 +20,27 @@ OnRun = Callable[[int, int], None]
 
 
 T = TypeVar("T")
+
+
+class Run(NamedTuple):
+    """A run as a search sees it."""
+
+    summary: Summary
+    sample: Sample
+
+    @classmethod
+    def of(cls, results: Results) -> "Run":
+        """Return what a search keeps of a run."""
+        return cls(results.summary, results.sample)
+
+
+class Wanted(NamedTuple):
+    """A run to make."""
+
+    scenario: Scenario
+    seed: int
+    costs: Distortion | None = None
+    """Factors on the costs of the scenario; None: as they are."""
 
 
 def replicate(
@@ -35,7 +58,13 @@ def each_run(
     Runs of one seed share their randomness, so that differences between scenarios have less sampling noise.
     Raises SimserveError as `simulate` does.
     """
-    runs = [(kept, scenario.to_dict(), seed) for seed in seeds for scenario in scenarios]
+    ordered = run_all(kept, [Wanted(scenario, seed) for seed in seeds for scenario in scenarios], progress)
+    return [ordered[i :: len(scenarios)] for i in range(len(scenarios))]
+
+
+def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted], progress: OnRun | None = None) -> list[T]:
+    """Return what a function keeps of each run, in their order. Raises SimserveError as `simulate` does."""
+    runs = [(kept, scenario.to_dict(), seed, costs) for scenario, seed, costs in wanted]
     result: dict[int, T] = {}
     with closing(in_processes(_answer, runs)) as reader:
         for n_done, (place, answer) in enumerate(reader, start=1):
@@ -46,15 +75,14 @@ def each_run(
             result[place] = answer
             if progress:
                 progress(n_done, len(runs))
-    ordered = [result[place] for place in range(len(runs))]
-    return [ordered[i :: len(scenarios)] for i in range(len(scenarios))]
+    return [result[place] for place in range(len(runs))]
 
 
 def _answer(run: Task) -> Any:
     """Run in another process; errors are returned as messages, but NoArrivals, which a search handles, as itself."""
-    kept, data, seed = run
+    kept, data, seed, costs = run
     try:
-        return kept(simulate(Scenario.from_dict(data).model_copy(update={"seed": seed})))
+        return kept(simulate(Scenario.from_dict(data).model_copy(update={"seed": seed}), distortion=costs))
     except NoArrivals as error:
         return error
     except SimserveError as error:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from simserve.study.plan.options import Replicas
+from simserve.study.run_seeds import Run
+from tests.study.served import as_runs
 
 N = 1000
 """Requests of a run."""
@@ -36,10 +38,10 @@ class World:
         self.n_missed = n_missed
         self.ran: list[tuple[Replicas, float, int]] = []
 
-    def __call__(self, replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def __call__(self, replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Run]:
         self.ran.append((replicas, scale, len(seeds)))
         is_enough = sum(replicas) * self.share >= scale * (1 - 1e-9)
-        return [summary(scale, N if is_enough else N - self.n_missed) for _ in seeds]
+        return as_runs(summary(scale, N if is_enough else N - self.n_missed) for _ in seeds)
 
 
 class DisaggregatedWorld(World):
@@ -49,9 +51,9 @@ class DisaggregatedWorld(World):
         super().__init__(0.0)
         self.shares = prefill_share, decode_share
 
-    def __call__(self, replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def __call__(self, replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Run]:
         self.ran.append((replicas, scale, len(seeds)))
         met = [min(1.0, n * share / scale) for n, share in zip(replicas, self.shares, strict=True)]
         of_all: dict[str, Any] = {"n_met": round(N * min(met)), "n_arrived": N, "frac": round(N * min(met)) / N}
         of_all |= {"by_slo": {"ttft_s": met[0], "tpot_s": met[1]}}
-        return [summary(scale, slo_attainment=of_all) for _ in seeds]
+        return as_runs(summary(scale, slo_attainment=of_all) for _ in seeds)

@@ -1,12 +1,14 @@
 """Summaries of runs that never ran: shares that meet each SLO as a known function of the load."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from simserve.metrics.tails import Sample
 from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
 from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import SCALES, runs_at_scale
+from simserve.study.run_seeds import Run
 
 N = 1_000_000
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
@@ -24,7 +26,7 @@ def runs_at(
     n: int = N,
     control_variate: int = 1,
     window_s: float = 1000.0,
-) -> Callable[[float, Sequence[int]], list[dict[str, Any]]]:
+) -> RunsAt:
     """What a search runs; of the odd seeds so many requests miss beside, by bad luck."""
 
     def run(load: float, seed: int) -> dict[str, Any]:
@@ -46,7 +48,12 @@ def runs_at(
         }
         return result | {key: dict.fromkeys(LEVELS, 0.1 * (1 + 2 * load)) for key in LATENCIES}
 
-    return lambda load, seeds: [run(load, seed) for seed in seeds]
+    return lambda load, seeds: as_runs(run(load, seed) for seed in seeds)
+
+
+def as_runs(summaries: Iterable[dict[str, Any]]) -> list[Run]:
+    """Runs of which only the summary is known."""
+    return [Run(each, Sample({}, 1.0, None, None)) for each in summaries]
 
 
 def _attained(missed: Mapping[str, float], n: int, n_unlucky: int) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from simserve.study.plan.fleet_search import FleetSearch
 from simserve.study.plan.options import Fleets, Option
 from simserve.study.plan.outcome import Bounds, OptionOutcome, settled, sized
 from simserve.study.plan.plan import PlanQuestion, planned
+from simserve.study.run_seeds import Run
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.run import run_row, task_of
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.study.plan_world import World
-from tests.study.served import runs_at
+from tests.study.served import as_runs, runs_at
 from tests.study.sweeps import made_up
 from tests.study.sweeps import run as row_of
 
@@ -39,8 +40,8 @@ def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None
     plain = runs_at({"ttft_s": lambda load: 0.0 if load < 3.0 else 0.5})
     for most, is_said in ((2.0, False), (99.0, True)):
 
-        def runs(load: float, seeds: Sequence[int], most: float = most) -> list[dict[str, Any]]:
-            return [run | (KV if load < most else {}) for run in plain(load, seeds)]
+        def runs(load: float, seeds: Sequence[int], most: float = most) -> list[Run]:
+            return as_runs(run.summary | (KV if load < most else {}) for run in plain(load, seeds))
 
         assert (TEXT in study(question, runs).facts["warnings"]) == is_said
 
@@ -48,8 +49,10 @@ def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None
 class Reserving(World):
     """Fleets of fewer than four replicas wait for reserved blocks."""
 
-    def __call__(self, replicas: tuple[int, ...], scale: float, seeds: Any) -> list[dict[str, Any]]:
-        return [run | (KV if sum(replicas) < 4 else {}) for run in super().__call__(replicas, scale, seeds)]
+    def __call__(self, replicas: tuple[int, ...], scale: float, seeds: Any) -> list[Run]:
+        return as_runs(
+            run.summary | (KV if sum(replicas) < 4 else {}) for run in super().__call__(replicas, scale, seeds)
+        )
 
 
 def test_a_plan_names_them_where_one_replica_fewer_waits_for_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from simserve.study.capacity.load_curve import CLIENTS, load_curve_facts
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.intervals import Estimate
-from simserve.study.run_seeds import Summary, replicate
+from simserve.study.run_seeds import Run, each_run
 
 MOST = 65_536
 """Highest number of clients that a search runs."""
@@ -32,8 +32,8 @@ def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = Non
         raise ScenarioError([Problem(f"{scenario.name}: workload", rule, None, "leave out --concurrency for its rate")])
     own = int(scenario.workload.client["concurrency"])
 
-    def runs_with(n: float, seeds: Sequence[int]) -> list[Summary]:
-        return replicate([with_clients(scenario, round(n))], seeds)[0]
+    def runs_with(n: float, seeds: Sequence[int]) -> list[Run]:
+        return each_run(Run.of, [with_clients(scenario, round(n))], seeds)[0]
 
     most = min(MOST, scenario.workload.n_requests or MOST)
     return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), progress)

@@ -12,12 +12,12 @@ from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.fleet import fleet_of, with_replicas
 from simserve.study.intervals import CONFIDENCE
-from simserve.study.run_seeds import Summary, replicate
+from simserve.study.run_seeds import Run, each_run
 
 MOST = 1024
 """Highest number of replicas that a search runs."""
 
-RunsWith = Callable[[int, Sequence[int]], list[Summary]]
+RunsWith = Callable[[int, Sequence[int]], list[Run]]
 """Runs a number of replicas with each of some seeds."""
 
 OnProgress = Callable[[int], None]
@@ -48,10 +48,10 @@ def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress
     check_slo(question.scenario)
     place = place_of_pool(question.scenario, pool, "--replicas")
 
-    def runs_with(n: int, seeds: Sequence[int]) -> list[Summary]:
+    def runs_with(n: int, seeds: Sequence[int]) -> list[Run]:
         if progress:
             progress(n)
-        return replicate([with_replicas(question.scenario, {place: n})], seeds)[0]
+        return each_run(Run.of, [with_replicas(question.scenario, {place: n})], seeds)[0]
 
     answer = search(question, place, runs_with)
     return CapacityResult(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
@@ -64,11 +64,11 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> Fleet
     probed: dict[int, LoadPoint] = {}
 
     def decision(n: int) -> Attained:
-        def run(places: range) -> list[Summary]:
+        def run(places: range) -> list[Run]:
             return list(runs_with(n, range(first + places.start, first + places.stop)))
 
         if n not in probed:
-            point = LoadPoint(n, tuple(run(range(min(FIRST_SEEDS, most_seeds)))))
+            point = LoadPoint.of(n, run(range(min(FIRST_SEEDS, most_seeds))))
             probed[n] = point.decided(question.goal_frac, run, most_seeds)
         return probed[n].decision(question.goal_frac)
 

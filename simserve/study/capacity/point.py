@@ -1,7 +1,7 @@
 """Load point: one load, the runs of its seeds, and what they attained under a criterion."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.answer import Attained, Outcome, Outcomes, outcomes, whole_outcome, worst_class
+from simserve.metrics.tails import Sample
 from simserve.study.intervals import Estimate
-from simserve.study.run_seeds import Summary
+from simserve.study.run_seeds import Run, Summary
 from simserve.study.slo_answer import at_nominal, attained_of, mean_load, more_seeds, slo_answer
 
 
@@ -45,6 +46,19 @@ class LoadPoint:
     """Multiple of the scenario's rates; or the number of clients or replicas."""
     runs: tuple[Summary, ...]
     """One per seed."""
+    samples: tuple[Sample, ...] = ()
+    """How close the requests of each run come to their limits, for the error of costs."""
+
+    @classmethod
+    def of(cls, scale: float, runs: Iterable[Run]) -> "LoadPoint":
+        """Return a load with its runs."""
+        summaries, samples = zip(*runs, strict=True)
+        return cls(scale, summaries, samples)
+
+    def with_more(self, runs: Iterable[Run]) -> "LoadPoint":
+        """Return the load with further runs."""
+        more = LoadPoint.of(self.scale, runs)
+        return LoadPoint(self.scale, self.runs + more.runs, self.samples + more.samples)
 
     @cached_property
     def load(self) -> dict[str, Any]:
@@ -100,7 +114,7 @@ class LoadPoint:
         decision: Attained = "edge" if answer is None else answer["decision"]
         return decision
 
-    def decided(self, goal_frac: float, more: Callable[[range], Sequence[Summary]], most_seeds: int) -> "LoadPoint":
+    def decided(self, goal_frac: float, more: Callable[[range], Sequence[Run]], most_seeds: int) -> "LoadPoint":
         """Return the load with seeds added until it is off the edge of its goal, or has most_seeds.
 
         more: runs the load with the seeds at those places, counted from 0.
@@ -111,7 +125,7 @@ class LoadPoint:
             wanted = more_seeds(n, most_seeds)
             if wanted == n:
                 break
-            point = LoadPoint(self.scale, (*point.runs, *more(range(n, wanted))))
+            point = point.with_more(more(range(n, wanted)))
         return point
 
     @property
@@ -144,4 +158,4 @@ class LoadPoint:
 
     def first(self, n_runs: int) -> "LoadPoint":
         """Return the load with its first runs only."""
-        return LoadPoint(self.scale, self.runs[:n_runs])
+        return LoadPoint(self.scale, self.runs[:n_runs], self.samples[:n_runs])

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from simserve.errors import EndOfLoads, NoArrivals
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.run_seeds import Summary
+from simserve.study.run_seeds import Run
 
 OnProbe = Callable[[float, int], None]
 """Called with a rate in requests/s and the number of its runs so far."""
 
-RunsAt = Callable[[float, Sequence[int]], list[Summary]]
+RunsAt = Callable[[float, Sequence[int]], list[Run]]
 """Runs a load, a multiple of the scenario's own or a number of clients, with each of some seeds."""
 
 
@@ -21,7 +21,7 @@ class ProbedLoads:
         self.question = question
         self._runs_at = runs_at
         self._progress = progress
-        self._runs: dict[float, list[Summary]] = {}
+        self._runs: dict[float, list[Run]] = {}
 
     def at(self, scale: float, n_seeds: int) -> LoadPoint:
         """Return a load with n_seeds runs, or as many as differ; no seed runs twice.
@@ -33,10 +33,10 @@ class ProbedLoads:
         seeds = range(first + len(runs), first + n_seeds)
         if seeds:
             more = self._runs_at(scale, seeds)
-            if not all(run["requests"]["arrived"] for run in more):
+            if not all(run.summary["requests"]["arrived"] for run in more):
                 raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
             runs += more
-        point = LoadPoint(scale, tuple(runs[:n_seeds]))
+        point = LoadPoint.of(scale, runs[:n_seeds])
         if self._progress and seeds:
             self._progress(point.offered_per_s, len(runs))
         return point
@@ -51,4 +51,4 @@ class ProbedLoads:
     @property
     def points(self) -> tuple[LoadPoint, ...]:
         """All loads in order, each with all its runs."""
-        return tuple(LoadPoint(scale, tuple(runs)) for scale, runs in sorted(self._runs.items()) if runs)
+        return tuple(LoadPoint.of(scale, runs) for scale, runs in sorted(self._runs.items()) if runs)

@@ -16,7 +16,7 @@ from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.capacity_probe import UNKNOWN, NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
 from simserve.study.load_scale import at_scale
-from simserve.study.run_seeds import replicate
+from simserve.study.run_seeds import Run, each_run
 from simserve.workload.load import offered_load
 
 WIDEST = 2.0**10
@@ -41,7 +41,7 @@ def runs_at_scale(question: CapacityQuestion) -> RunsAt:
     """Return a function that runs the scenario at multiples of its rates. Raises as `study_rate` does."""
     check_slo(question.scenario)
     at_scale(question.scenario, 1.0)
-    return lambda scale, seeds: replicate([at_scale(question.scenario, scale)], seeds)[0]
+    return lambda scale, seeds: each_run(Run.of, [at_scale(question.scenario, scale)], seeds)[0]
 
 
 def study(

@@ -17,7 +17,7 @@ from simserve.study.capacity.rate import SCALES
 from simserve.study.fleet import with_replicas
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.study.load_scale import at_scale
-from simserve.study.run_seeds import replicate
+from simserve.study.run_seeds import Run, each_run
 
 FEW = 8
 """Up to this many splits all run; of more, only those on the way of a search for the maximum."""
@@ -82,7 +82,7 @@ def study_ratio(
         scenarios[TOGETHER] = one_pool
 
     def runs_of(name: str) -> RunsAt:
-        return lambda scale, seeds: replicate([at_scale(scenarios[name], scale)], seeds)[0]
+        return lambda scale, seeds: each_run(Run.of, [at_scale(scenarios[name], scale)], seeds)[0]
 
     served = search(question, splits, runs_of, progress)
     reference = None if one_pool is None else _served(question, TOGETHER, runs_of(TOGETHER), progress)

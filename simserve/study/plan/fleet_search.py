@@ -10,7 +10,7 @@ from simserve.study.capacity.boundary import Goal
 from simserve.study.capacity.fleet_size import fewest
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.plan.options import Replicas
-from simserve.study.run_seeds import Summary
+from simserve.study.run_seeds import Run
 from simserve.study.slo_answer import MOST_SEEDS
 
 PROBES = 2
@@ -19,8 +19,8 @@ PROBES = 2
 PREFILL, DECODE = "ttft_s", ("tpot_s", "itl_s")
 """SLOs that prefill replicas determine, and those that decode replicas determine."""
 
-RunsOf = Callable[[Replicas, float, Sequence[int]], list[Summary]]
-"""Maps a fleet, a multiple of the demand and seeds to one summary per seed."""
+RunsOf = Callable[[Replicas, float, Sequence[int]], list[Run]]
+"""Maps a fleet, a multiple of the demand and seeds to one run per seed."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class FleetSearch:
             self._trials[trial.replicas, 1.0] = self._best[n, 1.0] = trial
         return trial
 
-    def _runner(self, replicas: Replicas, scale: float) -> Callable[[range], list[Summary]]:
+    def _runner(self, replicas: Replicas, scale: float) -> Callable[[range], list[Run]]:
         """Return what runs a fleet with the seeds at some places, counted from the first."""
         first = self._seeds.start
         return lambda places: self._runs_of(replicas, scale, range(first + places.start, first + places.stop))
@@ -122,18 +122,18 @@ class FleetSearch:
     def may_hold(self, replicas: Replicas, scale: float) -> bool:
         """Return whether one seed leaves it possible that the SLO is met: enough to start a search."""
         try:
-            point = LoadPoint(scale, tuple(self._runs_of(replicas, scale, self._seeds[:1])))
+            point = LoadPoint.of(scale, self._runs_of(replicas, scale, self._seeds[:1]))
         except NoArrivals:  # no request came in so short a time
             return False
         return point.decision(self._goal_frac) != "missed"
 
     def _run(self, replicas: Replicas, scale: float) -> Trial:
         n_seeds, run = len(self._seeds), self._runner(replicas, scale)
-        first = LoadPoint(scale, tuple(run(range(min(PROBES, n_seeds)))))
+        first = LoadPoint.of(scale, run(range(min(PROBES, n_seeds))))
         if len(first.runs) < n_seeds and self._is_hopeless(first):
             return Trial(replicas, first, is_cut=True, decision="missed")
-        rest = run(range(len(first.runs), n_seeds)) if n_seeds > len(first.runs) else []
-        point = LoadPoint(scale, (*first.runs, *rest))
+        left = range(len(first.runs), n_seeds)
+        point = first.with_more(run(left)) if left else first
         return Trial(replicas, point, is_cut=False, decision=point.decision(self._goal_frac))
 
     def _is_hopeless(self, first: LoadPoint) -> bool:

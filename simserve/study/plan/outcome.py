@@ -19,7 +19,7 @@ from simserve.study.load_scale import at_scale
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.fleet_search import FleetSearch, RunsOf, Trial
 from simserve.study.plan.options import Fleets, Option, Replicas
-from simserve.study.run_seeds import Summary, replicate
+from simserve.study.run_seeds import Run, each_run
 from simserve.workload.load import Load, offered_load
 
 GUESSES = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
@@ -207,9 +207,9 @@ def _guess(option: Option, search: FleetSearch) -> int:
 def runs_of(fleets: Fleets) -> RunsOf:
     """Return the function that simulates these fleets."""
 
-    def runs(replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Summary]:
+    def runs(replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Run]:
         fleet = fleets.of(replicas)
-        return replicate([fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
+        return each_run(Run.of, [fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
 
     return runs
 

@@ -12,7 +12,7 @@ from tests.study.served import runs_at
 
 def test_each_load_and_seed_is_a_row_with_units(tmp_path: Path) -> None:
     run = runs_at({"ttft_s": lambda load: 0.25}, n=100)
-    points = [LoadPoint(load, tuple(run(load, range(3, 5)))) for load in (1.0, 2.0)]
+    points = [LoadPoint.of(load, run(load, range(3, 5))) for load in (1.0, 2.0)]
     path = tmp_path / "capacity.parquet"
     result = CapacityResult({"asked": "rate"}, tuple((None, point) for point in points))
     write_table(path, ROWS, result.rows.columns)

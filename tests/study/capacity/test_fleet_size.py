@@ -11,7 +11,9 @@ from simserve.errors import SimserveError
 from simserve.study.capacity.fleet_size import MOST, fleet_size_facts, search, study_fleet_size
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.fleet import with_replicas
+from simserve.study.run_seeds import Run
 from tests.cli.scenarios import write_scenario
+from tests.study.served import as_runs
 
 
 def requested(folder: Path, *overrides: str, goal_frac: float = 0.99) -> CapacityQuestion:
@@ -25,9 +27,9 @@ class Needs:
         self.n = n
         self.probed: list[int] = []
 
-    def __call__(self, n: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def __call__(self, n: int, seeds: Sequence[int]) -> list[Run]:
         self.probed.append(n)
-        return [_run(1.0 if n >= self.n else 0.9)] * len(seeds)
+        return as_runs([_run(1.0 if n >= self.n else 0.9)] * len(seeds))
 
 
 def _run(frac: float) -> dict[str, Any]:
@@ -60,8 +62,8 @@ def test_where_no_number_holds_it_says_so(tmp_path: Path) -> None:
 def test_a_number_on_the_edge_is_not_the_answer_and_is_named_as_tied(tmp_path: Path) -> None:
     """Two replicas attain 98% and 100% by turns, in however many runs; three miss nothing."""
 
-    def runs_with(n: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        return [_run({1: 0.5, 2: 0.98 if seed % 2 else 1.0}.get(n, 1.0)) for seed in seeds]
+    def runs_with(n: int, seeds: Sequence[int]) -> list[Run]:
+        return as_runs(_run({1: 0.5, 2: 0.98 if seed % 2 else 1.0}.get(n, 1.0)) for seed in seeds)
 
     facts = fleet_size_facts(search(requested(tmp_path), 0, runs_with))
     assert (facts["answer"]["replicas"], facts["answer"]["decision"]) == (3, "met")

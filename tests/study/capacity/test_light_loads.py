@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +11,9 @@ from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
+from simserve.study.run_seeds import Run
 from tests.cli.scenarios import write_scenario
-from tests.study.served import highest_rate, runs_at
+from tests.study.served import as_runs, highest_rate, runs_at
 
 GOAL = 0.99
 
@@ -25,7 +25,7 @@ def requested(folder: Path, *overrides: str) -> CapacityQuestion:
 def with_nobody_below(least: float, run: RunsAt, seeds_from: int = 0) -> RunsAt:
     """The same, but that with those seeds nobody arrives at less than that."""
 
-    def result(load: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def result(load: float, seeds: Sequence[int]) -> list[Run]:
         if load < least and max(seeds) >= seeds_from:
             raise NoArrivals("workload.arrivals: got none")
         return run(load, seeds)
@@ -69,7 +69,7 @@ def test_runs_in_which_nobody_counts_are_not_held_to_anything(tmp_path: Path) ->
     probed = ProbedLoads(question, runs_at({"ttft_s": lambda load: 0.0}, n=1))
     assert probed.if_any(1.0, 2) is not None
     empty = {"slo_attainment": {"n_met": 0, "n_arrived": 0}, "requests": {"arrived": 0}}
-    assert ProbedLoads(question, lambda load, seeds: [empty for _ in seeds]).if_any(1.0, 2) is None
+    assert ProbedLoads(question, lambda load, seeds: as_runs(empty for _ in seeds)).if_any(1.0, 2) is None
 
 
 def test_a_short_scenario_whose_slo_no_rate_meets_says_so(tmp_path: Path) -> None:

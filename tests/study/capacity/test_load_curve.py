@@ -10,6 +10,7 @@ from simserve.scenario import Scenario
 from simserve.study.capacity.load_curve import GRID
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
+from simserve.study.run_seeds import Run
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import Missed, runs_at
@@ -90,7 +91,7 @@ def test_no_load_is_run_twice_with_a_seed(tmp_path: Path) -> None:
     seen: list[tuple[float, int]] = []
     run = runs_at(MISSED)
 
-    def counted(load: float, seeds: Any) -> list[dict[str, Any]]:
+    def counted(load: float, seeds: Any) -> list[Run]:
         seen.extend((load, seed) for seed in seeds)
         return run(load, seeds)
 

@@ -14,10 +14,11 @@ from simserve.errors import SimserveError, TooManyArrivals
 from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.load_scale import at_scale
+from simserve.study.run_seeds import Run
 from simserve.workload import size
 from tests.cli.scenarios import write_scenario
 from tests.effort import is_thorough, runs
-from tests.study.served import highest_rate
+from tests.study.served import as_runs, highest_rate
 
 TARGET_S = 5.0
 GOAL = 0.99
@@ -28,7 +29,7 @@ def scenario(folder: Path, *overrides: str) -> Scenario:
     return load_scenario(write_scenario(folder), overrides=overrides)
 
 
-def single_server(scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def single_server(scale: float, seeds: Sequence[int]) -> list[Run]:
     """An M/M/1 queue of rate scale / 2 and service rate 1; who waits no longer than TARGET_S is served well."""
     runs = []
     for seed in seeds:
@@ -45,10 +46,10 @@ def single_server(scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
         result = {"offered_per_s": scale / 2, "slo_attainment": attained, "trust": {"saturated": False}}
         result |= {"requests": {"arrived": len(met)}}
         runs.append(result | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s"), latency))
-    return runs
+    return as_runs(runs)
 
 
-def of_other_seeds(first: int, scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def of_other_seeds(first: int, scale: float, seeds: Sequence[int]) -> list[Run]:
     return single_server(scale, [first + seed for seed in seeds])
 
 
@@ -172,10 +173,11 @@ def test_loads_too_heavy_to_run_end_the_search(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(size, "free_memory_bytes", lambda: 90 * size.BYTES_PER_REQUEST)
     tried = []
 
-    def met(scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def met(scale: float, seeds: Sequence[int]) -> list[Run]:
         at_scale(given, scale)
         tried.append(scale)
-        return [run | {"slo_attainment": {**run["slo_attainment"], "frac": 1.0}} for run in single_server(0.01, seeds)]
+        lucky = [run.summary for run in single_server(0.01, seeds)]
+        return as_runs(run | {"slo_attainment": {**run["slo_attainment"], "frac": 1.0}} for run in lucky)
 
     found = highest_rate(question, met)
     assert isinstance(found, Unbounded) and found.is_met

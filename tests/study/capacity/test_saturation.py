@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
 from simserve.study.intervals import median_rank
+from simserve.study.run_seeds import Run
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.effort import runs
@@ -26,11 +26,11 @@ SPREAD = 0.1
 never_missed = runs_at({"ttft_s": lambda load: 0.0}, control_variate=0)
 
 
-def saturating(first: int, load: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def saturating(first: int, load: float, seeds: Sequence[int]) -> list[Run]:
     runs = never_missed(load, seeds)
     for run in runs:
-        own = np.exp(SPREAD * np.random.default_rng(first + run["seed"]).standard_normal())
-        run["trust"] = {"saturated": bool(load >= own)}
+        own = np.exp(SPREAD * np.random.default_rng(first + run.summary["seed"]).standard_normal())
+        run.summary["trust"] = {"saturated": bool(load >= own)}
     return runs
 
 
@@ -65,11 +65,11 @@ def test_ranks_hold_the_median_as_often_as_the_binomial_says() -> None:
     assert median_rank(20) == 6  # sums of binomials: 5 or fewer of 20 with 2.07%, 6 or fewer with 5.8%
 
 
-def half_never_saturate(load: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def half_never_saturate(load: float, seeds: Sequence[int]) -> list[Run]:
     """But for a few more than that: with 128 seeds those are 72, and 76 would tell."""
     runs = never_missed(load, seeds)
     for run in runs:
-        run["trust"] = {"saturated": load >= 1 and run["seed"] % 16 < 9}
+        run.summary["trust"] = {"saturated": load >= 1 and run.summary["seed"] % 16 < 9}
     return runs
 
 
@@ -87,10 +87,12 @@ def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_
 
 
 def test_rates_in_the_table_of_loads_rise_though_seeds_differ(tmp_path: Path) -> None:
-    def run(load: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def run(load: float, seeds: Sequence[int]) -> list[Run]:
         runs = saturating(0, load, seeds)
         for each in runs:
-            each["offered_per_s"] = 10 * load * (1.1 if each["seed"] < 11 else 1.0)  # the first eight are busier
+            each.summary["offered_per_s"] = (
+                10 * load * (1.1 if each.summary["seed"] < 11 else 1.0)
+            )  # the first eight are busier
         return runs
 
     facts = plain(study(CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05), run).facts)

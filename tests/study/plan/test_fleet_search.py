@@ -7,7 +7,9 @@ import pytest
 
 from simserve.errors import NoArrivals
 from simserve.study.plan.fleet_search import PROBES, FleetSearch
+from simserve.study.run_seeds import Run
 from tests.study.plan_world import DisaggregatedWorld, N, World, summary
+from tests.study.served import as_runs
 
 SEEDS = range(8)
 
@@ -55,7 +57,7 @@ def test_seeds_are_left_out_where_the_first_alone_miss_more_than_all_may(n_misse
 
 def test_a_fleet_whose_queue_only_grows_does_not_hold() -> None:
     grows = {"saturated": True}
-    assert not search(lambda replicas, scale, seeds: [summary(scale, trust=grows) for _ in seeds]).holds(1)
+    assert not search(lambda replicas, scale, seeds: as_runs(summary(scale, trust=grows) for _ in seeds)).holds(1)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +82,11 @@ def test_splits_of_a_total_are_bisected() -> None:
 def answers_whole(short: str) -> Any:
     """SLOs of whole answers: all that is known is what the runs say binds, until four replicas do that."""
 
-    def runs(replicas: tuple[int, int], scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def runs(replicas: tuple[int, int], scale: float, seeds: Sequence[int]) -> list[Run]:
         is_enough = replicas[0 if short == "prefill" else 1] >= 4
         n_met = N if is_enough else 500
         attained = {"n_met": n_met, "n_arrived": N, "frac": n_met / N, "by_slo": {"e2e_s": n_met / N}}
-        return [summary(scale, slo_attainment=attained, transfer={"binds": short}) for _ in seeds]
+        return as_runs(summary(scale, slo_attainment=attained, transfer={"binds": short}) for _ in seeds)
 
     return runs
 
@@ -95,10 +97,10 @@ def test_for_slos_of_whole_answers_the_split_follows_what_binds(short: str, spli
 
 
 def test_prompts_that_wait_because_nobody_fetches_want_decode_replicas() -> None:
-    def runs(replicas: tuple[int, int], scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def runs(replicas: tuple[int, int], scale: float, seeds: Sequence[int]) -> list[Run]:
         n_met = N if replicas[1] >= 4 else 500
         attained = {"n_met": n_met, "n_arrived": N, "frac": n_met / N, "by_slo": {"ttft_s": n_met / N, "tpot_s": 1.0}}
-        return [summary(scale, slo_attainment=attained, transfer={"binds": "decode"}) for _ in seeds]
+        return as_runs(summary(scale, slo_attainment=attained, transfer={"binds": "decode"}) for _ in seeds)
 
     assert search(runs, is_disaggregated=True).best(4).replicas == (1, 4)
 
@@ -109,7 +111,7 @@ def test_one_seed_says_where_to_begin_and_a_load_of_nobody_says_nothing() -> Non
     assert not search(world).may_hold((1,), 0.5)
     assert {n_seeds for _, _, n_seeds in world.ran} == {1}
 
-    def nobody(replicas: Any, scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    def nobody(replicas: Any, scale: float, seeds: Sequence[int]) -> list[Run]:
         raise NoArrivals("nobody came")
 
     assert not search(nobody).may_hold((1,), 0.25)

@@ -15,8 +15,10 @@ from simserve.study.plan.growth import hours_of, needs, outgrown_month
 from simserve.study.plan.options import Fleets, Option
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, settled, sized
 from simserve.study.plan.plan import Plan, PlanQuestion, planned, settle
+from simserve.study.run_seeds import Run
 from tests.cli.scenarios import write_scenario
 from tests.study.plan_world import DisaggregatedWorld, N, World, summary
+from tests.study.served import as_runs
 
 H100 = Option("h100-sxm", 1, is_disaggregated=False)
 L40S = Option("l40s", 2, is_disaggregated=False)
@@ -96,7 +98,7 @@ def test_costs_are_arithmetic(tmp_path: Path) -> None:
 
 def test_tokens_whose_requests_missed_the_slo_are_not_good(tmp_path: Path) -> None:
     """995 of 1,000 requests meet it: a million good tokens costs 1 / 0.995 of a million tokens."""
-    sized_ = held(tmp_path, H100, lambda replicas, scale, seeds: [summary(scale, 995) for _ in seeds])
+    sized_ = held(tmp_path, H100, lambda replicas, scale, seeds: as_runs(summary(scale, 995) for _ in seeds))
     cost = cost_of(sized_, 4.0)
     ratio = cost.usd_per_million(cost.good_tokens).value / cost.usd_per_million(cost.output_tokens).value
     assert ratio == pytest.approx(1 / 0.995)
@@ -105,8 +107,8 @@ def test_tokens_whose_requests_missed_the_slo_are_not_good(tmp_path: Path) -> No
 def test_more_tokens_make_the_low_end_of_what_a_million_costs(tmp_path: Path) -> None:
     """Two runs of 100 and 300 tokens a second: a mean of 200, whose interval reaches as far up as down."""
 
-    def runs(replicas: Any, scale: float, seeds: Any) -> list[dict[str, Any]]:
-        return [summary(scale, output_tokens_per_s=100 if seed % 2 else 300) for seed in seeds]
+    def runs(replicas: Any, scale: float, seeds: Any) -> list[Run]:
+        return as_runs(summary(scale, output_tokens_per_s=100 if seed % 2 else 300) for seed in seeds)
 
     cost = cost_of(held(tmp_path, H100, runs), 4.0)
     per = cost.usd_per_million(cost.output_tokens)
@@ -123,9 +125,9 @@ def test_tokens_and_energy_are_those_at_the_mean_demand(tmp_path: Path) -> None:
 def spread(n_met: list[int]) -> Any:
     """Of one replica all miss half, of two the runs differ by chance, of three all meet it."""
 
-    def runs(replicas: Any, scale: float, seeds: Any) -> list[dict[str, Any]]:
+    def runs(replicas: Any, scale: float, seeds: Any) -> list[Run]:
         by_size = {1: [500] * 8, 2: n_met}
-        return [summary(scale, by_size.get(replicas[0], [N] * 8)[(seed - 3) % 8]) for seed in seeds]
+        return as_runs(summary(scale, by_size.get(replicas[0], [N] * 8)[(seed - 3) % 8]) for seed in seeds)
 
     return runs
 
@@ -186,7 +188,7 @@ def test_the_cheapest_a_month_comes_first_then_the_cheapest_for_good_tokens(tmp_
     better = Option("l40s", 1, is_disaggregated=False)
     worlds = {
         H100: World(0.3),
-        L40S: lambda replicas, scale, seeds: [summary(scale, 995 if replicas >= (4,) else 0) for _ in seeds],
+        L40S: lambda replicas, scale, seeds: as_runs(summary(scale, 995 if replicas >= (4,) else 0) for _ in seeds),
         better: World(1 / 8),
     }
     plan = plan_of(tmp_path, worlds, {"h100-sxm": 4.0, "l40s": 1.0})
@@ -283,8 +285,8 @@ def test_a_small_class_that_misses_its_goal_keeps_a_fleet_from_being_bought(tmp_
     own = {"chat": {"n_met": 980, "n_arrived": 980, "frac": 1.0}, "rare": {"n_met": 15, "n_arrived": 20, "frac": 0.75}}
     small = {name: {"requests": {"arrived": each["n_arrived"]}, "slo_attainment": each} for name, each in own.items()}
 
-    def runs(replicas: Any, scale: float, seeds: Any) -> list[dict[str, Any]]:
+    def runs(replicas: Any, scale: float, seeds: Any) -> list[Run]:
         changes = {"classes": small} if replicas < (4,) else {}
-        return [summary(scale, 995, **changes) for _ in seeds]
+        return as_runs(summary(scale, 995, **changes) for _ in seeds)
 
     assert held(tmp_path, H100, runs).needed.replicas == (4,)

@@ -1,0 +1,187 @@
+"""Drawn loads: the highest load of each draw of costs, on a seed that the predicted costs also ran."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+
+import numpy as np
+
+from simserve.errors import EndOfLoads
+from simserve.metrics.cost_error import Pair, over_errors, pair_noise
+from simserve.metrics.goal import CAP
+from simserve.metrics.tails import Factors, Sample, log_of, pooled
+from simserve.scenario import Scenario
+from simserve.study.capacity.boundary import FIRST_SEEDS
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.cost_draws import Draw, draws_for, residual_of
+from simserve.study.run_seeds import Wanted, run_all
+from simserve.tables.columns import Floats
+
+MOST_ROUNDS = 4
+"""Loads that each draw of costs runs at most."""
+
+FURTHEST = math.log(1.5)
+"""Longest step between two of them, as a logarithm."""
+
+LEAST_SLOPE = 0.5
+"""Least rise of log r with the logarithm of the load; in an idle cluster latencies hardly depend on it."""
+
+NEAR = 0.02
+"""Step, as a logarithm, below which a draw's highest load is known well enough."""
+
+LOG_CAP = math.log(CAP)
+
+
+@dataclass(frozen=True)
+class DrawnCosts:
+    """Draws of costs, and the runs that have them."""
+
+    scenario_at: Callable[[float], Scenario]
+    """The scenario with a load of the search. Raises EndOfLoads."""
+    draws: Sequence[Draw]
+    server_sd: Mapping[str, float]
+    """Standard deviations of the logarithms of servers' errors, by limit."""
+    seeds: Sequence[int]
+    """Seed of each draw: one that the predicted costs also ran."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, scenario_at: Callable[[float], Scenario], *, is_same: bool) -> "DrawnCosts":
+        """Return the draws of a scenario. is_same: every seed gives the same run."""
+        draws = draws_for(scenario)[:FIRST_SEEDS]
+        seeds = [scenario.seed + (0 if is_same else place) for place in range(len(draws))]
+        return cls(scenario_at, draws, residual_of(scenario.setups), seeds)
+
+    def samples(self, wanted: Mapping[int, float]) -> dict[int, Sample]:
+        """Run draws, each at a load of its own; none where that load ends the axis."""
+        runs = {}
+        for place, load in wanted.items():
+            try:
+                runs[place] = Wanted(self.scenario_at(load), self.seeds[place], self.draws[place][0])
+            except EndOfLoads:
+                continue
+        return dict(zip(runs, run_all(attrgetter("sample"), runs.values()), strict=True))
+
+
+@dataclass(frozen=True)
+class LoadCurve:
+    """Log r against the logarithm of the load, by runs with predicted costs and the same seeds."""
+
+    goal_frac: float
+    loads: Floats
+    """Logarithms, in order, `(n_loads,)`."""
+    runs: Sequence[Sequence[Sample]]
+    """Runs of each load."""
+    is_full: Sequence[bool]
+    """Whether the queue only grows."""
+
+    @classmethod
+    def of(cls, points: Sequence[LoadPoint], goal_frac: float, n_draws: int) -> "LoadCurve | None":
+        """Return the curve of loads with samples; None where there are too few, or costs are not drawn."""
+        known = [point for point in points if point.samples and all(sample.n for sample in point.samples)]
+        if len(known) < 2 or not n_draws:
+            return None
+        n = min(len(point.samples) for point in known)
+        runs = [point.samples[:n] for point in known]
+        loads = np.log([point.scale for point in known])
+        return cls(goal_frac, loads, runs, [point.is_saturated for point in known])
+
+    @cached_property
+    def log_r(self) -> Floats:
+        """Log r of all runs of a load, rising with the load."""
+        return self._rising([pooled(runs).r(self.goal_frac) for runs in self.runs])
+
+    def _rising(self, r: Sequence[float]) -> Floats:
+        logs = [LOG_CAP if full else log_of(each) for each, full in zip(r, self.is_full, strict=True)]
+        rising: Floats = np.maximum.accumulate(logs)
+        return rising
+
+    def root(self, log_r: Floats) -> float:
+        """Return the logarithm of the load at which log r is 0; beyond the loads that ran, no further than a step."""
+        above = int(np.searchsorted(log_r, 0.0, side="right"))
+        if above == 0:
+            return float(self.loads[0])
+        low = min(above, len(self.loads) - 1) - 1
+        most = self.loads[low + 1] if above < len(self.loads) else self.loads[-1] + FURTHEST
+        return float(min(self.loads[low] - log_r[low] / self._slope_of(log_r, low), most))
+
+    def _slope_of(self, log_r: Floats, place: int) -> float:
+        """Return how log r rises from a load to the next."""
+        rise, width = log_r[place + 1] - log_r[place], self.loads[place + 1] - self.loads[place]
+        return max(float(rise / width), LEAST_SLOPE)
+
+    @cached_property
+    def slope(self) -> float:
+        """Rise of log r with the logarithm of the load, about the root."""
+        at = self.root(self.log_r)
+        low, high = np.interp([at - 0.1, at + 0.1], self.loads, self.log_r)
+        return max(float(high - low) / 0.2, LEAST_SLOPE)
+
+    def server_errors(self, server_sd: Mapping[str, float]) -> Floats:
+        """Return what errors of servers add to the logarithm of the highest load, at points of equal probability."""
+        near = [pooled(runs).beyond(self.goal_frac) for runs in self.runs]
+
+        def root(factors: Factors) -> float:
+            return self.root(self._rising([sample.r(self.goal_frac, factors) for sample in near]))
+
+        return over_errors(near[-1].limits, server_sd, root)
+
+    def cost_error(self, costs: DrawnCosts, start: float) -> tuple[float, int]:
+        """Return the spread of the logarithm of draws' highest loads, less the noise of pairs, and its degrees of
+        freedom. Each draw starts at a load that ran."""
+        searches = [_Search(self, place, math.log(start)) for place in range(len(costs.draws))]
+        pairs: list[Pair] = []
+        first = int(np.argmin(np.abs(self.loads - math.log(start))))
+        for _ in range(MOST_ROUNDS):
+            wanted = {place: math.exp(each.root) for place, each in enumerate(searches) if not each.is_known}
+            if not wanted:
+                break
+            samples = costs.samples(wanted)
+            for place in wanted:
+                searches[place].put(samples.get(place))
+            if not pairs:
+                pairs = [Pair(self._partner(first, place), drawn) for place, drawn in samples.items() if drawn.n]
+        roots = np.array([each.root for each in searches])
+        noise = pair_noise(pairs, self.goal_frac) / self.slope**2
+        return math.sqrt(max(float(roots.var(ddof=1)) - noise, 0.0)), len(roots) - 1
+
+    def _partner(self, place: int, draw: int) -> Sample:
+        """Return the run of a load on the seed of a draw."""
+        return self.runs[place][draw % len(self.runs[place])]
+
+    def log_r_of(self, draw: int, at: float) -> float:
+        """Return log r of predicted costs on the seed of a draw, on lines through the loads that ran."""
+        own = self._rising([self._partner(place, draw).r(self.goal_frac) for place in range(len(self.loads))])
+        beyond = max(at - float(self.loads[-1]), 0.0)
+        return float(np.interp(at, self.loads, own)) + beyond * self._slope_of(own, len(own) - 2)
+
+
+class _Search:
+    """The highest load of one draw: as if its shift of log r were the same at all loads, within a bracket."""
+
+    def __init__(self, curve: LoadCurve, draw: int, start: float) -> None:
+        self.root = start
+        """Its logarithm as far as it is known, which is the load to run next."""
+        self.is_known = False
+        self._curve = curve
+        self._draw = draw
+        self._below, self._above = -math.inf, math.inf
+
+    def put(self, sample: Sample | None) -> None:
+        """Take the run at `root`; None: no load so high can run."""
+        if sample is None:
+            self.is_known = True
+            return
+        at, curve = self.root, self._curve
+        log_r = LOG_CAP if sample.queue == "growing" else log_of(sample.r(curve.goal_frac))
+        shift = log_r - curve.log_r_of(self._draw, at)
+        root = curve.root(curve.log_r + shift)
+        self.is_known = abs(root - at) < NEAR
+        if root > at:
+            self._below = at
+        else:
+            self._above = at
+        if not self.is_known and not self._below < root < self._above:
+            root = (self._below + self._above) / 2
+        self.root = min(max(root, at - FURTHEST, float(curve.loads[0])), at + FURTHEST)

@@ -1,0 +1,85 @@
+"""Load margin: where the highest load lies, as far as noise and cost error tell, and the load to count on.
+
+Each draw of costs has a highest load of its own. It is found on the seed that predicted costs also ran, and its shift
+is the distance of the two; the spread of the shifts shrinks with no number of runs. Errors of servers multiply
+latencies, so the runs with predicted costs tell what they do.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simserve.metrics.decision import SURE_BY_NOISE
+from simserve.metrics.margin import MOST_FREE, Z_95, Margin
+from simserve.metrics.student import quantile
+from simserve.study.capacity.boundary import Boundary
+from simserve.study.capacity.drawn_loads import DrawnCosts, LoadCurve
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity_probe import NearCapacity
+from simserve.study.intervals import CONFIDENCE
+
+WIDE_SD = 0.5
+"""Standard deviation of the logarithm from which an answer with cost error means little."""
+
+
+@dataclass(frozen=True)
+class LoadMargin:
+    """Where the highest load lies, as multiples of its estimate."""
+
+    margin: Margin
+    """Of the logarithm of the highest load over the estimate."""
+    near: NearCapacity | None
+    """The estimate against capacity, by draw of costs; None where unknown."""
+
+    def probability(self, ratio: float) -> float:
+        """Return the probability that a multiple of the estimate meets the goal."""
+        beyond_frac = 0.0 if self.near is None else self.near.at(self.near.rate.per_s * ratio).probability
+        return min(1.0 - self.margin.probability(math.log(ratio)), 1.0 - beyond_frac)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether cost error is too large for the answer with it to mean much."""
+        return math.sqrt(self.margin.variance) > WIDE_SD
+
+    def noise(self) -> tuple[float, float]:
+        """Return the interval by noise."""
+        return self.margin.by_noise.interval(CONFIDENCE)
+
+    def total(self) -> tuple[float, float]:
+        """Return the interval by noise and cost error."""
+        return self.margin.interval(CONFIDENCE)
+
+    def count_on(self, confidence: float, *, by_noise: bool = False) -> float:
+        """Return the highest multiple that meets the goal with this probability, by the rule of a run: with cost error,
+        and SURE_BY_NOISE by noise alone."""
+        sure = self.margin.by_noise.quantile(1 - max(SURE_BY_NOISE, confidence if by_noise else 0.0))
+        if by_noise:
+            return sure
+        within = [] if self.near is None else [self.near.load_at(1 - confidence) / self.near.rate.per_s]
+        return min(sure, self.margin.quantile(1 - confidence), *within)
+
+
+def load_margin(
+    highest: Boundary, points: Sequence[LoadPoint], goal_frac: float, costs: DrawnCosts, near: NearCapacity | None
+) -> LoadMargin:
+    """Return where the highest load of a search lies.
+
+    points: the loads that ran. near: the estimate against capacity.
+    """
+    curve = LoadCurve.of(points, goal_frac, len(costs.draws))
+    margin = _by_noise(highest)
+    if curve is None:
+        return LoadMargin(margin, near)
+    sd, n_free = curve.cost_error(costs, highest.below.scale)
+    return LoadMargin(
+        replace(margin, cost_sd=sd, n_cost_free=n_free, points=curve.server_errors(costs.server_sd)), near
+    )
+
+
+def _by_noise(highest: Boundary) -> Margin:
+    """Return the margin of the interval between seeds; where the queue ends the loads, as if it were normal."""
+    load, n_free = highest.load, MOST_FREE if highest.above.is_saturated else len(highest.below.runs) - 1
+    if not load.has_interval:
+        return Margin(0.0, 0.0, MOST_FREE)
+    half = Z_95 if highest.above.is_saturated else quantile((1 + CONFIDENCE) / 2, n_free)
+    return Margin(0.0, math.log(load.high / load.low) / 2 / half, n_free)
