@@ -1,7 +1,7 @@
 """The options that commands share, and the scenario that they name."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -66,10 +66,14 @@ Confidence = Annotated[
         "--confidence", metavar="SHARE", help='Probability that "meets" needs, with sampling noise and cost error.'
     ),
 ]
+By = Annotated[
+    Literal["noise", "total"],
+    typer.Option("--by", help="Decide by sampling noise and cost error in all, or by noise as if costs were exact."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
 
-def effort_of(budget_runs: int, confidence: float) -> "Effort":
+def effort_of(budget_runs: int, confidence: float, by: Literal["noise", "total"] = "total") -> "Effort":
     """Return how sure a decision should be. Raises SimserveError."""
     from simserve.errors import SimserveError
     from simserve.metrics.decision import LIKELY, Effort
@@ -81,7 +85,7 @@ def effort_of(budget_runs: int, confidence: float) -> "Effort":
         raise SimserveError(
             f"--confidence: must be above {LIKELY} and below 1, got {confidence}; {CONFIDENCE} is the default"
         )
-    return Effort(budget_runs, confidence)
+    return Effort(budget_runs, confidence, by == "noise")
 
 
 def loaded(

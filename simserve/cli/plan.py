@@ -5,8 +5,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.cli.options import (
+    AllowPlugin,
+    AsJson,
+    Assignments,
+    BudgetRuns,
+    By,
+    Confidence,
+    Goal,
+    Jobs,
+    ScenarioFile,
+    Seed,
+    effort_of,
+    loaded,
+)
+from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.plan import PlanAnswer
@@ -41,6 +54,9 @@ def plan(
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-plan.")] = None,
     assignments: Assignments = None,
     seed: Seed = None,
+    by: By = "total",
+    confidence: Confidence = CONFIDENCE,
+    budget_runs: BudgetRuns = LOOKS[-1],
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
@@ -51,7 +67,7 @@ def plan(
 
     question = PlanQuestion(
         loaded(scenario, assignments, seed, allow_plugin),
-        Bounds(goal or GOAL_FRAC, spare, max_gpus),
+        Bounds(goal or GOAL_FRAC, spare, max_gpus, effort_of(budget_runs, confidence, by)),
         gpus=_names(gpu or ""),
         tensors=_degrees(tensor),
         is_split=split,

@@ -47,6 +47,8 @@ class Effort:
     """Runs with nominal costs, at most; at least as many as at the first look."""
     confidence: float = CONFIDENCE
     """Probability, cost error included, that "meets" needs."""
+    by_noise: bool = False
+    """Whether costs count as exact."""
 
     def looks(self) -> list[int]:
         """Return the numbers of runs after which a decision is made: three at most, as SURE_BY_NOISE allows for."""

@@ -17,6 +17,7 @@ from simserve.metrics.answers.struct import (
     Kwh,
     Months,
     PerS,
+    Ratio,
     Replicas,
     Seconds,
     Seeds,
@@ -30,6 +31,7 @@ from simserve.metrics.answers.struct import (
     WholeUsd,
     titled,
 )
+from simserve.metrics.decision_json import Cause
 from simserve.metrics.summary_schema import Measured, Slo
 from simserve.tables.schema import SCHEMA
 
@@ -82,6 +84,8 @@ class OptionShare(Struct):
     """What the fewest replicas, or the largest fleet allowed, attain."""
 
     decision: Text = None
+    r: Ratio = titled("r")
+    probability: Share = titled("P (SLO met)")
     offered_per_s: PerS = titled("Offered (requests/s)")
     drawn_per_s: PerS = None
     attained_frac: Share = titled("Attained (share)")
@@ -111,6 +115,8 @@ class TiedFleet(Struct):
     tied_attained_frac: Share = None
     tied_low_frac: Share = None
     tied_high_frac: Share = None
+    tied_by: Annotated[Cause | None, Column("text", "category")] = None
+    tied_probability: Share = None
 
 
 class OptionLatencies(Struct):

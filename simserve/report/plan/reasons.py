@@ -2,6 +2,7 @@
 
 from simserve.metrics.answer import decide
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.goal import probability
 from simserve.report.formats import SHORT, count, goal, interval, plural, rate, seconds, share, slo_terms
 
 LITTLE = 0.01
@@ -24,6 +25,10 @@ def tied(row: PlanOption) -> str:
     if not row.tied_replicas:
         return ""
     fewer = f"{plural(row.tied_replicas, 'replica')} for {usd(row.usd_per_month_low)}"
+    if row.tied_by == "cost":
+        return (
+            f"; as simulated {fewer} would do, P {probability(row.tied_probability or 0.0)} with the error of the costs"
+        )
     return f"; statistically tied with the goal: {fewer} ({tied_share(row)}, {plural(row.tied_n_seeds, 'seed')})"
 
 
@@ -65,7 +70,8 @@ def why_so_many(row: PlanOption, answer: PlanAnswer) -> str:
     if row.fewer_saturated:
         return f"with {less} the load is saturated"
     if row.tied_replicas:
-        return f"with {less} the SLO is on the edge"
+        by = " because of the error of the costs" if row.tied_by == "cost" else ""
+        return f"with {less} the SLO is on the edge{by}"
     return f"with {less} only {below(row.fewer_attained_frac, answer.goal_frac)} meet the SLO ({_fails(row, answer)})"
 
 
@@ -95,6 +101,9 @@ def shortfall(row: PlanOption, answer: PlanAnswer) -> str:
         return f"{more} even for the smallest fleet"
     if row.saturated:
         return f"{more}: with them the load is saturated"
+    if row.decision == "edge" and row.probability is not None:
+        chance = f"with them P is {probability(row.probability)} (r {row.r or 0.0:.2f})"
+        return f"{more} to be sure within the error of the costs: {chance}; --by noise decides as simulated"
     if row.decision == "edge":
         ends = interval(row.attained_low_frac, row.attained_high_frac)
         return f"{more} to be sure: with them {share(row.attained_frac)} meet the SLO, 95% CI {ends}"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.goal import probability
 from simserve.report.formats import interval, plural, rate, share
 from simserve.report.nominal_load import drawn
 from simserve.report.plan.reasons import price_against, reason, shortfall, terms, tied_share, usd, wanted
@@ -28,6 +29,7 @@ def supported(answer: PlanAnswer, best: PlanOption) -> str:
     price = f"{usd(best.usd_per_gpu_hour)} per GPU-hour, {usd(best.usd_per_m_good_tokens)} per million output tokens"
     parts = [
         f"{attained(best)} have {terms(answer)} {_at_load(answer, best)}{_with_spare(answer, best)}.",
+        _sure(best),
         _tied(answer, best),
         f"That is {price} of requests that met the SLO.",
         "".join(_runner_up(row, best) for row in answer.held[1:2]),
@@ -60,13 +62,28 @@ def _runner_up(row: PlanOption, best: PlanOption) -> str:
 def _tied(answer: PlanAnswer, best: PlanOption) -> str:
     """Return the cheaper fleets that may meet the SLO, too, of the option to take and of others."""
     rows = [row for row in answer.options if row.tied_replicas and (row is best or row.may_undercut(best))]
-    sentences = [
-        f"Statistically tied with {'a smaller fleet' if row is best else row.option}: "
-        f"{plural(row.tied_replicas, 'replica')} ({usd(row.usd_per_month_low)}) may also meet the SLO "
-        f"({tied_share(row)})."
-        for row in rows
-    ]
-    return " ".join([*sentences, "Rerun with a longer load to decide."] if sentences else [])
+    sentences = [_tied_fleet(row, "a smaller fleet" if row is best else row.option) for row in rows]
+    causes = {row.tied_by == "cost" for row in rows}
+    next_steps = {
+        False: "Rerun with a longer load to decide.",
+        True: "A log of your server decides: simserve calibrate.",
+    }
+    return " ".join([*sentences, *(next_steps[cause] for cause in sorted(causes))])
+
+
+def _tied_fleet(row: PlanOption, name: str) -> str:
+    less = f"{plural(row.tied_replicas, 'replica')} ({usd(row.usd_per_month_low)})"
+    if row.tied_by == "cost":
+        chance = probability(row.tied_probability or 0.0)
+        return f"As simulated, {name} of {less} would do; with the error of the costs P is {chance}."
+    return f"Statistically tied with {name}: {less} may also meet the SLO ({tied_share(row)})."
+
+
+def _sure(row: PlanOption) -> str:
+    """Return how sure the fleet is with the error of the costs; empty where costs count as exact."""
+    if row.probability is None:
+        return ""
+    return f"With the error of the costs P is {probability(row.probability)} (r {row.r or 0.0:.2f})."
 
 
 def fleet(row: PlanOption) -> str:

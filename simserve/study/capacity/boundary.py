@@ -17,7 +17,7 @@ from simserve.study.capacity.point import EVERYTHING, Criterion, LoadPoint
 from simserve.study.capacity.probed_loads import ProbedLoads
 from simserve.study.capacity.saturation import saturation_ends
 from simserve.study.intervals import Estimate, around, standard_error
-from simserve.study.slo_answer import MOST_SEEDS, at_nominal
+from simserve.study.slo_answer import at_nominal
 
 FIRST_SEEDS = 8
 MOST_PROBES = 40
@@ -166,7 +166,7 @@ class Search:
             below = boundary.below.outcomes_of(self._goal.criterion)
             n_arrived = sum(each.n_arrived for each in below) / len(below)
             wanted = max(wanted, math.ceil(LEAST_MISSES / (1 - self._goal.frac) / max(n_arrived, 1) - 1e-9))
-        return min(MOST_SEEDS, wanted)
+        return min(self._probed.question.most_seeds, wanted)
 
     def _again(self, boundary: Boundary) -> tuple[LoadPoint, LoadPoint] | Unbounded:
         """Return the bracket rerun with more seeds, moved where the answer now lies beyond it."""

@@ -1,22 +1,17 @@
 """Drawn loads: the highest load of each draw of costs, on a seed that the predicted costs also ran."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 
 import numpy as np
 
-from simserve.errors import EndOfLoads
 from simserve.metrics.cost_error import Pair, over_errors, pair_noise
 from simserve.metrics.goal import CAP
 from simserve.metrics.tails import Factors, Sample, log_of, pooled
-from simserve.scenario import Scenario
-from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.cost_draws import Draw, draws_for, residual_of
-from simserve.study.run_seeds import Wanted, run_all
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.tables.columns import Floats
 
 MOST_ROUNDS = 4
@@ -32,36 +27,6 @@ NEAR = 0.02
 """Step, as a logarithm, below which a draw's highest load is known well enough."""
 
 LOG_CAP = math.log(CAP)
-
-
-@dataclass(frozen=True)
-class DrawnCosts:
-    """Draws of costs, and the runs that have them."""
-
-    scenario_at: Callable[[float], Scenario]
-    """The scenario with a load of the search. Raises EndOfLoads."""
-    draws: Sequence[Draw]
-    server_sd: Mapping[str, float]
-    """Standard deviations of the logarithms of servers' errors, by limit."""
-    seeds: Sequence[int]
-    """Seed of each draw: one that the predicted costs also ran."""
-
-    @classmethod
-    def of(cls, scenario: Scenario, scenario_at: Callable[[float], Scenario], *, is_same: bool) -> "DrawnCosts":
-        """Return the draws of a scenario. is_same: every seed gives the same run."""
-        draws = draws_for(scenario)[:FIRST_SEEDS]
-        seeds = [scenario.seed + (0 if is_same else place) for place in range(len(draws))]
-        return cls(scenario_at, draws, residual_of(scenario.setups), seeds)
-
-    def samples(self, wanted: Mapping[int, float]) -> dict[int, Sample]:
-        """Run draws, each at a load of its own; none where that load ends the axis."""
-        runs = {}
-        for place, load in wanted.items():
-            try:
-                runs[place] = Wanted(self.scenario_at(load), self.seeds[place], self.draws[place][0])
-            except EndOfLoads:
-                continue
-        return dict(zip(runs, run_all(attrgetter("sample"), runs.values()), strict=True))
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> Fleet
 
         if n not in probed:
             point = LoadPoint.of(n, run(range(min(FIRST_SEEDS, most_seeds))))
-            probed[n] = point.decided(question.goal_frac, run, most_seeds)
+            probed[n] = point.decided(question.goal_frac, run, question.effort) if most_seeds > 1 else point
         return probed[n].decision(question.goal_frac)
 
     n = fewest(lambda n: decision(n) == "met", own)

@@ -13,9 +13,10 @@ from simserve.metrics.decision import SURE_BY_NOISE
 from simserve.metrics.margin import MOST_FREE, Z_95, Margin
 from simserve.metrics.student import quantile
 from simserve.study.capacity.boundary import Boundary
-from simserve.study.capacity.drawn_loads import DrawnCosts, LoadCurve
+from simserve.study.capacity.drawn_loads import LoadCurve
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity_probe import NearCapacity
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import CONFIDENCE
 
 WIDE_SD = 0.5

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.answer import Attained, Outcome, Outcomes, outcomes, whole_outcome, worst_class
+from simserve.metrics.decision import Effort
 from simserve.metrics.tails import Sample
 from simserve.study.intervals import Estimate
 from simserve.study.run_seeds import Run, Summary
-from simserve.study.slo_answer import at_nominal, attained_of, mean_load, more_seeds, slo_answer
+from simserve.study.slo_answer import at_nominal, attained_of, mean_load, slo_answer
 
 
 @dataclass(frozen=True)
@@ -114,18 +115,15 @@ class LoadPoint:
         decision: Attained = "edge" if answer is None else answer["decision"]
         return decision
 
-    def decided(self, goal_frac: float, more: Callable[[range], Sequence[Run]], most_seeds: int) -> "LoadPoint":
-        """Return the load with seeds added until it is off the edge of its goal, or has most_seeds.
+    def decided(self, goal_frac: float, more: Callable[[range], Sequence[Run]], effort: Effort) -> "LoadPoint":
+        """Return the load with seeds added as long as it is on the edge of its goal.
 
         more: runs the load with the seeds at those places, counted from 0.
         """
         point = self
-        while point.decision(goal_frac) == "edge" and any(point.outcomes):
-            n = len(point.runs)
-            wanted = more_seeds(n, most_seeds)
-            if wanted == n:
-                break
-            point = point.with_more(more(range(n, wanted)))
+        for look in effort.looks():
+            if look > len(point.runs) and point.decision(goal_frac) == "edge" and any(point.outcomes):
+                point = point.with_more(more(range(len(point.runs), look)))
         return point
 
     @property

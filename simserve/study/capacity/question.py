@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simserve.errors import SimserveError, did_you_mean
+from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import is_deterministic
-from simserve.study.slo_answer import MOST_SEEDS
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class CapacityQuestion:
     """Share of requests that must meet every SLO."""
     precision_frac: float
     """Largest half-width of the interval, as a share of the answer."""
+    effort: Effort = DEFAULT_EFFORT
+    """How sure an answer should be, and how many seeds a load may run with."""
 
     @cached_property
     def is_deterministic(self) -> bool:
@@ -27,7 +29,7 @@ class CapacityQuestion:
     @property
     def most_seeds(self) -> int:
         """Most seeds that a load runs with."""
-        return 1 if self.is_deterministic else MOST_SEEDS
+        return 1 if self.is_deterministic else self.effort.most_runs
 
 
 def check_slo(scenario: Scenario) -> None:

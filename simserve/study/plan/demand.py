@@ -80,7 +80,7 @@ def _at_peak(scenario: Scenario, peak_per_s: float) -> Scenario:
     arrivals = {"kind": "gamma", "rate_per_s": peak_per_s, "burstiness": data["workload"]["arrivals"]["burstiness"]}
     length = {"arrivals": arrivals, "duration_s": PEAK_WARM_UP_S + lasts_s}
     workload = {key: value for key, value in data["workload"].items() if key != "n_requests"} | length
-    measure = {"warmup_s": PEAK_WARM_UP_S, "replays": 0}
+    measure = {"warmup_s": PEAK_WARM_UP_S, "replays": scenario.measure.replays}
     peak = Scenario.from_dict(data | {"workload": workload, "measure": measure})
     return scenario.model_copy(
         update={"workload": peak.workload, "measure": peak.measure}

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from simserve.errors import NoArrivals
 from simserve.metrics.answer import Attained
+from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.study.capacity.boundary import Goal
 from simserve.study.capacity.fleet_size import fewest
 from simserve.study.capacity.point import LoadPoint
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.plan.options import Replicas
 from simserve.study.run_seeds import Run
-from simserve.study.slo_answer import MOST_SEEDS
 
 PROBES = 2
 """Seeds run first; if they alone exceed the misses allowed to all seeds, the rest are skipped."""
@@ -21,6 +22,10 @@ PREFILL, DECODE = "ttft_s", ("tpot_s", "itl_s")
 
 RunsOf = Callable[[Replicas, float, Sequence[int]], list[Run]]
 """Maps a fleet, a multiple of the demand and seeds to one run per seed."""
+
+
+CostsOf = Callable[[Replicas], DrawnCosts]
+"""Maps a fleet to the draws of its costs."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Trial:
     """Whether it meets the SLO."""
     is_settled: bool = False
     """Seeds were added where it was on the edge, so that its decision stands."""
+    judged: Decision | None = None
+    """The decision with the error of costs; None before it is settled, and where costs count as exact."""
 
 
 class FleetSearch:
@@ -44,10 +51,21 @@ class FleetSearch:
     """
 
     def __init__(
-        self, runs_of: RunsOf, goal_frac: float, seeds: range, *, is_disaggregated: bool, most_seeds: int = MOST_SEEDS
+        self,
+        runs_of: RunsOf,
+        goal_frac: float,
+        seeds: range,
+        *,
+        is_disaggregated: bool,
+        effort: Effort = DEFAULT_EFFORT,
+        costs_of: CostsOf | None = None,
     ) -> None:
-        """Take the first seeds, and the most that an edge at the full demand may use."""
-        self._most_seeds = max(most_seeds, len(seeds)) if len(seeds) > 1 else 1
+        """Take the first seeds, and how many an edge at the full demand may use.
+
+        costs_of: draws of a fleet's costs; None: costs count as exact.
+        """
+        self._costs_of = costs_of
+        self._effort = effort
         self._runs_of = runs_of
         self._goal_frac = goal_frac
         self._seeds = seeds
@@ -77,13 +95,7 @@ class FleetSearch:
 
     def sure(self, n: int, limit: int) -> int | None:
         """Return the least size about n that surely meets the SLO under the demand; None: not even the limit does."""
-        while self._settled(n).decision != "met":
-            if n >= limit:
-                return None
-            n += 1
-        while n > 1 and self._settled(n - 1).decision == "met":
-            n -= 1
-        return n
+        return fewest(lambda size: self._settled(size).decision == "met", n, limit)
 
     def tied(self, n: int) -> Trial | None:
         """Return the smallest statistically tied fleet below a size; None without one."""
@@ -93,13 +105,19 @@ class FleetSearch:
         return result
 
     def _settled(self, n: int) -> Trial:
-        """Return the fleet of that size under the demand, with seeds added where it was on the edge."""
+        """Return the fleet of that size under the demand, with seeds added where noise leaves it on the edge."""
         trial = self.best(n)
-        if trial.decision == "edge" and not trial.is_settled:
-            run = self._runner(trial.replicas, 1.0)
-            point = trial.point.decided(self._goal_frac, run, self._most_seeds)
-            trial = Trial(trial.replicas, point, False, point.decision(self._goal_frac), is_settled=True)
-            self._trials[trial.replicas, 1.0] = self._best[n, 1.0] = trial
+        if trial.is_settled or trial.is_cut:
+            return trial
+        point = trial.point
+        if len(self._seeds) > 1:
+            point = point.decided(self._goal_frac, self._runner(trial.replicas, 1.0), self._effort)
+        decision, judged = point.decision(self._goal_frac), None
+        if self._costs_of is not None and decision == "met":
+            judged = self._costs_of(trial.replicas).decision(point, self._goal_frac, self._effort.confidence)
+            decision = judged.old_word
+        trial = Trial(trial.replicas, point, False, decision, is_settled=True, judged=judged)
+        self._trials[trial.replicas, 1.0] = self._best[n, 1.0] = trial
         return trial
 
     def _runner(self, replicas: Replicas, scale: float) -> Callable[[range], list[Run]]:

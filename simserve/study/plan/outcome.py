@@ -9,15 +9,17 @@ import numpy as np
 
 from simserve.errors import Problem, SimserveError
 from simserve.metrics.answer import decide
+from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.metrics.goal import wilson
 from simserve.metrics.goodput import GOALS
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.capacity.boundary import FIRST_SEEDS
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Z_95
 from simserve.study.load_scale import at_scale
 from simserve.study.plan.demand import Demand
-from simserve.study.plan.fleet_search import FleetSearch, RunsOf, Trial
+from simserve.study.plan.fleet_search import CostsOf, FleetSearch, RunsOf, Trial
 from simserve.study.plan.options import Fleets, Option, Replicas
 from simserve.study.run_seeds import Run, each_run
 from simserve.workload.load import Load, offered_load
@@ -46,6 +48,8 @@ class Bounds:
     """Replicas of each pool that may be down while the goal holds."""
     max_gpus: int
     """GPUs of the fleet, including spare replicas."""
+    effort: Effort = DEFAULT_EFFORT
+    """How sure it should be that the goal holds."""
 
     def limit(self, option: Option, gpus_per_replica: int) -> int:
         """Return the largest size as `FleetSearch` counts it; below 1, no fleet is allowed."""
@@ -126,7 +130,14 @@ def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds:
     known = OptionOutcome(option, "too slow", unloaded=by_itself, fleets=result)
     if by_itself is not None and decide((0.0, by_itself.high_frac), bounds.goal_frac) == "missed":
         return known
-    search = FleetSearch(runs_of(result), bounds.goal_frac, seeds_of(demand), is_disaggregated=option.is_disaggregated)
+    search = FleetSearch(
+        runs_of(result),
+        bounds.goal_frac,
+        seeds_of(demand),
+        is_disaggregated=option.is_disaggregated,
+        effort=bounds.effort,
+        costs_of=None if bounds.effort.by_noise else costs_of(result, demand),
+    )
     return sized(known, search, demand, bounds)
 
 
@@ -212,6 +223,16 @@ def runs_of(fleets: Fleets) -> RunsOf:
         return each_run(Run.of, [fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
 
     return runs
+
+
+def costs_of(fleets: Fleets, demand: Demand) -> CostsOf:
+    """Return the function that gives the draws of the costs of these fleets."""
+
+    def costs(replicas: Replicas) -> DrawnCosts:
+        fleet = fleets.of(replicas)
+        return DrawnCosts.of(fleet, lambda scale: fleet, is_same=demand.is_deterministic)
+
+    return costs
 
 
 def seeds_of(demand: Demand) -> range:

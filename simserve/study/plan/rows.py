@@ -15,6 +15,7 @@ from simserve.metrics.answers.plan import (
     TiedFleet,
 )
 from simserve.metrics.answers.struct import Struct, fields_of, table_of
+from simserve.metrics.tails import capped
 from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.options import Replicas
 from simserve.study.plan.outcome import OptionOutcome, Sized, Unloaded
@@ -99,6 +100,8 @@ def _share(trial: Trial) -> OptionShare:
     point, share = trial.point, trial.point.attained
     return OptionShare(
         decision=trial.decision,
+        r=None if trial.judged is None else capped(trial.judged.margin.log_r),
+        probability=None if trial.judged is None else trial.judged.probability,
         offered_per_s=point.offered_per_s,
         drawn_per_s=point.drawn_per_s,
         attained_frac=share.value,
@@ -137,6 +140,8 @@ def _tied(sized: Sized) -> TiedFleet:
         tied_attained_frac=share.value,
         tied_low_frac=share.low,
         tied_high_frac=share.high,
+        tied_by="noise" if sized.tied.judged is None else sized.tied.judged.edge_by,
+        tied_probability=None if sized.tied.judged is None else sized.tied.judged.probability,
     )
 
 

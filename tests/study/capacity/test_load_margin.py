@@ -12,10 +12,11 @@ from simserve.metrics.decision import SURE_BY_NOISE
 from simserve.metrics.student import quantile
 from simserve.metrics.tails import Sample, Tail
 from simserve.study.capacity.boundary import Boundary
-from simserve.study.capacity.drawn_loads import MOST_ROUNDS, DrawnCosts
+from simserve.study.capacity.drawn_loads import MOST_ROUNDS
 from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity_probe import NearCapacity, OfferedRate
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Estimate
 
 GOAL, N, STEEP = 0.99, 2000, 4.0

@@ -11,6 +11,7 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError, TooManyArrivals
+from simserve.metrics.decision import Effort
 from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.load_scale import at_scale
@@ -63,7 +64,7 @@ def true_rate() -> float:
 
 
 def requested(folder: Path, precision_frac: float = 0.03) -> CapacityQuestion:
-    return CapacityQuestion(scenario(folder), GOAL, precision_frac)
+    return CapacityQuestion(scenario(folder), GOAL, precision_frac, Effort(128))
 
 
 def test_the_search_finds_the_rate_that_queueing_theory_has(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simserve import load_scenario
+from simserve.metrics.decision import Effort
 from simserve.report.capacity.page import paragraphs, table_rows
 from simserve.report.capacity.rate_page import render
 from simserve.study.capacity.boundary import Boundary
@@ -35,7 +36,7 @@ def saturating(first: int, load: float, seeds: Sequence[int]) -> list[Run]:
 
 
 def result(folder: Path, first: int, precision_frac: float) -> Boundary:
-    question = CapacityQuestion(load_scenario(write_scenario(folder)), 0.99, precision_frac)
+    question = CapacityQuestion(load_scenario(write_scenario(folder)), 0.99, precision_frac, Effort(128))
     answer = highest_rate(question, partial(saturating, first))
     assert isinstance(answer, Boundary)
     return answer
@@ -74,7 +75,7 @@ def half_never_saturate(load: float, seeds: Sequence[int]) -> list[Run]:
 
 
 def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_path: Path) -> None:
-    question = CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05)
+    question = CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05, Effort(128))
     facts = plain(study(question, half_never_saturate).facts)
     answer = facts["answer"]
     assert (answer["offered_per_s"]["low"], answer["offered_per_s"]["high"]) == (None, None)

@@ -1,0 +1,64 @@
+"""Drawn costs: runs with each draw of costs, on seeds that the predicted costs also ran, for a decision."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from simserve.errors import EndOfLoads
+from simserve.metrics.cost_error import Pair
+from simserve.metrics.decision import SURE_BY_NOISE, Decision
+from simserve.metrics.goal import CONFIDENCE, LOOKS
+from simserve.metrics.tails import Sample
+from simserve.scenario import Scenario
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity_probe import near_capacity
+from simserve.study.cost_draws import Draw, draws_for, residual_of
+from simserve.study.run_seeds import Wanted, run_all
+from simserve.workload.load import offered_load
+
+
+@dataclass(frozen=True)
+class DrawnCosts:
+    """Draws of costs, and the runs that have them."""
+
+    scenario_at: Callable[[float], Scenario]
+    """The scenario with a load of the search. Raises EndOfLoads."""
+    draws: Sequence[Draw]
+    server_sd: Mapping[str, float]
+    """Standard deviations of the logarithms of servers' errors, by limit."""
+    seeds: Sequence[int]
+    """Seed of each draw: one that the predicted costs also ran."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, scenario_at: Callable[[float], Scenario], *, is_same: bool) -> "DrawnCosts":
+        """Return the draws of a scenario. is_same: every seed gives the same run."""
+        draws = draws_for(scenario)[: LOOKS[0]]
+        seeds = [scenario.seed + (0 if is_same else place) for place in range(len(draws))]
+        return cls(scenario_at, draws, residual_of(scenario.setups), seeds)
+
+    def samples(self, wanted: Mapping[int, float]) -> dict[int, Sample]:
+        """Run draws, each at a load of its own; none where that load ends the axis."""
+        runs = {}
+        for place, load in wanted.items():
+            try:
+                runs[place] = Wanted(self.scenario_at(load), self.seeds[place], self.draws[place][0])
+            except EndOfLoads:
+                continue
+        return dict(zip(runs, run_all(attrgetter("sample"), runs.values()), strict=True))
+
+    def decision(self, point: LoadPoint, goal_frac: float, confidence: float = CONFIDENCE) -> Decision:
+        """Return the decision about a load from its runs with predicted costs.
+
+        Costs are drawn where the SLO is surely met by noise, as they cannot make another one so.
+        """
+        samples, load = point.samples, point.scale
+        by_noise = Decision(samples, goal_frac, confidence=confidence)
+        if not self.draws or by_noise.probability < SURE_BY_NOISE:
+            return by_noise
+        drawn = self.samples(dict.fromkeys(range(len(self.draws)), load))
+        pairs = [Pair(samples[place % len(samples)], sample) for place, sample in drawn.items()]
+        scenario = self.scenario_at(load)
+        offered = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+        near = near_capacity(scenario, offered, point.runs[0], self.draws)
+        beyond_frac = None if near is None else near.probability
+        return replace(by_noise, pairs=pairs, server_sd=self.server_sd, beyond_frac=beyond_frac)
