@@ -70,7 +70,7 @@ def _alone_s(options: argparse.Namespace) -> float:
     run_row(tasks[0])
     started_s = time.process_time()
     for task in tasks:
-        assert run_row(task)["status"] == "finished"
+        assert run_row(task).status == "finished"
     return time.process_time() - started_s
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,8 @@ from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
+    from simserve.metrics.answers.sweep import SweepAnswer
+    from simserve.metrics.answers.sweep_runs import SweepRun
     from simserve.study.processes import Runner
     from simserve.study.sweep.sweep import SweepQuestion
     from simserve.tables.journal import Journal
@@ -53,12 +55,12 @@ def sweep(
     allow_modules(allow_plugin or (), scenario.parent)
     question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
-    match = _result(question, directory, dask)
+    answer = _result(question, directory, dask)
     if as_json:
-        terminal.result_json(match)
+        terminal.result_json(answer.facts())
     else:
-        terminal.result(_answer(match, directory))
-    terminal.warnings(warnings(match))
+        terminal.result(_text(answer, directory))
+    terminal.warnings(warnings(answer))
 
 
 def _question(
@@ -79,13 +81,13 @@ def _question(
     return question
 
 
-def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dict[str, Any]:
+def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "SweepAnswer":
     """Run what is missing, write the answer and return it."""
     from simserve.cli import terminal
+    from simserve.metrics.answers.sweep_runs import read_run
     from simserve.report.sweep.page import render
     from simserve.study.study_folder import write_study
     from simserve.study.sweep.facts import sweep_facts
-    from simserve.study.sweep.run import is_row
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
     from simserve.study.sweep.table import sweep_rows
     from simserve.tables.files import json_text
@@ -93,7 +95,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
     from simserve.tables.journal import open_journal
 
     check_folder(directory, SWEEP)
-    with _runner(dask) as run, open_journal(directory, SWEEP, is_row) as journal:
+    with _runner(dask) as run, open_journal(directory, SWEEP, read_run) as journal:
         if n_others := n_foreign(question, journal):
             terminal.message(
                 f"{directory} also holds {n_others} finished runs of other points, another scenario or another version "
@@ -103,10 +105,10 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
             swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
         check_any(swept)
         with _resume_hint(question, journal, directory):
-            match = sweep_facts(swept)
-            texts = {"report.html": render(match), "sweep.json": json_text(match)}
+            answer = sweep_facts(swept)
+            texts = {"report.html": render(answer), "sweep.json": json_text(answer.facts())}
             write_study(directory, SWEEP, texts, sweep_rows(swept))
-            return match
+            return answer
 
 
 @contextmanager
@@ -124,7 +126,7 @@ def _runner(dask: str | None) -> Iterator["Runner"]:
 
 
 @contextmanager
-def _resume_hint(question: "SweepQuestion", journal: "Journal", directory: Path) -> Iterator[None]:
+def _resume_hint(question: "SweepQuestion", journal: "Journal[SweepRun]", directory: Path) -> Iterator[None]:
     """Print what is kept if the block fails."""
     from simserve.cli import terminal
     from simserve.study.sweep.sweep import n_left, n_runs
@@ -158,9 +160,9 @@ class _Counted:
         self._bar.show(f"[{'#' * (20 * n_done // max(1, n_all)):.<20}] {n_done:,} of {n_all:,} runs  {left}")
 
 
-def _answer(match: dict[str, Any], directory: Path) -> str:
+def _text(answer: "SweepAnswer", directory: Path) -> str:
     from simserve.cli import terminal
     from simserve.report.sweep.words import MOST_ROWS, sentence, table_rows
 
-    more = f"  and {n} more points\n" if (n := len(match["points"]) - MOST_ROWS) > 0 else ""
-    return f"{sentence(match)}\n\n{terminal.table(table_rows(match))}\n{more}\n{terminal.place_of(directory)}"
+    more = f"  and {n} more points\n" if (n := len(answer.points) - MOST_ROWS) > 0 else ""
+    return f"{sentence(answer)}\n\n{terminal.table(table_rows(answer))}\n{more}\n{terminal.place_of(directory)}"

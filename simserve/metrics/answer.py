@@ -5,15 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from typing_extensions import TypedDict
-
+from simserve.metrics.answers.struct import Struct
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC, wilson
 from simserve.metrics.summary_schema import Count, Queue, Share, Signed
 
 Attained = Literal["met", "edge", "missed"]
 
 
-class AnswerJson(TypedDict):
+class AnswerJson(Struct):
     """The decision about the SLO."""
 
     decision: Attained

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.report.formats import number, plural, rate
 from simserve.report.summary_reader import SummaryReader
@@ -11,11 +12,11 @@ DECISIONS: dict[str | None, str] = {"met": "meets", "edge": "edge", "missed": "m
 """What a table says of the SLO."""
 
 
-def at_nominal(load: Mapping[str, Any] | None) -> str:
+def at_nominal(load: NominalLoad | None) -> str:
     """Return `at the nominal 14.4 req/s`; nothing where the load has no nominal rate."""
-    if not load or not load["nominal_per_s"]:
+    if load is None or load.nominal_per_s is None:
         return ""
-    return f" at the nominal {rate(load['nominal_per_s'])} {_unit(load)}"
+    return f" at the nominal {rate(load.nominal_per_s)} {_unit(vars(load))}"
 
 
 def drawn(load: Mapping[str, Any] | None, n_seeds: int) -> str:
@@ -30,10 +31,9 @@ def drawn(load: Mapping[str, Any] | None, n_seeds: int) -> str:
     return f"{plural(n_seeds, 'seed')} drew {text}."
 
 
-def is_off(load: Mapping[str, Any] | None) -> bool:
+def is_off(load: NominalLoad | None) -> bool:
     """Return whether the drawn load is too far from the nominal one to stand for it."""
-    off_frac = (load or {}).get("off_frac")
-    return off_frac is not None and abs(off_frac) > LOAD_TOLERANCE_FRAC
+    return load is not None and load.off_frac is not None and abs(load.off_frac) > LOAD_TOLERANCE_FRAC
 
 
 def drawn_load(reader: SummaryReader) -> str:

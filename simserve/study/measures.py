@@ -21,12 +21,17 @@ class Measure:
 
     def of(self, summary: Mapping[str, Any]) -> float:
         """Return its value; NaN where the run has none."""
-        value: Any = summary
-        for part in self.key.split(".", 1):
-            if not isinstance(value, Mapping):
-                return math.nan
-            value = value.get(part)
-        return math.nan if value is None else float(value)
+        return figure(summary, self.key)
+
+
+def figure(summary: Mapping[str, Any], key: str) -> float:
+    """Return the number at a dotted key; NaN where the run has none."""
+    value: Any = summary
+    for part in key.split(".", 1):
+        if not isinstance(value, Mapping):
+            return math.nan
+        value = value.get(part)
+    return math.nan if value is None else float(value)
 
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}

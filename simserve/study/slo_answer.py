@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import Outcome, Outcomes, alone_answer, answer, outcomes, pooled_frac, worst_class
+from simserve.metrics.answer import Outcome, Outcomes, alone_answer, answer, pooled_frac, worst_class
 from simserve.metrics.decision import Decision
 from simserve.metrics.goal import LOOKS, wilson
 from simserve.metrics.student import cdf, quantile
@@ -145,22 +144,6 @@ def mean_load(loads: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
 def more_seeds(n_seeds: int, most: int = LOOKS[-1]) -> int:
     """Return how many seeds may decide an edge: twice as many as it had; no more than it had at the last look."""
     return max(n_seeds, min(most, LOOKS[-1], 2 * n_seeds))
-
-
-def outcome_facts(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the outcomes of a run as plain data."""
-    return [{"slo_class": name, **asdict(each)} for name, each in outcomes(summary).items()]
-
-
-def outcomes_from(facts: Sequence[Mapping[str, Any]]) -> dict[str | None, Outcome]:
-    """Read the outcomes of a run from `outcome_facts`."""
-    return {each["slo_class"]: _outcome(each) for each in facts}
-
-
-def _outcome(facts: Mapping[str, Any]) -> Outcome:
-    sequences = {key: tuple(facts[key]) for key in ("interval", "counts", "r") if facts.get(key)}
-    known: dict[str, Any] = {key: facts[key] for key in facts.keys() - sequences.keys() - {"slo_class"}}
-    return Outcome(**known, **sequences)  # type: ignore[arg-type]  # by its name
 
 
 def _deviations(runs: Sequence[Outcome]) -> tuple[Floats, Floats] | None:

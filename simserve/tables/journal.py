@@ -6,39 +6,49 @@ answer stays beside its journal until the next one takes its place; a line of th
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from simserve.errors import OutputError
 from simserve.input_files import parse_json
 from simserve.interruptions import uninterrupted
-from simserve.tables.files import plain
 from simserve.tables.folder import OLDER, Kind
 from simserve.tables.swap import is_same, lock, new_folders, unwritable
 
-IsRow = Callable[[Mapping[str, Any]], bool]
-"""Whether a row that was read back has the names and types of a run of the study."""
+
+class JournalRow(Protocol):
+    """A run of a study, which a line of the journal holds."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the run as JSON has it."""
+        ...
 
 
-class Journal:
+R = TypeVar("R", bound=JournalRow)
+
+Reader = Callable[[object], R]
+"""Reads a row back; it raises ValueError for one that has not the names and types of a run of the study."""
+
+
+class Journal(Generic[R]):
     """Finished runs of a study, on disk."""
 
-    def __init__(self, file: BinaryIO, path: Path, kind: Kind, is_row: IsRow) -> None:
-        self._file, self._path, self._kind, self._is_row = file, path, kind, is_row
-        self.rows: dict[str, dict[str, Any]] = {}
+    def __init__(self, file: BinaryIO, path: Path, kind: Kind, read: Reader[R]) -> None:
+        self._file, self._path, self._kind, self._read_row = file, path, kind, read
+        self.rows: dict[str, R] = {}
         """Rows by the key of the run."""
         is_answered = all((path.parent / name).exists() for name in kind.required_files)
         self._older = OLDER if OLDER not in self._read() and is_answered else b""
 
-    def add(self, key: str, row: dict[str, Any]) -> None:
+    def add(self, key: str, row: R) -> None:
         """Write a run, also during Ctrl-C; raise OutputError and keep earlier runs."""
         with uninterrupted():
             self._add(key, row)
 
-    def _add(self, key: str, row: dict[str, Any]) -> None:
-        line = json.dumps({"key": key, "row": plain(row)}, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    def _add(self, key: str, row: R) -> None:
+        line = json.dumps({"key": key, "row": row.facts()}, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         end = self._file.seek(0, os.SEEK_END)
         try:
             self._write(self._older + line.encode() + b"\n")
@@ -66,14 +76,13 @@ class Journal:
     def _take(self, line: bytes) -> None:
         try:
             entry = parse_json(line)
-            if self._is_row(row := dict(entry["row"])):
-                self.rows[entry["key"]] = row
+            self.rows[entry["key"]] = self._read_row(entry["row"])
         except (ValueError, TypeError, KeyError):
             return  # foreign or damaged line, as where it is no row: that run is repeated
 
 
 @contextmanager
-def open_journal(directory: Path, kind: Kind, is_row: IsRow) -> Iterator[Journal]:
+def open_journal(directory: Path, kind: Kind, read: Reader[R]) -> Iterator[Journal[R]]:
     """Open and lock the journal of a folder; raise OutputError. Folder and journal are made, and removed if empty."""
     assert kind.journal is not None, "its runs are kept"
     path = directory / kind.journal
@@ -92,7 +101,7 @@ def open_journal(directory: Path, kind: Kind, is_row: IsRow) -> Iterator[Journal
         except OSError as error:
             raise _cannot(path, kind, error) from error
         try:
-            yield Journal(file, path, kind, is_row)
+            yield Journal(file, path, kind, read)
         finally:
             if is_same(descriptor, path) and not os.fstat(descriptor).st_size:
                 path.unlink()

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from simserve.study.sweep.run import is_row
+from simserve.metrics.answers.sweep_runs import read_run
 from simserve.tables.folder import SWEEP, is_older_answer
 from simserve.tables.journal import open_journal
 from tests.cli.invoke import invoke
@@ -95,7 +95,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_another_sweep_writes_into_is_refused(tmp_path: Path) -> None:
     half = tmp_path / "out" / ".sweep.parquet.123.partial"
     requested = ("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
-    with open_journal(tmp_path / "out", SWEEP, is_row):
+    with open_journal(tmp_path / "out", SWEEP, read_run):
         half.touch()
         outcome = invoke(*requested)
     assert outcome.exit_code == 2

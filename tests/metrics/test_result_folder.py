@@ -10,7 +10,7 @@ from simserve.metrics.result_folder import read_result_folders
 from simserve.tables.files import json_text
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
-from tests.report.answers_by_hand import capacity_answer, comparison_answer, plan_json, sweep_answer
+from tests.report.answers_by_hand import capacity_answer, comparison_answer, plan_json, sweep_json
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_each_command_is_known_by_its_file(tmp_path: Path) -> None:
         write(tmp_path / "a", "capacity.json", capacity_answer().answer),
         write(tmp_path / "b", "comparison.json", comparison_answer().answer),
         write(tmp_path / "c", "plan.json", plan_json()),
-        write(tmp_path / "d", "sweep.json", sweep_answer().answer),
+        write(tmp_path / "d", "sweep.json", sweep_json()),
     ]
     (tmp_path / "d" / "sweep.parquet").touch()  # which is written last
     result = read_result_folders(folders)

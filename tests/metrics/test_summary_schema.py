@@ -21,7 +21,6 @@ from simserve.errors import OutputError
 from simserve.metrics import figures
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.parts import Index
-from simserve.metrics.answers.sweep import ATTAINED
 from simserve.metrics.figures import FIGURES, Summary
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
@@ -37,6 +36,7 @@ from tests.report.answers_by_hand import (
     plan_answer,
     replicas_answer,
     sweep_answer,
+    sweep_json,
 )
 from tests.test_golden import GOLDEN, run
 
@@ -243,7 +243,7 @@ def without_answers(sweep: Any) -> list[dict[str, Any]]:
     points = [{key: value for key, value in point.items() if key not in free} for point in sweep["points"]]
     for point, before in zip(points, sweep["points"], strict=True):
         measures = before["measures"]
-        point["measures"] = measures and {key: measures[key] for key in measures if key != ATTAINED}
+        point["measures"] = measures and {key: measures[key] for key in measures if key != "slo_attainment.frac"}
     return points
 
 
@@ -293,10 +293,10 @@ def test_no_number_of_a_study_may_be_text(command: str, tmp_path: Path) -> None:
     [
         ("replicas", {"points": [STUDIES["replicas"].answer["points"][0]]}, "must have a point with the replicas of"),
         ("replicas", {"points": without_replicas(STUDIES["replicas"].answer)}, "must have the replicas of each"),
-        ("sweep", {"points": without_answers(STUDIES["sweep"].answer)}, "must have an answer of point"),
+        ("sweep", {"points": without_answers(sweep_json())}, "must have an answer of point"),
         ("sweep", {"keys": ["gpu"]}, "must name each key of a point in keys"),
         ("sweep", {"best": {"per_usd": None, "goodput": None, "cheapest": {"point": 2}}}, "must have measures of poi"),
-        ("sweep", {"points": STUDIES["sweep"].answer["points"][1:]}, "must have its points in the order of their numb"),
+        ("sweep", {"points": sweep_json()["points"][1:]}, "must have its points in the order of their numb"),
         ("compare", {"decision": {"verdict": None, "reason": 1}}, "decision.* must be"),
         ("compare", {"decision": MORE | {"n_seeds": 2}}, "must have low_frac and high_frac where it has more_frac"),
         ("compare", {"decision": MORE | {"n_seeds": 8, "low_frac": 0.1}}, "must have low_frac and high_frac where"),
@@ -307,7 +307,7 @@ def test_answers_that_contradict_themselves_are_refused(
     command: str, change: dict[str, Any], rule: str, tmp_path: Path
 ) -> None:
     with pytest.raises(OutputError, match=rule):
-        read_result_folders([written({**STUDIES[command].answer, **change}, command, tmp_path / "out")])
+        read_result_folders([written(as_json(STUDIES[command]) | change, command, tmp_path / "out")])
 
 
 @pytest.mark.parametrize(

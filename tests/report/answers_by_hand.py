@@ -6,6 +6,7 @@ import numpy as np
 
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.struct import Struct
+from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.tables.columns import Categorical
 
@@ -241,7 +242,12 @@ def plan_json() -> dict[str, Any]:
     }
 
 
-def sweep_answer() -> ResultFolder:
+def sweep_answer(**changes: Any) -> ResultFolder:
+    """Return what is read back of `sweep_json`."""
+    return ResultFolder("sweep", "chat", SweepAnswer.model_validate(sweep_json() | changes, strict=True))
+
+
+def sweep_json() -> dict[str, Any]:
     """Two points that ran and one that did not; the first is the cheapest that meets the goal."""
 
     def measures(good: float, attained: float, price: float) -> dict[str, Any]:
@@ -265,7 +271,7 @@ def sweep_answer() -> ResultFolder:
 
     failed = {"point": 2, "values": {"gpu": "@none", "cluster.pools.0.replicas": 2}, "status": "failed"}
     failed |= {"reason": "no such card", "n_seeds": 0, "fleet": None, "saturated": None, "meets_goal": None}
-    answer = {
+    return {
         "schema": "simserve/1",
         "version": "0.1.0",
         "scenario": {"name": "chat", "seed": 7},
@@ -287,4 +293,3 @@ def sweep_answer() -> ResultFolder:
             failed | {"measures": None},
         ],
     }
-    return ResultFolder("sweep", "chat", answer)

@@ -1,23 +1,27 @@
 """Sweeps whose runs are made up: figures that a test can work out by hand."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
 from simserve.scenario.loader import Template
 from simserve.study.sweep.points import grid, parse_axis, resolved
-from simserve.study.sweep.run import ALL_MEASURES, Row, failed_row
+from simserve.study.sweep.run import KEYS, failed_row
 from simserve.study.sweep.sweep import Sweep, SweepQuestion
 from tests.cli.scenarios import write_scenario
 
+LOAD = {"kind": "requests", "nominal_per_s": None, "drawn_per_s": None, "off_frac": None}
 
-def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -> Row:
+
+def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -> FinishedRun:
     """A finished run; `changes` by their key, with `__` for a dot."""
-    row: Row = {"seed": seed, "status": "finished", "reason": None, "is_final": True, "saturated": False, "wall_s": 1.0}
-    row |= dict.fromkeys((measure.key for measure in ALL_MEASURES), 0.5)
-    row |= {"n_gpus": usd / 4, "usd_per_hour": usd, "kw": 0.7}
+    row: dict[str, Any] = {"seed": seed, "saturated": False, "wall_s": 1.0} | dict.fromkeys(KEYS, 0.5)
+    row |= {"n_gpus": 1, "usd_per_hour": usd, "kw": 0.7}
     row |= {"slo_attainment.frac": 0.995, "goodput.per_s": goodput, "goodput.per_usd": goodput * 3600 / usd}
     row |= {key.replace("__", "."): value for key, value in changes.items()}
-    return {"outcomes": outcomes(row["slo_attainment.frac"], row["saturated"]), "load": None, "warnings": []} | row
+    row = {"outcomes": outcomes(row["slo_attainment.frac"], row["saturated"]), "load": LOAD, "warnings": []} | row
+    return FinishedRun.model_validate(row)
 
 
 def outcomes(attained_frac: float | None, saturated: bool = False) -> list[dict[str, Any]]:
@@ -31,10 +35,10 @@ def outcomes(attained_frac: float | None, saturated: bool = False) -> list[dict[
         "off_frac": None,
     }
     outcome |= {"is_far_below": False, "queue": "growing" if saturated else "steady", "by_slo": {}}
-    return [{"slo_class": None, **outcome, "interval": [attained_frac - 0.001, attained_frac + 0.001]}]
+    return [{"slo_class": None, **outcome, "interval": [attained_frac - 0.001, min(attained_frac + 0.001, 1.0)]}]
 
 
-def made_up(folder: Path, *points: list[Row], **changes: Any) -> Sweep:
+def made_up(folder: Path, *points: Sequence[SweepRun], **changes: Any) -> Sweep:
     """A sweep over as many points as there are lists of runs, one run a seed; no runs: the point fails."""
     n = len(points)
     template = Template.of(write_scenario(folder, **changes))

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError
 from simserve.metrics.answer import outcomes
+from simserve.metrics.answers.sweep import SweepAnswer
+from simserve.metrics.answers.sweep_runs import read_run
 from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
@@ -24,7 +26,6 @@ from simserve.study.run_seeds import Summary, replicate
 from simserve.study.slo_answer import slo_answer
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
-from simserve.study.sweep.run import is_row
 from simserve.study.sweep.sweep import SweepQuestion, run_sweep
 from simserve.study.uncertainty import run_with_replays
 from simserve.tables.folder import SWEEP
@@ -74,10 +75,10 @@ def with_replicas(scenario: Scenario, n: int) -> Scenario:
     return Scenario.from_dict(data)
 
 
-def swept(scenarios: list[Scenario], goal_frac: float = GOAL) -> dict[str, Any]:
+def swept(scenarios: list[Scenario], goal_frac: float = GOAL) -> SweepAnswer:
     points = tuple(SweepPoint(place, (), scenario) for place, scenario in enumerate(scenarios))
     question = SweepQuestion(points, 1, goal_frac)
-    with TemporaryDirectory() as folder, open_journal(Path(folder) / "sweep", SWEEP, is_row) as journal:
+    with TemporaryDirectory() as folder, open_journal(Path(folder) / "sweep", SWEEP, read_run) as journal:
         return sweep_facts(run_sweep(question, journal, in_processes))
 
 
@@ -108,17 +109,14 @@ def test_run_sweep_capacity_and_plan_imply_each_other(
     assert low <= 1 or together["decision"] != "missed"
 
     sweep = swept([with_replicas(scenario, n) for n in range(1, MOST_REPLICAS + 1)])
-    first = sweep["points"][0]
-    if first["n_seeds"] == 8:
-        assert (first["decision"], first["answer"]["attained_frac"]) == (
-            together["decision"],
-            together["attained_frac"],
-        )
-    assert high >= 1 or first["decision"] != "met"
-    by_replicas = {place + 1: point["decision"] for place, point in enumerate(sweep["points"])}
-    assert all(point["meets_goal"] == (point["decision"] == "met") for point in sweep["points"])
-    if sweep["best"]["cheapest"] is not None:
-        assert by_replicas[sweep["best"]["cheapest"]["point"] + 1] == "met"
+    first = sweep.points[0]
+    if first.n_seeds == 8:
+        assert (first.decision, first.attained.value) == (together["decision"], together["attained_frac"])
+    assert high >= 1 or first.decision != "met"
+    by_replicas = {place + 1: point.decision for place, point in enumerate(sweep.points)}
+    assert all(point.meets_goal == (point.decision == "met") for point in sweep.points)
+    if sweep.best.cheapest is not None:
+        assert by_replicas[sweep.best.cheapest.point + 1] == "met"
 
     bought = plan_facts(find_plan(PlanQuestion(scenario, Bounds(GOAL, 0, MOST_REPLICAS), tensors=(1,))))
     (option,) = bought.options
@@ -127,7 +125,7 @@ def test_run_sweep_capacity_and_plan_imply_each_other(
         assert option.decision == "met"
         if option.replicas > 1:
             assert low <= 1
-    elif sweep["best"]["cheapest"] is not None:
+    elif sweep.best.cheapest is not None:
         assert option.decision == "edge" or option.n_seeds != 8
 
 
@@ -180,6 +178,6 @@ def test_the_readmes_scenario_meets_its_slo_in_every_study_and_with_more_replica
     are edges; `capacity` held 15.9 req/s and called the 14.4 of the same file an edge."""
     scenario = load_scenario(CHAT_BURST)
     sweep = swept([with_replicas(scenario, n) for n in (2, 3, 4)], 0.99)
-    assert [point["decision"] for point in sweep["points"]] == ["met", "met", "met"]
+    assert [point.decision for point in sweep.points] == ["met", "met", "met"]
     assert run_with_replays(scenario).summary["decision"]["word"] == "meets"
     assert LoadPoint(1.0, tuple(runs_of(scenario, 8))).decision(0.99) == "met"

@@ -85,9 +85,8 @@ def test_a_run_of_a_sweep_and_a_comparison_of_folders_carry_them(tmp_path: Path)
     for name, changes in (("a", {}), ("b", {"max_tokens": 100})):
         scenario = slow(tmp_path, **changes)
         row = run_row(task_of(load_scenario(scenario), 3))
-        assert any("reserves 4,000 tokens of KV but uses about 200" in text for text in row["warnings"]) == (
-            name == "a"
-        )
+        assert row.status == "finished"
+        assert any("reserves 4,000 tokens of KV but uses about 200" in text for text in row.warnings) == (name == "a")
         invoke("run", scenario, "--out", tmp_path / name, "--no-report")
     result = compare(read_side(tmp_path / "a"), read_side(tmp_path / "b"))
     assert [text[:30] for text in result.warnings if "reserves" in text] == ["a: each request reserves 4,000"]

@@ -13,20 +13,32 @@ from simserve.tables.folder import OLDER, SWEEP, check_folder, is_older_answer, 
 from simserve.tables.journal import Journal, open_journal
 from simserve.tables.swap import lock
 
-ROW = {"seed": 0, "status": "finished", "ttft_s.p99": 0.1}
+
+class Row(dict[str, Any]):
+    """Any mapping as a run."""
+
+    def facts(self) -> dict[str, Any]:
+        return dict(self)
 
 
-def opened(folder: Path) -> AbstractContextManager[Journal]:
-    """Open a journal that takes any row but an empty one."""
-    return open_journal(folder, SWEEP, bool)
+ROW = Row({"seed": 0, "status": "finished", "ttft_s.p99": 0.1})
+
+
+def opened(folder: Path) -> AbstractContextManager[Journal[Row]]:
+    """Open a journal that takes any row."""
+    return open_journal(folder, SWEEP, read)
+
+
+def read(row: Any) -> Row:
+    return Row(row)
 
 
 def test_what_was_added_is_there_the_next_time(tmp_path: Path) -> None:
     with opened(tmp_path / "a" / "b") as journal:
         journal.add("one", ROW)
-        journal.add("two", ROW | {"ttft_s.p99": float("nan")})
+        journal.add("two", Row({"ttft_s.p99": None}))
     with opened(tmp_path / "a" / "b") as journal:
-        assert journal.rows == {"one": ROW, "two": ROW | {"ttft_s.p99": None}}
+        assert journal.rows == {"one": ROW, "two": {"ttft_s.p99": None}}
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
@@ -75,7 +87,7 @@ def test_a_journal_is_read_in_few_calls_however_long_it_is(tmp_path: Path) -> No
             return super().readall()
 
     with Counted(tmp_path / "sweep.jsonl", "r+") as file:
-        assert len(Journal(file, tmp_path / "sweep.jsonl", SWEEP, bool).rows) == 50
+        assert len(Journal(file, tmp_path / "sweep.jsonl", SWEEP, read).rows) == 50
         assert file.n_reads <= 3
 
 

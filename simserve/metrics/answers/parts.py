@@ -1,10 +1,12 @@
 """Parts that answers of several studies have."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from simserve.metrics.answers import struct
 from simserve.metrics.answers.struct import Struct
 from simserve.metrics.summary_schema import Amount, Measured, Signed, Size
 
@@ -90,3 +92,20 @@ class NominalLoad(Struct):
     nominal_per_s: Positive | None
     drawn_per_s: Measured
     off_frac: Signed
+
+
+class Interval(Struct):
+    """A number with its interval."""
+
+    value: struct.Signed = None
+    low: struct.Signed = None
+    high: struct.Signed = None
+
+
+class PricedFleet(Struct):
+    """Size and price of a cluster."""
+
+    n_gpus: Size
+    usd_per_hour: Amount
+    kw: Amount
+    gpus: Sequence[str] = ()

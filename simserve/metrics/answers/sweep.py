@@ -1,162 +1,130 @@
-"""Sweep as an answer: what `simserve sweep` found, as sweep.json has it, and its runs in sweep.jsonl."""
+"""Sweep as an answer: what `simserve sweep` found, as sweep.json has it."""
 
-from typing import Annotated, Any, Literal, Required
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
-from typing_extensions import TypedDict
+from pydantic import Field, model_validator
 
-from simserve.metrics.answer import AnswerJson
-from simserve.metrics.answers.parts import EstimateJson, FleetJson, Index, NominalLoadJson, Positive, ScenarioNameJson
-from simserve.metrics.decision_json import Ratio
-from simserve.metrics.summary_schema import (
-    Amount,
-    Count,
-    Measured,
-    Number,
-    Queue,
-    Share,
-    Signed,
-    Size,
-    Slo,
-)
+from simserve.metrics import summary_schema
+from simserve.metrics.answer import AnswerJson, Attained
+from simserve.metrics.answers.parts import Index, Interval, NominalLoad, PricedFleet
+from simserve.metrics.answers.struct import Struct
+from simserve.metrics.answers.sweep_runs import Measures
+from simserve.metrics.summary_schema import Slo
+from simserve.tables.schema import SCHEMA
 
-ATTAINED = "slo_attainment.frac"
-"""What sweeps of earlier versions have in place of answers."""
+PointStatus = Literal["finished", "partly", "failed"]
 
 
-class BestJson(TypedDict, total=False):
-    """A point, and those that are tied with it."""
+class CheapestPoint(Struct):
+    """The cheapest point that meets the SLO."""
 
-    point: Required[Index]
-    not_told_apart: list[Index] | None
+    point: Index
 
 
-class BestPointsJson(TypedDict):
+class BestPoint(CheapestPoint):
+    """The point with the most of something, and those that are statistically tied with it; None: unknown."""
+
+    not_told_apart: Sequence[Index] | None = None
+
+
+class BestPoints(Struct):
     """The points that answer the three questions."""
 
-    per_usd: BestJson | None
-    goodput: BestJson | None
-    cheapest: BestJson | None
+    per_usd: BestPoint | None
+    goodput: BestPoint | None
+    cheapest: CheapestPoint | None
 
 
-class FrontsJson(TypedDict):
-    """Points that no other beats."""
+class Fronts(Struct):
+    """Points that no other beats, by number."""
 
-    cost_goodput: list[Index]
-    ttft_tpot: list[Index]
+    cost_goodput: Sequence[Index]
+    ttft_tpot: Sequence[Index]
 
 
-class PointOfSweepJson(TypedDict, total=False):
+class PointOfSweep(Struct):
     """A point of a sweep."""
 
-    point: Required[Index]
-    values: Required[dict[str, Any]]
-    status: Required[Literal["finished", "partly", "failed"]]
-    reason: Required[str | None]
-    n_seeds: Required[Count]
-    fleet: Required[FleetJson | None]
-    saturated: Required[bool | None]
-    decision: Literal["met", "edge", "missed"] | None
-    meets_goal: Required[bool | None]
-    answer: AnswerJson | None
-    load: NominalLoadJson | None
-    shared_load: NominalLoadJson | None
-    measures: Required[dict[str, EstimateJson] | None]
-    warnings: list[str]
+    point: Index
+    values: Mapping[str, Any]
+    status: PointStatus
+    reason: str | None
+    n_seeds: summary_schema.Count
+    fleet: PricedFleet | None
+    saturated: bool | None
+    decision: Attained | None = None
+    meets_goal: bool | None
+    answer: AnswerJson | None = None
+    load: NominalLoad | None = None
+    shared_load: NominalLoad | None = None
+    measures: Measures[Interval] | None
+    warnings: Sequence[str] = ()
+
+    @property
+    def means(self) -> Measures[Interval]:
+        """Return the means over shared seeds, empty where it did not run."""
+        return self.measures or Measures[Interval]()
+
+    @property
+    def goodput_per_s(self) -> float | None:
+        """Return its mean goodput; None without an SLO."""
+        return self.means.goodput_per_s.value
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether all of its runs finished."""
+        return self.status == "finished"
+
+    @property
+    def attained(self) -> Interval:
+        """Return the share that met the SLO at the nominal load; in earlier versions, at the drawn one."""
+        if self.answer is None:
+            return self.means.slo_attainment_frac
+        return Interval(value=self.answer.attained_frac, low=self.answer.low_frac, high=self.answer.high_frac)
 
 
-class OutcomeJson(TypedDict):
-    """What a run of a sweep attained, or one class of its requests."""
+class SweptScenario(Struct):
+    """The scenario that was varied, and its first seed."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # its keys are those of Outcome
-    slo_class: str | None
-    attained_frac: Share
-    n_arrived: Size
-    n_effective: Positive
-    off_frac: Signed
-    is_far_below: bool
-    queue: Queue | None
-    by_slo: dict[str, Share]
-    interval: Annotated[list[Share], Field(min_length=2, max_length=2)] | None
-    counts: list[Size]
-    r: list[Ratio]
+    name: str
+    seed: int | None = None
 
 
-class DrawnLoadJson(TypedDict):
-    """Drawn and nominal load of a run."""
-
-    kind: Literal["requests", "sessions"]
-    nominal_per_s: Positive
-    drawn_per_s: Amount
-    off_frac: Number
-
-
-class ServedLoadJson(TypedDict):
-    """Load of a run without a nominal one."""
-
-    kind: Literal["requests", "sessions"]
-    nominal_per_s: None
-    drawn_per_s: Measured
-    off_frac: None
-
-
-class FinishedRunJson(TypedDict):
-    """A finished run in sweep.jsonl, beside its measures."""
-
-    seed: int
-    status: Literal["finished"]
-    reason: None
-    is_final: Literal[True]
-    saturated: bool
-    n_gpus: Size
-    usd_per_hour: Amount
-    kw: Amount
-    wall_s: Amount
-    outcomes: list[OutcomeJson]
-    load: DrawnLoadJson | ServedLoadJson
-    warnings: list[str]
-
-
-class FailedRunJson(TypedDict):
-    """A run in sweep.jsonl that fails whenever it is run."""
-
-    seed: int
-    status: Literal["failed"]
-    reason: str
-    is_final: Literal[True]
-
-
-class SweepJson(TypedDict, total=False):
+class SweepAnswer(Struct):
     """The file sweep.json."""
 
-    version: str
-    scenario: Required[ScenarioNameJson]
-    keys: Required[list[str]]
-    seeds: Required[list[int]]
-    confidence: Share
-    goal_frac: Required[Share]
-    slo: Required[Slo | None]
-    slo_classes: Required[list[str]]
-    fronts: Required[FrontsJson]
-    best: Required[BestPointsJson]
-    tied: list[Index]
-    points: Required[list[PointOfSweepJson]]
+    schema_: str = Field(SCHEMA, alias="schema")
+    version: str | None = None
+    scenario: SweptScenario
+    keys: Sequence[str]
+    seeds: Sequence[int]
+    confidence: summary_schema.Share | None = None
+    goal_frac: summary_schema.Share
+    slo: Slo | None
+    slo_classes: Sequence[str]
+    fronts: Fronts
+    best: BestPoints
+    tied: Sequence[Index] = ()
+    points: Sequence[PointOfSweep]
 
+    @property
+    def has_slo(self) -> bool:
+        """Return whether any point has a goodput."""
+        return any(point.goodput_per_s is not None for point in self.points)
 
-def _names_its_points(result: SweepJson) -> SweepJson:
-    if [point["point"] for point in result["points"]] != list(range(len(result["points"]))):
-        raise ValueError("must have its points in the order of their numbers, from 0")
-    if any(key not in result["keys"] for point in result["points"] for key in point["values"]):
-        raise ValueError("must name each key of a point in keys")
-    best = [each for name in ("per_usd", "goodput", "cheapest") if (each := result["best"][name]) is not None]
-    named = [number for each in best for number in (each["point"], *(each.get("not_told_apart") or ()))]
-    for number in (*named, *result.get("tied", ())):
-        point = result["points"][number] if number < len(result["points"]) else None
-        if point is None or point["measures"] is None:
-            raise ValueError(f"must have measures of point {number}, which it names")
-        if not point.get("answer") and ATTAINED not in point["measures"]:
-            raise ValueError(f"must have an answer of point {number}, which it names")
-    return result
-
-
-SweepAnswer = Annotated[SweepJson, AfterValidator(_names_its_points)]
+    @model_validator(mode="after")
+    def _names_its_points(self) -> "SweepAnswer":
+        if [point.point for point in self.points] != list(range(len(self.points))):
+            raise ValueError("must have its points in the order of their numbers, from 0")
+        if any(key not in self.keys for point in self.points for key in point.values):
+            raise ValueError("must name each key of a point in keys")
+        most = [best for best in (self.best.per_usd, self.best.goodput) if best is not None]
+        first = [best.point for best in (*most, self.best.cheapest) if best is not None]
+        for number in (*first, *(n for best in most for n in best.not_told_apart or ()), *self.tied):
+            point = self.points[number] if number < len(self.points) else None
+            if point is None or point.measures is None:
+                raise ValueError(f"must have measures of point {number}, which it names")
+            if point.attained.value is None:
+                raise ValueError(f"must have an answer of point {number}, which it names")
+        return self

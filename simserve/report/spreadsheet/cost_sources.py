@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simserve.metrics.answers.parts import PricedFleet
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
 from simserve.report.pools import gpus_of, has_changed
@@ -53,6 +55,8 @@ def _is_same_unit(a: ResultFolder, of_a: Basis, b: ResultFolder, of_b: Basis) ->
 def _digest(source: ResultFolder) -> str | None:
     if source.command == "plan":
         return str(source.answer.scenario.digest)
+    if source.command == "sweep":
+        return None  # its points are scenarios of their own
     digest: str | None = (source.answer.get("scenario") or {}).get("digest")
     return digest
 
@@ -151,42 +155,38 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
 
 def _of_sweep(source: ResultFolder) -> Basis | None:
     """Read the cheapest point that meets the goal, else the one with the most goodput for its price."""
-    result, text = source.answer, f"Sweep {source.label}"
-    best = (result.get("best") or {}).get("cheapest") or (result.get("best") or {}).get("per_usd")
-    if best is None:
+    answer: SweepAnswer = source.answer
+    text, best = f"Sweep {source.label}", answer.best.cheapest or answer.best.per_usd
+    point = None if best is None else answer.points[best.point]
+    if point is None or point.fleet is None:
         return None
-    point = next(each for each in result["points"] if each["point"] == best["point"])
-    weighed = [each for each in result["points"] if each["fleet"] is not None and sweep_gpu(each) != MEAN_GPU]
-    prices = {sweep_gpu(each): sweep_price(each) for each in (*weighed, point)}  # its own, whatever others pay
-    measures, name = point["measures"], f"{text}, point {point['point']}"
-    good, attained, served, output = (
-        at(measures, key, "value")
-        for key in ("goodput.per_s", "slo_attainment.frac", "served_per_s", "output_tokens_per_s")
-    )
+    fleets = [each.fleet for each in answer.points if each.fleet is not None and sweep_gpu(each.fleet) != MEAN_GPU]
+    prices = {sweep_gpu(each): sweep_price(each) for each in (*fleets, point.fleet)}  # its own, whatever others pay
+    means, name, good = point.means, f"{text}, point {point.point}", point.goodput_per_s
+    output, served = means.output_tokens_per_s.value, means.served_per_s.value
     return Basis(
         unit="fleet",
-        gpus={sweep_gpu(point): round(point["fleet"]["n_gpus"])},
+        gpus={sweep_gpu(point.fleet): point.fleet.n_gpus},
         prices={
             gpu: Known(price, f"{name}: its fleet by its GPUs." if gpu == MEAN_GPU else f"{text}: the catalog.")
             for gpu, price in prices.items()
         },
         holds_per_s=Known(good, f"{name}: {rate(good)} good requests/s; it may hold more."),
         demand_per_s=Known(good, f"{name}: its good requests."),
-        good_frac=Known(attained, f"{name}: its attainment."),
+        good_frac=Known(means.slo_attainment_frac.value, f"{name}: its attainment."),
         output_tokens=Known(output / served, f"{name}.") if output and served else UNKNOWN,
         **_all_used(text),
     )
 
 
-def sweep_gpu(point: Mapping[str, Any]) -> str:
+def sweep_gpu(fleet: PricedFleet) -> str:
     """Return the GPU of a point, if all of its pools have the same."""
-    gpus: list[str] = point["fleet"].get("gpus") or []
-    return str(gpus[0]) if len(gpus) == 1 else MEAN_GPU
+    return fleet.gpus[0] if len(fleet.gpus) == 1 else MEAN_GPU
 
 
-def sweep_price(point: Mapping[str, Any]) -> float:
+def sweep_price(fleet: PricedFleet) -> float:
     """Return the price of a GPU-hour, a mean over the fleet."""
-    return float(point["fleet"]["usd_per_hour"] / point["fleet"]["n_gpus"])
+    return fleet.usd_per_hour / fleet.n_gpus
 
 
 def _of_run(source: ResultFolder) -> Basis | None:

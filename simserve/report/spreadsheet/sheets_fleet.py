@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost import Basis, price_name
 from simserve.report.spreadsheet.cost_sources import sweep_gpu, sweep_price
@@ -103,40 +104,40 @@ def _of_hourly(usd_per_hour: float, bought: float) -> Cell:
     return Cell(usd_per_hour / bought * 1e6, formula=f"=[GPUs]*[Price]/{bought!r}*10^6")
 
 
-def _sweep(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
-    front = set(result["fronts"]["cost_goodput"])
-    return [_point(result, point, point["point"] in front, basis) for point in result["points"]]
+def _sweep(answer: SweepAnswer, basis: Basis | None) -> list[Cells]:
+    return [_point(point, point.point in answer.fronts.cost_goodput, basis) for point in answer.points]
 
 
-def _point(result: Mapping[str, Any], point: Mapping[str, Any], is_on_front: bool, basis: Basis | None) -> Cells:
-    measures, fleet = point["measures"], point["fleet"]
-    good = at(measures, "goodput.per_s", "value")
+def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells:
+    means, fleet = point.means, point.fleet
     cells: Cells = {
         "Option": _name(point),
-        "State": str(point["status"]),
-        "Goodput": good,
-        "Attained": at(measures, "slo_attainment.frac", "value"),
-        "Attained, low": at(measures, "slo_attainment.frac", "low"),
-        "Attained, high": at(measures, "slo_attainment.frac", "high"),
-        "Queue only grows": _text(point["saturated"]),
-        "Meets the goal": _text(point["meets_goal"]),
+        "State": point.status,
+        "Goodput": point.goodput_per_s,
+        "Attained": means.slo_attainment_frac.value,
+        "Attained, low": means.slo_attainment_frac.low,
+        "Attained, high": means.slo_attainment_frac.high,
+        "Queue only grows": _text(point.saturated),
+        "Meets the goal": _text(point.meets_goal),
         "On the front": _text(is_on_front),
-        "Reason": point["reason"],
-        **{f"{name} p99": ms(at(measures, f"{name.lower()}_s.p99", "value")) for name in LATENCIES},
+        "Reason": point.reason,
+        "TTFT p99": ms(means.ttft_p99_s.value),
+        "TPOT p99": ms(means.tpot_p99_s.value),
+        "E2E p99": ms(means.e2e_p99_s.value),
     }
     if fleet is None:
         return cells
-    gpu, price = sweep_gpu(point), sweep_price(point)
-    cells |= {"GPU": gpu, "GPUs": fleet["n_gpus"], **_costs(gpu, fleet["n_gpus"], price, basis)}
-    if good and "Price" in cells:
-        cells["Per million good requests"] = _of_hourly(fleet["n_gpus"] * price, good * 3600)
+    gpu, price = sweep_gpu(fleet), sweep_price(fleet)
+    cells |= {"GPU": gpu, "GPUs": fleet.n_gpus, **_costs(gpu, fleet.n_gpus, price, basis)}
+    if point.goodput_per_s and "Price" in cells:
+        cells["Per million good requests"] = _of_hourly(fleet.n_gpus * price, point.goodput_per_s * 3600)
     return cells
 
 
-def _name(point: Mapping[str, Any]) -> str:
+def _name(point: PointOfSweep) -> str:
     """Return `1: gpu h200-sxm, tensor 2`."""
-    values = [f"{key.rpartition('.')[2]} {value}" for key, value in point["values"].items()]
-    return f"{point['point']}: {', '.join(values)}"
+    values = [f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items()]
+    return f"{point.point}: {', '.join(values)}"
 
 
 def _replicas(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.capacity.page import paragraphs
 from simserve.report.cautions import cautions
@@ -132,14 +133,11 @@ def _plan(answer: PlanAnswer) -> list[Row]:
     return rows + _made(answer.version, answer.scenario.digest, answer.scenario.seed)
 
 
-def _sweep(result: Mapping[str, Any]) -> list[Row]:
-    rows: list[Row] = [("Answer", sweep.sentence(result))]
-    rows += [("What to trust", str(text)) for text in result.get("warnings") or []]
-    if isinstance(result.get("slo"), Mapping):
-        rows += [_figure("Goal", at(result, "goal_frac"), "share share"), ("SLO", slo_terms(result["slo"]))]
-    scenario = result.get("scenario")
-    scenario = scenario if isinstance(scenario, Mapping) else {}
-    return rows + _made(result.get("version"), scenario.get("digest"), scenario.get("seed"))
+def _sweep(answer: SweepAnswer) -> list[Row]:
+    rows: list[Row] = [("Answer", sweep.sentence(answer))]
+    if answer.slo is not None:
+        rows += [_figure("Goal", answer.goal_frac, "share share"), ("SLO", slo_terms(answer.slo))]
+    return rows + _made(answer.version, None, answer.scenario.seed)
 
 
 def _estimates(label: str, answer: Any, key: str, unit: str) -> list[Row]:

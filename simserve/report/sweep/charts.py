@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics.answers.parts import Interval
+from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers, scatter
-from simserve.report.formats import number, plural, rate, seconds, share
+from simserve.report.formats import plural, rate, seconds, share
 from simserve.report.sections import text
-from simserve.report.sweep.words import GOODPUT, TPOT, TTFT, dollars, value, values_of
+from simserve.report.sweep.words import dollars, values_of
 
 ROOM = 1.2
 """Factor by which latency axes exceed the outermost dots."""
@@ -26,54 +28,67 @@ class Dot:
     low: float | None
     """Lower end of the interval of y, if any."""
     high: float | None
-    point: Mapping[str, Any]
+    point: PointOfSweep
 
 
-def cost_chart(result: Mapping[str, Any]) -> Figure | None:
+def cost_chart(answer: SweepAnswer) -> Figure | None:
     """Return goodput against cost; None if no point has both."""
-    dots = [_dot(point, float(point["fleet"]["usd_per_hour"]), GOODPUT) for point in _ran(result, GOODPUT)]
+    dots = [
+        _dot(point, point.fleet.usd_per_hour, point.means.goodput_per_s)
+        for point in with_goodput(answer)
+        if point.fleet is not None
+    ]
     if not dots:
         return None
     axes = {
         "xaxis": axis("Dollars an hour", rangemode="tozero"),
         "yaxis": axis("Goodput, requests/s", rangemode="tozero"),
     }
-    return _drawn(result, dots, ("cost_goodput", "top left"), axes)
+    return _drawn(answer, dots, answer.fronts.cost_goodput, "top left", axes)
 
 
-def latency_chart(result: Mapping[str, Any]) -> Figure | None:
+def latency_chart(answer: SweepAnswer) -> Figure | None:
     """Return p99 TPOT against p99 TTFT; None if no point has both."""
-    known = [point for point in _ran(result, TTFT) if value(point, TPOT) is not None]
-    dots = [_dot(point, float(value(point, TTFT) or 0), TPOT) for point in known]
+    dots = [
+        _dot(point, point.means.ttft_p99_s.value or 0.0, point.means.tpot_p99_s) for point in with_latencies(answer)
+    ]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
         return None
-    slo = _slo(result)
+    slo = _slo(answer)
     ends = [end for dot in dots for end in (dot.y, dot.low, dot.high) if end]
     axes = {
         "xaxis": _latency([dot.x for dot in dots], slo.get("ttft_s"), "p99 TTFT"),
         "yaxis": _latency(ends, slo.get("tpot_s"), "p99 TPOT"),
     }
-    drawn = _drawn(result, dots, ("ttft_tpot", "top right"), axes)
+    drawn = _drawn(answer, dots, answer.fronts.ttft_tpot, "top right", axes)
     drawn["layout"] |= _slo_box(slo, axes)
     return drawn
 
 
-def left_out(result: Mapping[str, Any], *keys: str) -> str:
-    """Return how many points a chart of these measures lacks, and on which front the points go without numbers."""
-    n = len(result["points"]) - sum(
-        all(value(point, key) is not None for key in keys) for point in _ran(result, keys[0])
-    )
+def with_goodput(answer: SweepAnswer) -> list[PointOfSweep]:
+    """Return the points that the first chart draws."""
+    return [point for point in answer.points if point.is_finished and point.goodput_per_s is not None]
+
+
+def with_latencies(answer: SweepAnswer) -> list[PointOfSweep]:
+    """Return the points that the second chart draws."""
+    finished = [point for point in answer.points if point.is_finished]
+    return [each for each in finished if None not in (each.means.ttft_p99_s.value, each.means.tpot_p99_s.value)]
+
+
+def left_out(answer: SweepAnswer, drawn: Sequence[PointOfSweep], front: Sequence[int]) -> str:
+    """Return how many points a chart lacks, and that its front has too many points for numbers."""
+    n = len(answer.points) - len(drawn)
     text = f" {plural(n, 'point')} without a measured value {'is' if n == 1 else 'are'} not drawn." if n else ""
-    front = result["fronts"]["ttft_tpot" if TTFT in keys else "cost_goodput"]
     if len(front) > MOST_NAMED:
         text += f" The front has {len(front)} points, too many for numbers beside them: point at one to read it."
     return text
 
 
-def _slo(result: Mapping[str, Any]) -> dict[str, float]:
+def _slo(answer: SweepAnswer) -> dict[str, float]:
     """Return the limits on TTFT and TPOT that hold for all requests of all points."""
-    slo = {} if result["slo_classes"] else result["slo"] or {}
-    return {key: limit for key in ("ttft_s", "tpot_s") if (limit := number(slo.get(key))) is not None}
+    slo = {} if answer.slo_classes else answer.slo or {}
+    return {key: slo[key] for key in ("ttft_s", "tpot_s") if key in slo}
 
 
 def _slo_box(slo: Mapping[str, float], axes: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,14 +117,8 @@ def _slo_box(slo: Mapping[str, float], axes: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _ran(result: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    return [point for point in result["points"] if point["status"] == "finished" and value(point, key) is not None]
-
-
-def _dot(point: Mapping[str, Any], x: float, key: str) -> Dot:
-    y = point["measures"][key]
-    low = number(y["low"])
-    return Dot(x, float(y["value"]), None if low is None else max(low, 0.0), number(y["high"]), point)
+def _dot(point: PointOfSweep, x: float, y: Interval) -> Dot:
+    return Dot(x, y.value or 0.0, None if y.low is None else max(y.low, 0.0), y.high, point)
 
 
 def _latency(values: Sequence[float], limit: float | None, title: str) -> dict[str, Any]:
@@ -118,39 +127,38 @@ def _latency(values: Sequence[float], limit: float | None, title: str) -> dict[s
     return result | {"title": axis(title)["title"]}
 
 
-def _drawn(result: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str], axes: Mapping[str, Any]) -> Figure:
+def _drawn(
+    answer: SweepAnswer, dots: Sequence[Dot], front: Sequence[int], side: str, axes: Mapping[str, Any]
+) -> Figure:
     """Return the front as steps with numbered points, and all other points behind it."""
-    front, side = named
-    on_front = {number: at for at, number in enumerate(result["fronts"][front])}
-    best = sorted((dot for dot in dots if dot.point["point"] in on_front), key=lambda dot: on_front[dot.point["point"]])
-    beaten = [dot for dot in dots if dot.point["point"] not in on_front and not dot.point["saturated"]]
-    saturated = [dot for dot in dots if dot.point["saturated"]]
+    on_front = {number: at for at, number in enumerate(front)}
+    best = sorted((dot for dot in dots if dot.point.point in on_front), key=lambda dot: on_front[dot.point.point])
+    beaten = [dot for dot in dots if dot.point.point not in on_front and not dot.point.saturated]
+    saturated = [dot for dot in dots if dot.point.saturated]
     x, y = numbers([dot.x for dot in best]), numbers([dot.y for dot in best])
     line = scatter("lines", x, y, line={"color": "$c1", "width": 1.5, "shape": "hv"}, hoverinfo="skip")
     traces = [
         line,
-        _trace(result, saturated, {"color": "$shade", "symbol": "x-thin-open", "size": 8, "line": {"width": 1.5}}),
-        _trace(result, beaten, {"color": "$shade", "symbol": "circle", "size": 8, "opacity": 0.75}),
+        _trace(answer, saturated, {"color": "$shade", "symbol": "x-thin-open", "size": 8, "line": {"width": 1.5}}),
+        _trace(answer, beaten, {"color": "$shade", "symbol": "circle", "size": 8, "opacity": 0.75}),
         _trace(
-            result, best, {"color": "$c1", "symbol": "diamond", "size": 10}, side if len(best) <= MOST_NAMED else None
+            answer, best, {"color": "$c1", "symbol": "diamond", "size": 10}, side if len(best) <= MOST_NAMED else None
         ),
     ]
     return figure([trace for trace in traces if trace["x"]], 400, margin={"l": 82, "r": 22, "t": 22, "b": 56}, **axes)
 
 
-def _trace(
-    result: Mapping[str, Any], dots: Sequence[Dot], marker: Mapping[str, Any], named: str | None = None
-) -> Figure:
+def _trace(answer: SweepAnswer, dots: Sequence[Dot], marker: Mapping[str, Any], named: str | None = None) -> Figure:
     trace: Figure = scatter(
         "markers" if named is None else "markers+text",
         numbers([dot.x for dot in dots]),
         numbers([dot.y for dot in dots]),
-        hovertext=[_hover(result, dot.point) for dot in dots],
+        hovertext=[_hover(answer, dot.point) for dot in dots],
         hovertemplate="%{hovertext}<extra></extra>",
         marker=dict(marker),
     )
     if named is not None:
-        words = {"text": [str(dot.point["point"]) for dot in dots], "textposition": named}
+        words = {"text": [str(dot.point.point) for dot in dots], "textposition": named}
         trace |= words | {"textfont": {"color": "$ink", "size": 13}}
     if any(dot.low is not None for dot in dots):
         ends = [
@@ -164,11 +172,12 @@ def _trace(
     return trace
 
 
-def _hover(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+def _hover(answer: SweepAnswer, point: PointOfSweep) -> str:
     """Return the values and results of a point."""
-    lines = [f"<b>{point['point']}: {text(values_of(result, point))}</b>", f"{dollars(point)} an hour"]
-    if value(point, GOODPUT) is not None:
-        met = point["answer"] and point["answer"]["attained_frac"]
-        lines.append(f"goodput {rate(value(point, GOODPUT))}/s, {share(met)} within the SLO")
-    lines.append(f"p99 TTFT {seconds(value(point, TTFT))}, p99 TPOT {seconds(value(point, TPOT))}")
-    return "<br>".join([*lines, *(["saturated: the queue kept growing"] if point["saturated"] else [])])
+    lines = [f"<b>{point.point}: {text(values_of(answer, point))}</b>", f"{dollars(point)} an hour"]
+    if point.goodput_per_s is not None:
+        met = None if point.answer is None else point.answer.attained_frac
+        lines.append(f"goodput {rate(point.goodput_per_s)}/s, {share(met)} within the SLO")
+    means = point.means
+    lines.append(f"p99 TTFT {seconds(means.ttft_p99_s.value)}, p99 TPOT {seconds(means.tpot_p99_s.value)}")
+    return "<br>".join([*lines, *(["saturated: the queue kept growing"] if point.saturated else [])])

@@ -1,29 +1,15 @@
 """Page of a sweep: the best points, both Pareto fronts, every point, and failures."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
 from simserve.report.charts import Figure
 from simserve.report.document import Headline, page
 from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.nominal_load import DECISIONS
 from simserve.report.sections import card, prose, section, table, text, tile
-from simserve.report.sweep.charts import cost_chart, latency_chart, left_out
-from simserve.report.sweep.words import (
-    GOODPUT,
-    PER_USD,
-    TPOT,
-    TTFT,
-    by_text,
-    cells,
-    columns,
-    dollars,
-    has_goodput,
-    ranked,
-    sentence,
-    value,
-    values_of,
-)
+from simserve.report.sweep.charts import cost_chart, latency_chart, left_out, with_goodput, with_latencies
+from simserve.report.sweep.words import by_text, cells, columns, dollars, ranked, sentence, values_of
 
 MANY_POINTS = 20
 """A longer table scrolls in its own frame on a screen."""
@@ -37,106 +23,104 @@ COST_NOTE = "Up and to the left is better. Numbers are those of the points in th
 LATENCY_NOTE = "Down and to the left is better."
 
 
-def render(result: Mapping[str, Any]) -> str:
-    """Return the page as HTML from the content of `sweep.json`."""
-    drawn = {"cost": cost_chart(result), "latency": latency_chart(result)}
+def render(answer: SweepAnswer) -> str:
+    """Return the page as HTML."""
+    drawn = {"cost": cost_chart(answer), "latency": latency_chart(answer)}
     figures = {name: chart for name, chart in drawn.items() if chart is not None}
-    seeds = result["seeds"]
+    seeds = answer.seeds
     lists = (
-        _listed(result, "warnings", "Warnings", by_text(result, lambda point: point.get("warnings") or [])),
-        _listed(result, "failed", "Failed", by_text(result, lambda point: [point["reason"]])),
+        _listed(answer, "warnings", "Warnings", by_text(answer, lambda point: point.warnings)),
+        _listed(answer, "failed", "Failed", by_text(answer, lambda point: [point.reason])),
     )
-    made = {"simserve": result["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
-    return page(_headline(result), [_fronts(result, figures), _table(result), *lists], figures, made)
+    made = {"simserve": answer.version, "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
+    return page(_headline(answer), [_fronts(answer, figures), _table(answer), *lists], figures, made)
 
 
-def _title(result: Mapping[str, Any]) -> str:
+def _title(answer: SweepAnswer) -> str:
     """Return the decision in a few words."""
-    best, points = result["best"], result["points"]
-    tied = listed([values_of(result, points[place]) for place in result.get("tied", [])])
-    if not any(map(has_goodput, points)):
+    points, cheapest = answer.points, answer.best.cheapest
+    tied = listed([values_of(answer, points[number]) for number in answer.tied])
+    if not answer.has_slo:
         return f"{plural(len(points), 'point')}, none ranked by goodput"
-    if best["cheapest"] is None:
+    if cheapest is None:
         return f"No point surely meets the SLO; on the edge: {tied}" if tied else "No point meets the SLO"
-    sure = values_of(result, points[best["cheapest"]["point"]])
+    sure = values_of(answer, points[cheapest.point])
     return (
         f"Cheapest that surely meets the SLO: {sure}; tied: {tied}" if tied else f"Cheapest that meets the SLO: {sure}"
     )
 
 
-def _headline(result: Mapping[str, Any]) -> Headline:
-    best = result["best"]
-    state = (
-        "none" if best["per_usd"] is None else "met" if best["cheapest"] else "edge" if result.get("tied") else "missed"
-    )
-    varied = (f"Varied: {', '.join(result['keys'])}.",)
-    return Headline(
-        "sweep", result["scenario"]["name"], state, _title(result), sentence(result), varied, _tiles(result)
-    )
+def _headline(answer: SweepAnswer) -> Headline:
+    best = answer.best
+    state = "none" if best.per_usd is None else "met" if best.cheapest else "edge" if answer.tied else "missed"
+    varied = (f"Varied: {', '.join(answer.keys)}.",)
+    return Headline("sweep", answer.scenario.name, state, _title(answer), sentence(answer), varied, _tiles(answer))
 
 
-def _tiles(result: Mapping[str, Any]) -> tuple[str, ...]:
+def _tiles(answer: SweepAnswer) -> tuple[str, ...]:
     """Return a tile for each of the three best points."""
-    requested = {"cheapest": "Cheapest within the SLO", "per_usd": "Most per dollar", "goodput": "Most goodput"}
-    tiles = []
-    for key, label in requested.items():
-        best = result["best"][key]
-        if best is not None:
-            point = result["points"][best["point"]]
-            lines = [prose(f"point {point['point']}: {values_of(result, point)}"), prose(_terms(point, key))]
-            tiles.append(tile(label, _figure(point, key), lines))
+    best, tiles = answer.best, []
+    if best.cheapest is not None:
+        point = answer.points[best.cheapest.point]
+        price = "" if point.fleet is None else f"${point.fleet.usd_per_hour:,.2f}/h"
+        tiles.append(_tile(answer, "Cheapest within the SLO", point, price, _attained(point)))
+    if best.per_usd is not None:
+        point = answer.points[best.per_usd.point]
+        tiles.append(_most(answer, "Most per dollar", point, f"{rate(point.means.goodput_per_usd.value)}/$"))
+    if best.goodput is not None:
+        point = answer.points[best.goodput.point]
+        tiles.append(_most(answer, "Most goodput", point, f"{rate(point.goodput_per_s)}/s"))
     return tuple(tiles)
 
 
-def _figure(point: Mapping[str, Any], key: str) -> str:
-    """Return the figure of a tile."""
-    if key == "cheapest":
-        return f"${point['fleet']['usd_per_hour']:,.2f}/h"
-    return f"{rate(value(point, PER_USD))}/$" if key == "per_usd" else f"{rate(value(point, GOODPUT))}/s"
+def _most(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str) -> str:
+    return _tile(answer, label, point, figure, f"{_attained(point)}, {dollars(point)} an hour")
 
 
-def _terms(point: Mapping[str, Any], key: str) -> str:
-    """Return what the tile's point attains, and at what price."""
-    answer = f"{DECISIONS[point['decision']]}: " if point.get("decision") in ("missed", "edge") else ""
-    met = f"{answer}{share(point['answer']['attained_frac'])} within the SLO"
-    return met if key == "cheapest" else f"{met}, {dollars(point)} an hour"
+def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, terms: str) -> str:
+    return tile(label, figure, [prose(f"point {point.point}: {values_of(answer, point)}"), prose(terms)])
 
 
-def _fronts(result: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
-    notes = {"cost": COST_NOTE + left_out(result, GOODPUT), "latency": LATENCY_NOTE + left_out(result, TTFT, TPOT)}
+def _attained(point: PointOfSweep) -> str:
+    """Return what the point attains, and the decision where it does not meet the SLO."""
+    decision = f"{DECISIONS[point.decision]}: " if point.decision in ("missed", "edge") else ""
+    return f"{decision}{share(point.attained.value)} within the SLO"
+
+
+def _fronts(answer: SweepAnswer, figures: Mapping[str, Figure]) -> str:
+    cost_note = COST_NOTE + left_out(answer, with_goodput(answer), answer.fronts.cost_goodput)
+    latency_note = LATENCY_NOTE + left_out(answer, with_latencies(answer), answer.fronts.ttft_tpot)
     if "latency" in figures and figures["latency"]["layout"].get("shapes"):
-        notes["latency"] += f" Shaded: both p99s within the SLO ({slo_terms(result['slo'])})."
+        latency_note += f" Shaded: both p99s within the SLO ({slo_terms(answer.slo or {})})."
     no_goodput = "No point has goodput: give the scenario an slo."
-    cost = card("cost", figures, "Goodput against cost", notes["cost"], KEYS, no_goodput)
-    latency = card("latency", figures, "TTFT against TPOT", notes["latency"], KEYS, "No point has both latencies.")
+    cost = card("cost", figures, "Goodput against cost", cost_note, KEYS, no_goodput)
+    latency = card("latency", figures, "TTFT against TPOT", latency_note, KEYS, "No point has both latencies.")
     return section("fronts", "Fronts", "", f'<div class="pair">{cost}{latency}</div>')
 
 
-def _table(result: Mapping[str, Any]) -> str:
-    rows = [(_row_name(result, point), cells(result, point)) for point in ranked(result)]
-    order = "Most goodput per dollar" if any(map(has_goodput, result["points"])) else "Shortest p99 TTFT"
-    means = f"Goodput and latencies are means of {plural(len(result['seeds']), 'seed')} that all points share"
+def _table(answer: SweepAnswer) -> str:
+    rows = [(_row_name(answer, point), cells(answer, point)) for point in ranked(answer)]
+    order = "Most goodput per dollar" if answer.has_slo else "Shortest p99 TTFT"
+    means = f"Goodput and latencies are means of {plural(len(answer.seeds), 'seed')} that all points share"
     note = f"{order} first. {means}; attainment is at the nominal load, over all seeds of a point."
-    return section("points", "Points", note, table(("Point", *columns(result)), rows, is_tall=len(rows) > MANY_POINTS))
+    return section("points", "Points", note, table(("Point", *columns(answer)), rows, is_tall=len(rows) > MANY_POINTS))
 
 
-def _row_name(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    fronts = {"cost_goodput": "goodput for cost", "ttft_tpot": "latency"}
-    on = [name for front, name in fronts.items() if point["point"] in result["fronts"][front]]
-    return f"{point['point']}" + (f"<small>front: {text(', '.join(on))}</small>" if on else "")
+def _row_name(answer: SweepAnswer, point: PointOfSweep) -> str:
+    fronts = {"goodput for cost": answer.fronts.cost_goodput, "latency": answer.fronts.ttft_tpot}
+    on = [name for name, front in fronts.items() if point.point in front]
+    return f"{point.point}" + (f"<small>front: {text(', '.join(on))}</small>" if on else "")
 
 
-def _listed(
-    result: Mapping[str, Any], key: str, title: str, points_of: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> str:
-    items = "".join(f"<li>{_points_named(result, points)}: {prose(each)}</li>" for each, points in points_of.items())
+def _listed(answer: SweepAnswer, key: str, title: str, points_of: Mapping[str, Sequence[PointOfSweep]]) -> str:
+    items = "".join(f"<li>{_points_named(answer, points)}: {prose(each)}</li>" for each, points in points_of.items())
     return section(key, title, "", f'<div class="trust"><ul>{items}</ul></div>') if items else ""
 
 
-def _points_named(result: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
+def _points_named(answer: SweepAnswer, points: Sequence[PointOfSweep]) -> str:
     """Return `Point 3 (tensor 3)`, or the numbers of several points."""
     if len(points) == 1:
-        return f"<strong>Point {points[0]['point']}</strong> ({text(values_of(result, points[0]))})"
-    numbers = [str(point["point"]) for point in points[:MOST_NAMED]]
+        return f"<strong>Point {points[0].point}</strong> ({text(values_of(answer, points[0]))})"
+    numbers = [str(point.point) for point in points[:MOST_NAMED]]
     more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
     return f"<strong>Points {text(listed([*numbers, *more]))}</strong>"

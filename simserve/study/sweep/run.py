@@ -1,44 +1,23 @@
-"""A run of a sweep: the task of a worker and the row that it returns, both plain data."""
+"""A run of a sweep: the task of a worker, and the row that it returns."""
 
 import time
 import traceback
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
-from simserve.metrics.answers.sweep import FailedRunJson, FinishedRunJson
+from simserve.metrics.answer import outcomes
+from simserve.metrics.answers.sweep_runs import ClassOutcome, FailedRun, FinishedRun, Measures, SweepRun
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
-from simserve.metrics.summary_schema import Signed
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.fleet import fleet_of
-from simserve.study.measures import MEASURES, Measure
+from simserve.study.measures import figure
 from simserve.study.processes import Task
-from simserve.study.slo_answer import outcome_facts
-from simserve.tables.files import plain
 from simserve.version import __version__
 
-PER_USD = Measure("goodput.per_usd", "goodput per dollar", "count", is_cost=False)
-
-MORE = (
-    Measure("goodput.per_gpu_s", "goodput per GPU", "per_s", is_cost=False),
-    PER_USD,
-    Measure("offered_per_s", "requests offered", "per_s", is_cost=False),
-    Measure("busy_frac", "busy", "frac", is_cost=False),
-    Measure("mfu", "MFU", "frac", is_cost=False),
-    Measure("mbu", "MBU", "frac", is_cost=False),
-)
-ALL_MEASURES = (*MEASURES, *MORE)
-
-FLEET = ("n_gpus", "usd_per_hour", "kw")
-
-Row = dict[str, Any]
-
-RUN: TypeAdapter[FinishedRunJson | FailedRunJson] = TypeAdapter(FinishedRunJson | FailedRunJson)
-MEASURED: TypeAdapter[dict[str, Signed]] = TypeAdapter(dict[str, Signed])
+KEYS = tuple(field.alias or name for name, field in Measures.model_fields.items())
+"""Keys of the measures in summary.json."""
 
 
 def key_of(scenario: Scenario, seed: int) -> str:
@@ -51,7 +30,7 @@ def task_of(scenario: Scenario, seed: int) -> Task:
     return scenario.to_dict(), seed
 
 
-def run_row(task: Task) -> Row:
+def run_row(task: Task) -> SweepRun:
     """Run a task in a worker; errors are reported in the row."""
     data, seed = task
     started_s = time.perf_counter()
@@ -78,28 +57,20 @@ def _follows_from_the_scenario(error: SimserveError) -> bool:
     return isinstance(error, ScenarioError | TraceError) and not isinstance(error, UnreadableTrace)
 
 
-def failed_row(seed: int, reason: str, *, is_final: bool = True) -> Row:
+def failed_row(seed: int, reason: str, *, is_final: bool = True) -> FailedRun:
     """Return the row of a failed run; a run that is not final is repeated next time."""
-    return {"seed": seed, "status": "failed", "reason": " ".join(reason.split()), "is_final": is_final}
+    return FailedRun(seed=seed, reason=" ".join(reason.split()), is_final=is_final)
 
 
-def is_row(row: Mapping[str, Any]) -> bool:
-    """Return whether a row that was read back has the names and types of one that `run_row` returns as final."""
-    measures = {measure.key: row.get(measure.key, "") for measure in ALL_MEASURES}
-    try:
-        if RUN.validate_python(row, strict=True)["status"] == "finished":
-            MEASURED.validate_python(measures, strict=True)
-    except ValidationError:
-        return False
-    return True
-
-
-def _finished(scenario: Scenario, results: Results, wall_s: float) -> Row:
-    summary: Mapping[str, Any] = results.summary
-    row = {"seed": scenario.seed, "status": "finished", "reason": None, "is_final": True}
-    row |= {measure.key: measure.of(summary) for measure in ALL_MEASURES}
-    row |= {"saturated": summary["trust"]["saturated"], **fleet_of(scenario), "wall_s": wall_s}
-    row |= {"outcomes": outcome_facts(summary), "load": summary["load"]}
-    row |= {"warnings": [*results.facts.warnings, *reservation_warnings([summary])]}
-    result: Row = plain(row)
-    return result
+def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRun:
+    summary: Any = results.summary
+    figures: dict[str, Any] = fleet_of(scenario) | {key: figure(summary, key) for key in KEYS}
+    return FinishedRun(
+        seed=scenario.seed,
+        saturated=summary["trust"]["saturated"],
+        wall_s=wall_s,
+        outcomes=[ClassOutcome.of(name, outcome) for name, outcome in outcomes(summary).items()],
+        load=summary["load"],
+        warnings=[*results.facts.warnings, *reservation_warnings([summary])],
+        **figures,
+    )

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simserve.errors import SimserveError
+from simserve.metrics.answers.sweep_runs import SweepRun
 from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import check_not_deterministic, is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.run_seeds import OnRun
 from simserve.study.slo_answer import more_seeds
-from simserve.study.sweep.point_runs import COST, PointRuns
+from simserve.study.sweep.point_runs import PointRuns
 from simserve.study.sweep.points import SweepPoint
-from simserve.study.sweep.run import Row, failed_row, key_of, run_row, task_of
+from simserve.study.sweep.run import failed_row, key_of, run_row, task_of
 from simserve.tables.journal import Journal
 
 EDGE_SEEDS = 8
@@ -76,7 +77,7 @@ class Sweep:
     """Question and runs of a sweep."""
 
     question: SweepQuestion
-    rows: tuple[tuple[Row, ...], ...]
+    rows: tuple[tuple[SweepRun, ...], ...]
     """Runs of each point, one per seed; shared seeds come first."""
 
     @cached_property
@@ -93,12 +94,12 @@ def check_seeds_differ(question: SweepQuestion) -> None:
             check_not_deterministic(point.scenario, "--replications", question.n_seeds)
 
 
-def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: OnRun | None = None) -> Sweep:
+def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner, progress: OnRun | None = None) -> Sweep:
     """Run in rounds what the journal lacks, and add each run once finished.
 
     Raise OutputError for a full disk, SimserveError for a lost cluster.
     """
-    failed: dict[str, Row] = {}
+    failed: dict[str, SweepRun] = {}
     rounds = _Rounds(question, journal, run, progress)
     wanted = dict.fromkeys(range(len(question.points)), question.n_seeds)
     while True:
@@ -113,12 +114,14 @@ def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: 
 class _Rounds:
     """Runs the missing tasks, and counts them."""
 
-    def __init__(self, question: SweepQuestion, journal: Journal, run: Runner, progress: OnRun | None = None) -> None:
+    def __init__(
+        self, question: SweepQuestion, journal: Journal[SweepRun], run: Runner, progress: OnRun | None = None
+    ) -> None:
         self._question, self._journal, self._run, self._progress = question, journal, run, progress
         self._known: set[str] = set()
         self._n_done = 0
 
-    def run(self, wanted: Mapping[int, int], failed: dict[str, Row]) -> None:
+    def run(self, wanted: Mapping[int, int], failed: dict[str, SweepRun]) -> None:
         """Run that many seeds of each point; failures that are not final go into `failed`."""
         tasks = _tasks(self._question, wanted, self._journal.rows.keys() | failed.keys())
         keys = {self._question.key(place, at) for place, n in wanted.items() for at in range(n)} - {None}
@@ -129,7 +132,7 @@ class _Rounds:
             for place, answer in reader:
                 key, task = tasks[place]
                 row = failed_row(task[1], answer.reason, is_final=False) if isinstance(answer, Lost) else answer
-                if row["is_final"]:
+                if row.is_final:
                     self._journal.add(key, row)
                 else:
                     failed[key] = row
@@ -152,14 +155,14 @@ def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
     if first:
         return first
     sure = [each for each in points if each.is_ranked and each.decision == "met"]
-    limit = min((each.value(COST) for each in sure), default=math.inf)
-    near = [(place, each) for place, each in judged if each.value(COST) <= limit]
+    limit = min((each.usd_per_hour for each in sure), default=math.inf)
+    near = [(place, each) for place, each in judged if each.usd_per_hour <= limit]
     second = {place: EDGE_SEEDS for place, each in near if len(each.rows) < EDGE_SEEDS and _is_near(each)}
     if second:
         return second
-    edges = [(place, each) for place, each in near if each.decision == "edge" and each.value(COST) < limit]
-    cheapest = min((each.value(COST) for _, each in edges), default=math.inf)
-    return {place: more_seeds(len(each.rows)) for place, each in edges if each.value(COST) == cheapest}
+    edges = [(place, each) for place, each in near if each.decision == "edge" and each.usd_per_hour < limit]
+    cheapest = min((each.usd_per_hour for _, each in edges), default=math.inf)
+    return {place: more_seeds(len(each.rows)) for place, each in edges if each.usd_per_hour == cheapest}
 
 
 def _may_change(each: PointRuns) -> bool:
@@ -173,7 +176,7 @@ def _may_change(each: PointRuns) -> bool:
 def _is_near(each: PointRuns) -> bool:
     """Return whether a point meets the SLO, or may miss it by chance alone."""
     assert each.answer is not None, "it is judged"
-    return 1 - float(each.answer["attained_frac"]) <= NEAR_MISS * (1 - each.goal_frac)
+    return 1 - each.answer.attained_frac <= NEAR_MISS * (1 - each.goal_frac)
 
 
 def n_runs(question: SweepQuestion) -> int:
@@ -181,12 +184,12 @@ def n_runs(question: SweepQuestion) -> int:
     return len(question.keys)
 
 
-def n_left(question: SweepQuestion, journal: Journal) -> int:
+def n_left(question: SweepQuestion, journal: Journal[SweepRun]) -> int:
     """Return how many of those the journal lacks."""
     return len(question.keys - journal.rows.keys())
 
 
-def n_foreign(question: SweepQuestion, journal: Journal) -> int:
+def n_foreign(question: SweepQuestion, journal: Journal[SweepRun]) -> int:
     """Return how many finished runs in the journal belong to another question."""
     left = journal.rows.keys() - question.keys
     for place in range(len(question.points)):
@@ -209,7 +212,7 @@ def _tasks(question: SweepQuestion, wanted: Mapping[int, int], known: Set[str]) 
     return list(result.items())
 
 
-def _rows(question: SweepQuestion, place: int, n: int, by_key: Mapping[str, Row]) -> tuple[Row, ...]:
+def _rows(question: SweepQuestion, place: int, n: int, by_key: Mapping[str, SweepRun]) -> tuple[SweepRun, ...]:
     reason, seed = question.points[place].reason or "", question.first.seed
     keys = [question.key(place, at) for at in range(n)]
     return tuple(failed_row(seed + at, reason) if key is None else by_key[key] for at, key in enumerate(keys))
@@ -218,7 +221,7 @@ def _rows(question: SweepQuestion, place: int, n: int, by_key: Mapping[str, Row]
 def check_any(sweep: Sweep) -> None:
     """Raise SimserveError if all runs failed."""
     every = [row for rows in sweep.rows for row in rows]
-    if all(row["status"] == "failed" for row in every):
-        reasons = list(dict.fromkeys(str(row["reason"]) for row in every))
+    if all(row.status == "failed" for row in every):
+        reasons = list(dict.fromkeys(row.reason for row in every if row.reason))
         more = [f"and {len(reasons) - MOST_REASONS} more reasons"] if len(reasons) > MOST_REASONS else []
         raise SimserveError("\n".join([f"all {len(every)} runs failed", *reasons[:MOST_REASONS], *more]))

@@ -13,6 +13,7 @@ from tests.report.answers_by_hand import (
     replicas_answer,
     run_answer,
     sweep_answer,
+    sweep_json,
 )
 
 
@@ -192,14 +193,13 @@ def test_a_sweep_offers_its_cheapest_point() -> None:
     assert grown(result, 0).units == 1
 
 
-@pytest.mark.parametrize("gpus", [["a100", "h100-sxm"], None])
-def test_a_fleet_of_several_cards_is_paid_at_its_own_mean_price(gpus: list[str] | None) -> None:
-    source = sweep_answer()
-    first, second = source.answer["points"][:2]
+@pytest.mark.parametrize("gpus", [["a100", "h100-sxm"], []])
+def test_a_fleet_of_several_cards_is_paid_at_its_own_mean_price(gpus: list[str]) -> None:
+    points = sweep_json()["points"]
+    first, second = points[:2]
     for point, usd_per_hour in ((first, 6.0), (second, 7.33)):  # the second pays more, and is named last
-        point["values"] = {"cluster.pools.1.gpu": "h100-sxm"}
         point["fleet"] |= {"n_gpus": 2, "usd_per_hour": usd_per_hour, "gpus": gpus}
-    result = cost_basis([source])
+    result = cost_basis([sweep_answer(points=points)])
     assert result is not None
     assert result.usd_per_unit_hour == 6.0
     assert {gpu: price.value for gpu, price in result.prices.items()} == {"mean of its GPUs": 3.0}

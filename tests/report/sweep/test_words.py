@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.report.sweep.page import render
 from simserve.report.sweep.words import sentence, short_names, table_rows
 from tests.report.figures import figures
@@ -22,7 +23,19 @@ NEAR = {"kind": "requests", "nominal_per_s": 10.0, "drawn_per_s": 9.8, "off_frac
 
 def answer(attained_frac: float, half: float = 0.002, n_runs: int = 8) -> dict[str, Any]:
     ends = {"low_frac": attained_frac - half, "high_frac": attained_frac + half}
-    return {"attained_frac": attained_frac, **ends, "n_runs": n_runs}
+    known = {"goal_frac": 0.99, "confidence": 0.95, "n_requests": 1000, "basis": "replications", "by_slo": {}}
+    unknown = dict.fromkeys(("slo_class", "load_off_frac", "queue"))
+    return (
+        known
+        | unknown
+        | {
+            "decision": "met",
+            "attained_frac": attained_frac,
+            **ends,
+            "n_runs": n_runs,
+            "is_far_below": False,
+        }
+    )
 
 
 def point(number: int, **changes: Any) -> dict[str, Any]:
@@ -62,7 +75,7 @@ def failed(number: int, reason: str = "tensor: must divide 32 heads") -> dict[st
     return point(number, **bare, **nothing)
 
 
-def facts(*points: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def facts(*points: dict[str, Any], **changes: Any) -> SweepAnswer:
     best = {"point": 0, "not_told_apart": None}
     result = {
         "version": "0.1.0",
@@ -77,7 +90,7 @@ def facts(*points: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "tied": [],
         "points": list(points),
     }
-    return result | changes
+    return SweepAnswer.model_validate(result | changes, strict=True)
 
 
 def body(page: str) -> str:
@@ -176,7 +189,8 @@ def test_without_an_slo_there_is_still_a_table_and_the_front_of_latencies() -> N
 
 def test_the_table_has_the_most_for_its_price_first_and_what_does_not_count_last() -> None:
     grown = point(1, goodput=99.0, saturated=True, decision="missed")
-    result = facts(failed(0), grown, point(2, goodput=5.0), point(3, goodput=6.0, decision="edge"))
+    best = {"per_usd": {"point": 3}, "goodput": {"point": 3}, "cheapest": {"point": 2}}
+    result = facts(failed(0), grown, point(2, goodput=5.0), point(3, goodput=6.0, decision="edge"), best=best)
     rows = table_rows(result)
     slo = ("attained", "95% CI", "SLO", "seeds")
     assert rows[0] == ("point", "gpu", "tensor", "$/h", "goodput, req/s", "requests/$", *slo, "p99 TTFT", "p99 TPOT")

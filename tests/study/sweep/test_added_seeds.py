@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from simserve.metrics.answers.sweep import CheapestPoint
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.sweep import added_seeds
-from tests.study.sweeps import made_up, run
+from tests.study.sweeps import made_up, outcomes, run
 
 EDGE, MET, MISSED, NEAR = 0.99, 0.995, 0.5, 0.96
 """Known to 0.001: on both sides of the goal of 99%, above it, far below it, and at four times the misses allowed."""
@@ -62,17 +63,17 @@ def test_an_edge_that_is_cheaper_than_the_sure_point_is_named_as_tied_and_does_n
     tmp_path: Path,
 ) -> None:
     sweep = made_up(tmp_path, runs(*[MET] * 8, usd=8.0), runs(*UNSURE, usd=6.0), runs(*UNSURE, usd=4.0))
-    facts = sweep_facts(sweep)
-    assert (facts["best"]["cheapest"], facts["tied"]) == ({"point": 0}, [2, 1])
-    assert [point["decision"] for point in facts["points"]] == ["met", "edge", "edge"]
-    assert [point["meets_goal"] for point in facts["points"]] == [True, False, False]
-    assert facts["points"][1]["answer"]["n_runs"] == 8
+    answer = sweep_facts(sweep)
+    assert (answer.best.cheapest, answer.tied) == (CheapestPoint(point=0), [2, 1])
+    assert [point.decision for point in answer.points] == ["met", "edge", "edge"]
+    assert [point.meets_goal for point in answer.points] == [True, False, False]
+    assert answer.points[1].answer is not None
+    assert answer.points[1].answer.n_runs == 8
 
 
 def test_a_run_whose_load_is_far_off_the_nominal_one_does_not_decide_alone(tmp_path: Path) -> None:
     """Nothing of it can be told from `made_up`: the outcome of a run that drew 15% less says so."""
-    off = run(slo_attainment__frac=MET)
-    off["outcomes"][0]["off_frac"] = -0.15
+    off = run(outcomes=[outcomes(MET)[0] | {"off_frac": -0.15}])
     sweep = made_up(tmp_path, [off])
-    assert sweep_facts(sweep)["points"][0]["decision"] == "edge"
+    assert sweep_facts(sweep).points[0].decision == "edge"
     assert added_seeds(sweep.points) == {0: 8}

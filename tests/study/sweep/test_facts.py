@@ -6,26 +6,34 @@ from typing import Any
 
 import pytest
 
+from simserve.metrics.answers.sweep import BestPoint, Fronts, SweepAnswer
 from simserve.study.sweep.facts import sweep_facts
+from simserve.study.sweep.run import failed_row
 from simserve.tables.files import json_text
 from tests.study.sweeps import made_up, run
 
 
+def best_of(answer: SweepAnswer) -> dict[str, int]:
+    """Return the numbers of the best points by their question."""
+    return {name: best.point for name, best in answer.best if best is not None}
+
+
 def test_means_and_intervals_are_over_the_seeds(tmp_path: Path) -> None:
     result = sweep_facts(made_up(tmp_path, [run(3, 7.0), run(4, 8.0), run(5, 9.0)]))
-    goodput = result["points"][0]["measures"]["goodput.per_s"]
-    assert goodput["value"] == 8.0
+    goodput = result.points[0].means.goodput_per_s
+    assert goodput.value == 8.0
     # Student's t of two degrees of freedom is 4.303 at 97.5%, the standard error is 1 / sqrt(3).
-    assert goodput["high"] - 8.0 == pytest.approx(4.303 / 3**0.5, rel=1e-3)
-    assert result["points"][0]["n_seeds"] == 3
-    assert result["seeds"] == [3, 4, 5]
+    assert goodput.high is not None
+    assert goodput.high - 8.0 == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+    assert result.points[0].n_seeds == 3
+    assert result.seeds == [3, 4, 5]
 
 
 def test_no_interval_goes_below_nothing_or_above_all(tmp_path: Path) -> None:
     unlike = [run(3, 0.5, slo_attainment__frac=0.1), run(4, 20.0, slo_attainment__frac=1.0)]
-    measures = sweep_facts(made_up(tmp_path, unlike))["points"][0]["measures"]
-    assert measures["goodput.per_s"]["low"] == 0.0
-    assert (measures["slo_attainment.frac"]["low"], measures["slo_attainment.frac"]["high"]) == (0.0, 1.0)
+    means = sweep_facts(made_up(tmp_path, unlike)).points[0].means
+    assert means.goodput_per_s.low == 0.0
+    assert (means.slo_attainment_frac.low, means.slo_attainment_frac.high) == (0.0, 1.0)
 
 
 def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Path) -> None:
@@ -39,10 +47,10 @@ def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Pat
             [],
         )
     )
-    assert result["fronts"] == {"cost_goodput": [0], "ttft_tpot": [1, 0]}
-    assert {key: best["point"] for key, best in result["best"].items()} == {"per_usd": 0, "goodput": 0, "cheapest": 0}
-    assert [point["status"] for point in result["points"]] == ["finished", "finished", "finished", "failed"]
-    assert result["points"][3] == {
+    assert result.fronts == Fronts(cost_goodput=[0], ttft_tpot=[1, 0])
+    assert best_of(result) == {"per_usd": 0, "goodput": 0, "cheapest": 0}
+    assert [point.status for point in result.points] == ["finished", "finished", "finished", "failed"]
+    assert result.points[3].facts() == {
         "point": 3,
         "values": {"cluster.pools.0.replicas": 4},
         "status": "failed",
@@ -70,19 +78,19 @@ def test_the_three_questions_can_have_three_answers(tmp_path: Path) -> None:
             [run(goodput=11.0, usd=8.0)],  # as cheap as the second, and gives less
         )
     )
-    assert {key: best["point"] for key, best in result["best"].items()} == {"per_usd": 0, "goodput": 2, "cheapest": 1}
-    assert result["fronts"]["cost_goodput"] == [0, 1, 2]
-    assert [point["meets_goal"] for point in result["points"]] == [False, True, True, True]
+    assert best_of(result) == {"per_usd": 0, "goodput": 2, "cheapest": 1}
+    assert result.fronts.cost_goodput == [0, 1, 2]
+    assert [point.meets_goal for point in result.points] == [False, True, True, True]
 
 
 def test_of_equals_the_cheapest_is_named(tmp_path: Path) -> None:
     result = sweep_facts(made_up(tmp_path, [run(goodput=9.0, usd=8.0)], [run(goodput=9.0, usd=4.0)]))
-    assert result["best"]["goodput"]["point"] == 1
+    assert best_of(result)["goodput"] == 1
 
 
 def test_what_gives_nothing_is_on_no_front_however_cheap(tmp_path: Path) -> None:
     result = sweep_facts(made_up(tmp_path, [run(goodput=0.0, usd=1.0)], [run(goodput=9.0, usd=4.0)]))
-    assert result["fronts"]["cost_goodput"] == [1]
+    assert result.fronts.cost_goodput == [1]
 
 
 def test_points_are_told_apart_seed_by_seed(tmp_path: Path) -> None:
@@ -95,30 +103,32 @@ def test_points_are_told_apart_seed_by_seed(tmp_path: Path) -> None:
             [run(3, 13.0), run(4, 10.0), run(5, 12.5)],
         )
     )
-    assert result["best"]["goodput"] == {"point": 0, "not_told_apart": [2]}
+    assert result.best.goodput == BestPoint(point=0, not_told_apart=[2])
 
 
 def test_one_seed_tells_nobody_apart(tmp_path: Path) -> None:
     result = sweep_facts(made_up(tmp_path, [run(goodput=10.0)], [run(goodput=1.0)]))
-    assert result["best"]["goodput"] == {"point": 0, "not_told_apart": None}
+    assert result.best.goodput == BestPoint(point=0)
 
 
 def test_a_point_of_which_some_runs_failed_is_not_ranked(tmp_path: Path) -> None:
-    failed = {"seed": 4, "status": "failed", "reason": "out of memory", "is_final": False}
+    failed = failed_row(4, "out of memory", is_final=False)
     result = sweep_facts(made_up(tmp_path, [run(3, 99.0), failed], [run(3, 8.0), run(4, 8.0)]))
-    assert result["points"][0]["status"] == "partly"
-    assert (result["points"][0]["n_seeds"], result["points"][0]["reason"]) == (1, "out of memory")
-    assert result["best"]["goodput"]["point"] == 1
-    assert result["fronts"] == {"cost_goodput": [1], "ttft_tpot": [1]}
+    assert result.points[0].status == "partly"
+    assert (result.points[0].n_seeds, result.points[0].reason) == (1, "out of memory")
+    assert best_of(result)["goodput"] == 1
+    assert result.fronts == Fronts(cost_goodput=[1], ttft_tpot=[1])
 
 
 def test_without_an_slo_there_is_no_best_and_the_json_is_strict(tmp_path: Path) -> None:
     bare: dict[str, Any] = {"goodput": float("nan"), "goodput__per_usd": None, "slo_attainment__frac": None}
     result = sweep_facts(made_up(tmp_path, [run(**bare)], [run(**bare)], slo={}))
-    assert result["best"] == {"per_usd": None, "goodput": None, "cheapest": None}
-    assert result["fronts"] == {"cost_goodput": [], "ttft_tpot": [0, 1]}
-    assert json.loads(json_text(result))["points"][0]["meets_goal"] is None
+    assert best_of(result) == {}
+    assert result.fronts == Fronts(cost_goodput=[], ttft_tpot=[0, 1])
+    assert json.loads(json_text(result.facts()))["points"][0]["meets_goal"] is None
 
 
 def test_a_fleet_names_its_cards(tmp_path: Path) -> None:
-    assert sweep_facts(made_up(tmp_path, [run()]))["points"][0]["fleet"]["gpus"] == ["h100-sxm"]
+    fleet = sweep_facts(made_up(tmp_path, [run()])).points[0].fleet
+    assert fleet is not None
+    assert fleet.gpus == ["h100-sxm"]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +17,7 @@ from simserve.errors import (
     TraceError,
     UnreadableTrace,
 )
+from simserve.metrics.answers.sweep_runs import SweepRun, read_run
 from simserve.scenario import load_scenario
 from simserve.scenario.loader import Template
 from simserve.simulation import simulate
@@ -27,7 +27,7 @@ from simserve.study.study_folder import write_study
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import grid, parse_axis, resolved
-from simserve.study.sweep.run import is_row, key_of, run_row, task_of
+from simserve.study.sweep.run import key_of, run_row, task_of
 from simserve.study.sweep.sweep import Sweep, SweepQuestion, check_any, n_foreign, n_left, n_runs, run_sweep
 from simserve.study.sweep.table import sweep_rows
 from simserve.tables.folder import SWEEP
@@ -64,7 +64,7 @@ class Here:
 
 
 def swept(folder: Path, requested: SweepQuestion, runner: Here) -> Sweep:
-    with open_journal(folder / "out", SWEEP, is_row) as journal:
+    with open_journal(folder / "out", SWEEP, read_run) as journal:
         return run_sweep(requested, journal, runner)
 
 
@@ -78,12 +78,13 @@ def test_all_points_have_the_scenarios_seed_and_those_after_it(tmp_path: Path) -
     runner = Here()
     result = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2), runner)
     assert sorted(runner.ran) == [(1, 3), (1, 4), (2, 3), (2, 4)]
-    assert [[row["seed"] for row in rows] for rows in result.rows] == [[3, 4], [3, 4]]
+    assert [[row.seed for row in rows] for rows in result.rows] == [[3, 4], [3, 4]]
 
 
 def test_a_row_has_what_a_run_by_itself_has(tmp_path: Path) -> None:
     requested = question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2, slo={"ttft_s": 0.5})
-    row = swept(tmp_path, requested, Here()).rows[1][1]
+    run = swept(tmp_path, requested, Here()).rows[1][1]
+    row = run.facts()
     scenario = requested.points[1].scenario
     assert scenario is not None
     summary = simulate(scenario.model_copy(update={"seed": 4})).summary
@@ -105,8 +106,8 @@ def test_nothing_that_is_finished_is_run_again_and_nothing_is_left_out(tmp_path:
     assert _but_for_times(result) == _but_for_times(swept(tmp_path / "afresh", requested, Here()))
 
 
-def _but_for_times(result: Sweep) -> list[list[dict[str, Any]]]:
-    return [[{key: value for key, value in row.items() if key != "wall_s"} for row in rows] for rows in result.rows]
+def _but_for_times(result: Sweep) -> list[list[SweepRun]]:
+    return [[row.model_copy(update={"wall_s": 0.0}) for row in rows] for rows in result.rows]
 
 
 def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> No
     first, second = Here(stop_after=9), Here()
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path, requested, first)
-    with open_journal(tmp_path / "out", SWEEP, is_row) as journal:
+    with open_journal(tmp_path / "out", SWEEP, read_run) as journal:
         assert (n_left(requested, journal), n_foreign(requested, journal)) == (0, 0)
         progress: list[tuple[int, int]] = []
         result = run_sweep(requested, journal, second, lambda n, of: progress.append((n, of)))
@@ -125,7 +126,7 @@ def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> No
     assert len({*first.ran, *second.ran}) == len(first.ran) + len(second.ran) == sum(n_seeds)
     assert progress[0] == (2, 2)
     assert progress[-1] == (sum(n_seeds), sum(n_seeds))
-    assert sweep_facts(result)["seeds"] == [3]
+    assert sweep_facts(result).seeds == [3]
 
 
 def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> No
 def test_runs_of_another_scenario_are_counted_and_left_alone(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     other = question(tmp_path, f"{REPLICAS}=1,2", kv_dtype="fp8")
-    with open_journal(tmp_path / "out", SWEEP, is_row) as journal:
+    with open_journal(tmp_path / "out", SWEEP, read_run) as journal:
         assert (n_runs(other), n_left(other, journal), n_foreign(other, journal)) == (2, 2, 2)
         run_sweep(other, journal, Here())
         assert (n_left(other, journal), n_foreign(other, journal)) == (0, 2)
@@ -154,7 +155,7 @@ def test_points_that_come_to_the_same_are_run_once(tmp_path: Path) -> None:
 def test_progress_begins_with_what_is_kept(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     progress: list[tuple[int, int]] = []
-    with open_journal(tmp_path / "out", SWEEP, is_row) as journal:
+    with open_journal(tmp_path / "out", SWEEP, read_run) as journal:
         run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here(), lambda n, of: progress.append((n, of)))
     assert progress == [(2, 4), (3, 4), (4, 4)]
 
@@ -162,10 +163,10 @@ def test_progress_begins_with_what_is_kept(tmp_path: Path) -> None:
 def test_a_run_that_is_lost_is_a_row_and_tried_again_the_next_time(tmp_path: Path) -> None:
     requested = question(tmp_path, f"{REPLICAS}=1,2")
     result = swept(tmp_path, requested, Here(lose=[1]))
-    assert [rows[0]["status"] for rows in result.rows] == ["finished", "failed"]
-    assert result.rows[1][0]["reason"] == "gone"
+    assert [rows[0].status for rows in result.rows] == ["finished", "failed"]
+    assert result.rows[1][0].reason == "gone"
     runner = Here()
-    assert [rows[0]["status"] for rows in swept(tmp_path, requested, runner).rows] == ["finished", "finished"]
+    assert [rows[0].status for rows in swept(tmp_path, requested, runner).rows] == ["finished", "finished"]
     assert runner.ran == [(2, 3)]
 
 
@@ -192,8 +193,8 @@ def test_whatever_goes_wrong_in_a_run_is_said_in_its_row(
 
     monkeypatch.setattr(sweep_run, "simulate", fail)
     row = run_row(task_of(question(tmp_path, f"{REPLICAS}=1").first, 0))
-    assert row["reason"].startswith(sentence)
-    assert (row["status"], row["is_final"]) == ("failed", is_final)
+    assert str(row.reason).startswith(sentence)
+    assert (row.status, row.is_final) == ("failed", is_final)
 
 
 @pytest.mark.parametrize("change", ["missing", "another"])
@@ -204,9 +205,9 @@ def test_a_trace_that_is_missing_or_another_where_a_run_starts_is_tried_again(tm
     trace.unlink()
     if change == "another":
         trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,11,5\n")
-    assert {rows[0]["status"] for rows in swept(tmp_path, requested, Here()).rows} == {"failed"}
+    assert {rows[0].status for rows in swept(tmp_path, requested, Here()).rows} == {"failed"}
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
-    assert {rows[0]["status"] for rows in swept(tmp_path, requested, Here()).rows} == {"finished"}
+    assert {rows[0].status for rows in swept(tmp_path, requested, Here()).rows} == {"finished"}
 
 
 def test_where_every_run_fails_there_is_no_answer_but_the_reasons(tmp_path: Path) -> None:
@@ -280,4 +281,4 @@ def test_rows_survive_the_way_through_the_journal_to_the_bit(tmp_path: Path) -> 
     requested = question(tmp_path, f"{REPLICAS}=1,2")
     first = swept(tmp_path, requested, Here())
     assert swept(tmp_path, requested, Here()).rows == first.rows
-    assert all(isinstance(row["ttft_s.p99"], float) and not np.isnan(row["ttft_s.p99"]) for (row,) in first.rows)
+    assert all(isinstance(row.facts()["ttft_s.p99"], float) for (row,) in first.rows)
