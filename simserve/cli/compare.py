@@ -1,11 +1,14 @@
 """`simserve compare`: which of two servers carries more load, and by how much each measure differs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simserve.cli.options import AllowPlugin, AsJson, Jobs
+
+if TYPE_CHECKING:
+    from simserve.metrics.answers.comparison import ComparisonAnswer
 
 SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
@@ -46,25 +49,24 @@ def compare(
         check_folder(out, COMPARISON)
     with terminal.progress_bar() as bar:
         shown = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
-        match = compare_sides(*sides, replications or REPLICATIONS, shown, load_progress(bar)).as_data()
+        answer = compare_sides(*sides, replications or REPLICATIONS, shown, load_progress(bar))
     if out is not None:
-        _write(out, match)
+        _write(out, answer)
     if as_json:
-        terminal.result_json(match)
+        terminal.result_json(answer.facts())
     else:
         from simserve.report.comparison.words import paragraphs, table_rows
 
         where = [] if out is None else [terminal.place_of(out)]
-        terminal.result("\n\n".join([*paragraphs(match), terminal.table(table_rows(match)), *where]))
-    terminal.warnings(match["warnings"])
+        terminal.result("\n\n".join([*paragraphs(answer), terminal.table(table_rows(answer)), *where]))
+    terminal.warnings(answer.warnings)
 
 
-def _write(directory: Path, match: dict[str, Any]) -> None:
+def _write(directory: Path, answer: "ComparisonAnswer") -> None:
     """Write the folder, whole or not at all."""
     from simserve.report.comparison.page import render
     from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text, plain
+    from simserve.tables.files import json_text
     from simserve.tables.folder import COMPARISON
 
-    texts = {"comparison.json": json_text(match), "report.html": render(plain(match))}
-    write_study(directory, COMPARISON, texts)
+    write_study(directory, COMPARISON, {"comparison.json": json_text(answer.facts()), "report.html": render(answer)})

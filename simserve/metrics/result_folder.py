@@ -108,7 +108,7 @@ def read_answer(directory: Path, kind: Kind) -> Any:
     except ValidationError as error:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
-    return read if kind in (PLAN, SWEEP) else answer
+    return read if kind in (PLAN, SWEEP, COMPARISON) else answer
 
 
 def _read(directory: Path) -> ResultFolder:
@@ -124,7 +124,7 @@ def _label(kind: Kind, answer: Any) -> str:
     if kind in (PLAN, SWEEP):
         return str(answer.scenario.name)
     if kind is COMPARISON:
-        return f"{answer['b']} against {answer['a']}"
+        return f"{answer.b} against {answer.a}"
     scenario = answer.get("scenario")
     name = scenario.get("name") if isinstance(scenario, Mapping) else scenario
     return str(name or answer.get("name") or kind.name)

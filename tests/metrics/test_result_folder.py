@@ -10,7 +10,7 @@ from simserve.metrics.result_folder import read_result_folders
 from simserve.tables.files import json_text
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
-from tests.report.answers_by_hand import capacity_answer, comparison_answer, plan_json, sweep_json
+from tests.report.answers_by_hand import capacity_answer, comparison_json, plan_json, sweep_json
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_a_run_comes_with_its_time_series(run: Path) -> None:
 def test_each_command_is_known_by_its_file(tmp_path: Path) -> None:
     folders = [
         write(tmp_path / "a", "capacity.json", capacity_answer().answer),
-        write(tmp_path / "b", "comparison.json", comparison_answer().answer),
+        write(tmp_path / "b", "comparison.json", comparison_json()),
         write(tmp_path / "c", "plan.json", plan_json()),
         write(tmp_path / "d", "sweep.json", sweep_json()),
     ]

@@ -315,8 +315,9 @@ def test_answers_that_contradict_themselves_are_refused(
     [MORE, MORE | {"n_seeds": 2, "low_frac": 0.1, "high_frac": 0.3}, MORE | {"n_seeds": 2, "more_frac": None}],
 )
 def test_one_seed_has_no_interval_of_its_decision(decision: dict[str, Any], tmp_path: Path) -> None:
-    answer = {**STUDIES["compare"].answer, "decision": decision}
-    assert read_result_folders([written(answer, "compare", tmp_path / "out")])[0].answer["decision"] == decision
+    answer = as_json(STUDIES["compare"]) | {"decision": decision}
+    read = read_result_folders([written(answer, "compare", tmp_path / "out")])[0].answer
+    assert read.load_decision.facts() == {"reason": None, "confidence": None} | decision
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), [(Count, 0, 10**15), (Size, 1, 10**9), (Index, 0, 10**9)])

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.struct import Struct
 from simserve.metrics.answers.sweep import SweepAnswer
@@ -165,12 +166,18 @@ def replicas_answer() -> ResultFolder:
 
 
 def comparison_answer() -> ResultFolder:
+    """Return what is read back of `comparison_json`."""
+    answer = ComparisonAnswer.model_validate(comparison_json(), strict=True)
+    return ResultFolder("compare", "=new against old", answer)
+
+
+def comparison_json() -> dict[str, Any]:
     """B has half the p99 TTFT of A; of the rest nothing can be told."""
     measure = {"key": "ttft_s.p99", "label": "p99 TTFT", "unit": "s", "a": 0.4, "b": 0.2, "difference": -0.2}
     measure |= {"low": -0.25, "high": -0.15, "change_frac": -0.5, "verdict": "better"}
     unclear = {"key": "goodput.per_s", "label": "goodput", "unit": "per_s", "a": 10.0, "b": 10.0, "difference": 0.0}
     unclear |= {"low": None, "high": None, "change_frac": 0.0, "verdict": "unclear"}
-    answer = {
+    return {
         "a": "old",
         "b": "=new",
         "confidence": 0.95,
@@ -178,7 +185,6 @@ def comparison_answer() -> ResultFolder:
         "warnings": [],
         "measures": [measure, unclear],
     }
-    return ResultFolder("compare", "=new against old", answer)
 
 
 def plan_answer(**changes: Any) -> ResultFolder:

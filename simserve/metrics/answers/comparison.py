@@ -1,83 +1,121 @@
-"""Comparison as an answer: what `simserve compare` found, as comparison.json has it."""
+"""Comparison as an answer: what `simserve compare` found, as comparison.json has it; its sheet has its measures."""
 
-from typing import Annotated, Literal, Required
+from collections.abc import Sequence
+from typing import Annotated
 
-from pydantic import AfterValidator
-from typing_extensions import TypedDict
+from pydantic import Field, model_validator
 
-from simserve.metrics.answers.parts import (
-    NominalLoadJson,
-    Verdict,
-)
-from simserve.metrics.summary_schema import (
-    Count,
-    Measured,
-    Share,
-    Signed,
-)
+from simserve.metrics import summary_schema
+from simserve.metrics.answers.parts import DrawnLoad, Verdict
+from simserve.metrics.answers.struct import FINITE, Column, Flag, PerS, Signed, Struct
+from simserve.metrics.summary_schema import Count, Share
+
+Name = Annotated[str, Column("text", "category")]
+ShareOfA = Annotated[summary_schema.Signed, FINITE, Column("share", "float")]
 
 
-class SideLoadJson(TypedDict):
+class SideLoad(Struct):
     """The load that one side carries."""
 
-    goodput_per_s: Measured
-    holds_every_load: bool | None
-    last_per_s: Measured
+    goodput_per_s: PerS
+    """None: it meets the goal at every load, or at none."""
+    holds_every_load: Flag
+    """None where there is a load between."""
+    last_per_s: PerS
+    """The load at which that was seen last."""
     fails_first: str | None
+    """The SLO that most requests miss there."""
 
 
-class LoadDecisionJson(TypedDict, total=False):
+class LoadDecision(Struct):
     """The side that carries more load, and how much more."""
 
-    verdict: Required[Verdict]
-    goal_frac: Required[Share]
-    confidence: Share
-    more_frac: Required[Signed]
-    low_frac: Required[Signed]
-    high_frac: Required[Signed]
-    n_seeds: Required[Count]
-    a: Required[SideLoadJson]
-    b: Required[SideLoadJson]
+    outcome: Verdict = Field(alias="verdict")
+    """A word about B; `unclear` is statistically tied."""
+    reason: None = None
+    goal_frac: Share
+    confidence: Share | None = None
+    more_frac: ShareOfA
+    """None where one side has no p99 goodput."""
+    low_frac: ShareOfA
+    """None, as `high_frac`, where every seed gives the same run."""
+    high_frac: ShareOfA
+    n_seeds: Count
+    a: SideLoad
+    b: SideLoad
+
+    @property
+    def sides(self) -> tuple[SideLoad, SideLoad]:
+        """Return the loads of A and B."""
+        return self.a, self.b
+
+    @model_validator(mode="after")
+    def _has_interval(self) -> "LoadDecision":
+        if self.more_frac is not None and self.n_seeds > 1 and None in (self.low_frac, self.high_frac):
+            raise ValueError("must have low_frac and high_frac where it has more_frac")
+        return self
 
 
-def _has_interval(decision: LoadDecisionJson) -> LoadDecisionJson:
-    ends = decision["low_frac"], decision["high_frac"]
-    if decision["more_frac"] is not None and decision["n_seeds"] > 1 and None in ends:
-        raise ValueError("must have low_frac and high_frac where it has more_frac")
-    return decision
-
-
-class NoDecisionJson(TypedDict):
+class NoDecision(Struct):
     """Why load does not decide."""
 
-    verdict: None
+    outcome: None = Field(None, alias="verdict")
     reason: str
 
 
-class DifferenceJson(TypedDict):
-    """A measure on both sides."""
+class MeasureDifference(Struct):
+    """A measure on both sides; without ends where there is no interval."""
 
     key: str
-    label: str
-    unit: str
-    a: Signed
-    b: Signed
-    difference: Signed
-    low: Signed
-    high: Signed
-    change_frac: Signed
-    verdict: Verdict
+    label: Name = Field(title="Measure")
+    unit: Name = Field(title="Unit")
+    a: Signed = Field(title="A")
+    b: Signed = Field(title="B")
+    difference: Signed = Field(title="B − A")
+    low: Signed = Field(title="B − A, low")
+    high: Signed = Field(title="B − A, high")
+    change_frac: ShareOfA = Field(title="Change (share of A)")
+    outcome: Annotated[Verdict, Column("text", "category")] = Field(alias="verdict", title="B is")
 
 
-class ComparisonAnswer(TypedDict, total=False):
+class DrawnLoads(Struct):
+    """Drawn against nominal load behind the measures of each side; None where no load is nominal."""
+
+    a: DrawnLoad | None = None
+    b: DrawnLoad | None = None
+
+
+class ComparisonAnswer(Struct):
     """The file comparison.json."""
 
-    version: str
-    a: Required[str]
-    b: Required[str]
-    how: Required[str]
-    confidence: Required[Share]
-    decision: Annotated[LoadDecisionJson, AfterValidator(_has_interval)] | NoDecisionJson
-    load: dict[Literal["a", "b"], NominalLoadJson | None]
-    measures: Required[list[DifferenceJson]]
-    warnings: list[str]
+    version: str | None = None
+    a: str
+    b: str
+    confidence: Share
+    how: str
+    """Origin of the intervals, in words."""
+    warnings: Sequence[str] = ()
+    decision: LoadDecision | NoDecision | None = None
+    """None in answers of earlier versions."""
+    load: DrawnLoads = Field(default_factory=DrawnLoads)
+    measures: Sequence[MeasureDifference]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Return the names of A and B."""
+        return self.a, self.b
+
+    @property
+    def loads(self) -> tuple[DrawnLoad | None, DrawnLoad | None]:
+        """Return the drawn loads of A and B."""
+        return self.load.a, self.load.b
+
+    @property
+    def load_decision(self) -> LoadDecision | None:
+        """Return the decision by load; None where load does not decide."""
+        return None if self.decision is None or self.decision.outcome is None else self.decision
+
+    @property
+    def has_intervals(self) -> bool:
+        """Return whether any difference has an interval."""
+        return any(measure.low is not None for measure in self.measures)

@@ -8,7 +8,8 @@ from typing_extensions import TypedDict
 
 from simserve.metrics.answers import struct
 from simserve.metrics.answers.struct import Struct
-from simserve.metrics.summary_schema import Amount, Measured, Signed, Size
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
+from simserve.metrics.summary_schema import Amount, Measured, Number, Signed, Size
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Index = Annotated[int, Field(ge=0, le=10**9)]
@@ -83,6 +84,23 @@ class StudiedPool(Struct):
     calibrated: bool | None = None
     calibration: str | None = None
     kv_verified: bool | None = None
+
+
+class DrawnLoad(Struct):
+    """What the seeds drew of a nominal load, means over runs."""
+
+    nominal_per_s: Positive
+    drawn_per_s: Amount
+    off_frac: Number
+    """Drawn over nominal load, less 1."""
+
+    @property
+    def off_text(self) -> str | None:
+        """Return that the drawn load is far from the nominal load; None where it is near."""
+        if abs(self.off_frac) <= LOAD_TOLERANCE_FRAC:
+            return None
+        drawn = f"{self.drawn_per_s:.3g} req/s of a nominal {self.nominal_per_s:.3g} ({self.off_frac:+.1%})"
+        return f"the seeds drew {drawn}"
 
 
 class NominalLoad(Struct):

@@ -54,7 +54,8 @@ Ratio = Annotated[Capped | None, FINITE, Column("ratio", "float")]
 class Struct(BaseModel):
     """A frozen record; keys of a later version are ignored, and None stands for what is not known."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)  # most commands read no answer back
+    # deferred, as most commands read no answer back; by name, where a key of the file is no term of the field
+    model_config = ConfigDict(frozen=True, defer_build=True, populate_by_name=True)
 
     def facts(self) -> dict[str, Any]:
         """Return the struct as JSON has it."""

@@ -1,16 +1,14 @@
 """The page of a comparison: which side carries more load, and each measure with the interval of its difference."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from simserve.metrics.answers.comparison import ComparisonAnswer, MeasureDifference
 from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, whiskers
-from simserve.report.comparison.words import LISTED_FIRST, change, sentence, table_rows
+from simserve.report.comparison.words import LISTED_FIRST, change, pair, sentence, table_rows
 from simserve.report.comparison.words import title as title_by_load
 from simserve.report.document import Headline, page
-from simserve.report.formats import amount, as_sentence, number, plural, share
+from simserve.report.formats import as_sentence, plural, share
 from simserve.report.sections import card, prose, row_table, section, text, tile, warning_list
-
-Facts = Mapping[str, Any]
 
 MOST_FRAC = 1.0
 """Largest change drawn in place; larger ones are drawn at the edge, as they would hide all others."""
@@ -36,62 +34,73 @@ NOTE = (
 ONE_RUN = "One run each has no interval: any difference may be chance. Compare two scenarios for intervals."
 
 
-def render(result: Facts) -> str:
-    """Return the page as HTML, from what `simserve compare --json` prints."""
-    drawn = [each for each in result["measures"] if number(each["change_frac"]) is not None]
+def render(answer: ComparisonAnswer) -> str:
+    """Return the page as HTML."""
+    drawn = [(measure, measure.change_frac) for measure in answer.measures if measure.change_frac is not None]
     figures = {"change": _chart(drawn)} if drawn else {}
-    note = NOTE + _left_out(result["measures"])
-    warnings = [*map(as_sentence, result["warnings"]), *([] if _has_intervals(result) else [ONE_RUN])]
-    sides = f"A: {result['a']} · B: {result['b']}. {result['how'].capitalize()}."
+    note = NOTE + _left_out(answer.measures)
+    warnings = [*map(as_sentence, answer.warnings), *([] if answer.has_intervals else [ONE_RUN])]
+    sides = f"A: {answer.a} · B: {answer.b}. {answer.how.capitalize()}."
     parts = (
         section("changes", "B against A", "", card("change", figures, "", note, (), "Nothing to compare.")),
-        section("measures", "Every measure", sides, row_table(table_rows(result))),
+        section("measures", "Every measure", sides, row_table(table_rows(answer))),
         warning_list(warnings, "Both sides had the same load and the same SLO."),
     )
-    return page(_headline(result), parts, figures, {"simserve": result.get("version")})
+    return page(_headline(answer), parts, figures, {"simserve": answer.version})
 
 
-def _left_out(measures: Sequence[Facts]) -> str:
+def _left_out(measures: Sequence[MeasureDifference]) -> str:
     """Return how many changes are drawn at the edge of the chart, and how many not at all."""
-    changes = [number(each["change_frac"]) for each in measures]
-    n_beyond = sum(change is not None and abs(change) > MOST_FRAC for change in changes)
+    changes = [measure.change_frac for measure in measures]
+    n_beyond = sum(frac is not None and abs(frac) > MOST_FRAC for frac in changes)
     n_without = changes.count(None)
     edge = f" {plural(n_beyond, 'change')} beyond {share(MOST_FRAC)} drawn at the edge." if n_beyond else ""
     none = f" {plural(n_without, 'measure')} without a change relative to A in the table only." if n_without else ""
     return edge + none
 
 
-def _headline(result: Facts) -> Headline:
-    measures = result["measures"]
-    state, title = title_by_load(result) or _by_measures(result)
-    by_key = {each["key"]: each for each in measures}
-    first = [by_key[key] for key in (*LISTED_FIRST, "output_tokens_per_s") if key in by_key] or list(measures)
-    tiles = (*_load_tile(result), *(_tile(each) for each in first[:6]))
-    return Headline("compare", f"{result['a']} and {result['b']}", state, title, sentence(result), (), tiles)
+def _headline(answer: ComparisonAnswer) -> Headline:
+    state, title = title_by_load(answer) or _by_measures(answer)
+    by_key = {measure.key: measure for measure in answer.measures}
+    first = [by_key[key] for key in (*LISTED_FIRST, "output_tokens_per_s") if key in by_key] or answer.measures
+    tiles = tuple(map(_tile, (*_of_load(answer), *first[:6])))
+    return Headline("compare", f"{answer.a} and {answer.b}", state, title, sentence(answer), (), tiles)
 
 
-def _load_tile(result: Facts) -> tuple[str, ...]:
-    """Return the tile of the decision, where both sides have a p99 goodput."""
-    decision = result.get("decision") or {}
-    if number(decision.get("more_frac")) is None:
-        return ()
-    ends = {side: decision[side]["goodput_per_s"] for side in "ab"}
-    each = {"label": f"p{decision['goal_frac'] * 100:.4g} goodput", "unit": "per_s", "verdict": decision["verdict"]}
-    return (_tile(each | ends | {"change_frac": decision["more_frac"], "difference": ends["b"] - ends["a"]}),)
+def _of_load(answer: ComparisonAnswer) -> list[MeasureDifference]:
+    """Return the goodputs of the decision as a measure, where both sides have one."""
+    decision = answer.load_decision
+    if decision is None or decision.more_frac is None:
+        return []
+    a, b = (side.goodput_per_s or 0.0 for side in decision.sides)
+    return [
+        MeasureDifference(
+            key=GOODPUT,
+            label=f"p{decision.goal_frac * 100:.4g} goodput",
+            unit="per_s",
+            a=a,
+            b=b,
+            difference=b - a,
+            low=None,
+            high=None,
+            change_frac=decision.more_frac,
+            outcome=decision.outcome,
+        )
+    ]
 
 
-def _by_measures(result: Facts) -> tuple[str, str]:
+def _by_measures(answer: ComparisonAnswer) -> tuple[str, str]:
     """Return state and title by goodput; where that does not differ, by how many measures do."""
-    a, b, measures = result["a"], result["b"], result["measures"]
-    n = {decision: sum(each["verdict"] == decision for each in measures) for decision in VERDICTS}
-    if all(each["verdict"] == "same" for each in measures):
+    a, b, measures = answer.a, answer.b, answer.measures
+    n = {outcome: sum(measure.outcome == outcome for measure in measures) for outcome in VERDICTS}
+    if n["same"] == len(measures):
         return "none", f"No change: {b} equals {a}"
-    if not _has_intervals(result):
+    if not answer.has_intervals:
         return "few", f"{b} against {a}: one run each"
-    goodput = next((each for each in measures if each["key"] == GOODPUT), None)
-    if goodput is not None and goodput["verdict"] in ("better", "worse"):
-        is_better = goodput["verdict"] == "better"
-        size = f"{abs(goodput['change_frac']) * 100:.3g}% " if number(goodput["change_frac"]) is not None else ""
+    goodput = next((measure for measure in measures if measure.key == GOODPUT), None)
+    if goodput is not None and goodput.outcome in ("better", "worse"):
+        is_better, frac = goodput.outcome == "better", goodput.change_frac
+        size = "" if frac is None else f"{abs(frac) * 100:.3g}% "
         return ("met" if is_better else "missed"), f"{b} has {size}{'more' if is_better else 'less'} goodput"
     if n["better"] and n["worse"]:
         return "edge", f"{b} is better at {n['better']} and worse at {n['worse']} of {len(measures)} measures"
@@ -101,35 +110,28 @@ def _by_measures(result: Facts) -> tuple[str, str]:
     return "none", "Statistically tied"
 
 
-def _tile(each: Facts) -> str:
-    values = f"{amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])}"
-    mark, name = {"better": ("▶", "ok"), "worse": ("◀", "over")}.get(each["verdict"], ("", "soft"))
-    decision = f'<span class="{name}">{mark} {text(each["verdict"])}</span>'
-    return tile(each["label"], change(each), [prose(values), decision])
+def _tile(measure: MeasureDifference) -> str:
+    mark, name = {"better": ("▶", "ok"), "worse": ("◀", "over")}.get(measure.outcome, ("", "soft"))
+    decision = f'<span class="{name}">{mark} {text(measure.outcome)}</span>'
+    return tile(measure.label, change(measure), [prose(" → ".join(pair(measure))), decision])
 
 
-def _has_intervals(result: Facts) -> bool:
-    return any(number(each["low"]) is not None for each in result["measures"])
-
-
-def _chart(measures: Sequence[Facts]) -> Figure:
+def _chart(drawn: Sequence[tuple[MeasureDifference, float]]) -> Figure:
     """Return a chart with a row a measure: how much better B is, as a share of A."""
-    gains = [_gain(each) for each in measures]
-    ends = list(map(_ends, measures))
+    measures = [measure for measure, _ in drawn]
+    gains = [_gain(measure, frac) for measure, frac in drawn]
+    ends = [_ends(measure, gain) for measure, gain in zip(measures, gains, strict=True)]
     widest = max([LEAST_FRAC, *(min(abs(x), MOST_FRAC) for each in (gains, *ends) for x in each)])
     shown = [max(-widest, min(widest, gain)) for gain in gains]
-    colors, symbols = zip(*(VERDICTS[each["verdict"]] for each in measures), strict=True)
-    texts = [
-        text(f"{each['label']}: {amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])} ({change(each)})")
-        for each in measures
-    ]
-    drawn = [(min(x, max(low, -widest)), max(x, min(high, widest))) for (low, high), x in zip(ends, shown, strict=True)]
-    rows, line = [text(each["label"]) for each in measures], {"color": list(colors), "width": 2}
+    colors, symbols = zip(*(VERDICTS[measure.outcome] for measure in measures), strict=True)
+    texts = [text(f"{measure.label}: {' → '.join(pair(measure))} ({change(measure)})") for measure in measures]
+    edges = [(min(x, max(low, -widest)), max(x, min(high, widest))) for (low, high), x in zip(ends, shown, strict=True)]
+    rows, line = [text(measure.label) for measure in measures], {"color": list(colors), "width": 2}
     dots = scatter(
         "markers",
         numbers(shown),
         rows,
-        error_x=whiskers(shown, drawn, "$soft"),
+        error_x=whiskers(shown, edges, "$soft"),
         **hover(texts),
         marker={"color": list(colors), "symbol": list(symbols), "size": 11, "line": line},
         cliponaxis=False,
@@ -142,15 +144,14 @@ def _chart(measures: Sequence[Facts]) -> Figure:
     return figure([dots], 70 + 26 * len(rows), xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
 
 
-def _gain(each: Facts) -> float:
+def _gain(measure: MeasureDifference, change_frac: float) -> float:
     """Return how much better B is: of durations, less is better."""
-    return float(each["change_frac"]) * (-1 if each["unit"] == "s" else 1)
+    return change_frac * (-1 if measure.unit == "s" else 1)
 
 
-def _ends(each: Facts) -> tuple[float, float]:
+def _ends(measure: MeasureDifference, gain: float) -> tuple[float, float]:
     """Return the interval of the gain; its value where it has none."""
-    low, high = number(each["low"]), number(each["high"])
-    if low is None or high is None:
-        return _gain(each), _gain(each)
-    ends = [end / abs(each["a"]) * (-1 if each["unit"] == "s" else 1) for end in (low, high)]
+    if measure.low is None or measure.high is None or not measure.a:
+        return gain, gain
+    ends = [_gain(measure, end / abs(measure.a)) for end in (measure.low, measure.high)]
     return min(ends), max(ends)

@@ -1,8 +1,8 @@
 """Sheets of runs: latencies with their goals, what happened when, and by how much the two of a comparison differ."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from simserve.metrics.answers.comparison import MeasureDifference
 from simserve.metrics.result_folder import ResultFolder
 from simserve.metrics.timeseries import pool_series
 from simserve.report.formats import LATENCIES, SHORT
@@ -15,7 +15,7 @@ from simserve.report.spreadsheet.sheets import (
     Sheet,
     SheetColumn,
     SheetGroup,
-    at,
+    columns_of,
     ms,
 )
 from simserve.report.summary_reader import SummaryReader
@@ -160,23 +160,13 @@ def comparison(studies: Sequence[ResultFolder]) -> Sheet:
         "B − A with its 95% CI where the runs have one. Better and worse are beyond chance, unclear is statistically "
         "tied.",
         "Pair",
-        (
-            SheetColumn("Measure", "text"),
-            SheetColumn("Unit", "text"),
-            SheetColumn("A", "rate"),
-            SheetColumn("B", "rate"),
-            SheetColumn("B − A", "rate"),
-            SheetColumn("B − A, low", "rate"),
-            SheetColumn("B − A, high", "rate"),
-            SheetColumn("Change", "share", "share of A"),
-            SheetColumn("B is", "text"),
-        ),
-        tuple(SheetGroup(study.label, [_measure(each) for each in study.answer["measures"]]) for study in studies),
+        tuple(columns_of(MeasureDifference).values()),
+        tuple(SheetGroup(study.label, [_measure(each) for each in study.answer.measures]) for study in studies),
     )
 
 
-def _measure(each: Mapping[str, Any]) -> Row:
-    unit, form, times = UNITS.get(each["unit"], (each["unit"], "rate", 1.0))
-    figures = [at(each, key) for key in ("a", "b", "difference", "low", "high")]
+def _measure(each: MeasureDifference) -> Row:
+    unit, form, times = UNITS.get(each.unit, (each.unit, "rate", 1.0))
+    figures = (each.a, each.b, each.difference, each.low, each.high)
     scaled = [Cell(None if figure is None else figure * times, form) for figure in figures]
-    return (each["label"], unit, *scaled, at(each, "change_frac"), each["verdict"])
+    return (each.label, unit, *scaled, each.change_frac, each.outcome)

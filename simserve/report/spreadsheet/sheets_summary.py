@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
@@ -116,10 +117,10 @@ def _alone(each: Mapping[str, Any]) -> list[Row]:
     return [_figure(label, rate, "rate requests/s"), _figure(label, clients, "count clients")]
 
 
-def _comparison(result: Mapping[str, Any]) -> list[Row]:
-    rows: list[Row] = [("Answer", text) for text in comparison.paragraphs(result)]
-    rows += [("What to trust", str(text)) for text in result.get("warnings") or []]
-    return [*rows, ("A", str(result["a"])), ("B", str(result["b"])), ("Intervals", str(result["how"]))]
+def _comparison(answer: ComparisonAnswer) -> list[Row]:
+    rows: list[Row] = [("Answer", text) for text in comparison.paragraphs(answer)]
+    rows += [("What to trust", text) for text in answer.warnings]
+    return [*rows, ("A", answer.a), ("B", answer.b), ("Intervals", answer.how)]
 
 
 def _plan(answer: PlanAnswer) -> list[Row]:

@@ -103,7 +103,7 @@ def check_facts(result: Check) -> dict[str, Any]:
         "at": {"baseline": baseline.facts, "candidate": now},
         "parts": [_part(part, baseline.facts, now) for part in PARTS],
         "changes": [vars(each) for each in differences(baseline.scenario, portable(scenario))[1]],
-        "load": load and load.as_data(),
+        "load": load and load.facts(),
         "warnings": [*(f"{text}: {OF_DRAWN}" for text in off), *warnings(scenario.setups), *reservation_warnings(runs)],
     }
 

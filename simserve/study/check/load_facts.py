@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
+from simserve.metrics.answers.parts import DrawnLoad
 from simserve.study.measures import Measure
 from simserve.study.run_seeds import Summary
+from simserve.tables.schema import MOST
 
 
 @dataclass(frozen=True)
@@ -64,37 +65,13 @@ PARTS = (
 """In the order of a request's life."""
 
 
-@dataclass(frozen=True)
-class DrawnLoad:
-    """What the seeds drew of a nominal load, means over runs."""
-
-    nominal_per_s: float
-    drawn_per_s: float
-
-    @property
-    def off_frac(self) -> float:
-        """Return drawn over nominal load, less 1."""
-        return self.drawn_per_s / self.nominal_per_s - 1
-
-    @property
-    def off_text(self) -> str | None:
-        """Return that the drawn load is far from the nominal load; None where it is near."""
-        if abs(self.off_frac) <= LOAD_TOLERANCE_FRAC:
-            return None
-        drawn = f"{self.drawn_per_s:.3g} req/s of a nominal {self.nominal_per_s:.3g} ({self.off_frac:+.1%})"
-        return f"the seeds drew {drawn}"
-
-    def as_data(self) -> dict[str, float]:
-        """Return it as JSON files hold it."""
-        return {"nominal_per_s": self.nominal_per_s, "drawn_per_s": self.drawn_per_s, "off_frac": self.off_frac}
-
-
 def drawn_load(runs: Sequence[Summary]) -> DrawnLoad | None:
     """Return the drawn against the nominal load of the runs; None where no load is nominal."""
     loads = [run.get("load") or {} for run in runs]
     if not all(load.get("nominal_per_s") and load.get("drawn_per_s") for load in loads):
         return None
-    return DrawnLoad(*(_mean([load[key] for load in loads]) for key in ("nominal_per_s", "drawn_per_s")))
+    nominal, drawn = (_mean([load[key] for load in loads]) for key in ("nominal_per_s", "drawn_per_s"))
+    return DrawnLoad(nominal_per_s=nominal, drawn_per_s=drawn, off_frac=min(drawn / nominal - 1, MOST))
 
 
 def load_facts(scale: float, runs: Sequence[Summary]) -> dict[str, Any]:

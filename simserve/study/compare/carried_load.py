@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 from simserve.errors import NoArrivals, ScenarioError, SimserveError
+from simserve.metrics.answers.comparison import LoadDecision, NoDecision, SideLoad
+from simserve.metrics.answers.parts import Verdict
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
@@ -15,64 +15,20 @@ from simserve.study.check.measured import rate_per_scale
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid, OnProgress
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.load_scale import at_scale
+from simserve.tables.schema import MOST
 
 LEAST_SEEDS = LOOKS[0]
 """Seeds of each side; fewer tell little of bursts that come once in many seeds."""
 
-Outcome = Literal["better", "worse", "same", "unclear"]
+NO_SCENARIOS = NoDecision(reason="results and benchmarks cannot be run at other loads")
+NO_SLO = NoDecision(reason="without an SLO on both sides, no load is too much")
+NO_RATE = NoDecision(reason="a closed loop, or arrivals without a rate, cannot be scaled")
+NO_ARRIVALS = NoDecision(reason="no request arrives at light loads")
 
-NO_SCENARIOS = "results and benchmarks cannot be run at other loads"
-NO_SLO = "without an SLO on both sides, no load is too much"
-NO_RATE = "a closed loop, or arrivals without a rate, cannot be scaled"
-NO_ARRIVALS = "no request arrives at light loads"
-
-
-@dataclass(frozen=True)
-class SideLoad:
-    """The load that one side carries, as `comparison.json` has it."""
-
-    goodput_per_s: float | None
-    """None: it meets the goal at every load, or at none."""
-    holds_every_load: bool | None
-    """None where there is a load between."""
-    last_per_s: float
-    """The load at which that was seen last."""
-    fails_first: str | None
-    """The SLO that most requests miss there."""
+Numbers = tuple[float | None, float | None, float | None]
 
 
-@dataclass(frozen=True)
-class CarriedLoad:
-    """The answer: by which share B carries more load than A."""
-
-    outcome: Outcome
-    """A word about B; `unclear` is statistically tied."""
-    a: SideLoad
-    b: SideLoad
-    more_frac: float | None
-    """None where one side has no p99 goodput."""
-    interval: tuple[float, float] | None
-    """None where every seed gives the same run."""
-    n_seeds: int
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the key `decision` of `comparison.json`."""
-        low, high = self.interval or (None, None)
-        return {
-            "verdict": self.outcome,
-            "reason": None,
-            "goal_frac": GOAL_FRAC,
-            "confidence": CONFIDENCE,
-            "more_frac": self.more_frac,
-            "low_frac": low,
-            "high_frac": high,
-            "n_seeds": self.n_seeds,
-            "a": vars(self.a),
-            "b": vars(self.b),
-        }
-
-
-def why_not(a: Scenario, b: Scenario) -> str | None:
+def why_not(a: Scenario, b: Scenario) -> NoDecision | None:
     """Return why load cannot decide between the two; None where it can."""
     try:
         check_slo(a)
@@ -86,7 +42,9 @@ def why_not(a: Scenario, b: Scenario) -> str | None:
     return None
 
 
-def carried_load(a: Scenario, b: Scenario, n_seeds: int, progress: OnProgress | None = None) -> CarriedLoad | str:
+def carried_load(
+    a: Scenario, b: Scenario, n_seeds: int, progress: OnProgress | None = None
+) -> LoadDecision | NoDecision:
     """Return which side carries more load, or why that cannot be told. One seed: nothing is drawn.
 
     Both sides run at the same two loads with the same seeds, so most of what chance does cancels.
@@ -102,8 +60,8 @@ def carried_load(a: Scenario, b: Scenario, n_seeds: int, progress: OnProgress | 
     if isinstance(curves[0], AttainmentCurve) and isinstance(curves[1], AttainmentCurve):
         return _compared((sides[0], curves[0]), (sides[1], curves[1]), loads)
     carried = [each.goodput_per_s or (math.inf if each.holds_every_load else 0.0) for each in loads]
-    outcome: Outcome = "unclear" if carried[0] == carried[1] else "better" if carried[1] > carried[0] else "worse"
-    return CarriedLoad(outcome, loads[0], loads[1], None, None, n_seeds)
+    outcome: Verdict = "unclear" if carried[0] == carried[1] else "better" if carried[1] > carried[0] else "worse"
+    return _decision(outcome, loads, (None, None, None), n_seeds)
 
 
 def _curves(a: GateSide, b: GateSide, n_seeds: int) -> tuple[AttainmentCurve | Boundless, ...]:
@@ -115,29 +73,50 @@ def _curves(a: GateSide, b: GateSide, n_seeds: int) -> tuple[AttainmentCurve | B
 
 
 def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
-    scale = curve.scale if isinstance(curve, Boundless) else curve.scales[1]
-    facts = load_facts(scale, side.runs(scale, side.n_few))
-    fails_first, last_per_s = binding(facts), facts["offered_per_s"]
+    goodput_per_s, is_met = None, None
     if isinstance(curve, Boundless):
-        return SideLoad(None, curve.is_met, last_per_s, fails_first)
-    goodput_per_s = rate_per_scale(side, curve) * math.exp(curve.log_root(GOAL_FRAC))
-    return SideLoad(goodput_per_s, None, last_per_s, fails_first)
+        scale, is_met = curve.scale, curve.is_met
+    else:
+        scale, goodput_per_s = curve.scales[1], rate_per_scale(side, curve) * math.exp(curve.log_root(GOAL_FRAC))
+    facts = load_facts(scale, side.runs(scale, side.n_few))
+    return SideLoad(
+        goodput_per_s=goodput_per_s,
+        holds_every_load=is_met,
+        last_per_s=facts["offered_per_s"],
+        fails_first=binding(facts),
+    )
 
 
 def _compared(
     a: tuple[GateSide, AttainmentCurve], b: tuple[GateSide, AttainmentCurve], loads: Sequence[SideLoad]
-) -> CarriedLoad:
+) -> LoadDecision:
     """Return the answer where both sides have a p99 goodput."""
     loss = loss_between(a[1], b[1], GOAL_FRAC)
     # a loss is one of scales, each times its side's own rates
     ratio = 1.0 if a[0].scenario.workload == b[0].scenario.workload else rate_per_scale(*b) / rate_per_scale(*a)
-    more, high, low = (ratio * (1 - frac) - 1 for frac in (loss.frac, *loss.interval()))
-    of_b = replace(loads[1], goodput_per_s=(loads[0].goodput_per_s or 0.0) * (1 + more))
+    more, high, low = (min(ratio * (1 - frac) - 1, MOST) for frac in (loss.frac, *loss.interval()))
+    of_b = loads[1].model_copy(update={"goodput_per_s": (loads[0].goodput_per_s or 0.0) * (1 + more)})
     n_seeds = len(a[1].seeds)
     if low == more == high == 0:
-        outcome: Outcome = "same"
+        outcome: Verdict = "same"
     elif n_seeds > 1 and (low > 0 or high < 0):
         outcome = "better" if low > 0 else "worse"
     else:
         outcome = "unclear"
-    return CarriedLoad(outcome, loads[0], of_b, more, (low, high) if n_seeds > 1 else None, n_seeds)
+    ends = (low, high) if n_seeds > 1 else (None, None)
+    return _decision(outcome, (loads[0], of_b), (more, *ends), n_seeds)
+
+
+def _decision(outcome: Verdict, loads: Sequence[SideLoad], more: Numbers, n_seeds: int) -> LoadDecision:
+    more_frac, low_frac, high_frac = more
+    return LoadDecision(
+        outcome=outcome,
+        goal_frac=GOAL_FRAC,
+        confidence=CONFIDENCE,
+        more_frac=more_frac,
+        low_frac=low_frac,
+        high_frac=high_frac,
+        n_seeds=n_seeds,
+        a=loads[0],
+        b=loads[1],
+    )

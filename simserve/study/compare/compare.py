@@ -1,21 +1,21 @@
 """Compare: read the two sides of `simserve compare A B`, and compare them as far as they allow."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simserve.errors import SimserveError
+from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.loader import load_scenario
 from simserve.simulation import simulate
-from simserve.study.check.load_facts import DrawnLoad
 from simserve.study.check.side import OnProgress
 from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not
-from simserve.study.compare.comparison import Comparison, compare_benchmarks, compare_replications, compare_results
+from simserve.study.compare.comparison import compare_benchmarks, compare_replications, compare_results
 from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.run_seeds import OnRun, replicate
 from simserve.tables.files import read_json
@@ -56,7 +56,7 @@ def compare(
     n_replications: int = REPLICATIONS,
     progress: OnRun | None = None,
     load_progress: OnProgress | None = None,
-) -> Comparison:
+) -> ComparisonAnswer:
     """Return which side carries more load, and by how much B differs from A in each measure.
 
     Scenarios are run, both with the same seeds: at loads about where each stops meeting its SLO, then at their own.
@@ -74,15 +74,16 @@ def compare(
         own = _of_sides(names, (warnings(a.what.setups), warnings(b.what.setups)), summaries)
         pairs = ((key, getattr(a.what, key), getattr(b.what, key)) for key in ("slo", "workload", "measure"))
         differing = (text for pair in pairs for text in _differing(*pair))
-        of_load = (*off_nominal(names, result.loads), *(() if is_drawn else (NOTE,)))
-        return replace(result, warnings=(*own, *differing, *of_load), decision=decision)
+        texts = (*own, *differing, *_off_nominal(result), *(() if is_drawn else (NOTE,)))
+        return result.model_copy(update={"warnings": texts, "decision": decision})
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
         result = compare_results(names, runs[0], runs[1])
         facts = runs[0].facts, runs[1].facts
         first, second = ((each.slo, each.slo_classes) for each in facts)
         own = _of_sides(names, (facts[0].warnings, facts[1].warnings), ([runs[0].summary], [runs[1].summary]))
-        return replace(result, warnings=(*own, *_differing("slo", first, second), *off_nominal(names, result.loads)))
+        texts = (*own, *_differing("slo", first, second), *_off_nominal(result))
+        return result.model_copy(update={"warnings": texts})
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
 
 
@@ -107,12 +108,13 @@ def _differing(key: str, a: object, b: object) -> tuple[str, ...]:
     return () if a == b else (f"the two differ in their {key}, so not only the servers are compared",)
 
 
-def off_nominal(names: tuple[str, str], loads: tuple[DrawnLoad | None, DrawnLoad | None]) -> tuple[str, ...]:
+def _off_nominal(answer: ComparisonAnswer) -> tuple[str, ...]:
     """Return a warning where the drawn load of the measures is far from the nominal load."""
+    loads = answer.loads
     texts = {
         f"{load.off_text}: the measures{'' if loads[0] == loads[1] else f' of {name}'} are those of the drawn load; "
         "add --replications to come nearer": None
-        for name, load in zip(names, loads, strict=True)
+        for name, load in zip(answer.names, loads, strict=True)
         if load is not None and load.off_text is not None
     }
     return tuple(texts)

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.answers.comparison import ComparisonAnswer, DrawnLoads, MeasureDifference
+from simserve.metrics.answers.parts import Verdict
 from simserve.metrics.results import Results
-from simserve.study.check.load_facts import DrawnLoad, drawn_load
-from simserve.study.compare.carried_load import NO_SCENARIOS, CarriedLoad
+from simserve.study.check.load_facts import drawn_load
+from simserve.study.compare.carried_load import NO_SCENARIOS
 from simserve.study.intervals import CONFIDENCE, Estimate, around, blocks_of, leave_one_out, mean_of, standard_error
 from simserve.study.measures import ATTAINMENT, GOODPUT, MEASURES, Measure
 from simserve.tables.columns import Columns, Floats
+from simserve.tables.schema import MOST
 from simserve.version import __version__
 
 BENCH_RATES = {
@@ -25,93 +28,21 @@ BENCH_RATES = {
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
-@dataclass(frozen=True)
-class MeasureDifference:
-    """One measure of both sides."""
-
-    measure: Measure
-    a: float
-    b: float
-    gap: Estimate
-    """b - a, with its interval."""
-
-    @property
-    def frac(self) -> float:
-        """Return the gap as a share of a."""
-        return self.gap.value / self.a if self.a else math.nan
-
-    @property
-    def outcome(self) -> str:
-        """Return what B is: `better` or `worse` beyond chance, `same` in every run, `unclear` if statistically tied."""
-        if self.gap.value == 0 and not self.gap.low < self.gap.high:
-            return "same"
-        if not self.gap.is_sure:
-            return "unclear"
-        return "better" if (self.gap.value < 0) == self.measure.is_cost else "worse"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two sides, measure by measure."""
-
-    names: tuple[str, str]
-    how: str
-    """Origin of the intervals, in words."""
-    differences: tuple[MeasureDifference, ...]
-    warnings: tuple[str, ...] = ()
-    """Sentences on what else differs, so that the measures are not about the same thing."""
-    decision: CarriedLoad | str = NO_SCENARIOS
-    """Which side carries more load, or why load does not decide."""
-    loads: tuple[DrawnLoad | None, DrawnLoad | None] = (None, None)
-    """Drawn against nominal load behind the measures of each side; None where no load is nominal."""
-
-    def as_data(self) -> dict[str, Any]:
-        """Return what `simserve compare --json` prints; NaN where there is no interval."""
-        return {
-            "version": __version__,
-            "a": self.names[0],
-            "b": self.names[1],
-            "confidence": CONFIDENCE,
-            "how": self.how,
-            "warnings": list(self.warnings),
-            "decision": {"verdict": None, "reason": self.decision}
-            if isinstance(self.decision, str)
-            else self.decision.as_data(),
-            "load": {side: load and load.as_data() for side, load in zip("ab", self.loads, strict=True)},
-            "measures": [
-                {
-                    "key": each.measure.key,
-                    "label": each.measure.label,
-                    "unit": each.measure.unit,
-                    "a": each.a,
-                    "b": each.b,
-                    "difference": each.gap.value,
-                    "low": each.gap.low,
-                    "high": each.gap.high,
-                    "change_frac": each.frac,
-                    "verdict": each.outcome,
-                }
-                for each in self.differences
-            ],
-        }
-
-
 def compare_replications(
     names: tuple[str, str], a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]
-) -> Comparison:
+) -> ComparisonAnswer:
     """Compare summaries of both sides, `(n_seeds,)` each, the same seeds in the same order."""
     result = []
     for measure in MEASURES:
         of_a, of_b = (np.array([measure.of(summary) for summary in side]) for side in (a, b))
         if not np.isnan(of_a + of_b).any():
-            result.append(
-                MeasureDifference(measure, float(of_a.mean()), float(of_b.mean()), mean_of((of_b - of_a).tolist()))
-            )
+            gap = mean_of((of_b - of_a).tolist())
+            result.append(_difference(measure, float(of_a.mean()), float(of_b.mean()), gap))
     how = f"{len(a)} pairs of runs, the same seed in each pair" if len(a) > 1 else "one run each"
-    return Comparison(names, how, tuple(result), loads=(drawn_load(a), drawn_load(b)))
+    return _answer(names, how, result, DrawnLoads(a=drawn_load(a), b=drawn_load(b)))
 
 
-def compare_results(names: tuple[str, str], a: Results, b: Results) -> Comparison:
+def compare_results(names: tuple[str, str], a: Results, b: Results) -> ComparisonAnswer:
     """Compare one run of each side, request by request where both served the same requests."""
     sides = [_Side.of(results) for results in (a, b)]
     is_paired = sides[0].is_like(sides[1])
@@ -119,24 +50,69 @@ def compare_results(names: tuple[str, str], a: Results, b: Results) -> Compariso
     for measure in MEASURES:
         of_a, of_b = (measure.of(results.summary) for results in (a, b))
         if not math.isnan(of_a + of_b):
-            result.append(MeasureDifference(measure, of_a, of_b, _gap(of_b - of_a, sides, measure, is_paired)))
+            result.append(_difference(measure, of_a, of_b, _gap(of_b - of_a, sides, measure, is_paired)))
     how = "the same requests on both sides" if is_paired else "different requests on each side"
-    loads = (drawn_load([a.summary]), drawn_load([b.summary]))
-    return Comparison(names, f"one run each, {how}; jackknife over blocks of requests", tuple(result), loads=loads)
+    loads = DrawnLoads(a=drawn_load([a.summary]), b=drawn_load([b.summary]))
+    return _answer(names, f"one run each, {how}; jackknife over blocks of requests", result, loads)
 
 
-def compare_benchmarks(names: tuple[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
+def compare_benchmarks(names: tuple[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> ComparisonAnswer:
     """Compare results of `vllm bench serve`, measured or predicted, by the keys that both have; without intervals."""
     result = []
     for key in a:
         if key.startswith("median_") and key.replace("median_", "p50_") in a:
             continue
         measure = _bench_measure(key)
-        if measure is not None and all(type(side.get(key)) in (int, float) for side in (a, b)):
+        if measure is not None and all(_is_number(side.get(key)) for side in (a, b)):
             scale = 1e-3 if measure.unit == "s" else 1.0
             of_a, of_b = a[key] * scale, b[key] * scale
-            result.append(MeasureDifference(measure, of_a, of_b, Estimate(of_b - of_a, math.nan, math.nan)))
-    return Comparison(names, "one benchmark result each", tuple(result))
+            result.append(_difference(measure, of_a, of_b, Estimate(of_b - of_a, math.nan, math.nan)))
+    return _answer(names, "one benchmark result each", result, DrawnLoads())
+
+
+def _answer(names: tuple[str, str], how: str, measures: list[MeasureDifference], load: DrawnLoads) -> ComparisonAnswer:
+    """Return the answer of measures alone, without warnings."""
+    return ComparisonAnswer(
+        version=__version__,
+        a=names[0],
+        b=names[1],
+        confidence=CONFIDENCE,
+        how=how,
+        decision=NO_SCENARIOS,
+        load=load,
+        measures=measures,
+    )
+
+
+def _difference(measure: Measure, a: float, b: float, gap: Estimate) -> MeasureDifference:
+    """Return a measure of both sides, with the interval of b - a; what files cannot hold is not known."""
+    numbers = (a, b, gap.value, gap.low, gap.high, gap.value / a if a else math.nan)
+    of_a, of_b, difference, low, high, frac = (each if abs(each) <= MOST else math.nan for each in numbers)
+    return MeasureDifference(
+        key=measure.key,
+        label=measure.label,
+        unit=measure.unit,
+        a=of_a,
+        b=of_b,
+        difference=difference,
+        low=low,
+        high=high,
+        change_frac=frac,
+        outcome=_outcome(gap, measure),
+    )
+
+
+def _outcome(gap: Estimate, measure: Measure) -> Verdict:
+    """Return what B is: `better` or `worse` beyond chance, `same` in every run, `unclear` if statistically tied."""
+    if gap.value == 0 and not gap.low < gap.high:
+        return "same"
+    if not gap.is_sure:
+        return "unclear"
+    return "better" if (gap.value < 0) == measure.is_cost else "worse"
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and not abs(value) > MOST  # NaN stays, as unknown
 
 
 def _bench_measure(key: str) -> Measure | None:

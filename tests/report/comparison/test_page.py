@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.report.comparison.page import render
 from simserve.study.intervals import CONFIDENCE
 from tests.report.capacity.test_rate_page import HOSTILE, body
@@ -19,7 +20,7 @@ def measure(key: str, a: float, b: float, headline: str, half: float | None = 0.
     return text | ends | {"change_frac": (b - a) / a if a else None}
 
 
-def compared(*measures: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def compared(*measures: dict[str, Any], **changes: Any) -> ComparisonAnswer:
     result = {
         "version": "1",
         "a": "old",
@@ -28,7 +29,7 @@ def compared(*measures: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "how": "2 pairs of runs",
         "warnings": [],
     }
-    return result | {"measures": list(measures)} | changes
+    return ComparisonAnswer.model_validate(result | {"measures": list(measures)} | changes, strict=True)
 
 
 GOODPUT = measure("goodput.per_s", 10.0, 12.5, "better", 1.0, "per_s")

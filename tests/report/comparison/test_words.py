@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.report.comparison.words import paragraphs, sentence, title
 
 HOW = "10 pairs of runs, the same seed in each pair"
@@ -21,11 +22,11 @@ def decision(verdict: str, more: float | None, ends: tuple[float, float] | None,
     return content | {"a": side(13.41), "b": side(13.41 * (1 + (more or 0)))} | changes
 
 
-def result(decided: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
+def result(decided: dict[str, Any] | None, **changes: Any) -> ComparisonAnswer:
     measure = {"key": "ttft_s.p99", "label": "p99 TTFT", "unit": "s", "a": 0.4, "b": 0.3, "difference": -0.1}
     measure |= {"low": -0.12, "high": -0.08, "change_frac": -0.25, "verdict": "better"}
     content = {"a": "old", "b": "new", "how": HOW, "confidence": 0.95, "warnings": [], "measures": [measure]}
-    return content | {"decision": decided} | changes
+    return ComparisonAnswer.model_validate(content | {"decision": decided} | changes, strict=True)
 
 
 @pytest.mark.parametrize(

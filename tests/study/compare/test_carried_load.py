@@ -9,9 +9,10 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import NoArrivals
+from simserve.metrics.answers.comparison import LoadDecision
 from simserve.study.check import side as side_module
 from simserve.study.compare import carried_load as module
-from simserve.study.compare.carried_load import CarriedLoad, carried_load, why_not
+from simserve.study.compare.carried_load import carried_load, why_not
 from tests.cli.scenarios import write_scenario
 
 RATE_PER_S = 8.0
@@ -57,13 +58,19 @@ class Servers:
 
 def decided(
     folder: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers, n_seeds: int = 32, **of_b: Any
-) -> CarriedLoad:
+) -> LoadDecision:
     monkeypatch.setattr(side_module, "replicate", servers.replicate)
     a = load_scenario(write_scenario(folder, name="a"))
     b = load_scenario(write_scenario(folder, name="bb", **of_b))
     result = carried_load(a, b, n_seeds)
-    assert isinstance(result, CarriedLoad)
+    assert isinstance(result, LoadDecision)
     return result
+
+
+def ends(decision: LoadDecision) -> tuple[float, float]:
+    """Return the interval of a decision that has one."""
+    assert decision.low_frac is not None and decision.high_frac is not None
+    return decision.low_frac, decision.high_frac
 
 
 @pytest.mark.parametrize("more", [-0.6, -0.08, 0.08, 1.5])
@@ -73,7 +80,8 @@ def test_the_side_with_the_higher_p99_goodput_is_found_near_and_far(
     result = decided(tmp_path, monkeypatch, Servers(0.1, a=1.3, bb=1.3 * (1 + more)))
     assert result.outcome == ("better" if more > 0 else "worse")
     assert result.more_frac == pytest.approx(more, abs=0.02)
-    assert result.interval is not None and result.interval[0] <= more <= result.interval[1]
+    low, high = ends(result)
+    assert low <= more <= high
     assert result.a.goodput_per_s == pytest.approx(1.3 * RATE_PER_S, rel=0.05)
     assert result.more_frac is not None and result.a.goodput_per_s is not None
     assert result.b.goodput_per_s == pytest.approx(result.a.goodput_per_s * (1 + result.more_frac))
@@ -82,10 +90,11 @@ def test_the_side_with_the_higher_p99_goodput_is_found_near_and_far(
 
 def test_the_same_server_is_no_change_and_a_like_one_is_tied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = decided(tmp_path, monkeypatch, Servers(a=0.9, bb=0.9))
-    assert (same.outcome, same.more_frac, same.interval) == ("same", 0.0, (0.0, 0.0))
+    assert (same.outcome, same.more_frac, ends(same)) == ("same", 0.0, (0.0, 0.0))
     tied = decided(tmp_path, monkeypatch, Servers(0.3, a=0.9, bb=0.9))
     assert tied.outcome == "unclear"
-    assert tied.interval is not None and tied.interval[0] < 0 < tied.interval[1]
+    low, high = ends(tied)
+    assert low < 0 < high
 
 
 def test_rates_of_their_own_do_not_count_as_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +123,14 @@ def test_a_side_that_never_or_always_meets_the_slo_decides(
 ) -> None:  # fmt: skip
     result = decided(tmp_path, monkeypatch, Servers(a=a, bb=b))
     assert (result.outcome, (result.a.holds_every_load, result.b.holds_every_load)) == (outcome, holds)
-    assert (result.more_frac, result.interval) == (None, None)
+    assert (result.more_frac, result.low_frac, result.high_frac) == (None, None, None)
 
 
 def test_a_load_without_randomness_has_a_difference_but_no_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = decided(tmp_path, monkeypatch, Servers(a=1.0, bb=1.2), n_seeds=1)
-    assert (result.outcome, result.interval, result.n_seeds) == ("unclear", None, 1)
+    assert (result.outcome, result.low_frac, result.high_frac, result.n_seeds) == ("unclear", None, None, 1)
     assert result.more_frac == pytest.approx(0.2, abs=0.02)
 
 

@@ -1,6 +1,7 @@
 """Comparisons find what differs, and do not find what does not."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from simserve import Scenario, load_scenario, simulate
 from simserve.errors import SimserveError
+from simserve.metrics.answers.comparison import ComparisonAnswer, MeasureDifference
 from simserve.study.compare.compare import ComparedSide, compare, read_side
-from simserve.study.compare.comparison import Comparison, MeasureDifference, compare_benchmarks
+from simserve.study.compare.comparison import compare_benchmarks
 from tests.cli.scenarios import write_scenario
 
 SLOWER: dict[str, Any] = {"name": "slower", "engine": {"name": "vllm", "exposed_step_s": 0.006}}
@@ -23,14 +25,20 @@ def tiny(folder: Path, n_requests: int = 40, **changes: Any) -> Scenario:
     return loaded
 
 
-def differences(result: Comparison) -> dict[str, MeasureDifference]:
-    return {each.measure.key: each for each in result.differences}
+def differences(result: ComparisonAnswer) -> dict[str, MeasureDifference]:
+    return {measure.key: measure for measure in result.measures}
+
+
+def ends(measure: MeasureDifference) -> tuple[float, float]:
+    """Return the interval of a difference that has one."""
+    assert measure.low is not None and measure.high is not None
+    return measure.low, measure.high
 
 
 def test_a_scenario_is_the_same_as_itself(tmp_path: Path) -> None:
     scenario = tiny(tmp_path)
     result = compare(ComparedSide("a", scenario), ComparedSide("b", scenario), n_replications=3)
-    assert {each.outcome for each in result.differences} == {"same"}
+    assert {each.outcome for each in result.measures} == {"same"}
     (warning,) = result.warnings  # 40 requests of a nominal 8 a second draw a load of their own
     load = result.loads[0]
     assert load is not None and result.loads[1] == load
@@ -53,28 +61,27 @@ def test_runs_of_the_same_requests_are_compared_request_by_request(tmp_path: Pat
     assert "the same requests on both sides" in result.how
     tpot = differences(result)["tpot_s.mean"]
     requests = b.requests.tpot_s.mean() - a.requests.tpot_s.mean()
-    assert tpot.gap.value == pytest.approx(requests)
-    assert tpot.gap.low <= requests <= tpot.gap.high
+    assert tpot.difference == pytest.approx(requests)
+    low, high = ends(tpot)
+    assert low <= requests <= high
     assert tpot.outcome == "worse"
     other = simulate(tiny(tmp_path, 800, seed=11))
     unpaired = differences(compare(ComparedSide("a", a), ComparedSide("b", other)))["tpot_s.mean"]
-    paired_width, width = (each.gap.high - each.gap.low for each in (tpot, unpaired))
-    assert paired_width < width
+    wider = ends(unpaired)
+    assert high - low < wider[1] - wider[0]
     assert unpaired.outcome == "unclear"
 
 
 def test_a_short_run_has_no_interval(tmp_path: Path) -> None:
     result = compare(ComparedSide("a", simulate(tiny(tmp_path))), ComparedSide("b", simulate(tiny(tmp_path, **SLOWER))))
-    assert {each.gap.has_interval for each in result.differences} == {False}
-    assert {each.outcome for each in result.differences} <= {"unclear", "same"}
+    assert not result.has_intervals
+    assert {each.outcome for each in result.measures} <= {"unclear", "same"}
 
 
 def test_a_scenario_is_held_against_a_run_with_the_seed_of_that_run(tmp_path: Path) -> None:
     scenario = tiny(tmp_path, 800)
     run = simulate(scenario.model_copy(update={"seed": 8}))
-    assert {each.outcome for each in compare(ComparedSide("a", run), ComparedSide("b", scenario)).differences} == {
-        "same"
-    }
+    assert {each.outcome for each in compare(ComparedSide("a", run), ComparedSide("b", scenario)).measures} == {"same"}
 
 
 def test_benchmarks_are_compared_by_the_keys_that_both_have() -> None:
@@ -82,7 +89,7 @@ def test_benchmarks_are_compared_by_the_keys_that_both_have() -> None:
     predicted = {"mean_ttft_ms": 44.0, "request_throughput": 8.0, "completed": 100, "std_ttft_ms": 3.0}
     sentence = differences(compare_benchmarks(("measured", "predicted"), measured, predicted))
     assert list(sentence) == ["mean_ttft_ms", "request_throughput"]
-    assert sentence["mean_ttft_ms"].frac == pytest.approx(0.1)
+    assert sentence["mean_ttft_ms"].change_frac == pytest.approx(0.1)
     assert sentence["mean_ttft_ms"].a == pytest.approx(0.04)
 
 
@@ -95,7 +102,7 @@ def test_runs_that_are_the_same_with_every_seed_are_run_once_and_have_no_interva
     )
     result = compare(a, b)
     assert result.how == "one run each"
-    assert not any(each.gap.has_interval for each in result.differences)
+    assert not result.has_intervals
     assert any("every seed gives the same run" in text for text in result.warnings)
 
 
@@ -104,12 +111,22 @@ def test_the_median_is_told_once() -> None:
     assert list(differences(compare_benchmarks(("a", "b"), both, both))) == ["p50_ttft_ms", "median_tpot_ms"]
 
 
+def test_what_no_answer_file_holds_is_left_out_or_unknown() -> None:
+    a = {"mean_ttft_ms": 1e-290, "p99_ttft_ms": 10**400, "mean_tpot_ms": math.nan}
+    result = compare_benchmarks(("a", "b"), a, {"mean_ttft_ms": 1e15, "p99_ttft_ms": 1.0, "mean_tpot_ms": 1.0})
+    assert [(each.key, each.b, each.change_frac) for each in result.measures] == [
+        ("mean_ttft_ms", 1e12, None),
+        ("mean_tpot_ms", 1e-3, None),
+    ]
+    assert ComparisonAnswer.model_validate(result.facts(), strict=True).facts() == result.facts()
+
+
 def test_a_measured_benchmark_is_held_against_a_prediction(tmp_path: Path) -> None:
     scenario = tiny(tmp_path)
     measured = tmp_path / "measured.json"
     measured.write_text(json.dumps(simulate(scenario).vllm_bench))
     result = compare(read_side(measured), ComparedSide("b", scenario))
-    assert {each.frac for each in result.differences if each.a} == {0.0}
+    assert {each.change_frac for each in result.measures if each.a} == {0.0}
 
 
 def test_other_json_is_refused(tmp_path: Path) -> None:
