@@ -29,9 +29,13 @@ WIDTHS = """return [...document.querySelectorAll(".chart")].map(
     (chart) => [chart.clientWidth, chart.querySelector(".main-svg").getBoundingClientRect().width])"""
 
 
+CUT_OFF = """return [...document.querySelectorAll(".tile > *")].filter(
+    (text) => text.scrollWidth > text.clientWidth).map((text) => text.textContent)"""
+
+
 STUDIES: dict[str, Callable[[Path], str]] = {
     "sweep": lambda _: sweep_page.render(sweep.facts(sweep.point(0), sweep.point(1, goodput=9.0, usd=8.0, ttft_s=2.0))),
-    "comparison": lambda _: comparison_page.render(comparison.compared(comparison.GOODPUT, comparison.TTFT)),
+    "comparison": lambda _: comparison_page.render(comparison.by_load()),
     "plan": lambda _: plan_page.render(with_words(plan.whole())),
     "capacity": lambda folder: rate_page.render(capacity.by_rate(folder)),
     "validation": lambda _: validation.page(validation.point()),
@@ -124,6 +128,17 @@ def test_a_browser_without_decompression_says_so_where_each_chart_would_be(page:
     chromium.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
     assert len(words) == 6
     assert all("it has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 have" in each for each in words)
+
+
+@pytest.mark.parametrize("study", ["sweep", "comparison", "plan", "capacity"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_no_text_of_a_tile_is_cut_off(tmp_path: Path, chromium: Driver, study: str, width: int) -> None:
+    page = tmp_path / "study.html"
+    page.write_text(STUDIES[study](tmp_path), encoding="utf-8")
+    chromium.resize(width)
+    chromium.open(page)
+    assert 1 <= chromium.script('return document.querySelectorAll(".tile").length') <= 6
+    assert chromium.script(CUT_OFF) == []
 
 
 @pytest.mark.parametrize("study", ["sweep", "comparison", "plan", "capacity", "validation"])

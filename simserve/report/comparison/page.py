@@ -18,6 +18,9 @@ LEAST_FRAC = 0.02
 
 GOODPUT = "goodput.per_s"
 
+MOST_TILES = 6
+"""The tiles of one row."""
+
 VERDICTS = {
     "better": ("$good", "triangle-right"),
     "worse": ("$bad", "triangle-left"),
@@ -63,7 +66,7 @@ def _headline(answer: ComparisonAnswer) -> Headline:
     state, title = title_by_load(answer) or _by_measures(answer)
     by_key = {measure.key: measure for measure in answer.measures}
     first = [by_key[key] for key in (*LISTED_FIRST, "output_tokens_per_s") if key in by_key] or answer.measures
-    tiles = tuple(map(_tile, (*_of_load(answer), *first[:6])))
+    tiles = tuple(map(_tile, [*_of_load(answer), *first][:MOST_TILES]))
     return Headline("compare", f"{answer.a} and {answer.b}", state, title, sentence(answer), (), tiles)
 
 

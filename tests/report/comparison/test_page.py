@@ -36,6 +36,28 @@ GOODPUT = measure("goodput.per_s", 10.0, 12.5, "better", 1.0, "per_s")
 TTFT = measure("ttft_s.p99", 0.2, 0.3, "worse", 0.04)
 TPOT = measure("tpot_s.p99", 0.010, 0.009, "unclear", 0.002)
 SAME = measure("e2e_s.p99", 3.0, 3.0, "same")
+ATTAINMENT = measure("slo_attainment.frac", 0.99, 0.9067, "worse", 0.01, "frac")
+TOKENS = measure("output_tokens_per_s", 123_456.0, 12_345.0, "worse", 100.0, "per_s")
+SIDE = {"goodput_per_s": 10.0, "holds_every_load": None, "last_per_s": 11.0, "fails_first": "ttft_s"}
+
+
+def by_load() -> ComparisonAnswer:
+    """Return an answer with a decision by load, and all measures that tiles show."""
+    decision = {"verdict": "better", "goal_frac": 0.99, "more_frac": 0.25, "low_frac": 0.2, "high_frac": 0.3}
+    decision |= {"n_seeds": 32, "a": SIDE, "b": SIDE | {"goodput_per_s": 12.5}}
+    return compared(GOODPUT, ATTAINMENT, TTFT, TPOT, SAME, TOKENS, decision=decision)
+
+
+def test_the_decision_is_the_first_of_six_tiles() -> None:
+    tiles = body(render(by_load())).split('<div class="tile">')[1:]
+    assert [tile.split("</dt>")[0].removeprefix("<dt>") for tile in tiles] == [
+        "p99 goodput",
+        "slo_attainment.frac",
+        "goodput.per_s",
+        "ttft p99",
+        "tpot p99",
+        "e2e p99",
+    ]
 
 
 def test_who_has_more_goodput_is_the_headline() -> None:
