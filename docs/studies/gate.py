@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from simserve import Scenario, load_scenario
+from simserve.metrics.answers.baseline import LOOKS
 from simserve.study.check.covariate import covariate, crowd
-from simserve.study.check.gate import LOOKS, AttainmentCurve, answer, loss_between, significance
+from simserve.study.check.gate import AttainmentCurve, answer, loss_between, significance
 from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import replicate
 

@@ -1,7 +1,7 @@
 """`simserve check`: whether a change loses p99 goodput, as a gate for CI."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
+    from simserve.metrics.answers.check import CheckAnswer
     from simserve.scenario import Scenario
     from simserve.study.check.side import OnProgress
 
@@ -56,15 +57,15 @@ def check(
     if update and baseline is not None:
         _update(candidate, baseline, (goal, tolerance), as_json=as_json)
         return
-    match = _result(candidate, (scenario, baseline, against), (goal, tolerance))
-    _tell(match, (summary, junit), as_json=as_json)
-    if not match["passes"]:
+    answer = _answer(candidate, (scenario, baseline, against), (goal, tolerance))
+    _tell(answer, (summary, junit), as_json=as_json)
+    if not answer.passes:
         raise typer.Exit(NO)
 
 
-def _result(
+def _answer(
     loaded: "Scenario", places: tuple[Path, Path | None, str | None], requested: tuple[float | None, float]
-) -> dict[str, Any]:
+) -> "CheckAnswer":
     """Return the answer. Places are those of the scenario, its baseline and its git ref."""
     from simserve.cli import terminal
     from simserve.study.check.against import against_file, against_ref
@@ -85,7 +86,7 @@ def _result(
 def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None, float], *, as_json: bool) -> None:
     """Measure, write, and print what was written."""
     from simserve.cli import terminal
-    from simserve.report.check import baseline_sentence
+    from simserve.report.check.words import baseline_sentence
     from simserve.study.check.baseline import check_place, write_baseline
     from simserve.study.check.measured import gate_warnings, well_measured
     from simserve.study.check.side import GateSide
@@ -98,25 +99,24 @@ def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None
     if as_json:
         terminal.result_json(match.model_dump(by_alias=True))
     else:
-        terminal.result(baseline_sentence(match.model_dump(), str(baseline)))
+        terminal.result(baseline_sentence(match, str(baseline)))
     terminal.warnings(gate_warnings(match, goal or GOAL_FRAC, tolerance))
 
 
-def _tell(match: dict[str, Any], files: tuple[Path | None, Path | None], *, as_json: bool) -> None:
+def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], *, as_json: bool) -> None:
     """Print the answer, and write a summary and a test report if requested."""
     from simserve.cli import terminal
-    from simserve.report.check import junit_xml, markdown, sentence, table_rows
-    from simserve.tables.files import plain, replace_text
+    from simserve.report.check.words import junit_xml, markdown, sentence, table_rows
+    from simserve.tables.files import replace_text
 
-    match = plain(match)
     for file, made in zip(files, (markdown, junit_xml), strict=True):
         if file is not None:
-            replace_text(file, made(match))
+            replace_text(file, made(answer))
     if as_json:
-        terminal.result_json(match)
+        terminal.result_json(answer.facts())
     else:
-        terminal.result(f"{sentence(match)}\n\n{terminal.table(table_rows(match))}")
-    terminal.warnings(match["warnings"])
+        terminal.result(f"{sentence(answer)}\n\n{terminal.table(table_rows(answer))}")
+    terminal.warnings(answer.warnings)
 
 
 def load_progress(bar: "ProgressBar | None") -> "OnProgress | None":

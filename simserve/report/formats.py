@@ -63,6 +63,25 @@ def interval(low: Any, high: Any) -> str:
     return NONE if None in ends else "–".join(_percent(end) for end in ends if end is not None) + "%"
 
 
+def change_interval(low: float, high: float) -> str:
+    """Return `95% CI 6.5–9.8%`, with signs where an end is negative: `95% CI -1% to +2.5%`."""
+    if low < 0:
+        return f"95% CI {signed(low)} to {signed(high)}"
+    return f"95% CI {percent(low).removesuffix('%')}–{percent(high)}"
+
+
+def percent(frac: float) -> str:
+    """Return `8.1%` or `25%`."""
+    return f"{frac * 100:.2g}%" if abs(frac) < 0.1 else f"{frac * 100:.0f}%"
+
+
+def signed(frac: float | None) -> str:
+    """Return `-8.1%` or `+25%`."""
+    if frac is None:
+        return NONE
+    return "0%" if frac == 0 else f"{frac * 100:+.2g}%" if abs(frac) < 0.1 else f"{frac * 100:+,.0f}%"
+
+
 def rate(value: Any) -> str:
     """A count or a rate with three figures: `0.42`, `17.8`, `3,401`, `1.21 M`."""
     amount = number(value)

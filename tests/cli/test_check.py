@@ -138,7 +138,8 @@ def test_what_is_too_short_to_gate_on_is_said(place: Path) -> None:
     assert gate_warnings(result, 0.99, 0.15) == []
     (progress,) = gate_warnings(result, 0.99, 0.001)
     assert progress.startswith("only a loss of ")
-    grows = result.loads[0].model_copy(update={"facts": result.loads[0].facts | {"saturated_frac": 0.75}})
+    facts = result.lower_facts.model_copy(update={"saturated_frac": 0.75})
+    grows = result.loads[0].model_copy(update={"load_facts": facts})
     (progress,) = gate_warnings(result.model_copy(update={"loads": (grows, result.loads[1])}), 0.99, 0.15)
     assert progress.startswith("where the goal is just met the queue only grows in most runs")
 

@@ -4,8 +4,17 @@ import math
 from collections.abc import Sequence
 
 from simserve.metrics.answers.comparison import ComparisonAnswer, LoadDecision, MeasureDifference, SideLoad
-from simserve.report.check import change_interval, percent
-from simserve.report.formats import NONE, SHORT, amount, listed, plural, rate, seconds
+from simserve.report.formats import (
+    NONE,
+    SHORT,
+    amount,
+    change_interval,
+    listed,
+    percent,
+    plural,
+    rate,
+    seconds,
+)
 
 MOST_NAMED = 3
 """Measures of one kind that the sentence names; the table has all."""

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import Problem, ScenarioError, SimserveError
+from simserve.metrics.answers.baseline import LOOKS, Baseline
+from simserve.metrics.answers.check import ScenarioDifference
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.scenario.loader import scenario_of
-from simserve.study.check.baseline import Baseline, read_baseline
-from simserve.study.check.gate import LOOKS
+from simserve.study.check.baseline import read_baseline
 from simserve.study.check.measured import check_can_be_gated, find_grid, measured
-from simserve.study.check.same_question import ScenarioDifference, differences, portable
+from simserve.study.check.same_question import differences, portable
 from simserve.study.check.side import GateSide, OnProgress
 
 MOST_LISTED = 12
@@ -64,7 +65,7 @@ def _check_same_question(
     scenario, its_goal_frac = requested
     result = differences(scenario, portable(candidate))[0]
     if goal_frac is not None and goal_frac != its_goal_frac:
-        result.append(ScenarioDifference("goal (--goal)", its_goal_frac, goal_frac))
+        result.append(ScenarioDifference(key="goal (--goal)", baseline=its_goal_frac, candidate=goal_frac))
     if not result:
         return
     problems = [

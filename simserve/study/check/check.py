@@ -1,18 +1,28 @@
 """Check: whether a change loses p99 goodput against a baseline, with more seeds until that is clear, and as data."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
+
+from simserve.metrics.answers.baseline import LOOKS, Baseline, LoadFacts
+from simserve.metrics.answers.check import (
+    BaselineSide,
+    CandidateSide,
+    CheckAnswer,
+    FactsOfSides,
+    LossFacts,
+    PartOfSides,
+    State,
+)
+from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario.cost_warnings import warnings
 from simserve.study.check.against import Against
-from simserve.study.check.baseline import Baseline
+from simserve.study.check.baseline import curve_of, grid_of
 from simserve.study.check.covariate import covariate
 from simserve.study.check.gate import (
     FALSE_ALARMS,
-    LOOKS,
     Answer,
     AttainmentCurve,
     Loss,
@@ -20,7 +30,7 @@ from simserve.study.check.gate import (
     loss_between,
     significance,
 )
-from simserve.study.check.load_facts import PARTS, TimeOrMemory, binding, drawn_load, load_facts
+from simserve.study.check.load_facts import PARTS, TimeOrMemory, drawn_load, load_facts
 from simserve.study.check.same_question import differences, portable
 from simserve.study.check.side import Boundless, GateSide
 from simserve.study.intervals import CONFIDENCE
@@ -49,7 +59,7 @@ def check(against: Against, candidate: GateSide, tolerance_frac: float) -> Check
     """Run the candidate about where the baseline's p99 goodput lies. Raises SimserveError."""
     for n_seeds in against.looks:
         baseline = against.with_seeds(n_seeds)
-        curve = candidate.curve(baseline.grid, n_seeds, like=baseline.curve(n_seeds))
+        curve = candidate.curve(grid_of(baseline), n_seeds, like=curve_of(baseline, n_seeds))
         if isinstance(curve, Boundless):
             text: Answer = "pass" if curve.is_met else "fail"
             return Check(against.name, baseline, candidate, curve, None, tolerance_frac, n_seeds, text)
@@ -62,18 +72,18 @@ def check(against: Against, candidate: GateSide, tolerance_frac: float) -> Check
 
 def _loss_of(baseline: Baseline, candidate: GateSide, curve: AttainmentCurve) -> Loss:
     n_seeds = len(curve.seeds)
-    known = baseline.curve(n_seeds)
+    known = curve_of(baseline, n_seeds)
     if known.seeds == curve.seeds:
         return loss_between(known, curve, candidate.goal_frac)
     scale = math.sqrt(known.scales[0] * known.scales[1])
     control_variate = covariate(candidate.scenario, scale, curve.seeds, baseline.crowd.above)
-    return loss_between(known, curve, candidate.goal_frac, (baseline.covariate(n_seeds), control_variate))
+    return loss_between(known, curve, candidate.goal_frac, (np.array(baseline.crowd.frac[:n_seeds]), control_variate))
 
 
-def check_facts(result: Check) -> dict[str, Any]:
-    """Return what `simserve check --json` prints."""
+def check_facts(result: Check) -> CheckAnswer:
+    """Return the answer as data."""
     scenario, baseline, curve = result.candidate.scenario, result.baseline, result.curve
-    n_seeds, below = min(result.n_seeds, LOOKS[0]), baseline.grid.below
+    n_seeds, below = min(result.n_seeds, LOOKS[0]), baseline.loads[0].scale
     runs = result.candidate.runs(below, n_seeds)
     now, load = load_facts(below, runs), drawn_load(runs)
     beyond, holds_every_load = now, None
@@ -82,34 +92,33 @@ def check_facts(result: Check) -> dict[str, Any]:
     else:
         beyond = load_facts(curve.scales[1], result.candidate.runs(curve.scales[1], n_seeds))
     off = [] if load is None or load.off_text is None else [load.off_text]
-    return {
-        "passes": result.answer != "fail",
-        "state": _state(result),
-        "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
-        "goal_frac": result.candidate.goal_frac,
-        "slo": scenario.slo.default.given,
-        "slo_classes": list(scenario.slo.classes),
-        "tolerance_frac": result.tolerance_frac,
-        "false_alarms_frac": FALSE_ALARMS,
-        "n_seeds": result.n_seeds,
-        "loss": _loss(result),
-        "baseline": {"name": result.against, **_baseline(baseline)},
-        "candidate": {
-            "simserve": __version__,
-            "goodput_per_s": result.loss and baseline.goodput_per_s.value * (1 - result.loss.frac),
-            "fails_first": binding(beyond),
-            "holds_every_load": holds_every_load,
-        },
-        "at": {"baseline": baseline.facts, "candidate": now},
-        "parts": [_part(part, baseline.facts, now) for part in PARTS],
-        "changes": [vars(each) for each in differences(baseline.scenario, portable(scenario))[1]],
-        "load": load and load.facts(),
-        "warnings": [*(f"{text}: {OF_DRAWN}" for text in off), *warnings(scenario.setups), *reservation_warnings(runs)],
-    }
+    return CheckAnswer(
+        passes=result.answer != "fail",
+        state=_state(result),
+        scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
+        goal_frac=result.candidate.goal_frac,
+        slo=scenario.slo.default.given,
+        slo_classes=list(scenario.slo.classes),
+        tolerance_frac=result.tolerance_frac,
+        false_alarms_frac=FALSE_ALARMS,
+        n_seeds=result.n_seeds,
+        loss=None if result.loss is None else _loss(result.loss, result.tolerance_frac),
+        baseline=_baseline(result.against, baseline),
+        candidate=CandidateSide(
+            simserve=__version__,
+            goodput_per_s=None if result.loss is None else baseline.goodput_per_s.value * (1 - result.loss.frac),
+            fails_first=beyond.fails_first,
+            holds_every_load=holds_every_load,
+        ),
+        at=FactsOfSides(baseline=baseline.lower_facts, candidate=now),
+        parts=[_part(part, baseline.lower_facts, now) for part in PARTS],
+        changes=differences(baseline.scenario, portable(scenario))[1],
+        load=load,
+        warnings=[*(f"{text}: {OF_DRAWN}" for text in off), *warnings(scenario.setups), *reservation_warnings(runs)],
+    )
 
 
-def _state(result: Check) -> str:
-    """Return unchanged | better | same | within tolerance | unclear | lost."""
+def _state(result: Check) -> State:
     if result.loss is None:
         return "lost" if result.answer == "fail" else "better"
     if result.answer == "fail":
@@ -122,44 +131,38 @@ def _state(result: Check) -> str:
     return "better" if high < 0 else "within tolerance" if low > 0 else "same"
 
 
-def _loss(result: Check) -> dict[str, Any] | None:
-    if result.loss is None:
-        return None
-    low, high = result.loss.interval()
+def _loss(loss: Loss, tolerance_frac: float) -> LossFacts:
+    low, high = loss.interval()
     doubt = significance(len(LOOKS))
-    return {
-        "frac": result.loss.frac,
-        "low_frac": low,
-        "high_frac": high,
-        "confidence": CONFIDENCE,
-        "surely_at_least_frac": result.loss.at_least(doubt),
-        "surely_at_most_frac": result.loss.at_most(doubt),
-        "surely": 1 - doubt,
-        "is_paired": result.loss.is_paired,
-        "smallest_found_frac": result.loss.smallest_found(result.tolerance_frac, doubt),
-    }
+    return LossFacts(
+        frac=loss.frac,
+        low_frac=low,
+        high_frac=high,
+        confidence=CONFIDENCE,
+        surely_at_least_frac=loss.at_least(doubt),
+        surely_at_most_frac=loss.at_most(doubt),
+        surely=1 - doubt,
+        is_paired=loss.is_paired,
+        smallest_found_frac=loss.smallest_found(tolerance_frac, doubt),
+    )
 
 
-def _baseline(baseline: Baseline) -> dict[str, Any]:
-    return {
-        "simserve": baseline.simserve,
-        "goodput_per_s": baseline.goodput_per_s.value,
-        "goodput_low_per_s": baseline.goodput_per_s.low,
-        "goodput_high_per_s": baseline.goodput_per_s.high,
-        "n_seeds": baseline.n_seeds,
-        "first_seed": baseline.first_seed,
-        "fails_first": binding(baseline.loads[1].facts),
-    }
+def _baseline(name: str, baseline: Baseline) -> BaselineSide:
+    return BaselineSide(
+        name=name,
+        simserve=baseline.simserve,
+        goodput_per_s=baseline.goodput_per_s.value,
+        goodput_low_per_s=baseline.goodput_per_s.low,
+        goodput_high_per_s=baseline.goodput_per_s.high,
+        n_seeds=baseline.n_seeds,
+        first_seed=baseline.first_seed,
+        fails_first=baseline.loads[1].load_facts.fails_first,
+    )
 
 
-def _part(part: TimeOrMemory, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    a, b = (side["parts"].get(part.key) for side in (before, now))
-    known = a is not None and b is not None
-    return {
-        "key": part.key,
-        "label": part.label,
-        "unit": part.unit,
-        "baseline": a,
-        "candidate": b,
-        "change_frac": b / a - 1 if known and a else (0.0 if known and not b else math.nan),
-    }
+def _part(part: TimeOrMemory, before: LoadFacts, now: LoadFacts) -> PartOfSides:
+    a, b = before.parts.get(part.key), now.parts.get(part.key)
+    change = None
+    if a is not None and b is not None and (a or not b):
+        change = b / a - 1 if a else 0.0
+    return PartOfSides(key=part.key, label=part.label, unit=part.unit, baseline=a, candidate=b, change_frac=change)

@@ -17,9 +17,6 @@ from scipy.special import stdtrit
 from simserve.study.intervals import CONFIDENCE, standard_error
 from simserve.tables.columns import Floats
 
-LOOKS = (32, 64, 128)
-"""Seeds after which the gate looks whether the answer is clear."""
-
 FALSE_ALARMS = 0.001
 """Probability that a change which loses no more than the tolerance fails, all looks together."""
 

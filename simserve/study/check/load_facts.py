@@ -1,12 +1,13 @@
 """Load facts: means of runs at one load: the attainment of each SLO, and where a request's time and memory went."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from simserve.metrics.answers.baseline import LoadFacts
 from simserve.metrics.answers.parts import DrawnLoad
 from simserve.study.measures import Measure
 from simserve.study.run_seeds import Summary
@@ -74,25 +75,19 @@ def drawn_load(runs: Sequence[Summary]) -> DrawnLoad | None:
     return DrawnLoad(nominal_per_s=nominal, drawn_per_s=drawn, off_frac=min(drawn / nominal - 1, MOST))
 
 
-def load_facts(scale: float, runs: Sequence[Summary]) -> dict[str, Any]:
-    """Return plain data with five figures, as a baseline's file holds it; missing values are null."""
+def load_facts(scale: float, runs: Sequence[Summary]) -> LoadFacts:
+    """Return means with five figures; missing values are None."""
     result = [run["slo_attainment"] for run in runs]
     n_met, n_arrived = (sum(each[key] for each in result) for key in ("n_met", "n_arrived"))
-    return {
-        "scale": scale,
-        "n_runs": len(runs),
-        "offered_per_s": short(_mean([run["offered_per_s"] for run in runs])),
-        "attained_frac": short(n_met / n_arrived) if n_arrived else None,
-        "by_slo": {key: short(_mean([each["by_slo"][key] for each in result])) for key in result[0]["by_slo"]},
-        "saturated_frac": short(_mean([float(run["trust"]["saturated"]) for run in runs])),
-        "parts": {part.key: short(_mean([part.of(run) for run in runs])) for part in PARTS},
-    }
-
-
-def binding(facts: Mapping[str, Any]) -> str | None:
-    """Return the SLO that most requests missed; None where all were met."""
-    key, frac = min(facts["by_slo"].items(), key=lambda item: float(item[1] if item[1] is not None else 1.0))
-    return None if frac == 1 else str(key)
+    return LoadFacts(
+        scale=scale,
+        n_runs=len(runs),
+        offered_per_s=short(_mean([run["offered_per_s"] for run in runs])),
+        attained_frac=short(n_met / n_arrived) if n_arrived else None,
+        by_slo={key: short(_mean([each["by_slo"][key] for each in result])) for key in result[0]["by_slo"]},
+        saturated_frac=short(_mean([float(run["trust"]["saturated"]) for run in runs])),
+        parts={part.key: short(_mean([part.of(run) for run in runs])) for part in PARTS},
+    )
 
 
 def short(value: float) -> float | None:

@@ -1,15 +1,18 @@
 """Measured: a scenario's p99 goodput as a baseline, to keep in a file or compare with another side."""
 
 import math
-from typing import NoReturn, cast
+from typing import NoReturn
+
+import numpy as np
 
 from simserve.errors import ScenarioError, SimserveError
+from simserve.metrics.answers.baseline import LOOKS, Baseline, BaselineLoad, Crowd, Rate
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.check.baseline import Baseline, BaselineLoad, Crowd, LoadFactsJson, Rate
+from simserve.study.check.baseline import curve_of, grid_of
 from simserve.study.check.covariate import covariate, crowd
-from simserve.study.check.gate import LOOKS, AttainmentCurve, Loss, loss_between, significance
-from simserve.study.check.load_facts import binding, load_facts, short
+from simserve.study.check.gate import AttainmentCurve, Loss, loss_between, significance
+from simserve.study.check.load_facts import load_facts, short
 from simserve.study.check.same_question import portable
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.intervals import around, standard_error
@@ -41,14 +44,14 @@ def find_grid(side: GateSide) -> Grid:
 def _no_grid(side: GateSide, result: Boundless) -> NoReturn:
     """Raise SimserveError, which says why there is none."""
     facts = load_facts(result.scale, side.runs(result.scale, FEW_SEEDS))
-    name, at = side.scenario.name, f"{facts['offered_per_s']:.4g} requests/s"
+    name, at = side.scenario.name, f"{facts.offered_per_s:.4g} requests/s"
     goal = f"{side.goal_frac * 100:.4g}% of requests"
     if result.is_met:
         raise SimserveError(
             f"{name}: slo: must be missed at some rate to be gated on, got {goal} meeting it up to {at}"
         )
-    key = binding(facts)
-    sentence = f"{facts['by_slo'][key] * 100:.3g}% meet {key} there" if key else "too few arrive there"
+    key = facts.fails_first
+    sentence = f"{(facts.by_slo[key] or 0.0) * 100:.3g}% meet {key} there" if key else "too few arrive there"
     remedy = "give a looser slo or a smaller --goal"
     raise SimserveError(f"{name}: slo: {goal} must meet it at some rate, got none down to {at} ({sentence}); {remedy}")
 
@@ -82,7 +85,7 @@ def well_measured(side: GateSide, tolerance_frac: float) -> Baseline:
         result = measured(side, grid, n_seeds)
         if least_found_frac(result, side.goal_frac, tolerance_frac) <= LARGE * tolerance_frac:
             break
-        grid = result.grid
+        grid = grid_of(result)
     return result
 
 
@@ -93,7 +96,7 @@ def gate_warnings(baseline: Baseline, goal_frac: float, tolerance_frac: float) -
     if least > LARGE * tolerance_frac:
         text = f"only a loss of {least * 100:.2g}% would be found by a side that has other seeds"
         result.append(f"{text}, for the seeds differ much: make the runs longer, or raise --tolerance")
-    if (baseline.loads[0].facts.get("saturated_frac") or 0.0) > 0.5:
+    if (baseline.lower_facts.saturated_frac or 0.0) > 0.5:
         text = "where the goal is just met the queue only grows in most runs"
         result.append(f"{text}, so the rate is one for runs of this length: make them longer, or the slo stricter")
     return result
@@ -106,7 +109,7 @@ def least_found_frac(baseline: Baseline, goal_frac: float, tolerance_frac: float
 
 def unlike_seeds(baseline: Baseline, goal_frac: float) -> Loss:
     """Return the loss, with its error, of an equal side that has as many other seeds."""
-    curve, control_variate = baseline.curve(baseline.n_seeds), baseline.covariate(baseline.n_seeds)
+    curve, control_variate = curve_of(baseline, baseline.n_seeds), np.array(baseline.crowd.frac)
     other = AttainmentCurve(
         curve.scales, curve.n_met, curve.n_arrived, tuple(seed + len(curve.seeds) for seed in curve.seeds)
     )
@@ -135,5 +138,5 @@ def _load(side: GateSide, curve: AttainmentCurve, place: int) -> BaselineLoad:
         scale=scale,
         n_met=tuple(curve.n_met[place].tolist()),
         n_arrived=tuple(curve.n_arrived[place].tolist()),
-        facts=cast(LoadFactsJson, load_facts(scale, side.runs(scale, min(LOOKS[0], len(curve.seeds))))),
+        load_facts=load_facts(scale, side.runs(scale, min(LOOKS[0], len(curve.seeds)))),
     )

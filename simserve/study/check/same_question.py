@@ -1,10 +1,10 @@
 """Same question: what two sides must share for their p99 goodputs to be comparable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from simserve.metrics.answers.check import ScenarioDifference
 from simserve.scenario import Scenario
 
 ASKED = ("name", "model", "workload", "slo", "measure")
@@ -12,15 +12,6 @@ ASKED = ("name", "model", "workload", "slo", "measure")
 
 NO_PART = ("schema", "seed")
 """Keys that are neither: the rule allows for other seeds."""
-
-
-@dataclass(frozen=True)
-class ScenarioDifference:
-    """A key with different values; None: it is missing on that side."""
-
-    key: str
-    baseline: Any
-    candidate: Any
 
 
 def portable(scenario: Scenario) -> dict[str, Any]:
@@ -37,7 +28,7 @@ def differences(
     a, b = _flat(baseline), _flat(candidate)
     sides = [_long(a, b), _long(b, a)]
     keys = dict.fromkeys([*sides[0], *sides[1]])
-    result = [ScenarioDifference(key, *(side.get(key) for side in sides)) for key in keys]
+    result = [ScenarioDifference(key=key, baseline=sides[0].get(key), candidate=sides[1].get(key)) for key in keys]
     differing = [each for each in result if each.baseline != each.candidate and _top(each.key) not in NO_PART]
     requested = [each for each in differing if _top(each.key) in ASKED]
     return requested, [each for each in differing if each not in requested]

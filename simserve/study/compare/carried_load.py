@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 
 from simserve.errors import NoArrivals, ScenarioError, SimserveError
+from simserve.metrics.answers.baseline import LOOKS
 from simserve.metrics.answers.comparison import LoadDecision, NoDecision, SideLoad
 from simserve.metrics.answers.parts import Verdict
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.check.gate import LOOKS, AttainmentCurve, loss_between
-from simserve.study.check.load_facts import binding, load_facts
+from simserve.study.check.gate import AttainmentCurve, loss_between
+from simserve.study.check.load_facts import load_facts
 from simserve.study.check.measured import rate_per_scale
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid, OnProgress
 from simserve.study.intervals import CONFIDENCE
@@ -82,8 +83,8 @@ def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
     return SideLoad(
         goodput_per_s=goodput_per_s,
         holds_every_load=is_met,
-        last_per_s=facts["offered_per_s"],
-        fails_first=binding(facts),
+        last_per_s=facts.offered_per_s,
+        fails_first=facts.fails_first,
     )
 
 

@@ -8,21 +8,13 @@ import numpy as np
 import pytest
 
 from simserve.errors import OutputError
-from simserve.study.check.baseline import (
-    Baseline,
-    BaselineLoad,
-    Crowd,
-    Rate,
-    check_place,
-    read_baseline,
-    write_baseline,
-)
+from simserve.metrics.answers.baseline import Baseline, BaselineLoad, Crowd, LoadFacts, Rate
+from simserve.study.check.baseline import check_place, curve_of, read_baseline, text_of, write_baseline
 
 
 def load(scale: float, n_met: tuple[int, ...]) -> BaselineLoad:
-    return BaselineLoad(
-        scale=scale, n_met=n_met, n_arrived=(200,) * len(n_met), facts={"by_slo": {"ttft_s": 0.99}, "parts": {}}
-    )
+    facts = LoadFacts(by_slo={"ttft_s": 0.99}, parts={})
+    return BaselineLoad(scale=scale, n_met=n_met, n_arrived=(200,) * len(n_met), load_facts=facts)
 
 
 def baseline(n_seeds: int = 40) -> Baseline:
@@ -54,14 +46,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_numbers_of_seeds_stand_in_few_lines() -> None:
-    lines = baseline().to_text().splitlines()
-    assert len(lines) < 70
+    lines = text_of(baseline()).splitlines()
+    assert len(lines) < 80
     assert "        60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75," in lines
     assert max(map(len, lines)) <= 120
 
 
 def test_the_first_seeds_are_a_curve_of_their_own() -> None:
-    result = baseline().curve(32)
+    result = curve_of(baseline(), 32)
     assert result.scales == (0.9, 1.1)
     assert result.seeds == tuple(range(3, 35))
     assert np.array_equal(result.n_met[1], np.arange(60, 92))
@@ -79,20 +71,20 @@ def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
+    ("facts", "problem"),
     [
-        {"by_slo": {"ttft_s": 0.99}, "parts": {"queue_s": [0.1]}},
-        {"by_slo": {"ttft_s": 0.99}, "parts": 1.5},
-        {"by_slo": {"ttft_s": "0.99"}, "parts": {}},
-        {"by_slo": {}, "parts": {}},
-        {"by_slo": {"ttft_s": 1e300}, "parts": {}},
-        {"parts": {}},
+        ({"by_slo": {"ttft_s": 0.99}, "parts": {"queue_s": [0.1]}}, "parts.queue_s: must be a number, got "),
+        ({"by_slo": {"ttft_s": 0.99}, "parts": 1.5}, "parts: must be a mapping, got 1.5"),
+        ({"by_slo": {"ttft_s": "0.99"}, "parts": {}}, "by_slo.ttft_s: must be a number, got '0.99'"),
+        ({"by_slo": {}, "parts": {}}, "by_slo: must have at least 1 items, got a mapping"),
+        ({"by_slo": {"ttft_s": 1e300}, "parts": {}}, "by_slo.ttft_s: must be at most "),
+        ({"parts": {}}, "by_slo: is missing"),
     ],
 )
-def test_facts_of_other_types_are_refused_by_their_place(facts: Any, tmp_path: Path) -> None:
-    loads = json.loads(baseline().to_text())["loads"]
+def test_facts_of_other_types_are_refused_by_their_place(facts: Any, problem: str, tmp_path: Path) -> None:
+    loads = json.loads(text_of(baseline()))["loads"]
     file = changed(tmp_path, loads=[loads[0] | {"facts": facts}, loads[1]])
-    with pytest.raises(OutputError, match=r"base.json: loads.0.facts.* must be as `simserve check --update` writes it"):
+    with pytest.raises(OutputError, match=rf"base.json: loads.0.facts.{problem}.*; make it again with --update"):
         read_baseline(file)
 
 
@@ -100,7 +92,7 @@ def test_facts_of_other_types_are_refused_by_their_place(facts: Any, tmp_path: P
     ("text", "progress"),
     [
         ("", "must be whole JSON"),
-        (baseline().to_text()[:1000], "must be whole JSON, got: "),
+        (text_of(baseline())[:1000], "must be whole JSON, got: "),
         ("[1]", "must be a JSON object, got list"),
         ("\x00\xff", "must be whole JSON"),
     ],
@@ -123,12 +115,15 @@ def test_another_schema_is_named_with_the_version_that_wrote_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "progress"),
     [
-        ({"goal_frac": 1.5}, "goal_frac: must be as `simserve check --update` writes it, got: Input should be less"),
+        ({"goal_frac": 1.5}, "goal_frac: must be less than 1, got 1.5; make it again with --update"),
         ({"loads": []}, "loads.0: "),
-        ({"first_seed": "0"}, "first_seed: "),
-        ({"more": 1}, "more: "),
+        ({"first_seed": "0"}, "first_seed: must be a whole number, got '0'"),
+        ({"more": 1}, "more: unknown key; "),
         ({"crowd": {"above": 1.0, "frac": [0.1]}}, "n_met, n_arrived and crowd.frac must have a number for each"),
-        ({"loads": [each.model_dump() for each in reversed(baseline().loads)]}, "the first load must be the lower one"),
+        (
+            {"loads": [each.model_dump(by_alias=True) for each in reversed(baseline().loads)]},
+            "the first load must be the lower one",
+        ),
     ],
 )
 def test_what_no_update_writes_is_refused(changes: dict[str, Any], progress: str, tmp_path: Path) -> None:
@@ -137,7 +132,7 @@ def test_what_no_update_writes_is_refused(changes: dict[str, Any], progress: str
 
 
 def test_more_that_met_the_slo_than_came_is_refused(tmp_path: Path) -> None:
-    loads = [each.model_dump() for each in baseline().loads]
+    loads = [each.model_dump(by_alias=True) for each in baseline().loads]
     loads[0]["n_met"] = [201] * 40
     with pytest.raises(OutputError, match="n_met must not be more than n_arrived"):
         read_baseline(changed(tmp_path, loads=loads))

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from simserve.study.check.gate import FALSE_ALARMS, LOOKS, AttainmentCurve, Loss, answer, loss_between, significance
+from simserve.metrics.answers.baseline import LOOKS
+from simserve.study.check.gate import FALSE_ALARMS, AttainmentCurve, Loss, answer, loss_between, significance
 from simserve.tables.columns import Floats
 from tests.effort import runs, wider
 

@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from simserve.study.check.load_facts import binding, load_facts
+from simserve.metrics.answers.baseline import LoadFacts
+from simserve.study.check.load_facts import load_facts
 
 OF_A_SPLIT = ("queue_seats_s", "queue_blocks_s", "queue_budget_s", "interference_s", "evicted_s")
 
@@ -25,10 +26,10 @@ def run(queue_s: float, ttft_s: float, n_met: int, n_finished: int = 100) -> dic
 
 def test_they_are_means_of_the_runs() -> None:
     result = load_facts(0.9, [run(0.1, 0.3, 90), run(0.2, 0.6, 40, n_finished=80)])
-    assert result["attained_frac"] == 0.65
-    assert result["by_slo"] == {"ttft_s": 0.65, "tpot_s": 1.0}
-    assert result["saturated_frac"] == 0.5
-    assert {key: value for key, value in result["parts"].items() if key not in OF_A_SPLIT} == {
+    assert result.attained_frac == 0.65
+    assert result.by_slo == {"ttft_s": 0.65, "tpot_s": 1.0}
+    assert result.saturated_frac == 0.5
+    assert {key: value for key, value in result.parts.items() if key not in OF_A_SPLIT} == {
         "queue_s": 0.15,
         "prefill_s": 0.3,
         "transfer_s": None,
@@ -40,19 +41,19 @@ def test_they_are_means_of_the_runs() -> None:
 
 
 def test_the_slo_that_most_missed_binds() -> None:
-    assert binding(load_facts(1.0, [run(0.1, 0.2, 90)])) == "ttft_s"
-    assert binding(load_facts(1.0, [run(0.1, 0.2, 100)])) is None
-    assert binding({"by_slo": {"ttft_s": 0.9, "tpot_s": 0.8}}) == "tpot_s"
+    assert load_facts(1.0, [run(0.1, 0.2, 90)]).fails_first == "ttft_s"
+    assert load_facts(1.0, [run(0.1, 0.2, 100)]).fails_first is None
+    assert LoadFacts(by_slo={"ttft_s": 0.9, "tpot_s": 0.8}, parts={}).fails_first == "tpot_s"
 
 
 def test_nothing_is_made_of_nothing() -> None:
     assert not any(
-        isinstance(each, float) and math.isnan(each) for each in load_facts(1.0, [run(0.1, 0.2, 9)]).values()
+        isinstance(each, float) and math.isnan(each) for each in load_facts(1.0, [run(0.1, 0.2, 9)]).facts().values()
     )
 
 
 def test_where_time_is_split_exactly_its_parts_are_told_too() -> None:
-    assert all(load_facts(1.0, [run(0.1, 0.2, 90)])["parts"][key] is None for key in OF_A_SPLIT)
+    assert all(load_facts(1.0, [run(0.1, 0.2, 90)]).parts[key] is None for key in OF_A_SPLIT)
     names = (
         "queue_seats_s",
         "queue_blocks_s",
@@ -63,5 +64,5 @@ def test_where_time_is_split_exactly_its_parts_are_told_too() -> None:
         "copy_s",
     )
     split = {"time_split": {"mean": {name: 0.1 * i for i, name in enumerate(names)}}}
-    result = load_facts(1.0, [run(0.1, 0.2, 90) | split])["parts"]
+    result = load_facts(1.0, [run(0.1, 0.2, 90) | split]).parts
     assert [result[key] for key in OF_A_SPLIT] == [0.0, 0.1, 0.2, 0.3, 1.5]

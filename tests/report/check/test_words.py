@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from simserve.report.check import junit_xml, markdown, sentence, why
+from simserve.metrics.answers.check import CheckAnswer
+from simserve.report.check.words import junit_xml, markdown, sentence, why
 
 
 def part(key: str, label: str, unit: str, before: float | None, now: float | None) -> dict[str, Any]:
@@ -13,10 +14,16 @@ def part(key: str, label: str, unit: str, before: float | None, now: float | Non
     return {"key": key, "label": label, "unit": unit, "baseline": before, "candidate": now, "change_frac": change}
 
 
-def result(**changes: Any) -> dict[str, Any]:
-    """A check that lost 6.2%, as `simserve check --json` prints it."""
-    at = {"offered_per_s": 12.5, "attained_frac": 0.993, "by_slo": {"ttft_s": 0.998, "tpot_s": 0.993}}
+def result(**changes: Any) -> CheckAnswer:
+    """A check that lost 6.2%; keys of its sides may change alone."""
+    at = {"parts": {}, "offered_per_s": 12.5, "attained_frac": 0.993, "by_slo": {"ttft_s": 0.998, "tpot_s": 0.993}}
     loss = {"frac": 0.062, "low_frac": 0.051, "high_frac": 0.073, "confidence": 0.95, "is_paired": True}
+    limits = {
+        "surely_at_least_frac": 0.041,
+        "surely_at_most_frac": 0.083,
+        "surely": 0.9997,
+        "smallest_found_frac": 0.043,
+    }
     content: dict[str, Any] = {
         "passes": False,
         "state": "lost",
@@ -25,8 +32,9 @@ def result(**changes: Any) -> dict[str, Any]:
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
         "slo_classes": [],
         "tolerance_frac": 0.02,
+        "false_alarms_frac": 0.001,
         "n_seeds": 32,
-        "loss": loss | {"smallest_found_frac": 0.043},
+        "loss": loss | limits,
         "baseline": {"name": "base.json", "simserve": "0.1.0", "goodput_per_s": 12.9, "fails_first": "tpot_s"},
         "candidate": {"simserve": "0.2.0", "goodput_per_s": 12.1, "fails_first": "tpot_s", "holds_every_load": None},
         "at": {"baseline": at, "candidate": at | {"attained_frac": 0.97}},
@@ -38,7 +46,10 @@ def result(**changes: Any) -> dict[str, Any]:
         ],
         "changes": [{"key": "cluster.router", "baseline": "a|b", "candidate": None}],
     }
-    return content | changes
+    merged = {
+        key: content[key] | value if key in ("loss", "candidate") and value else value for key, value in changes.items()
+    }
+    return CheckAnswer.model_validate(content | merged)
 
 
 def test_it_says_how_much_is_lost_which_slo_fails_and_where_the_time_went() -> None:
@@ -66,14 +77,12 @@ def test_without_a_change_of_the_scenario_it_was_simserve() -> None:
     ],
 )
 def test_each_state_has_its_words(state: str, loss: tuple[float, float, float], expected: str) -> None:
-    base = result()
     ends = dict(zip(("frac", "low_frac", "high_frac"), loss, strict=True))
-    assert expected in sentence(base | {"state": state, "passes": True, "loss": base["loss"] | ends})
+    assert expected in sentence(result(state=state, passes=True, loss=ends))
 
 
 def test_nothing_changed_is_one_sentence() -> None:
-    same = result(state="unchanged", passes=True, changes=[])
-    same["candidate"] |= {"simserve": "0.1.0"}
+    same = result(state="unchanged", passes=True, changes=[], candidate={"simserve": "0.1.0"})
     assert sentence(same) == "No change: results and scenario match baseline base.json (32 seeds)."
     changed = sentence(result(state="unchanged", passes=True))
     assert changed.startswith("No change: results match baseline base.json (32 seeds). Scenario: cluster.router ")
@@ -106,7 +115,7 @@ def test_an_unclear_answer_says_what_it_could_have_found() -> None:
     ],
 )
 def test_a_side_without_a_p99_goodput_is_told_of_too(every: bool, passes: bool, progress: str) -> None:
-    candidate = result()["candidate"] | {"goodput_per_s": None, "holds_every_load": every}
+    candidate = {"goodput_per_s": None, "holds_every_load": every}
     content = result(loss=None, candidate=candidate, passes=passes)
     assert sentence(content).startswith(progress)
     assert markdown(content)

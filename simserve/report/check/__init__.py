@@ -1,0 +1,1 @@
+"""Checks in words and on pages."""
