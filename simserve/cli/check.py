@@ -27,6 +27,9 @@ Tolerance = Annotated[
 ]
 Update = Annotated[bool, typer.Option("--update", help="Write the baseline instead of comparing with it.")]
 Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE.md", help="Write the answer as Markdown.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the answer and a page [default: none].")
+]
 JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE.xml", help="Write the answer as a JUnit report.")]
 
 
@@ -38,6 +41,7 @@ def check(
     update: Update = False,
     summary: Summary = None,
     junit: JUnit = None,
+    out: Out = None,
     goal: Goal = None,
     assignments: Assignments = None,
     seed: Seed = None,
@@ -53,14 +57,34 @@ def check(
         raise SimserveError(
             f"check: {rule}, got {'both' if baseline and against else 'no file'}; `check --help` has all"
         )
+    if out is not None:
+        _check_folder(out, update=update)
     candidate = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
     if update and baseline is not None:
         _update(candidate, baseline, (goal, tolerance), as_json=as_json)
         return
     answer = _answer(candidate, (scenario, baseline, against), (goal, tolerance))
-    _tell(answer, (summary, junit), as_json=as_json)
+    if out is not None:
+        compared: list[tuple[str, object]] = [("--baseline", baseline), ("--against", against)]
+        compared += [("--tolerance", tolerance), ("--goal", goal), ("--seed", seed)]
+        changed = [("--set", each) for each in assignments or ()] + [
+            ("--allow-plugin", each) for each in allow_plugin or ()
+        ]
+        _write(out, answer, scenario, [*compared, *changed])
+    _tell(answer, (summary, junit), out, as_json=as_json)
     if not answer.passes:
         raise typer.Exit(NO)
+
+
+def _check_folder(out: Path, *, update: bool) -> None:
+    """Raise SimserveError unless the answer can be written there."""
+    from simserve.errors import SimserveError
+    from simserve.tables.folder import CHECK, check_folder
+
+    if update:
+        rule = "must not be with --update, which writes a baseline and no answer"
+        raise SimserveError(f"--out: {rule}, got {out}; leave one of them out")
+    check_folder(out, CHECK)
 
 
 def _answer(
@@ -103,7 +127,19 @@ def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None
     terminal.warnings(gate_warnings(match, goal or GOAL_FRAC, tolerance))
 
 
-def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], *, as_json: bool) -> None:
+def _write(out: Path, answer: "CheckAnswer", scenario: Path, options: list[tuple[str, object]]) -> None:
+    """Write the folder, whole or not at all; `options` are those of the command by name, None where not given."""
+    from simserve.report.check.page import render
+    from simserve.study.study_folder import write_study
+    from simserve.tables.files import json_text
+    from simserve.tables.folder import CHECK
+
+    words = [word for option in options if option[1] is not None for word in option]
+    page = render(answer, [*map(str, ("simserve", "check", scenario, *words))])
+    write_study(out, CHECK, {"check.json": json_text(answer.facts()), "report.html": page})
+
+
+def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], out: Path | None, *, as_json: bool) -> None:
     """Print the answer, and write a summary and a test report if requested."""
     from simserve.cli import terminal
     from simserve.report.check.words import junit_xml, markdown, sentence, table_rows
@@ -115,7 +151,8 @@ def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], *, as_j
     if as_json:
         terminal.result_json(answer.facts())
     else:
-        terminal.result(f"{sentence(answer)}\n\n{terminal.table(table_rows(answer))}")
+        where = [] if out is None else [terminal.place_of(out)]
+        terminal.result("\n\n".join([sentence(answer), terminal.table(table_rows(answer)), *where]))
     terminal.warnings(answer.warnings)
 
 

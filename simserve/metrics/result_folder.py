@@ -11,6 +11,7 @@ import numpy as np
 from simserve.errors import OutputError
 from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
@@ -20,12 +21,24 @@ from simserve.metrics.timeseries import interval_s
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict
 from simserve.tables.files import read_json
-from simserve.tables.folder import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind, check_run, is_older_answer, kind_of
+from simserve.tables.folder import (
+    CAPACITY,
+    CHECK,
+    COMPARISON,
+    PLAN,
+    RUN,
+    SWEEP,
+    Kind,
+    check_run,
+    is_older_answer,
+    kind_of,
+)
 from simserve.tables.schema import MORE_TABLES, MOST, TABLES
 
 ANSWERS: dict[Kind, tuple[str, Any]] = {
     RUN: ("summary.json", Summary),
     CAPACITY: ("capacity.json", CapacityAnswer),
+    CHECK: ("check.json", CheckAnswer),
     COMPARISON: ("comparison.json", ComparisonAnswer),
     PLAN: ("plan.json", PlanAnswer),
     SWEEP: ("sweep.json", SweepAnswer),
@@ -42,7 +55,7 @@ class ResultFolder:
     """The answer of one folder."""
 
     command: str
-    """The command that wrote it: run, capacity, compare, plan or sweep."""
+    """The command that wrote it: run, capacity, check, compare, plan or sweep."""
     label: str
     """The label among results of one command."""
     answer: Any
@@ -108,7 +121,7 @@ def read_answer(directory: Path, kind: Kind) -> Any:
     except ValidationError as error:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
-    return read if kind in (PLAN, SWEEP, COMPARISON) else answer
+    return read if kind in (CHECK, COMPARISON, PLAN, SWEEP) else answer
 
 
 def _read(directory: Path) -> ResultFolder:
@@ -121,7 +134,7 @@ def _read(directory: Path) -> ResultFolder:
 
 
 def _label(kind: Kind, answer: Any) -> str:
-    if kind in (PLAN, SWEEP):
+    if kind in (CHECK, PLAN, SWEEP):
         return str(answer.scenario.name)
     if kind is COMPARISON:
         return f"{answer.b} against {answer.a}"

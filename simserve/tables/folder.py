@@ -46,6 +46,7 @@ def _study(name: str, answer: str, *more: str) -> Kind:
 
 
 CAPACITY = _study("capacity", "capacity.json", "capacity.parquet", "scenario.yaml")
+CHECK = _study("check", "check.json")
 COMPARISON = _study("compare", "comparison.json")
 PLAN = _study("plan", "plan.json", "plan.parquet", "plan.xlsx", "scenario.yaml")
 SWEEP = Kind(
@@ -55,7 +56,7 @@ SWEEP = Kind(
     journal="sweep.jsonl",
 )
 
-KINDS = (RUN, CAPACITY, COMPARISON, PLAN, SWEEP)
+KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP)
 
 _SHEETS = ("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options", "cost", "growth")
 EXPORT = Kind("export", frozenset(f"{name}.csv" for name in _SHEETS), frozenset({"summary.csv"}), "--csv")

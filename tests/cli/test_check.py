@@ -1,6 +1,10 @@
 """`simserve check` fails what has surely lost p99 goodput, and nothing else."""
 
+import errno
+import html
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from simserve.metrics.result_folder import read_result_folders
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
 from tests.effort import runs
@@ -162,6 +167,63 @@ def test_an_slo_that_no_rate_meets_cannot_be_gated_on(tmp_path: Path) -> None:
     assert outcome.exit_code == 2
     assert "tiny: slo: 99% of requests must meet it at some rate, got none down to " in outcome.err
     assert "(0% meet ttft_s there)" in outcome.err
+
+
+def test_out_writes_the_answer_and_its_page_in_place_of_an_earlier_one(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    outcome = checked(place, "--out", folder, "--json")
+    assert {file.name for file in folder.iterdir()} == {"check.json", "report.html"}
+    assert (folder / "check.json").read_text() == outcome.out
+    assert "No change</h1>" in (folder / "report.html").read_text()
+    outcome = checked(place, "--set", "engine={name: vllm, step_host_s: 0.05}", "--seed", 3, "--out", folder)
+    assert outcome.exit_code == 1
+    assert outcome.out.endswith(f"\n\n{folder / 'report.html'} (all files: {folder}/)\n")
+    page = (folder / "report.html").read_text()
+    assert "Regression</h1>" in page
+    words = f"{place / 'tiny.yaml'} --baseline {place / 'base.json'} --tolerance 0.15 --seed 3 --set"
+    assert f"simserve check {words} {html.escape(shlex.quote('engine={name: vllm, step_host_s: 0.05}'))} --update" in (
+        re.sub("</?span>", "", page)
+    )
+    (read,) = read_result_folders([folder])
+    assert (read.title, read.answer.passes) == ("Check tiny", False)
+    refused = invoke("report", folder)
+    assert refused.exit_code == 2
+    assert "must be the folder of a run, got that of `simserve check`" in refused.err
+
+
+def test_a_folder_with_other_files_is_refused_before_anything_runs(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simserve.study.check.side.replicate", None)
+    (tmp_path / "notes.txt").write_text("mine")
+    outcome = checked(place, "--out", tmp_path)
+    assert outcome.exit_code == 2
+    assert "must be empty or hold only an earlier result, got notes.txt; choose another --out" in outcome.err
+    outcome = checked(place, "--out", tmp_path / "new", "--update")
+    assert outcome.exit_code == 2
+    assert "--out: must not be with --update, which writes a baseline and no answer, got " in outcome.err
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_page_that_cannot_be_written_leaves_the_earlier_answer(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    assert checked(place, "--out", folder).exit_code == 0
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    write = Path.write_bytes
+
+    def write_or_fail(self: Path, data: bytes) -> int:
+        if self.name == "report.html":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_or_fail)
+    outcome = checked(place, "--set", "engine={name: vllm, step_host_s: 0.05}", "--out", folder)
+    assert outcome.exit_code == 2
+    assert "No space left on device" in outcome.err
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.thorough

@@ -17,7 +17,8 @@ COMMANDS = {
     "compare": ("compare {limited} {slower} --replications 2 --out {out}",),
     "check": (
         "check {limited} --goal 0.9 --baseline {out}.json --tolerance 0.5 --update",
-        "check {limited} --baseline {out}.json --set {step}=0.001 --summary {out}.md --junit {out}.xml --json",
+        "check {limited} --baseline {out}.json --set {step}=0.001 --out {out} --summary {out}.md --junit {out}.xml "
+        "--json",
     ),
     "export": (
         "export {run} {replications} {capacity_by_load} {capacity_by_replicas} {capacity_by_ratio} {compare} {plan} "

@@ -34,9 +34,9 @@ class Driver:
         self.base += f"/session/{self._post('/session', {'capabilities': wanted})['sessionId']}"
 
     def open(self, page: Path) -> None:
-        """Open a page and wait until its charts are drawn."""
+        """Open a page and wait until its charts, if it has any, are drawn."""
         self._post("/url", {"url": page.as_uri()})
-        while self.script("return !document.documentElement.dataset.drawn"):
+        while self.script("return document.getElementById('charts') && !document.documentElement.dataset.drawn"):
             time.sleep(0.05)
 
     def script(self, source: str, *arguments: Any) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 
 
 def figures(page: str) -> dict[str, Any]:
-    """Return each chart of a page by its id."""
+    """Return each chart of a page by its id; none of a page without charts."""
     packed = re.search(r'<script type="application/gzip" id="charts">(.*?)</script>', page)
-    assert packed
-    drawn: dict[str, Any] = json.loads(gzip.decompress(b64decode(packed[1])))
+    drawn: dict[str, Any] = json.loads(gzip.decompress(b64decode(packed[1]))) if packed else {}
     return drawn

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.capacity.page import paragraphs
 from simserve.report.cautions import cautions
+from simserve.report.check import words as check
 from simserve.report.comparison import words as comparison
 from simserve.report.formats import SHORT, interval, plural, slo_terms
 from simserve.report.headline import headline
@@ -38,6 +40,7 @@ def _text(source: ResultFolder) -> list[Row]:
     lines: Mapping[str, Callable[[Any], list[Row]]] = {
         "run": _run,
         "capacity": _capacity,
+        "check": _check,
         "compare": _comparison,
         "sweep": _sweep,
         "plan": _plan,
@@ -115,6 +118,19 @@ def _alone(each: Mapping[str, Any]) -> list[Row]:
     label = f"Capacity if only {what} counted"
     rate, clients = at(each, "offered_per_s", "value"), at(each, "concurrency", "value")
     return [_figure(label, rate, "rate requests/s"), _figure(label, clients, "count clients")]
+
+
+def _check(answer: CheckAnswer) -> list[Row]:
+    rows: list[Row] = [("Answer", check.sentence(answer)), *(("What to trust", text) for text in answer.warnings)]
+    goodput = check.goodput_name(answer)
+    rows += [
+        _figure("Goal", answer.goal_frac, "share share"),
+        ("SLO", slo_terms(answer.slo)),
+        _figure("Tolerance", answer.tolerance_frac, "share share"),
+        _figure(f"{goodput} of the baseline", answer.baseline.goodput_per_s, "rate requests/s"),
+        _figure(f"{goodput} now", answer.candidate.goodput_per_s, "rate requests/s"),
+    ]
+    return rows + _made(answer.candidate.simserve, answer.scenario.digest, answer.scenario.seed)
 
 
 def _comparison(answer: ComparisonAnswer) -> list[Row]:

@@ -1,0 +1,164 @@
+"""The page of a check: the gate's decision, both sides measure by measure, and what to do next."""
+
+import shlex
+from collections.abc import Sequence
+
+from simserve.metrics.answers.baseline import LOOKS
+from simserve.metrics.answers.check import CheckAnswer, State
+from simserve.report.check.words import (
+    changed,
+    compared_with,
+    drawn,
+    fails_first,
+    goodput_name,
+    least_found,
+    statement,
+    table_rows,
+    value_text,
+    why,
+)
+from simserve.report.document import Headline, page
+from simserve.report.formats import (
+    NONE,
+    as_sentence,
+    change_interval,
+    listed,
+    percent,
+    plural,
+    rate,
+    share,
+    signed,
+    slo_terms,
+)
+from simserve.report.sections import prose, row_table, section, text, tile, warning_list
+
+TITLES: dict[State, tuple[str, str]] = {
+    "unchanged": ("none", "No change"),
+    "better": ("met", "Improvement"),
+    "same": ("none", "Statistically tied"),
+    "within tolerance": ("met", "Loss within the tolerance"),
+    "unclear": ("edge", "Pass, but not significant"),
+    "lost": ("missed", "Regression"),
+}
+"""State and title of the page for each state of the answer."""
+
+NEXT: dict[State, tuple[str, str]] = {
+    "better": ("Record the gain, so that a later loss of it fails:", "update"),
+    "lost": ("Undo the change. If the loss is intended, record it as the new baseline:", "update"),
+    "unclear": (
+        "Make the runs longer, record the baseline of the unchanged scenario again (--update), then repeat the check:",
+        "again",
+    ),
+}
+"""Sentence before the next command, and which that is; any other state repeats the check."""
+
+AGAIN = "Nothing to do. Repeat the check after the next change:"
+
+AT_REF = {
+    "better": "Merge the change: the commit it makes is the next baseline. Repeat the check after the next change:",
+    "lost": "Undo the change, then repeat the check:",
+    "unclear": "Make the runs longer in both commits, then repeat the check:",
+}
+"""Sentences in place of NEXT where the baseline is a git ref, which nothing records."""
+
+FINE = "Both sides have the same load, SLO and goal."
+
+
+def render(answer: CheckAnswer, command: Sequence[str]) -> str:
+    """Return the page as HTML; `command` is the command line of the check without its outputs."""
+    parts = (
+        section("measures", "Both sides", _at(answer), f'<div class="wraps">{row_table(table_rows(answer))}</div>'),
+        _changes(answer),
+        warning_list(_cautions(answer), FINE),
+        _next(answer, command),
+    )
+    made = {
+        "simserve": answer.candidate.simserve,
+        "scenario": answer.scenario.digest,
+        "seeds": f"{answer.scenario.seed} and on, {answer.n_seeds} a side",
+    }
+    return page(_headline(answer), parts, {}, made)
+
+
+def _headline(answer: CheckAnswer) -> Headline:
+    state, title = TITLES[answer.state]
+    lead = statement(answer)
+    lead = lead if lead.startswith(goodput_name(answer)) else as_sentence(lead)
+    cause = " ".join(filter(None, (fails_first(answer), why(answer), changed(answer))))
+    setup = (cause, " ".join(filter(None, (_question(answer), compared_with(answer)))))
+    return Headline("check", answer.scenario.name, state, title, lead, tuple(filter(None, setup)), _tiles(answer))
+
+
+def _question(answer: CheckAnswer) -> str:
+    """Return what p99 goodput is, and how much of it may be lost."""
+    terms = slo_terms(answer.slo)
+    classes = f"the SLOs of their classes ({listed(list(answer.slo_classes))})" if answer.slo_classes else ""
+    goal = f"{answer.goal_frac * 100:.4g}% of requests meet {listed([each for each in (terms, classes) if each])}"
+    lost = f"at most {percent(answer.tolerance_frac)} of it may be lost"
+    return f"{goodput_name(answer)} is the highest rate at which {goal}; {lost}."
+
+
+def _tiles(answer: CheckAnswer) -> tuple[str, ...]:
+    at, loss = answer.at, answer.loss
+    goodput = [f"was {rate(answer.baseline.goodput_per_s)} req/s"]
+    if loss is not None:
+        rates = f"{rate(answer.baseline.goodput_per_s)} → {rate(answer.candidate.goodput_per_s)} req/s"
+        goodput = [rates, change_interval(-loss.high_frac, -loss.low_frac)]
+    exit_code = f"tolerance {percent(answer.tolerance_frac)}, exit code {int(not answer.passes)}"
+    return (
+        tile("Decision", "Passes" if answer.passes else "Fails", [prose(exit_code)]),
+        tile(goodput_name(answer), NONE if loss is None else signed(-loss.frac), map(prose, goodput)),
+        tile(
+            f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s",
+            share(at.candidate.attained_frac),
+            [_was(answer)],
+        ),
+        tile("Detectable loss", NONE if loss is None else percent(loss.smallest_found_frac), ["or more"]),
+        tile("False alarms, at most", percent(answer.false_alarms_frac), ["of changes within the tolerance"]),
+        tile("Looks", str(len(answer.looks)), [f"after {listed(list(map(str, answer.looks)))} seeds a side"]),
+    )
+
+
+def _was(answer: CheckAnswer) -> str:
+    """Return `was 99.3% (-2.3 points)`."""
+    before, now = answer.at.baseline.attained_frac, answer.at.candidate.attained_frac
+    points = "" if before is None or now is None else f" ({(now - before) * 100:+z.3g} points)"
+    return prose(f"was {share(before)}{points}")
+
+
+def _at(answer: CheckAnswer) -> str:
+    """Return which runs the measures are means of."""
+    at = answer.at.baseline
+    where = f"at the baseline's lower load, {rate(at.offered_per_s)} req/s"
+    means = f"Below {goodput_name(answer)}: means over {plural(at.n_runs, 'run')} {where}."
+    is_far = answer.load is not None and answer.load.off_text is not None  # which is among the cautions
+    return means if is_far else " ".join(filter(None, (means, drawn(answer))))
+
+
+def _changes(answer: CheckAnswer) -> str:
+    """Return the keys of the scenario that differ, where the answer cannot list them all."""
+    if len(answer.changes) < 2:
+        return ""
+    pairs = [(each.key, f"{value_text(each.baseline)} → {value_text(each.candidate)}") for each in answer.changes]
+    lines = "".join(f"<div><dt>{text(key)}</dt><dd>{text(values)}</dd></div>" for key, values in pairs)
+    return section("changes", "Changes of the scenario", "", f'<dl class="said">{lines}</dl>')
+
+
+def _cautions(answer: CheckAnswer) -> list[str]:
+    """Return the warnings, and what the gate itself cannot tell."""
+    early = ""
+    if answer.state in ("same", "within tolerance") and answer.n_seeds <= LOOKS[0]:
+        n_seeds = plural(answer.n_seeds, "seed")
+        early = f"The pass rests on {n_seeds}: a change that slows only a few loads in a hundred can slip through."
+    return [*map(as_sentence, answer.warnings), *filter(None, (least_found(answer), early))]
+
+
+def _next(answer: CheckAnswer, command: Sequence[str]) -> str:
+    sentence, which = NEXT.get(answer.state, (AGAIN, "again"))
+    if "--against" in command:
+        sentence, which = AT_REF.get(answer.state, sentence), "again"
+    words = [*command, "--update"] if which == "update" else command
+    shown = " ".join(
+        f"<span>{text(shlex.quote(each))}</span>" if each[:2] == "--" else text(shlex.quote(each)) for each in words
+    )
+    return section("next", "Next", sentence, f'<div class="card"><pre>{shown}</pre></div>')
