@@ -207,7 +207,15 @@ def _figures(run: Queue, n_run_in: int, residual: float, slo_s: float, off_frac:
     ends = {"mean": mean_interval(sojourn_s)} | {
         f"p{each}": percentile_interval(sojourn_s, ordered, each, per_sample) for each in (50, 90, 99)
     }
-    outcome = Outcome(float(np.mean(sojourn_s <= slo_s)), n, n / per_sample, off_frac, False, "steady", {})
+    outcome = Outcome(
+        attained_frac=float(np.mean(sojourn_s <= slo_s)),
+        n_arrived=n,
+        n_effective=n / per_sample,
+        off_frac=off_frac,
+        is_far_below=False,
+        queue="steady",
+        by_slo={},
+    )
     errors = {level: log_error({**latencies, "intervals": ends}, level) for level in latencies}
     return RunFigures({"e2e_s": latencies}, {None: outcome}, n, {"e2e_s": errors})
 

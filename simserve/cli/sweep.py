@@ -87,9 +87,8 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
     from simserve.metrics.answers.sweep_runs import read_run
     from simserve.report.sweep.page import render
     from simserve.study.study_folder import write_study
-    from simserve.study.sweep.facts import sweep_facts
+    from simserve.study.sweep.facts import sweep_facts, sweep_rows
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
-    from simserve.study.sweep.table import sweep_rows
     from simserve.tables.files import json_text
     from simserve.tables.folder import SWEEP, check_folder
     from simserve.tables.journal import open_journal

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from simserve.metrics.answers.struct import Struct
+from simserve.metrics.decision_json import Ratio
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC, wilson
-from simserve.metrics.summary_schema import Count, Queue, Share, Signed
+from simserve.metrics.summary_schema import Count, Queue, Share, Signed, Size
 
 Attained = Literal["met", "edge", "missed"]
 
@@ -46,25 +48,24 @@ QUEUE_STATES = ("growing", "critical", "undetermined", "steady")
 """Worst first."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct):
     """One run, or one class of its requests, as the decision sees it."""
 
-    attained_frac: float
-    n_arrived: int
-    n_effective: float
+    attained_frac: Share
+    n_arrived: Size
+    n_effective: Annotated[float, Field(gt=0, le=1e18)]
     """Independent requests that carry as much information."""
-    off_frac: float | None
+    off_frac: Signed
     """Drawn over nominal load, less 1; None where there is no nominal load."""
     is_far_below: bool
     """No request missed, and none came within FAR_FRAC of a limit."""
-    queue: str | None
-    by_slo: Mapping[str, float]
+    queue: Queue | None
+    by_slo: Mapping[str, Share]
     """Share of requests that met each goal."""
-    interval: tuple[float, float] | None = None
+    interval: Annotated[Sequence[Share], Field(min_length=2, max_length=2)] | None = None
     """95%, from within the run."""
-    counts: tuple[int, ...] = ()
-    r: tuple[float, ...] = ()
+    counts: Sequence[Size] = ()
+    r: Sequence[Ratio] = ()
     """Requests in groups by r, and r of each group, from the highest on; empty where only shares are known."""
 
 
@@ -93,7 +94,7 @@ def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any], name: str | Non
         return None
     trust = summary.get("trust") or {}
     n_effective = (trust.get("n_worth") or summary["requests"]["arrived"]) * n_arrived / summary["requests"]["arrived"]
-    ends = attained.get("low_frac"), attained.get("high_frac")
+    ends: list[Any] = [attained.get("low_frac"), attained.get("high_frac")]
     groups = next((tail for tail in summary.get("tails") or () if tail["slo_class"] == name), {"counts": (), "r": ()})
     return Outcome(
         attained_frac=frac,
@@ -103,9 +104,9 @@ def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any], name: str | Non
         is_far_below=frac == 1 and _is_far_below(own, own.get("slo") or {}),
         queue="growing" if trust.get("saturated") else trust.get("steady"),
         by_slo={key: value for key, value in (attained.get("by_slo") or {}).items() if value is not None},
-        interval=None if ends[0] is None or ends[1] is None else (ends[0], ends[1]),
-        counts=tuple(groups["counts"]),
-        r=tuple(groups["r"]),
+        interval=None if None in ends else ends,
+        counts=list(groups["counts"]),
+        r=list(groups["r"]),
     )
 
 
@@ -148,8 +149,9 @@ def alone_answer(run: Outcomes, goal_frac: float) -> dict[str, Any] | None:
         return None
     name = worst_class([run])
     only = run[name]
-    ends = only.interval or wilson(only.attained_frac, only.n_effective, Z_95)
-    return answer([only], goal_frac, (only.attained_frac, *ends), "run", slo_class=name, load_off_frac=only.off_frac)
+    low, high = only.interval or wilson(only.attained_frac, only.n_effective, Z_95)
+    attained = (only.attained_frac, low, high)
+    return answer([only], goal_frac, attained, "run", slo_class=name, load_off_frac=only.off_frac)
 
 
 def answer(

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from simserve.metrics.answers.measures import Measures
+from simserve.metrics.answers.struct import Form, column_of
+
 Unit = Literal["s", "frac", "per_s", "count"]
 
 
@@ -34,21 +37,14 @@ def figure(summary: Mapping[str, Any], key: str) -> float:
     return math.nan if value is None else float(value)
 
 
-LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
-LEVELS = ("mean", "p50", "p90", "p99")
+UNITS: Mapping[Form, Unit] = {"share": "frac", "seconds": "s"}
+"""Units by form; others are rates."""
 
-ATTAINMENT = Measure("slo_attainment.frac", "SLO attainment", "frac", is_cost=False)
-GOODPUT = Measure("goodput.per_s", "goodput", "per_s", is_cost=False)
-
-MEASURES = (
-    ATTAINMENT,
-    GOODPUT,
-    *(
-        Measure(f"{key}.{level}", f"{level} {name}", "s", is_cost=True)
-        for key, name in LATENCIES.items()
-        for level in LEVELS
-    ),
-    Measure("served_per_s", "requests served", "per_s", is_cost=False),
-    Measure("output_tokens_per_s", "output tokens", "per_s", is_cost=False),
+MEASURES = tuple(
+    Measure(field.alias or name, field.title, UNITS.get(column.form, "per_s"), is_cost=column.form == "seconds")
+    for name, field in Measures.model_fields.items()
+    if field.title is not None and (column := column_of(Measures, name)) is not None
 )
 """The measures in reporting order."""
+
+ATTAINMENT, GOODPUT = MEASURES[:2]

@@ -7,7 +7,7 @@ is replayed whole.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log, sqrt
 from typing import Any
@@ -109,16 +109,17 @@ class ScaledReplays:
         by_slo = {goal: share(lambda each, goal=goal: each.by_slo[goal]) for goal in goals}  # type: ignore[misc]
         off = self._off_fracs(whole, [plain for plain, _ in pairs], scale)
         return [
-            replace(
-                whole,
-                attained_frac=attained[i],
-                by_slo={goal: fracs[i] for goal, fracs in by_slo.items()},
-                n_arrived=round(whole.n_arrived * (1 + (off[i] or 0.0)) / (1 + (whole.off_frac or 0.0))),
-                n_effective=plain.n_effective,
-                off_frac=off[i],
-                is_far_below=whole.is_far_below and perturbed.is_far_below,
-                queue=perturbed.queue if perturbed.queue in FULL and plain.queue not in FULL else whole.queue,
-                interval=None,
+            whole.model_copy(
+                update={
+                    "attained_frac": attained[i],
+                    "by_slo": {goal: fracs[i] for goal, fracs in by_slo.items()},
+                    "n_arrived": round(whole.n_arrived * (1 + (off[i] or 0.0)) / (1 + (whole.off_frac or 0.0))),
+                    "n_effective": plain.n_effective,
+                    "off_frac": off[i],
+                    "is_far_below": whole.is_far_below and perturbed.is_far_below,
+                    "queue": perturbed.queue if perturbed.queue in FULL and plain.queue not in FULL else whole.queue,
+                    "interval": None,
+                }
             )
             for i, (plain, perturbed) in enumerate(pairs)
         ]

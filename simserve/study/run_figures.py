@@ -1,7 +1,7 @@
 """Run figures: latencies and outcomes of a run, as simulated or with latencies off by factors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
@@ -61,13 +61,12 @@ def _outcomes(results: Results, residual: Mapping[str, float]) -> dict[str | Non
     requests, result = results.columns["requests"], {}
     for name, outcome in outcomes(results.summary).items():
         mine = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
-        result[name] = replace(
-            outcome,
-            attained_frac=float(np.logical_and.reduce(list(met.values()))[mine].mean()),
-            by_slo={goal: float(met[goal][mine].mean()) for goal in outcome.by_slo},
-            is_far_below=bool(np.logical_and.reduce(list(is_far.values()))[mine].all()),
-            interval=None,
-        )
+        changes = {
+            "attained_frac": float(np.logical_and.reduce(list(met.values()))[mine].mean()),
+            "by_slo": {goal: float(met[goal][mine].mean()) for goal in outcome.by_slo},
+            "is_far_below": bool(np.logical_and.reduce(list(is_far.values()))[mine].all()),
+        }
+        result[name] = outcome.model_copy(update=changes | {"interval": None})
     return result
 
 

@@ -37,16 +37,17 @@ def outcome(frac: float = 1.0, n: int = 100, **changes: Any) -> Outcome:
         "queue": None,
         "by_slo": {"ttft_s": frac},
     }
-    return Outcome(frac, n, **(fields | changes))
+    return Outcome(attained_frac=frac, n_arrived=n, **(fields | changes))
 
 
 def test_an_outcome_is_what_the_summary_says() -> None:
     summary = part(200, 0.9, low_frac=0.8, high_frac=0.95, by_slo={"ttft_s": 0.9, "tpot_s": None})
     summary |= {"trust": {"n_worth": 50, "steady": "critical"}, "load": {"off_frac": -0.01}}
-    assert whole_outcome(summary) == Outcome(0.9, 200, 50.0, -0.01, False, "critical", {"ttft_s": 0.9}, (0.8, 0.95))
+    known: dict[str, Any] = {"n_effective": 50.0, "off_frac": -0.01, "queue": "critical", "interval": [0.8, 0.95]}
+    assert whole_outcome(summary) == outcome(0.9, 200, counts=[], r=[], **known)
     assert outcomes(summary) == {None: whole_outcome(summary)}
     plain = whole_outcome(part(200, 0.9, low_frac=0.8))
-    assert plain == Outcome(0.9, 200, 200.0, None, False, None, {}, None)
+    assert plain == outcome(0.9, 200, by_slo={}, counts=[], r=[])
     assert whole_outcome(part(200, 0.9, high_frac=0.8)) == plain
 
 

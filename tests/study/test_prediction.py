@@ -17,8 +17,16 @@ EFFECTS = (0.01, -0.02, 0.03, 0.004)
 
 def figures(missed_frac: float, off_frac: float | None, n: int, **changes: Any) -> RunFigures:
     """Return a run whose p99 doubles for each 10% that miss."""
-    outcome = Outcome(1 - missed_frac, n, n / 10, off_frac, False, "steady", {"ttft_s": 1 - missed_frac / 2})
-    return RunFigures({"ttft_s": {"p99": 2 ** (10 * missed_frac)}}, {None: replace(outcome, **changes)}, n)
+    outcome = Outcome(
+        attained_frac=1 - missed_frac,
+        n_arrived=n,
+        n_effective=n / 10,
+        off_frac=off_frac,
+        is_far_below=False,
+        queue="steady",
+        by_slo={"ttft_s": 1 - missed_frac / 2},
+    )
+    return RunFigures({"ttft_s": {"p99": 2 ** (10 * missed_frac)}}, {None: outcome.model_copy(update=changes)}, n)
 
 
 def replays(n: int, w: int = 1000, *, is_drawn: bool = True, **perturbed: Any) -> ScaledReplays:

@@ -13,7 +13,9 @@ from simserve.study.slo_answer import answer_over, at_nominal, met_probability, 
 def outcome(attained_frac: float, off_frac: float | None = None, **changes: Any) -> Outcome:
     facts: dict[str, Any] = {"n_arrived": 1000, "n_effective": 1000.0, "is_far_below": False, "queue": "steady"}
     n_arrived = round(1000 * (1 + (off_frac or 0.0)))
-    return Outcome(attained_frac, off_frac=off_frac, by_slo={}, **facts | {"n_arrived": n_arrived} | changes)
+    return Outcome(
+        attained_frac=attained_frac, off_frac=off_frac, by_slo={}, **facts | {"n_arrived": n_arrived} | changes
+    )
 
 
 def windows(rng: np.random.Generator, n: int) -> list[Outcome]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal, Required
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from simserve.metrics.answers import struct
@@ -110,6 +110,12 @@ class NominalLoad(Struct):
     nominal_per_s: Positive | None
     drawn_per_s: Measured
     off_frac: Signed
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "NominalLoad":
+        if self.nominal_per_s is not None and None in (self.drawn_per_s, self.off_frac):
+            raise ValueError("must have drawn_per_s and off_frac where it has nominal_per_s")
+        return self
 
 
 class Interval(Struct):

@@ -70,21 +70,14 @@ def column_of(struct: type[Struct], name: str) -> Column | None:
 
 def fields_of(struct: type[Struct]) -> tuple[TableField, ...]:
     """Return the columns of a table with a row for each struct."""
-    columns = {name: column_of(struct, name) for name in struct.model_fields}
-    return tuple(
-        TableField(_key(struct, name), each.kind, each.unit) for name, each in columns.items() if each is not None
-    )
+    columns = [(field.alias or name, column_of(struct, name)) for name, field in struct.model_fields.items()]
+    return tuple(TableField(key, column.kind, column.unit) for key, column in columns if column is not None)
 
 
 def table_of(struct: type[Struct], rows: Sequence[Struct]) -> Columns:
     """Return structs as the columns of a table, `(n_rows,)` each."""
-    keys = {name: _key(struct, name) for name in struct.model_fields}
+    keys = {name: field.alias or name for name, field in struct.model_fields.items()}
     return typed_columns(fields_of(struct), [{keys[name]: cell for name, cell in row} for row in rows])
-
-
-def _key(struct: type[Struct], name: str) -> str:
-    """Return the key of a field in files."""
-    return struct.model_fields[name].alias or name
 
 
 def titled(title: str) -> Any:

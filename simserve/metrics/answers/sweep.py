@@ -1,15 +1,16 @@
 """Sweep as an answer: what `simserve sweep` found, as sweep.json has it."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from simserve.metrics import summary_schema
 from simserve.metrics.answer import AnswerJson, Attained
+from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Index, Interval, NominalLoad, PricedFleet
-from simserve.metrics.answers.struct import Struct
-from simserve.metrics.answers.sweep_runs import Measures
+from simserve.metrics.answers.struct import Column, Flag, Struct
 from simserve.metrics.summary_schema import Slo
 from simserve.tables.schema import SCHEMA
 
@@ -48,13 +49,13 @@ class PointOfSweep(Struct):
 
     point: Index
     values: Mapping[str, Any]
-    status: PointStatus
-    reason: str | None
+    status: Annotated[PointStatus, Column("text", "category")] = Field(title="State")
+    reason: Annotated[str | None, Column("sentence", "category")] = Field(title="Reason")
     n_seeds: summary_schema.Count
     fleet: PricedFleet | None
-    saturated: bool | None
+    saturated: Flag = Field(title="Queue only grows")
     decision: Attained | None = None
-    meets_goal: bool | None
+    meets_goal: Flag = Field(title="Meets the goal")
     answer: AnswerJson | None = None
     load: NominalLoad | None = None
     shared_load: NominalLoad | None = None
@@ -70,6 +71,11 @@ class PointOfSweep(Struct):
     def goodput_per_s(self) -> float | None:
         """Return its mean goodput; None without an SLO."""
         return self.means.goodput_per_s.value
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return the price of its fleet; infinite where it did not run."""
+        return math.inf if self.fleet is None else self.fleet.usd_per_hour
 
     @property
     def is_finished(self) -> bool:

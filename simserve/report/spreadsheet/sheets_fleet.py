@@ -23,18 +23,19 @@ from simserve.report.spreadsheet.sheets import (
     tabulated,
 )
 
+OF_OPTION = list(columns_of(PlanOption).values())
+
 MORE = {
     "Cost a month": (SheetColumn("Per million good requests", "usd", "USD"),),
     "Offered": (SheetColumn("Goodput", "rate", "requests/s"),),
     "One fewer": (
-        SheetColumn("Queue only grows", "text"),
-        SheetColumn("Meets the goal", "text"),
+        *(column for column in columns_of(PointOfSweep).values() if column not in OF_OPTION),
         SheetColumn("On the front", "text"),
     ),
 }
 """Columns that no option of a plan has, by the head that they follow."""
 
-COLUMNS = [each for own in columns_of(PlanOption).values() for each in (own, *MORE.get(own.head, ()))]
+COLUMNS = [each for own in OF_OPTION for each in (own, *MORE.get(own.head, ()))]
 
 PER_MILLION = ("Per million output tokens", "Per million tokens", "Per million good tokens")
 PRICED = ("Price", "Cost a month", *PER_MILLION)
@@ -110,17 +111,13 @@ def _sweep(answer: SweepAnswer, basis: Basis | None) -> list[Cells]:
 
 def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells:
     means, fleet = point.means, point.fleet
-    cells: Cells = {
+    cells: Cells = cells_of(point) | {
         "Option": _name(point),
-        "State": point.status,
         "Goodput": point.goodput_per_s,
         "Attained": means.slo_attainment_frac.value,
         "Attained, low": means.slo_attainment_frac.low,
         "Attained, high": means.slo_attainment_frac.high,
-        "Queue only grows": _text(point.saturated),
-        "Meets the goal": _text(point.meets_goal),
         "On the front": _text(is_on_front),
-        "Reason": point.reason,
         "TTFT p99": ms(means.ttft_p99_s.value),
         "TPOT p99": ms(means.tpot_p99_s.value),
         "E2E p99": ms(means.e2e_p99_s.value),

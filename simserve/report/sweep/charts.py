@@ -33,11 +33,7 @@ class Dot:
 
 def cost_chart(answer: SweepAnswer) -> Figure | None:
     """Return goodput against cost; None if no point has both."""
-    dots = [
-        _dot(point, point.fleet.usd_per_hour, point.means.goodput_per_s)
-        for point in with_goodput(answer)
-        if point.fleet is not None
-    ]
+    dots = [_dot(point, point.usd_per_hour, point.means.goodput_per_s) for point in with_goodput(answer)]
     if not dots:
         return None
     axes = {

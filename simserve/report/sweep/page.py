@@ -59,26 +59,26 @@ def _headline(answer: SweepAnswer) -> Headline:
 
 def _tiles(answer: SweepAnswer) -> tuple[str, ...]:
     """Return a tile for each of the three best points."""
-    best, tiles = answer.best, []
-    if best.cheapest is not None:
-        point = answer.points[best.cheapest.point]
-        price = "" if point.fleet is None else f"${point.fleet.usd_per_hour:,.2f}/h"
-        tiles.append(_tile(answer, "Cheapest within the SLO", point, price, _attained(point)))
-    if best.per_usd is not None:
-        point = answer.points[best.per_usd.point]
-        tiles.append(_most(answer, "Most per dollar", point, f"{rate(point.means.goodput_per_usd.value)}/$"))
-    if best.goodput is not None:
-        point = answer.points[best.goodput.point]
-        tiles.append(_most(answer, "Most goodput", point, f"{rate(point.goodput_per_s)}/s"))
+    cheapest, per_usd, goodput = (
+        None if best is None else answer.points[best.point]
+        for best in (answer.best.cheapest, answer.best.per_usd, answer.best.goodput)
+    )
+    tiles = []
+    if cheapest is not None:
+        tiles.append(_tile(answer, "Cheapest within the SLO", cheapest, f"${cheapest.usd_per_hour:,.2f}/h"))
+    if per_usd is not None:
+        tiles.append(
+            _tile(answer, "Most per dollar", per_usd, f"{rate(per_usd.means.goodput_per_usd.value)}/$", has_price=True)
+        )
+    if goodput is not None:
+        tiles.append(_tile(answer, "Most goodput", goodput, f"{rate(goodput.goodput_per_s)}/s", has_price=True))
     return tuple(tiles)
 
 
-def _most(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str) -> str:
-    return _tile(answer, label, point, figure, f"{_attained(point)}, {dollars(point)} an hour")
-
-
-def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, terms: str) -> str:
-    return tile(label, figure, [prose(f"point {point.point}: {values_of(answer, point)}"), prose(terms)])
+def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, *, has_price: bool = False) -> str:
+    price = f", {dollars(point)} an hour" if has_price else ""
+    lines = (f"point {point.point}: {values_of(answer, point)}", f"{_attained(point)}{price}")
+    return tile(label, figure, [prose(line) for line in lines])
 
 
 def _attained(point: PointOfSweep) -> str:

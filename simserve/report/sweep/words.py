@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from simserve.metrics.answer import Attained
+from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import BestPoint, PointOfSweep, SweepAnswer
-from simserve.metrics.answers.sweep_runs import Measures
 from simserve.report.formats import NONE, interval, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.nominal_load import DECISIONS, at_nominal, drawn, is_off
 
@@ -175,7 +175,7 @@ def cells(answer: SweepAnswer, point: PointOfSweep) -> list[str]:
     served = (means.served_per_s, means.output_tokens_per_s)
     return [
         *(shown(point.values.get(key)) for key in answer.keys),
-        NONE if point.fleet is None else f"{point.fleet.usd_per_hour:,.2f}",
+        NONE if point.fleet is None else f"{point.usd_per_hour:,.2f}",
         *(rate(mean.value) for mean in (given if answer.has_slo else served)),
         *(_slo_cells(point) if answer.has_slo else [_state(point)]),
         seconds(means.ttft_p99_s.value),
@@ -201,8 +201,7 @@ def _state(point: PointOfSweep) -> str:
 
 def dollars(point: PointOfSweep) -> str:
     """Return the hourly cost of its GPUs."""
-    assert point.fleet is not None, "it ran"
-    return f"{point.fleet.usd_per_hour:,.2f} dollars"
+    return f"{point.usd_per_hour:,.2f} dollars"
 
 
 def name_of(answer: SweepAnswer, point: PointOfSweep) -> str:

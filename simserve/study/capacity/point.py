@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -32,7 +32,7 @@ class Criterion:
         whole = whole_outcome(run)
         if whole is None or self.slo is None:
             return whole
-        return replace(whole, attained_frac=run["slo_attainment"]["by_slo"][self.slo])
+        return whole.model_copy(update={"attained_frac": run["slo_attainment"]["by_slo"][self.slo]})
 
 
 EVERYTHING = Criterion()

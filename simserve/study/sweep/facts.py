@@ -1,10 +1,12 @@
-"""Sweep facts: each point's means with their intervals, the Pareto fronts and the best points, as an answer."""
+"""Sweep facts: means with intervals, Pareto fronts and best points as an answer, and all runs as a table."""
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import PricedFleet
+from simserve.metrics.answers.struct import fields_of, table_of
 from simserve.metrics.answers.sweep import (
     BestPoint,
     BestPoints,
@@ -14,11 +16,14 @@ from simserve.metrics.answers.sweep import (
     SweepAnswer,
     SweptScenario,
 )
-from simserve.metrics.answers.sweep_runs import Measures
+from simserve.metrics.answers.sweep_runs import FinishedRun
+from simserve.scenario.dump import flow
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
+from simserve.study.study_folder import TableRows
 from simserve.study.sweep.point_runs import PointRuns, drawn_load
-from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.sweep import Sweep
+from simserve.tables.columns import typed_columns
+from simserve.tables.schema import Field, Kind
 from simserve.version import __version__
 
 Figure = Callable[[Measures[Any]], Any]
@@ -50,6 +55,35 @@ def sweep_facts(sweep: Sweep) -> SweepAnswer:
     )
 
 
+def sweep_rows(sweep: Sweep) -> TableRows:
+    """Return `sweep.parquet`, ordered by point and seed; missing values are null."""
+    flat = [(point, run) for point, runs in zip(sweep.question.points, sweep.rows, strict=True) for run in runs]
+    keys = list(dict.fromkeys(key for point in sweep.question.points for key in point.values))
+    varied = [Field(key, _kind([point.values.get(key) for point, _ in flat])) for key in keys]
+    texts = {field.name for field in varied if field.kind == "category"}
+    of_point = (Field("point", "int64"), *varied)
+    rows = [
+        {"point": point.number, **{key: _cell(value, key in texts) for key, value in point.values.items()}}
+        for point, _ in flat
+    ]
+    columns = typed_columns(of_point, rows) | table_of(FinishedRun, [run for _, run in flat])
+    return TableRows("sweep.parquet", (*of_point, *fields_of(FinishedRun)), columns)
+
+
+def _cell(value: Any, is_text: bool) -> Any:
+    return value if value is None or isinstance(value, str) or not is_text else flow(value)
+
+
+def _kind(cells: Sequence[Any]) -> Kind:
+    """Return the kind that holds all values of a key; lists and mappings become YAML text."""
+    types = {type(cell) for cell in cells if cell is not None}
+    if types == {bool}:
+        return "flag"
+    if types == {int}:
+        return "int64"
+    return "float" if types and types <= {int, float} else "category"
+
+
 def _point(each: PointRuns) -> PointOfSweep:
     has_runs = each.status != "failed"
     reasons = dict.fromkeys(row.reason for row in each.rows if row.reason)
@@ -72,16 +106,11 @@ def _point(each: PointRuns) -> PointOfSweep:
 
 
 def _fleet(each: PointRuns) -> PricedFleet | None:
-    first = next(iter(each.finished), None)
-    if first is None:
+    first, scenario = next(iter(each.finished), None), each.point.scenario
+    if first is None or scenario is None:
         return None
-    return PricedFleet(n_gpus=first.n_gpus, usd_per_hour=first.usd_per_hour, kw=first.kw, gpus=_gpus(each.point))
-
-
-def _gpus(point: SweepPoint) -> list[str]:
-    """Return the GPU types of its pools."""
-    assert point.scenario is not None, "it ran"
-    return sorted({pool.gpu or point.scenario.gpu for pool in point.scenario.cluster.pools})
+    gpus = sorted({pool.gpu or scenario.gpu for pool in scenario.cluster.pools})
+    return PricedFleet(n_gpus=first.n_gpus, usd_per_hour=first.usd_per_hour, kw=first.kw, gpus=gpus)
 
 
 def _fronts(ranked: Sequence[PointRuns]) -> Fronts:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simserve.metrics.answer import AnswerJson, Attained
+from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Interval, NominalLoad
 from simserve.metrics.answers.struct import column_of
 from simserve.metrics.answers.sweep import PointStatus
-from simserve.metrics.answers.sweep_runs import FinishedRun, Measures, SweepRun
+from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
 from simserve.study.intervals import mean_of
 from simserve.study.slo_answer import mean_load, slo_answer
 from simserve.study.sweep.points import SweepPoint
@@ -79,7 +80,7 @@ class PointRuns:
     @cached_property
     def answer(self) -> AnswerJson | None:
         """Return the SLO answer of all its runs at the nominal load; None without a run or an SLO."""
-        runs = [{each.slo_class: each.outcome for each in run.outcomes} for run in self.finished]
+        runs = [{each.slo_class: each for each in run.outcomes} for run in self.finished]
         result = slo_answer(runs, self.goal_frac) if runs else None
         return None if result is None else AnswerJson(**result)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.answer import outcomes
-from simserve.metrics.answers.sweep_runs import ClassOutcome, FailedRun, FinishedRun, Measures, SweepRun
+from simserve.metrics.answers.measures import Measures
+from simserve.metrics.answers.sweep_runs import ClassOutcome, FailedRun, FinishedRun, SweepRun
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
@@ -69,7 +70,7 @@ def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRu
         seed=scenario.seed,
         saturated=summary["trust"]["saturated"],
         wall_s=wall_s,
-        outcomes=[ClassOutcome.of(name, outcome) for name, outcome in outcomes(summary).items()],
+        outcomes=[ClassOutcome(slo_class=name, **vars(outcome)) for name, outcome in outcomes(summary).items()],
         load=summary["load"],
         warnings=[*results.facts.warnings, *reservation_warnings([summary])],
         **figures,

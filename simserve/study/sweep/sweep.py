@@ -115,7 +115,7 @@ class _Rounds:
     """Runs the missing tasks, and counts them."""
 
     def __init__(
-        self, question: SweepQuestion, journal: Journal[SweepRun], run: Runner, progress: OnRun | None = None
+        self, question: SweepQuestion, journal: Journal[SweepRun], run: Runner, progress: OnRun | None
     ) -> None:
         self._question, self._journal, self._run, self._progress = question, journal, run, progress
         self._known: set[str] = set()
