@@ -29,7 +29,7 @@ class JournalRow(Protocol):
 R = TypeVar("R", bound=JournalRow)
 
 Reader = Callable[[object], R]
-"""Reads a row back; it raises ValueError for one that has not the names and types of a run of the study."""
+"""Reads a row back. Raises ValueError for one without the names and types of a run of the study."""
 
 
 class Journal(Generic[R]):

@@ -247,6 +247,9 @@ def without_answers(sweep: Any) -> list[dict[str, Any]]:
     return points
 
 
+POINT: dict[str, Any] = sweep_json()["points"][0]
+HALF_A_LOAD = {"kind": "requests", "nominal_per_s": 10.0, "drawn_per_s": 9.0, "off_frac": None}
+
 SIDE: dict[str, Any] = {"goodput_per_s": 9.0, "holds_every_load": None, "last_per_s": 9.0, "fails_first": None}
 MORE: dict[str, Any] = {
     "verdict": "unclear", "goal_frac": 0.99, "more_frac": 0.2, "low_frac": None, "high_frac": None, "n_seeds": 1,
@@ -294,6 +297,7 @@ def test_no_number_of_a_study_may_be_text(command: str, tmp_path: Path) -> None:
         ("replicas", {"points": [STUDIES["replicas"].answer["points"][0]]}, "must have a point with the replicas of"),
         ("replicas", {"points": without_replicas(STUDIES["replicas"].answer)}, "must have the replicas of each"),
         ("sweep", {"points": without_answers(sweep_json())}, "must have an answer of point"),
+        ("sweep", {"points": [{**POINT, "load": HALF_A_LOAD}]}, "load: must have drawn_per_s and off_frac where"),
         ("sweep", {"keys": ["gpu"]}, "must name each key of a point in keys"),
         ("sweep", {"best": {"per_usd": None, "goodput": None, "cheapest": {"point": 2}}}, "must have measures of poi"),
         ("sweep", {"points": sweep_json()["points"][1:]}, "must have its points in the order of their numb"),

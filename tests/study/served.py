@@ -58,8 +58,8 @@ def as_runs(summaries: Iterable[dict[str, Any]]) -> list[Run]:
 
 def _attained(missed: Mapping[str, float], n: int, n_unlucky: int) -> dict[str, Any]:
     n_met = max(0, round(n * (1 - sum(missed.values()))) - n_unlucky)
-    by_slo = {"ttft_s": 1.0, "tpot_s": 1.0} | {key: 1 - share for key, share in missed.items()}
-    ends = {"low_frac": n_met / n - 0.01, "high_frac": n_met / n + 0.01}
+    by_slo = {"ttft_s": 1.0, "tpot_s": 1.0} | {key: max(0.0, 1 - share) for key, share in missed.items()}
+    ends = {"low_frac": max(0.0, n_met / n - 0.01), "high_frac": min(1.0, n_met / n + 0.01)}
     return {"n_met": n_met, "n_arrived": n, "frac": n_met / n, **ends, "by_slo": by_slo}
 
 

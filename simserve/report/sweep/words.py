@@ -129,8 +129,7 @@ def _size(answer: SweepAnswer) -> str:
 
 def terms(answer: SweepAnswer) -> str:
     """Return `have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what stands for it where points differ in it."""
-    has_one = answer.slo is not None and not answer.slo_classes
-    return f"have {slo_terms(answer.slo or {})}" if has_one else "meet their SLO"
+    return "meet their SLO" if answer.slo is None or answer.slo_classes else f"have {slo_terms(answer.slo)}"
 
 
 def _outside(answer: SweepAnswer) -> str:
