@@ -138,9 +138,8 @@ class Decision:
 
     def facts(self) -> DecisionJson:
         """Return the decision as summary.json has it."""
-        tails, by_noise = self.whole.tails, self.margin.by_noise
-        slo_class = max(tails, key=lambda name: tails[name].r(self.goal_frac))
-        tail = tails[slo_class]
+        by_noise = self.margin.by_noise
+        slo_class, tail = self.whole.decisive(self.goal_frac)
         shift = math.exp(self.margin.log_r - log_of(tail.r(self.goal_frac)))  # by the drawn load
         tail = replace(tail, ratios=tail.ratios * shift)
         first_limit = tail.first_limit(self.goal_frac)

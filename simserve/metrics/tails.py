@@ -124,6 +124,10 @@ class Sample:
         """Return r at the goal, of the class where it is largest; 0 without requests."""
         return max((tail.r(goal_frac, factors) for tail in self.tails.values()), default=0.0)
 
+    def decisive(self, goal_frac: float) -> tuple[str | None, Tail]:
+        """Return the class with the largest r, and its tail. Raises ValueError without requests."""
+        return max(self.tails.items(), key=lambda item: item[1].r(goal_frac))
+
     def n_beyond(self, r: float) -> int:
         """Return how many requests have at least this r."""
         return sum(int(np.count_nonzero(tail.highest() >= r)) for tail in self.tails.values())

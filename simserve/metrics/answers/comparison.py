@@ -24,7 +24,7 @@ class SideLoad(Struct):
     last_per_s: PerS
     """The load at which that was seen last."""
     fails_first: str | None
-    """The SLO that most requests miss there."""
+    """The SLO with the largest quantile of latency / limit there; None where no request misses one."""
 
 
 class LoadDecision(Struct):

@@ -3,14 +3,17 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from simserve.errors import NoArrivals
+from simserve.metrics.results import Results
+from simserve.metrics.tails import Sample, pooled
 from simserve.scenario import Scenario
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.load_scale import at_scale
-from simserve.study.run_seeds import Summary, replicate
+from simserve.study.run_seeds import Summary, each_run
 
 RATIO = 1.08
 """Ratio of neighboring loads."""
@@ -75,16 +78,33 @@ class GateSide:
         self.n_few = n_few
         self._progress = progress
         self._runs: dict[float, list[Summary]] = {}
+        self._samples: dict[float, list[Sample]] = {}
+        """The first n_few runs as a decision sees them; more would fill the memory."""
 
     def runs(self, scale: float, n_seeds: int) -> list[Summary]:
         """Return runs at one load, with the seeds from the scenario's own upwards."""
         done = self._runs.setdefault(scale, [])
         seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
         if seeds:
-            done += replicate([at_scale(self.scenario, scale)], seeds)[0]
+            kept: Callable[[Results], tuple[Summary, Sample]] = attrgetter("summary", "sample")
+            runs = each_run(kept, [at_scale(self.scenario, scale)], seeds)[0]
+            done += [summary for summary, _ in runs]
+            samples = self._samples.setdefault(scale, [])
+            samples += [sample for _, sample in runs[: max(0, self.n_few - len(samples))]]
             if self._progress:
                 self._progress(scale, n_seeds)
         return done[:n_seeds]
+
+    def first_limit(self, scale: float) -> str | None:
+        """Return the limit that fails first in the first n_few runs at a load; None where no request missed any.
+
+        It is the one that `run` names there: with the largest quantile of its own ratio, in the class that decides.
+        """
+        self.runs(scale, self.n_few)
+        whole = pooled(self._samples[scale])
+        if not any(tail.n_missed for tail in whole.tails.values()):
+            return None
+        return whole.decisive(self.goal_frac)[1].first_limit(self.goal_frac)
 
     def curve(self, grid: Grid, n_seeds: int, like: AttainmentCurve | None = None) -> AttainmentCurve | Boundless:
         """Return the curve at two neighboring loads of the grid that show where the goal lies.

@@ -79,12 +79,11 @@ def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
         scale, is_met = curve.scale, curve.is_met
     else:
         scale, goodput_per_s = curve.scales[1], rate_per_scale(side, curve) * math.exp(curve.log_root(GOAL_FRAC))
-    facts = load_facts(scale, side.runs(scale, side.n_few))
     return SideLoad(
         goodput_per_s=goodput_per_s,
         holds_every_load=is_met,
-        last_per_s=facts.offered_per_s,
-        fails_first=facts.fails_first,
+        last_per_s=load_facts(scale, side.runs(scale, side.n_few)).offered_per_s,
+        fails_first=side.first_limit(scale),
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import NoArrivals
+from simserve.metrics.tails import Sample
 from simserve.study.check import side as side_module
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.check.side import Boundless, GateSide, Grid
@@ -20,6 +21,10 @@ GOAL = 0.99
 N_ARRIVED = 10_000
 RATE_PER_S = 8.0
 """Of the scenario itself."""
+
+
+Run = tuple[dict[str, Any], Sample]
+NO_SAMPLE = Sample({}, 1.0, None, None)
 
 
 class Server:
@@ -34,8 +39,8 @@ class Server:
         self.steepness = steepness
         self.n_runs = 0
 
-    def replicate(self, scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[dict[str, Any]]]:
-        return [[self._run(each, seed) for seed in seeds] for each in scenarios]
+    def each_run(self, _: object, scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[Run]]:
+        return [[(self._run(each, seed), NO_SAMPLE) for seed in seeds] for each in scenarios]
 
     def _run(self, scenario: Scenario, seed: int) -> dict[str, Any]:
         self.n_runs += 1
@@ -49,7 +54,7 @@ class Server:
 
 
 def side(folder: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> GateSide:
-    monkeypatch.setattr(side_module, "replicate", server.replicate)
+    monkeypatch.setattr(side_module, "each_run", server.each_run)
     return GateSide(load_scenario(write_scenario(folder)), GOAL)
 
 
@@ -117,7 +122,7 @@ def test_a_load_that_holds_is_found_though_nobody_comes_far_below(
 
 def test_none_of_none_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = {"slo_attainment": {"n_met": 0, "n_arrived": 0}}
-    monkeypatch.setattr(side_module, "replicate", lambda scenarios, seeds: [[empty for _ in seeds]])
+    monkeypatch.setattr(side_module, "each_run", lambda kept, scenarios, seeds: [[(empty, NO_SAMPLE) for _ in seeds]])
     result = GateSide(load_scenario(write_scenario(tmp_path)), GOAL).find_grid()
     assert isinstance(result, Boundless)
     assert not result.is_met
@@ -127,7 +132,7 @@ def test_what_is_like_the_baseline_is_read_off_the_same_loads(tmp_path: Path, mo
     grid = Grid.around(0.8, 1.08)  # far from where the goal lies
     scales = grid.below, grid.above
     counts = [
-        [run["slo_attainment"] for run in Server(1.0, 17).replicate([at], range(3, 35))[0]]
+        [run["slo_attainment"] for run, _ in Server(1.0, 17).each_run(None, [at], range(3, 35))[0]]
         for at in (at_scale(load_scenario(write_scenario(tmp_path)), scale) for scale in scales)
     ]
     met, arrived = (np.array([[each[key] for each in row] for row in counts]) for key in ("n_met", "n_arrived"))

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve import Scenario, load_scenario
+from simserve import Scenario, load_scenario, simulate
 from simserve.errors import NoArrivals
 from simserve.metrics.answers.comparison import LoadDecision
+from simserve.metrics.tails import Sample, Tail
 from simserve.study.check import side as side_module
 from simserve.study.compare import carried_load as module
 from simserve.study.compare.carried_load import carried_load, why_not
+from simserve.study.load_scale import at_scale
+from simserve.study.uncertainty import run_with_replays
 from tests.cli.scenarios import write_scenario
 
 RATE_PER_S = 8.0
@@ -26,6 +29,9 @@ LOOP = {
 }
 
 
+Run = tuple[dict[str, Any], Sample]
+
+
 class Servers:
     """A stand-in for simulations: each server misses 1% at its capacity, and each seed is as hard for both."""
 
@@ -33,10 +39,10 @@ class Servers:
         self.capacities = capacities
         self.noise = noise
 
-    def replicate(self, scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[dict[str, Any]]]:
+    def each_run(self, _: object, scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[Run]]:
         return [[self.run(each, seed) for seed in seeds] for each in scenarios]
 
-    def run(self, scenario: Scenario, seed: int) -> dict[str, Any]:
+    def run(self, scenario: Scenario, seed: int) -> Run:
         assert scenario.workload.arrivals is not None
         rate = scenario.workload.arrivals["rate_per_s"]
         capacity = RATE_PER_S * self.capacities[scenario.name]
@@ -44,7 +50,7 @@ class Servers:
         shared = np.random.default_rng(seed).normal(0, 0.5)
         odds = np.exp(17 * np.log(rate / capacity) + shared + own) / 99
         met = N_ARRIVED - min(N_ARRIVED, round(N_ARRIVED * odds / (1 + odds)))
-        return {
+        summary = {
             "slo_attainment": {
                 "n_met": met,
                 "n_arrived": N_ARRIVED,
@@ -54,12 +60,16 @@ class Servers:
             "requests": {"arrived": N_ARRIVED, "finished": N_ARRIVED},
             "trust": {"saturated": False},
         }
+        ratios = np.ones((N_ARRIVED, 2)) * [0.5, 0.9]
+        ratios[met:, 1] = 2.0
+        tail = Tail(("ttft_s", "tpot_s"), N_ARRIVED, ratios, np.arange(N_ARRIVED), N_ARRIVED - met)
+        return summary, Sample({None: tail}, float(N_ARRIVED), "steady", 0.0)
 
 
 def decided(
     folder: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers, n_seeds: int = 32, **of_b: Any
 ) -> LoadDecision:
-    monkeypatch.setattr(side_module, "replicate", servers.replicate)
+    monkeypatch.setattr(side_module, "each_run", servers.each_run)
     a = load_scenario(write_scenario(folder, name="a"))
     b = load_scenario(write_scenario(folder, name="bb", **of_b))
     result = carried_load(a, b, n_seeds)
@@ -140,8 +150,25 @@ def test_what_has_no_load_to_decide_by_says_why(tmp_path: Path, monkeypatch: pyt
     assert why_not(scenario, load_scenario(write_scenario(tmp_path, slo={}))) == module.NO_SLO
     assert why_not(load_scenario(write_scenario(tmp_path, workload=LOOP)), scenario) == module.NO_RATE
 
-    def none(*_: object) -> list[list[dict[str, Any]]]:
+    def none(*_: object) -> list[list[Run]]:
         raise NoArrivals("workload.arrivals: got none")
 
-    monkeypatch.setattr(side_module, "replicate", none)
+    monkeypatch.setattr(side_module, "each_run", none)
     assert carried_load(scenario, scenario, 32) == module.NO_ARRIVALS
+
+
+@pytest.mark.parametrize(("ttft_s", "tpot_s", "limit"), [(0.5, 0.009, "tpot_s"), (0.3, 0.012, "ttft_s")])
+def test_the_limit_that_fails_first_is_the_one_that_a_run_names_at_that_load(
+    ttft_s: float, tpot_s: float, limit: str, tmp_path: Path
+) -> None:
+    """As many miss TTFT as TPOT in the first case, four long prompts each, but the p99 of TPOT is nearer its limit."""
+    rows = (f"{n / 10},{16_000 if n % 150 == 70 else 100},40\n" for n in range(600))
+    (tmp_path / "mine.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{''.join(rows)}")
+    trace, slo = {"path": "mine.csv", "format": "simserve"}, {"ttft_s": ttft_s, "tpot_s": tpot_s}
+    scenario = load_scenario(write_scenario(tmp_path, workload={"trace": trace}, slo=slo))
+    decision = carried_load(scenario, scenario, 1)
+    assert isinstance(decision, LoadDecision)
+    assert decision.a.last_per_s is not None
+    scale = decision.a.last_per_s / simulate(scenario).summary["offered_per_s"]
+    run = run_with_replays(at_scale(scenario, scale)).summary["decision"]
+    assert decision.a.fails_first == decision.b.fails_first == run["first_limit"] == limit
