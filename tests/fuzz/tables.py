@@ -21,6 +21,7 @@ from tests.fuzz.rules import BrokenRule, checked, checked_reading
 from tests.report.answers_by_hand import (
     as_json,
     capacity_answer,
+    check_answer,
     comparison_answer,
     plan_answer,
     replicas_answer,
@@ -62,6 +63,7 @@ POINTS = {
 STUDIES: dict[str, Callable[[], Any]] = {
     "capacity.json": capacity_answer,
     "replicas": replicas_answer,
+    "check.json": check_answer,
     "comparison.json": comparison_answer,
     "plan.json": plan_answer,
     "sweep.json": sweep_answer,

@@ -10,7 +10,14 @@ from simserve.metrics.result_folder import read_result_folders
 from simserve.tables.files import json_text
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
-from tests.report.answers_by_hand import capacity_answer, comparison_json, plan_json, sweep_json
+from tests.report.answers_by_hand import (
+    as_json,
+    capacity_answer,
+    check_answer,
+    comparison_json,
+    plan_json,
+    sweep_json,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +45,17 @@ def test_each_command_is_known_by_its_file(tmp_path: Path) -> None:
         write(tmp_path / "b", "comparison.json", comparison_json()),
         write(tmp_path / "c", "plan.json", plan_json()),
         write(tmp_path / "d", "sweep.json", sweep_json()),
+        write(tmp_path / "e", "check.json", as_json(check_answer())),
     ]
     (tmp_path / "d" / "sweep.parquet").touch()  # which is written last
     result = read_result_folders(folders)
-    assert [each.title for each in result] == ["Capacity chat", "Compare =new against old", "Plan chat", "Sweep chat"]
+    assert [each.title for each in result] == [
+        "Capacity chat",
+        "Compare =new against old",
+        "Plan chat",
+        "Sweep chat",
+        "Check chat",
+    ]
 
 
 def test_two_results_of_one_scenario_are_told_apart_by_their_folders(run: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tests.metrics.stories import random_story, run_facts
 from tests.report.answers_by_hand import (
     as_json,
     capacity_answer,
+    check_answer,
     comparison_answer,
     plan_answer,
     replicas_answer,
@@ -226,6 +227,7 @@ def test_facts_that_are_not_those_of_a_run_are_refused(copy: Path, changes: dict
 STUDIES = {
     "capacity": capacity_answer(),
     "replicas": replicas_answer(),
+    "check": check_answer(),
     "compare": comparison_answer(),
     "plan": plan_answer(),
     "sweep": sweep_answer(),

@@ -10,6 +10,7 @@ from simserve.metrics.answers.struct import Struct
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.tables.columns import Categorical
+from tests.report.check.test_words import result
 
 LATENCY = {"n": 100, "mean": 0.2, "std": 0.1, "p50": 0.1, "p90": 0.2, "p95": 0.3, "p99": 0.4, "p99.9": 0.5, "max": 0.6}
 
@@ -163,6 +164,11 @@ def replicas_answer() -> ResultFolder:
     }
     common = dict(capacity_answer().answer) | {"asked": "replicas", "pool": "serve", "confidence": 0.95}
     return ResultFolder("capacity", "chat", common | {"answer": result, "points": probed})
+
+
+def check_answer() -> ResultFolder:
+    """A check that lost 6.2% of p99 goodput."""
+    return ResultFolder("check", "chat", result())
 
 
 def comparison_answer() -> ResultFolder:

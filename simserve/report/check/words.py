@@ -98,8 +98,8 @@ def fails_first(answer: CheckAnswer) -> str:
     if now is None or answer.state == "unchanged":
         return ""
     limit = "" if now not in answer.slo else f" ≤ {goal(answer.slo[now])}"
-    then = "as before" if now == before or before is None else f"where {SHORT[before]} did"
-    return f"{SHORT[now]}{limit} fails first, {then}."
+    then = "as before" if now == before or before is None else f"where {SHORT.get(before, before)} did"
+    return f"{SHORT.get(now, now)}{limit} fails first, {then}."
 
 
 def why(answer: CheckAnswer) -> str:
@@ -147,7 +147,7 @@ def table_rows(answer: CheckAnswer) -> list[Sequence[str]]:
     ]
     for key in sides[0].by_slo:
         limit = f" ≤ {goal(answer.slo[key])}" if key in answer.slo else ""
-        rows.append((f"{SHORT[key]}{limit} met", *(share(side.by_slo.get(key)) for side in sides), ""))
+        rows.append((f"{SHORT.get(key, key)}{limit} met", *(share(side.by_slo.get(key)) for side in sides), ""))
     for part in answer.parts:
         if part.baseline is not None and part.candidate is not None:
             cells = [amount(value, part.unit) for value in (part.baseline, part.candidate)]

@@ -13,6 +13,7 @@ from simserve.report.spreadsheet.sheets_capacity import capacity_curve
 from simserve.tables.folder import EXPORT
 from tests.report.answers_by_hand import (
     capacity_answer,
+    check_answer,
     comparison_answer,
     estimate,
     plan_answer,
@@ -45,6 +46,7 @@ def test_each_result_fills_its_sheets() -> None:
 
     assert names(run_answer()) == ["Summary", "Percentiles", "Time series", "Cost", "Growth"]
     assert names(capacity_answer()) == ["Summary", "Capacity curve", "Cost", "Growth"]
+    assert names(check_answer()) == ["Summary"]
     assert names(comparison_answer()) == ["Summary", "Comparison"]
     assert names(plan_answer()) == ["Summary", "Fleet options", "Cost", "Growth"]
     assert names(sweep_answer()) == ["Summary", "Fleet options", "Cost", "Growth"]
@@ -58,6 +60,7 @@ def test_every_row_has_a_value_for_every_column() -> None:
         run_answer(),
         capacity_answer(),
         replicas_answer(),
+        check_answer(),
         comparison_answer(),
         plan_answer(),
         sweep_answer(),
@@ -67,11 +70,17 @@ def test_every_row_has_a_value_for_every_column() -> None:
 
 
 def test_the_summary_begins_with_the_answers() -> None:
-    result = rows(sheet("Summary", run_answer(), capacity_answer(), plan_answer()))
+    result = rows(sheet("Summary", run_answer(), capacity_answer(), plan_answer(), check_answer()))
     answers = {row["group"]: row["Value"] for row in result if row["Item"] == "Answer"}
     assert answers["Run chat"].startswith("Meets the SLO: The goal is 99%. 99.9% (95% CI 99.5–100%) of 1,200 ")
     assert answers["Capacity chat"].startswith("p99 goodput of chat: 18.0 req/s on 4 GPUs")
     assert answers["Plan chat"] == "Take h100-sxm TP 2."
+    assert answers["Check chat"].startswith(
+        "Regression: p99 goodput fell 6.2% (95% CI 5.1–7.3%), above the 2% tolerance"
+    )
+    checked = {row["Item"]: row["Value"] for row in result if row["group"] == "Check chat"}
+    assert checked["p99 goodput of the baseline (requests/s)"] == 12.9
+    assert checked["p99 goodput now (requests/s)"] == 12.1
     text = {row["Item"]: row["Value"] for row in result if row["group"] == "Run chat"}
     assert text["Pool serve"] == (
         "2 replicas of llama-3.1-8b on 2 × h100-sxm (vllm 0.19, chunked; costs of h100-sxm/vllm 0.24.0)"

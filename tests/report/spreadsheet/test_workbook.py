@@ -15,6 +15,7 @@ from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Sheet, 
 from simserve.report.spreadsheet.workbook import FIRST_ROW, HEAD_ROW, workbook
 from tests.report.answers_by_hand import (
     capacity_answer,
+    check_answer,
     comparison_answer,
     plan_answer,
     replicas_answer,
@@ -27,6 +28,7 @@ EVERYTHING = (
     run_answer(),
     capacity_answer(),
     replicas_answer(),
+    check_answer(),
     comparison_answer(),
     plan_answer(),
     sweep_answer(),
