@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 NO = 1
 TENSORS = "1,2,4,8"
 
+Prices = Annotated[
+    list[str] | None,
+    typer.Option("--price", metavar="GPU=USD", help="Dollars per GPU-hour instead of the catalog's price. Repeatable."),
+]
+
 
 def plan(
     scenario: ScenarioFile,
@@ -45,12 +50,7 @@ def plan(
     months: Annotated[int, typer.Option("--months", min=1, max=120, help="Months of growth to plan for.")] = 12,
     goal: Goal = None,
     max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="Largest fleet to try.")] = 256,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--price", metavar="GPU=USD", help="Dollars per GPU-hour instead of the catalog's price. Repeatable."
-        ),
-    ] = None,
+    price: Prices = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-plan.")] = None,
     assignments: Assignments = None,
     seed: Seed = None,

@@ -6,8 +6,16 @@ from typing import Annotated
 from pydantic import Field
 
 from simserve.metrics.answers.parts import Index
-from simserve.metrics.answers.struct import Count, Signed, Struct, Usd
+from simserve.metrics.answers.struct import Count, Gpus, Months, Signed, Struct, Usd, WholeUsd, titled
 from simserve.metrics.summary_schema import Amount
+
+
+class OptionGrowth(Struct):
+    """The fleet after the last month of growth."""
+
+    outgrown_month: Months = titled("Outgrown in month")
+    gpus_at_end: Gpus = None
+    usd_per_month_at_end: WholeUsd = None
 
 
 class FleetNeed(Struct):

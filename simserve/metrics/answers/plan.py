@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simserve.metrics import summary_schema
-from simserve.metrics.answers.fleet_needs import Autoscaling, Growth
+from simserve.metrics.answers.fleet_needs import Autoscaling, Growth, OptionGrowth
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.answers.struct import (
     FINITE,
@@ -15,7 +15,6 @@ from simserve.metrics.answers.struct import (
     Flag,
     Gpus,
     Kwh,
-    Months,
     PerS,
     Ratio,
     Replicas,
@@ -148,14 +147,6 @@ class OptionAlone(Struct):
     alone_refused_frac: Share = None
     alone_prompt_tokens: Annotated[summary_schema.Count | None, Column("count", "replica", "tokens")] = None
     alone_took_s: Seconds = None
-
-
-class OptionGrowth(Struct):
-    """The fleet after the last month of growth."""
-
-    outgrown_month: Months = titled("Outgrown in month")
-    gpus_at_end: Gpus = None
-    usd_per_month_at_end: WholeUsd = None
 
 
 class Refusal(Struct):

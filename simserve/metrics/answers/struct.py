@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from simserve.metrics import summary_schema
 from simserve.metrics.decision_json import Ratio as Capped
-from simserve.tables.columns import Columns, typed_columns
-from simserve.tables.files import plain
 from simserve.tables.schema import Field as TableField
 from simserve.tables.schema import Kind
+
+if TYPE_CHECKING:
+    from simserve.tables.columns import Columns
 
 Form = Literal["text", "sentence", "flag", "count", "amount", "whole", "share", "seconds", "usd", "ratio"]
 """How a value reads; whole is an amount without decimals."""
@@ -27,7 +28,13 @@ class Column:
     """Unit in files of tables."""
 
 
-FINITE = BeforeValidator(plain)
+def _plain(value: Any) -> Any:
+    from simserve.tables.files import plain  # late: numpy
+
+    return plain(value)
+
+
+FINITE = BeforeValidator(_plain)
 """Nothing in place of NaN and infinity, which JSON does not have."""
 
 Text = Annotated[str | None, Column("text", "category")]
@@ -59,7 +66,7 @@ class Struct(BaseModel):
 
     def facts(self) -> dict[str, Any]:
         """Return the struct as JSON has it."""
-        result: dict[str, Any] = plain(self.model_dump(by_alias=True))
+        result: dict[str, Any] = _plain(self.model_dump(by_alias=True))
         return result
 
 
@@ -74,8 +81,10 @@ def fields_of(struct: type[Struct]) -> tuple[TableField, ...]:
     return tuple(TableField(key, column.kind, column.unit) for key, column in columns if column is not None)
 
 
-def table_of(struct: type[Struct], rows: Sequence[Struct]) -> Columns:
+def table_of(struct: type[Struct], rows: Sequence[Struct]) -> "Columns":
     """Return structs as the columns of a table, `(n_rows,)` each."""
+    from simserve.tables.columns import typed_columns  # late: numpy
+
     keys = {name: field.alias or name for name, field in struct.model_fields.items()}
     return typed_columns(fields_of(struct), [{keys[name]: cell for name, cell in row} for row in rows])
 

@@ -28,7 +28,7 @@ class LoadMargin:
     """Where the highest load lies, as multiples of its estimate."""
 
     margin: Margin
-    """Of the logarithm of the highest load over the estimate."""
+    """Distribution of the logarithm of the highest load over the estimate."""
     near: NearCapacity | None
     """The estimate against capacity, by draw of costs; None where unknown."""
 

@@ -1,11 +1,11 @@
 """Rows of a plan: an option with the size of its fleet, its cost and what it attains."""
 
 from simserve.errors import Problem
+from simserve.metrics.answers.fleet_needs import OptionGrowth
 from simserve.metrics.answers.plan import (
     OptionAlone,
     OptionCost,
     OptionFleet,
-    OptionGrowth,
     OptionLatencies,
     OptionShare,
     OtherSizes,
