@@ -65,12 +65,16 @@ def check(
         return
     answer = _answer(candidate, (scenario, baseline, against), (goal, tolerance))
     if out is not None:
-        compared: list[tuple[str, object]] = [("--baseline", baseline), ("--against", against)]
-        compared += [("--tolerance", tolerance), ("--goal", goal), ("--seed", seed)]
-        changed = [("--set", each) for each in assignments or ()] + [
-            ("--allow-plugin", each) for each in allow_plugin or ()
+        compared: list[tuple[str, object]] = [
+            ("--baseline", baseline),
+            ("--against", against),
+            ("--tolerance", tolerance),
         ]
-        _write(out, answer, scenario, [*compared, *changed])
+        changed = [
+            *(("--set", each) for each in assignments or ()),
+            *(("--allow-plugin", each) for each in allow_plugin or ()),
+        ]
+        _write(out, answer, scenario, [*compared, ("--goal", goal), ("--seed", seed), *changed])
     _tell(answer, (summary, junit), out, as_json=as_json)
     if not answer.passes:
         raise typer.Exit(NO)

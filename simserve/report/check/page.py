@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from simserve.metrics.answers.baseline import LOOKS
 from simserve.metrics.answers.check import CheckAnswer, State
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.check.words import (
     changed,
     compared_with,
@@ -141,7 +142,7 @@ def _changes(answer: CheckAnswer) -> str:
         return ""
     pairs = [(each.key, f"{value_text(each.baseline)} → {value_text(each.candidate)}") for each in answer.changes]
     lines = "".join(f"<div><dt>{text(key)}</dt><dd>{text(values)}</dd></div>" for key, values in pairs)
-    return section("changes", "Changes of the scenario", "", f'<dl class="said">{lines}</dl>')
+    return section("changes", "Changes of the scenario", "", f'<dl class="said wide">{lines}</dl>')
 
 
 def _cautions(answer: CheckAnswer) -> list[str]:
@@ -157,7 +158,10 @@ def _next(answer: CheckAnswer, command: Sequence[str]) -> str:
     sentence, which = NEXT.get(answer.state, (AGAIN, "again"))
     if "--against" in command:
         sentence, which = AT_REF.get(answer.state, sentence), "again"
-    words = [*command, "--update"] if which == "update" else command
+    words = [*command]
+    if which == "update":  # whose goal is the default, not the baseline's
+        is_given = "--goal" in command or answer.goal_frac == GOAL_FRAC
+        words += ["--update"] if is_given else ["--goal", str(answer.goal_frac), "--update"]
     shown = " ".join(
         f"<span>{text(shlex.quote(each))}</span>" if each[:2] == "--" else text(shlex.quote(each)) for each in words
     )

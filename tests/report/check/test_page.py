@@ -151,6 +151,14 @@ def test_the_next_command_is_as_a_shell_takes_it(state: str, command: tuple[str,
     assert ("(--update)" in read["page.next.p.1"]) == (state == "unclear" and command is COMMAND)
 
 
+def test_a_baseline_recorded_again_keeps_its_goal() -> None:
+    page = body(render(result(goal_frac=0.9), COMMAND))
+    assert "<span>--goal</span> 0.9 <span>--update</span></pre>" in page
+    assert page.count("p90 goodput") > 1
+    assert "--goal</span>" not in body(render(result(), COMMAND))
+    assert body(render(result(goal_frac=0.9), (*COMMAND, "--goal", "0.9"))).count("--goal") == 1
+
+
 def test_no_name_becomes_markup() -> None:
     change = {"key": HOSTILE, "baseline": HOSTILE, "candidate": {HOSTILE: 1}}
     sides = {"name": HOSTILE, "simserve": HOSTILE, "goodput_per_s": 12.9, "fails_first": "tpot_s"}

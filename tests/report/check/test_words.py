@@ -27,7 +27,7 @@ def result(**changes: Any) -> CheckAnswer:
     content: dict[str, Any] = {
         "passes": False,
         "state": "lost",
-        "scenario": {"name": "chat", "digest": "0", "seed": 0},
+        "scenario": {"name": "chat", "digest": "0123abcd", "seed": 0},
         "goal_frac": 0.99,
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
         "slo_classes": [],
@@ -138,7 +138,7 @@ def test_what_was_not_there_before_is_named_first() -> None:
 
 
 def test_markdown_escapes_what_would_break_it() -> None:
-    progress = markdown(result(scenario={"name": "a|b_<i>", "digest": "0", "seed": 0}))
+    progress = markdown(result(scenario={"name": "a|b_<i>", "digest": "0123abcd", "seed": 0}))
     assert progress.startswith("### simserve check: a\\|b\\_\\<i\\> fails\n")
     assert "| mean queueing | 24.0 ms | 31.0 ms | +29% |\n" in progress
     assert "| p99 goodput, req/s | 12.9 | 12.1 | -6.2% |\n" in progress
@@ -147,7 +147,7 @@ def test_markdown_escapes_what_would_break_it() -> None:
 
 def test_the_test_report_is_xml_whatever_is_in_it() -> None:
     name = "<&\"'\x00\x1f"
-    text = junit_xml(result(scenario={"name": name, "digest": "0", "seed": 0}))
+    text = junit_xml(result(scenario={"name": name, "digest": "0123abcd", "seed": 0}))
     assert text.startswith('<?xml version="1.0" encoding="utf-8"?>\n')
     suite = ElementTree.fromstring(text.encode())[0]
     assert (suite.attrib["tests"], suite.attrib["failures"]) == ("1", "1")
