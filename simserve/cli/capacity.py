@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
+    from simserve.metrics.answers.capacity import CapacityAnswer
     from simserve.study.capacity.capacity_result import CapacityResult
     from simserve.study.capacity.question import CapacityQuestion
 
@@ -68,15 +69,16 @@ def capacity(
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:
-        match = _ask(question, {"--concurrency": concurrency, "--replicas": replicas, "--ratio": ratio}, gpus, bar)
+        result = _ask(question, {"--concurrency": concurrency, "--replicas": replicas, "--ratio": ratio}, gpus, bar)
+    answer = result.answer
     if out is not None:
-        _write(out, match, question)
+        _write(out, result, question)
     if as_json:
-        terminal.result_json(match.facts)
+        terminal.result_json(answer.facts())
     else:
-        terminal.result(_text(match.facts, out))
-    terminal.warnings(match.facts["warnings"])
-    if match.facts["answer"] is None and match.facts.get("state") != "every load":
+        terminal.result(_text(answer, out))
+    terminal.warnings(list(answer.warnings))
+    if answer.answer is None and answer.state != "every load":
         raise typer.Exit(NO)
 
 
@@ -113,25 +115,25 @@ def _ask(
     return study_fleet_size(question, pools, (lambda n: bar.show(f"{n} replicas of {pools}")) if bar else None)
 
 
-def _text(match: dict[str, Any], out: Path | None) -> str:
+def _text(answer: "CapacityAnswer", out: Path | None) -> str:
     """The answer, what lies around it, what was tried, and where the files are."""
     from simserve.cli import terminal
     from simserve.report.capacity.page import paragraphs, table_rows
 
     where = [] if out is None else [terminal.place_of(out)]
-    return "\n\n".join([*paragraphs(match), terminal.table(table_rows(match)), *where])
+    return "\n\n".join([*paragraphs(answer), terminal.table(table_rows(answer)), *where])
 
 
-def _write(directory: Path, match: "CapacityResult", question: "CapacityQuestion") -> None:
+def _write(directory: Path, result: "CapacityResult", question: "CapacityQuestion") -> None:
     """The folder, whole or not at all."""
     from simserve.report.capacity.page import render
     from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text, plain
+    from simserve.tables.files import json_text
     from simserve.tables.folder import CAPACITY
 
     texts = {
-        "capacity.json": json_text(match.facts),
+        "capacity.json": json_text(result.answer.facts()),
         "scenario.yaml": question.scenario.to_yaml(),
-        "report.html": render(plain(match.facts)),
+        "report.html": render(result.answer),
     }
-    write_study(directory, CAPACITY, texts, match.rows)
+    write_study(directory, CAPACITY, texts, result.rows)

@@ -121,7 +121,7 @@ def read_answer(directory: Path, kind: Kind) -> Any:
     except ValidationError as error:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
-    return read if kind in (CHECK, COMPARISON, PLAN, SWEEP) else answer
+    return read if kind in (CAPACITY, CHECK, COMPARISON, PLAN, SWEEP) else answer
 
 
 def _read(directory: Path) -> ResultFolder:
@@ -134,8 +134,8 @@ def _read(directory: Path) -> ResultFolder:
 
 
 def _label(kind: Kind, answer: Any) -> str:
-    if kind in (CHECK, PLAN, SWEEP):
-        return str(answer.scenario.name)
+    if kind in (CAPACITY, CHECK, PLAN, SWEEP):
+        return str(answer.scenario.name or kind.name)
     if kind is COMPARISON:
         return f"{answer.b} against {answer.a}"
     scenario = answer.get("scenario")

@@ -193,6 +193,8 @@ def _rule(finding: Mapping[str, Any]) -> str:
         return "must be one of {}".format(context["expected"].replace("'", ""))
     if finding["type"] in RULES:
         plain = {key: shown(value) if isinstance(value, float) else value for key, value in context.items()}
+        if "discriminator" in plain:  # its name in files is the last
+            plain["discriminator"] = plain["discriminator"].rpartition(" | ")[2]
         return RULES[finding["type"]].format(**plain)
     message: str = finding["msg"]
     return message.replace("Input should be", "must be").replace("Input should", "must")

@@ -1,9 +1,10 @@
 """Cautions: what stands between the numbers of a run or a capacity and a decision, each a sentence with its remedy."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from simserve.report.formats import as_sentence, count, listed, number
+from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.capacity_found import FoundClients, FoundRate
+from simserve.report.formats import as_sentence, count, listed
 from simserve.report.sections import warning_list
 from simserve.report.summary_reader import SummaryReader
 
@@ -18,38 +19,45 @@ def run_warnings(reader: SummaryReader) -> str:
     return warning_list(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
 
 
-def capacity_warnings(result: Mapping[str, Any]) -> str:
+def capacity_warnings(result: CapacityAnswer) -> str:
     """Return the section of a capacity's page."""
-    answer = result["answer"] or {}
-    guess = bool(answer.get("kv_limit_is_a_guess"))
-    run = {"pools": result["pools"], "warnings": result["warnings"], "trust": {"kv_limit_is_a_guess": guess}}
-    text = cautions(SummaryReader(run))
-    if guess:
-        text.append(
+    highest = result.answer if result.question == "rate" or result.question == "concurrency" else None
+    guess = highest is not None and bool(highest.kv_limit_is_a_guess)
+    run = {
+        "pools": [pool.facts() for pool in result.pools],
+        "warnings": result.warnings,
+        "trust": {"kv_limit_is_a_guess": guess},
+    }
+    text = cautions(SummaryReader(run)) + ([] if highest is None else list(_imprecise(highest, result.goal_frac)))
+    return warning_list([*text, CHANCE], "")
+
+
+def _imprecise(highest: FoundRate | FoundClients, goal_frac: float) -> Iterator[str]:
+    """Yield why a highest load may be imprecise."""
+    if highest.kv_limit_is_a_guess:
+        yield (
             "At the answer the KV cache is nearly full, and its size is an estimate: set num_gpu_blocks to the number "
             "in the server's log."
         )
-    at = answer.get("offered_per_s") or answer.get("concurrency")
-    if answer.get("is_precise") is False and at and number(at["low"]) is None:
-        text.append("The answer has no interval: at too few seeds queues begin to grow. Make the runs longer.")
-    elif answer.get("is_precise") is False:
-        requested = f"{answer['precision_frac'] * 100:.3g}%"
-        text.append(
+    if not highest.is_precise and highest.load.low is None:
+        yield "The answer has no interval: at too few seeds queues begin to grow. Make the runs longer."
+    elif not highest.is_precise:
+        requested = f"{highest.precision_frac * 100:.3g}%"
+        yield (
             f"The interval is wider than the requested {requested}, with as many seeds as are tried: "
             "make the runs longer."
         )
-    if answer.get("n_enough") is False:
-        least = count(10 / (1 - result["goal_frac"]))
-        text.append(
-            f"The answer rests on {count(answer['n_requests'])} requests, and fewer than ten of them may miss: it "
+    if not highest.n_enough:
+        least = count(10 / (1 - goal_frac))
+        yield (
+            f"The answer rests on {count(highest.n_requests)} requests, and fewer than ten of them may miss: it "
             f"needs {least}. Make the runs longer."
         )
-    if answer.get("enough_turns") is False:
-        text.append(
+    if highest.has_few_turns:
+        yield (
             "Each client sends fewer than ten requests, so the rush at the start weighs much. "
             "Raise workload.n_requests."
         )
-    return warning_list([*text, CHANCE], "")
 
 
 def cautions(reader: SummaryReader) -> list[str]:

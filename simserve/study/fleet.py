@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from simserve.metrics.answers.parts import StudiedFleet
 from simserve.scenario import Scenario
 
 
@@ -13,11 +14,11 @@ def with_replicas(scenario: Scenario, replicas: Mapping[int, int]) -> Scenario:
     return Scenario.from_dict(data)
 
 
-def fleet_of(scenario: Scenario) -> dict[str, float]:
+def fleet_of(scenario: Scenario) -> StudiedFleet:
     """Return the GPUs, their price by the catalog, and their power by the data sheets."""
     pools = [(setup.n_replicas * setup.gpus_per_replica, setup.gpu) for setup in scenario.setups]
-    return {
-        "n_gpus": sum(n for n, _ in pools),
-        "usd_per_hour": sum(n * gpu.price_per_hour_usd for n, gpu in pools),
-        "kw": sum(n * gpu.tdp_w for n, gpu in pools) / 1000,
-    }
+    return StudiedFleet(
+        n_gpus=sum(n for n, _ in pools),
+        usd_per_hour=sum(n * gpu.price_per_hour_usd for n, gpu in pools),
+        kw=sum(n * gpu.tdp_w for n, gpu in pools) / 1000,
+    )

@@ -9,6 +9,7 @@ from simserve import load_scenario
 from simserve.report.capacity.fleet_size import sentence
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
+from tests.report.answers_by_hand import point, replicas_answer
 
 
 def test_it_says_the_rate_what_it_comes_to_and_what_was_tried(tmp_path: Path) -> None:
@@ -62,15 +63,8 @@ def test_it_says_how_many_replicas_a_load_needs(tmp_path: Path) -> None:
 
 
 def test_where_no_number_of_replicas_is_enough_it_says_where_it_stopped() -> None:
-    requested = {
-        "scenario": {"name": "tiny"},
-        "pool": "serve",
-        "slo": {"ttft_s": 0.001},
-        "slo_classes": [],
-        "goal_frac": 0.99,
-    }
-    text = sentence(requested | {"answer": None, "points": [{"replicas": 1024, "offered_per_s": 5.0}]})
-    assert text.startswith("tiny needs more than 1,024 replicas of serve, where the search stopped, so that 99% of ")
+    text = sentence(replicas_answer(answer=None, points=[point(5.0, 0.9, replicas=1024)]).answer)
+    assert text.startswith("chat needs more than 1,024 replicas of serve, where the search stopped, so that 99% of ")
 
 
 def test_a_goal_that_is_none_is_refused(tmp_path: Path) -> None:

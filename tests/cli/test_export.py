@@ -12,7 +12,7 @@ from openpyxl import load_workbook
 from simserve.tables.files import json_text
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
-from tests.report.answers_by_hand import capacity_answer, plan_json
+from tests.report.answers_by_hand import capacity_json, plan_json
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def capacity(tmp_path: Path) -> Path:
     folder = tmp_path / "capacity"
     folder.mkdir()
-    (folder / "capacity.json").write_text(json_text(capacity_answer().answer))
+    (folder / "capacity.json").write_text(json_text(capacity_json()))
     return folder
 
 

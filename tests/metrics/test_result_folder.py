@@ -12,7 +12,7 @@ from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.report.answers_by_hand import (
     as_json,
-    capacity_answer,
+    capacity_json,
     check_answer,
     comparison_json,
     plan_json,
@@ -41,7 +41,7 @@ def test_a_run_comes_with_its_time_series(run: Path) -> None:
 
 def test_each_command_is_known_by_its_file(tmp_path: Path) -> None:
     folders = [
-        write(tmp_path / "a", "capacity.json", capacity_answer().answer),
+        write(tmp_path / "a", "capacity.json", capacity_json()),
         write(tmp_path / "b", "comparison.json", comparison_json()),
         write(tmp_path / "c", "plan.json", plan_json()),
         write(tmp_path / "d", "sweep.json", sweep_json()),
@@ -99,8 +99,8 @@ def test_an_answer_without_its_keys_is_refused_by_the_first(tmp_path: Path) -> N
 
 
 def test_an_answer_that_names_a_limit_which_no_scenario_has_is_refused(tmp_path: Path) -> None:
-    edited = {**capacity_answer().answer["answer"], "fails_first": '"ttft_s"'}
-    folder = write(tmp_path / "a", "capacity.json", capacity_answer(answer=edited).answer)
+    edited = capacity_json()["answer"] | {"fails_first": '"ttft_s"'}
+    folder = write(tmp_path / "a", "capacity.json", capacity_json() | {"answer": edited})
     with pytest.raises(OutputError, match=r"capacity.json: answer.fails_first: must be one of queue, ttft_s, .*; run"):
         read_result_folders([folder])
 

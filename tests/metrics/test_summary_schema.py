@@ -32,10 +32,12 @@ from tests.metrics.stories import random_story, run_facts
 from tests.report.answers_by_hand import (
     as_json,
     capacity_answer,
+    capacity_json,
     check_answer,
     comparison_answer,
     plan_answer,
     replicas_answer,
+    replicas_json,
     sweep_answer,
     sweep_json,
 )
@@ -296,8 +298,8 @@ def test_no_number_of_a_study_may_be_text(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "change", "rule"),
     [
-        ("replicas", {"points": [STUDIES["replicas"].answer["points"][0]]}, "must have a point with the replicas of"),
-        ("replicas", {"points": without_replicas(STUDIES["replicas"].answer)}, "must have the replicas of each"),
+        ("replicas", {"points": [replicas_json()["points"][0]]}, "must have a point with the replicas of"),
+        ("replicas", {"points": without_replicas(replicas_json())}, "must have the replicas of each"),
         ("sweep", {"points": without_answers(sweep_json())}, "must have an answer of point"),
         ("sweep", {"points": [{**POINT, "load": HALF_A_LOAD}]}, "load: must have drawn_per_s and off_frac where"),
         ("sweep", {"keys": ["gpu"]}, "must name each key of a point in keys"),
@@ -337,7 +339,7 @@ def test_whole_numbers_have_bounds(kind: Any, least: int, most: int) -> None:
 
 @pytest.mark.parametrize("asked", ["rate", "concurrency"])
 def test_a_capacity_without_an_answer_says_where_its_search_stopped(asked: str) -> None:
-    answer = {**capacity_answer().answer, "asked": asked, "state": "no load", "answer": None}
+    answer = capacity_json() | {"asked": asked, "state": "no load", "answer": None}
     schema: TypeAdapter[Any] = TypeAdapter(CapacityAnswer)
     for stopped in ({}, {"stopped_at": None}):
         with pytest.raises(ValidationError, match="must have stopped_at, as it has no answer"):

@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
+from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.struct import Struct
@@ -121,8 +123,18 @@ def estimate(value: float) -> dict[str, float]:
 
 
 def capacity_answer(**changes: Any) -> ResultFolder:
+    """Return what is read back of `capacity_json`."""
+    return _capacity(capacity_json() | changes)
+
+
+def _capacity(answer: dict[str, Any]) -> ResultFolder:
+    schema: TypeAdapter[Any] = TypeAdapter(CapacityAnswer)
+    return ResultFolder("capacity", "chat", schema.validate_python(answer, strict=True))
+
+
+def capacity_json() -> dict[str, Any]:
     """Two replicas of two GPUs that hold 18 requests/s, 4.5 a GPU."""
-    answer: dict[str, Any] = {
+    return {
         "version": "0.1.0",
         "scenario": {"name": "chat", "digest": "0123abcd", "seed": 7},
         "goal_frac": 0.99,
@@ -149,10 +161,14 @@ def capacity_answer(**changes: Any) -> ResultFolder:
         },
         "points": [point(12.0, 1.0), point(17.0, 0.995), point(20.0, 0.97)],
     }
-    return ResultFolder("capacity", "chat", answer | changes)
 
 
-def replicas_answer() -> ResultFolder:
+def replicas_answer(**changes: Any) -> ResultFolder:
+    """Return what is read back of `replicas_json`."""
+    return _capacity(replicas_json() | changes)
+
+
+def replicas_json() -> dict[str, Any]:
     """`capacity --replicas serve`: three replicas of two GPUs are enough for 12 requests/s."""
     probed = [point(12.0, share, replicas=n, scale=n) for n, share in ((2, 0.9), (3, 0.995), (4, 1.0))]
     result = {
@@ -162,8 +178,19 @@ def replicas_answer() -> ResultFolder:
         "high_frac": 0.996,
         "fleet": {"n_gpus": 6, "usd_per_hour": 18.0, "kw": 4.2},
     }
-    common = dict(capacity_answer().answer) | {"asked": "replicas", "pool": "serve", "confidence": 0.95}
-    return ResultFolder("capacity", "chat", common | {"answer": result, "points": probed})
+    common = capacity_json() | {"asked": "replicas", "pool": "serve", "confidence": 0.95}
+    return common | {"answer": result, "points": probed}
+
+
+def ratio_answer(splits: dict[str, float]) -> ResultFolder:
+    """`capacity --ratio` with splits that hold these requests/s on four GPUs; the last is all of them together."""
+    made = [{"split": name, "replicas": {"prefill": 1, "decode": 1}, "state": "found"} for name in splits]
+    efficiency = {key: capacity_json()["answer"][key] for key in ("per_usd", "per_kwh", "fleet", "fails_first")}
+    made = [
+        split | efficiency | {"offered_per_s": estimate(held), "per_gpu_s": estimate(held / 4)}
+        for split, held in zip(made, splits.values(), strict=True)
+    ]
+    return _capacity(capacity_json() | {"asked": "ratio", "answer": None, "splits": made[:-1], "together": made[-1]})
 
 
 def check_answer() -> ResultFolder:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.report.capacity import rate_page
+from simserve.report.capacity import page as capacity_page
 from simserve.report.comparison import page as comparison_page
 from simserve.report.page import render
 from simserve.report.plan import page as plan_page
@@ -37,7 +37,7 @@ STUDIES: dict[str, Callable[[Path], str]] = {
     "sweep": lambda _: sweep_page.render(sweep.facts(sweep.point(0), sweep.point(1, goodput=9.0, usd=8.0, ttft_s=2.0))),
     "comparison": lambda _: comparison_page.render(comparison.by_load()),
     "plan": lambda _: plan_page.render(with_words(plan.whole())),
-    "capacity": lambda folder: rate_page.render(capacity.by_rate(folder)),
+    "capacity": lambda folder: capacity_page.render(capacity.by_rate(folder)),
     "validation": lambda _: validation.page(validation.point()),
 }
 

@@ -227,7 +227,7 @@ def test_capacity_says_how_likely_its_answer_is_beyond(monkeypatch: pytest.Monke
     """The SLO is so wide that the search ends where queues grow: at capacity."""
     monkeypatch.setattr("simserve.study.cost_draws.REPLAYS", 3)
     requested = scenario(0.7 * ALONE_PER_S, slots=1, n_requests=300, slo={"e2e_s": 30})
-    facts = study_rate(CapacityQuestion(requested, 0.99, 0.2)).facts
+    facts = study_rate(CapacityQuestion(requested, 0.99, 0.2)).answer.facts()
     at_answer = facts["answer"]["near_capacity"]["capacity_per_s"]
     assert at_answer == pytest.approx(ALONE_PER_S, rel=0.02)
     own = facts["own_load"]

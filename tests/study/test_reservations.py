@@ -43,7 +43,7 @@ def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None
         def runs(load: float, seeds: Sequence[int], most: float = most) -> list[Run]:
             return as_runs(run.summary | (KV if load < most else {}) for run in plain(load, seeds))
 
-        assert (TEXT in study(question, runs).facts["warnings"]) == is_said
+        assert (TEXT in study(question, runs).answer.warnings) == is_said
 
 
 class Reserving(World):

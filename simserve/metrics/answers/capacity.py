@@ -1,230 +1,133 @@
 """Capacity as an answer: what `simserve capacity` found, as capacity.json has it."""
 
-from typing import Annotated, Literal, Required, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field
-from typing_extensions import TypedDict
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from simserve.metrics.answers.parts import (
-    BoundsJson,
-    FleetJson,
-    Levels,
-    Limit,
-    NominalLoadJson,
-    ScenarioNameJson,
-)
-from simserve.metrics.summary_schema import (
-    Amount,
-    Count,
-    Measured,
-    NearCapacityJson,
-    Number,
-    Share,
-    Size,
-    Slo,
-)
+from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundReplicas, FoundSplit, SplitRate
+from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, SearchEnd
+from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
+from simserve.metrics.answers.struct import Struct
+from simserve.metrics.summary_schema import Share, Slo
+from simserve.tables.files import plain
+
+ASKED = Field(alias="asked")
+Probed = Annotated[Sequence[ProbedLoad], Field(min_length=1)]
 
 
-class ProbedLoadJson(TypedDict, total=False):
-    """One load that was run."""
+class CapacityStudy(Struct):
+    """The question, its scenario and its warnings, as the answers to all questions have them."""
 
-    scale: Required[Amount]
-    replicas: Count
-    concurrency: Amount
-    split: str | None
-    offered_per_s: Required[Amount]
-    served_per_s: Measured
-    requests_per_s: Required[Measured]
-    output_tokens_per_s: Measured
-    n_runs: Required[Count]
-    n_requests: Required[Count]
-    attained_frac: Required[Measured]
-    low_frac: Required[Measured]
-    high_frac: Required[Measured]
-    decision: Literal["met", "edge", "missed"]
-    probability_beyond_capacity: Share | None
-    saturated: Required[bool]
-    by_slo: Required[dict[str, Measured]]
-    ttft_s: Required[Levels]
-    tpot_s: Required[Levels]
-    itl_s: Required[Levels]
-    e2e_s: Required[Levels]
+    model_config = ConfigDict(populate_by_name=True)
 
+    version: str | None = None
+    scenario: ScenarioName
+    goal_frac: Annotated[float, Field(gt=0, lt=1)]
+    slo: Slo
+    slo_classes: Mapping[str, Slo]
+    pools: Sequence[StudiedPool] = ()
+    is_repeated: bool = False
+    warnings: Sequence[str] = ()
 
-class AloneJson(TypedDict, total=False):
-    """The highest load for one SLO or class."""
+    @property
+    def found_pools(self) -> Sequence[StudiedPool]:
+        """Return the pools with the replicas of the answer."""
+        return self.pools
 
-    slo: Required[str | None]
-    slo_class: Required[str | None]
-    room_frac: Required[Number]
-    state: Required[Literal["found", "every load", "no load"]]
-    ends_with: Required[Literal["queue", "slo"]]
-    offered_per_s: BoundsJson
-    concurrency: BoundsJson
+    def facts(self) -> dict[str, Any]:
+        """Return the answer as JSON has it, without the keys that other questions have."""
+        result: dict[str, Any] = plain(self.model_dump(by_alias=True, exclude_unset=True))
+        return result
 
 
-class KneeJson(TypedDict, total=False):
-    """Where a latency begins to rise."""
+class SearchedCapacity(CapacityStudy):
+    """Where the search for a highest load ended."""
 
-    offered_per_s: Measured
-    concurrency: Measured
-    light_s: Required[Amount]
-    rise: Required[Amount]
-
-
-class CapacityPoolJson(TypedDict, total=False):
-    """A pool of the scenario."""
-
-    name: Required[str]
-    gpu: Required[str]
-    n_replicas: Required[Size]
-    gpus_per_replica: Required[Size]
+    question: Annotated[Literal["rate", "concurrency"], ASKED]
+    state: SearchEnd | None = None
+    stopped_at: ProbedLoad | None = None
+    load: NominalLoad | None = None
 
 
-class EfficiencyJson(TypedDict):
-    """What a load comes to per GPU, dollar and kWh."""
+class RatePoints(SearchedCapacity):
+    """The highest rate, and the loads that ran."""
 
-    per_gpu_s: BoundsJson
-    per_usd: BoundsJson | None
-    per_kwh: BoundsJson | None
-    fleet: FleetJson
-
-
-class FoundJson(EfficiencyJson, total=False):
-    """The highest load, and how precisely it is known."""
-
-    confidence: Required[Share]
-    n_seeds: Required[Count]
-    n_requests: Required[Count]
-    n_enough: Required[bool]
-    is_precise: Required[bool]
-    precision_frac: Required[Share]
-    fails_first: Required[Limit]
-    scale: BoundsJson
+    own_load: ProbedLoad | None = None
+    answer: FoundRate | None
+    points: Probed
 
 
-class FoundRateJson(FoundJson, total=False):
-    """The highest rate."""
-
-    offered_per_s: Required[BoundsJson]
-    probability_beyond_capacity: Share | None
-    near_capacity: NearCapacityJson | None
-
-
-class FoundClientsJson(FoundJson, total=False):
-    """The highest concurrency."""
-
-    concurrency: Required[BoundsJson]
-    requests_per_s: Required[Number]
-    output_tokens_per_s: Required[Measured]
-    clients_per_gpu: Required[Number]
-    enough_turns: Required[bool]
-
-
-class FoundReplicasJson(TypedDict):
-    """The fewest replicas."""
-
-    replicas: Size
-    n_seeds: Count
-    low_frac: Measured
-    high_frac: Measured
-    fleet: FleetJson
-
-
-class SplitJson(EfficiencyJson):
-    """What one division of the GPUs serves."""
-
-    split: str
-    replicas: dict[str, Count]
-    state: Literal["found", "every load", "no load"]
-    offered_per_s: BoundsJson
-    fails_first: Limit
-
-
-class FoundSplitJson(SplitJson):
-    """The best division."""
-
-    confidence: Share
-    n_seeds: Count
-    is_clear: bool
-
-
-class CapacityJson(TypedDict, total=False):
-    """What every capacity.json has."""
-
-    version: str
-    scenario: Required[ScenarioNameJson]
-    goal_frac: Required[Annotated[float, Field(gt=0, lt=1)]]
-    slo: Required[Slo]
-    slo_classes: Required[dict[str, Slo]]
-    pools: list[CapacityPoolJson]
-    warnings: list[str]
-    load: NominalLoadJson | None
-    curve: list[ProbedLoadJson]
-    alone: list[AloneJson]
-    knees: dict[str, KneeJson]
-    state: Literal["found", "every load", "no load"]
-    stopped_at: ProbedLoadJson | None
-
-
-class CapacityRateJson(CapacityJson, total=False):
+class RateCapacity(LoadCurve, RatePoints):
     """`simserve capacity`."""
 
-    asked: Required[Literal["rate"]]
-    answer: Required[FoundRateJson | None]
-    points: Required[Annotated[list[ProbedLoadJson], Field(min_length=1)]]
+    question: Annotated[Literal["rate"], ASKED]
 
 
-class CapacityConcurrencyJson(CapacityJson, total=False):
+class ConcurrencyPoints(SearchedCapacity):
+    """The loads that ran, and the highest concurrency."""
+
+    points: Sequence[ProbedLoad]
+    answer: FoundClients | None
+
+
+class ConcurrencyCapacity(LoadCurve, ConcurrencyPoints):
     """`simserve capacity` of a closed loop."""
 
-    asked: Required[Literal["concurrency"]]
-    answer: Required[FoundClientsJson | None]
-    points: Required[list[ProbedLoadJson]]
+    question: Annotated[Literal["concurrency"], ASKED]
 
 
-class CapacityReplicasJson(CapacityJson, total=False):
+class ReplicasCapacity(CapacityStudy):
     """`simserve capacity --replicas`."""
 
-    asked: Required[Literal["replicas"]]
-    pool: Required[str]
-    confidence: Required[Share]
-    answer: Required[FoundReplicasJson | None]
-    tied: FoundReplicasJson | None
-    points: Required[Annotated[list[ProbedLoadJson], Field(min_length=1)]]
+    question: Annotated[Literal["replicas"], ASKED]
+    state: SearchEnd | None = None
+    pool: str
+    confidence: Share
+    load: NominalLoad | None = None
+    answer: FoundReplicas | None
+    tied: FoundReplicas | None = None
+    points: Probed
+
+    @property
+    def found_pools(self) -> Sequence[StudiedPool]:
+        """Return the pools with the replicas of the answer."""
+        sizes = {} if self.answer is None else {self.pool: {"n_replicas": self.answer.replicas}}
+        return [pool.model_copy(update=sizes.get(pool.name)) for pool in self.pools]
+
+    @model_validator(mode="after")
+    def _has_its_point(self) -> Self:
+        if any(point.replicas is None for point in self.points):
+            raise ValueError("must have the replicas of each point")
+        if self.answer is not None and all(point.replicas != self.answer.replicas for point in self.points):
+            raise ValueError("must have a point with the replicas of the answer")
+        return self
 
 
-class CapacityRatioJson(CapacityJson, total=False):
+class RatioCapacity(CapacityStudy):
     """`simserve capacity --ratio`."""
 
-    asked: Required[Literal["ratio"]]
-    answer: Required[FoundSplitJson]
-    splits: Required[list[SplitJson]]
-    together: Required[SplitJson | None]
+    question: Annotated[Literal["ratio"], ASKED]
+    load: NominalLoad | None = None
+    state: SearchEnd | None = None
+    answer: FoundSplit | None
+    together: SplitRate | None
+    splits: Sequence[SplitRate]
 
 
-def _has_its_point(result: CapacityReplicasJson) -> CapacityReplicasJson:
-    answer = result["answer"]
-    if any("replicas" not in point for point in result["points"]):
-        raise ValueError("must have the replicas of each point")
-    if answer is not None and all(point.get("replicas") != answer["replicas"] for point in result["points"]):
-        raise ValueError("must have a point with the replicas of the answer")
-    return result
-
-
-Searched = TypeVar("Searched", CapacityRateJson, CapacityConcurrencyJson)
+Searched = TypeVar("Searched", RateCapacity, ConcurrencyCapacity)
 
 
 def _says_where_it_stopped(result: Searched) -> Searched:
-    if result["answer"] is None and result.get("stopped_at") is None:
+    if result.answer is None and result.stopped_at is None:
         raise ValueError("must have stopped_at, as it has no answer")
     return result
 
 
 CapacityAnswer = Annotated[
-    Annotated[CapacityRateJson, AfterValidator(_says_where_it_stopped)]
-    | Annotated[CapacityConcurrencyJson, AfterValidator(_says_where_it_stopped)]
-    | Annotated[CapacityReplicasJson, AfterValidator(_has_its_point)]
-    | CapacityRatioJson,
-    Field(discriminator="asked"),
+    Annotated[RateCapacity, AfterValidator(_says_where_it_stopped)]
+    | Annotated[ConcurrencyCapacity, AfterValidator(_says_where_it_stopped)]
+    | ReplicasCapacity
+    | RatioCapacity,
+    Field(discriminator="question"),
 ]

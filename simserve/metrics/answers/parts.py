@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from simserve.metrics.answers import struct
-from simserve.metrics.answers.struct import Struct
+from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Struct
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.summary_schema import Amount, Measured, Number, Signed, Size
 
@@ -15,21 +15,12 @@ Positive = Annotated[float, Field(gt=0, le=1e18)]
 Index = Annotated[int, Field(ge=0, le=10**9)]
 Verdict = Literal["better", "worse", "same", "unclear"]
 Limit = Literal["queue", "ttft_s", "tpot_s", "itl_s", "e2e_s"]
-Levels = dict[str, Measured]
 
 
 class EstimateJson(TypedDict):
     """A number with its interval."""
 
     value: Signed
-    low: Signed
-    high: Signed
-
-
-class BoundsJson(TypedDict):
-    """A number that is known, with its interval."""
-
-    value: Amount
     low: Signed
     high: Signed
 
@@ -101,6 +92,22 @@ class DrawnLoad(Struct):
             return None
         drawn = f"{self.drawn_per_s:.3g} req/s of a nominal {self.nominal_per_s:.3g} ({self.off_frac:+.1%})"
         return f"the seeds drew {drawn}"
+
+
+class StudiedFleet(Struct):
+    """Size and price of the cluster that was studied."""
+
+    n_gpus: Size
+    usd_per_hour: Amount
+    kw: Amount
+
+
+class Bounded(Struct):
+    """A number that is known, with the ends of its interval; None where an end is unknown."""
+
+    value: Annotated[Amount, AS_GIVEN]
+    low: Annotated[Signed, AS_GIVEN, FINITE]
+    high: Annotated[Signed, AS_GIVEN, FINITE]
 
 
 class NominalLoad(Struct):

@@ -1,10 +1,10 @@
 """Struct: a frozen record of an answer; each field carries a title, a unit and a form."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WrapValidator
 
 from simserve.metrics import summary_schema
 from simserve.metrics.decision_json import Ratio as Capped
@@ -36,6 +36,15 @@ def _plain(value: Any) -> Any:
 
 FINITE = BeforeValidator(_plain)
 """Nothing in place of NaN and infinity, which JSON does not have."""
+
+
+def _as_given(value: Any, check: Callable[[Any], Any]) -> Any:
+    check(value)
+    return value
+
+
+AS_GIVEN = WrapValidator(_as_given)
+"""A whole number stays one where others are not whole."""
 
 Text = Annotated[str | None, Column("text", "category")]
 Flag = Annotated[bool | None, Column("flag", "flag")]

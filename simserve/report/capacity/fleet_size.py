@@ -1,98 +1,88 @@
 """Fleet size: the replicas that a load needs, their price, and what other numbers attain, in words and as a page."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from simserve.metrics.answers.capacity import ReplicasCapacity
+from simserve.metrics.answers.capacity_found import FoundReplicas
+from simserve.metrics.answers.capacity_loads import ProbedLoad
+from simserve.metrics.answers.parts import Bounded
+from simserve.report.capacity.frame import capacity_page, capitalized, setup, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS
-from simserve.report.capacity.rate import (
-    LOAD_COLUMNS,
-    Columns,
-    capacity_page,
-    capitalized,
-    load_table,
-    tail_tiles,
-    wanted,
-)
+from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, drawn_by_seeds, load_table, wanted
 from simserve.report.document import Headline
-from simserve.report.formats import NONE, interval, number, plural, rate, share
-from simserve.report.nominal_load import DECISIONS, drawn
-from simserve.report.pools import pools_words
+from simserve.report.formats import NONE, interval, plural, rate, share
+from simserve.report.nominal_load import DECISIONS
 from simserve.report.sections import card, prose, row_table, section, tile
 
-Facts = Mapping[str, Any]
 
-
-def sentence(result: Facts) -> str:
-    """Return the answer, from what `simserve capacity --replicas --json` prints."""
-    name, pool, answer = result["scenario"]["name"], result["pool"], result["answer"]
-    offered = rate(result["points"][-1]["offered_per_s"])
+def sentence(result: ReplicasCapacity) -> str:
+    """Return the answer in sentences."""
+    name, pool, answer = result.scenario.name, result.pool, result.answer
+    offered = rate(result.points[-1].offered_per_s)
     if answer is None:
-        most = result["points"][-1]["replicas"]
+        most = result.points[-1].replicas
         stopped = f"more than {most:,} replicas of {pool}, where the search stopped"
         return " ".join(filter(None, (f"{name} needs {stopped}, so that {wanted(result)}.", _tied(result))))
-    fleet, n = answer["fleet"], answer["replicas"]
-    size = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
-    price = f" at {fleet['usd_per_hour']:,.2f} dollars an hour" if fleet["usd_per_hour"] else ""
-    fewer = [
-        each for each in result["points"] if each["replicas"] == n - 1 and each.get("decision", "missed") == "missed"
-    ]
+    fleet, n = answer.fleet, answer.replicas
+    size = f"{plural(n, 'replica')} of {pool}, {plural(fleet.n_gpus, 'GPU')} in all"
+    price = f" at {fleet.usd_per_hour:,.2f} dollars an hour" if fleet.usd_per_hour else ""
+    fewer = [each for each in result.points if each.replicas == n - 1 and each.decision in ("missed", None)]
     short = ""
     if fewer:
-        short = "the queue only grows" if fewer[0]["saturated"] else f"{share(fewer[0]['attained_frac'])} attain it"
-    load = result.get("load")
-    nominal = "the nominal " if load and load["nominal_per_s"] else ""
+        short = "the queue only grows" if fewer[0].saturated else f"{share(fewer[0].attained_frac)} attain it"
+    load = result.load
+    nominal = "the nominal " if load and load.nominal_per_s else ""
     parts = [
         f"{name} needs {size}{price}, for {nominal}{offered} req/s, so that {wanted(result)}.",
-        f"SLO attainment: {share(_point(result, answer)['attained_frac'])} ({_certainty(result)}).",
+        f"SLO attainment: {share(_point(result, answer).attained_frac)} ({_certainty(result, answer)}).",
         f"One replica fewer misses the SLO: {short}." if fewer else "",
         _tied(result),
-        drawn(load, answer["n_seeds"]),
+        drawn_by_seeds(result, answer.n_seeds),
     ]
     return " ".join(filter(None, parts))
 
 
-def _point(result: Facts, answer: Facts) -> Facts:
+def _point(result: ReplicasCapacity, answer: FoundReplicas) -> ProbedLoad:
     """Return the number of replicas of the answer, with its runs."""
-    return next(each for each in result["points"] if each["replicas"] == answer["replicas"])
+    return next(each for each in result.points if each.replicas == answer.replicas)
 
 
-def _tied(result: Facts) -> str:
+def _tied(result: ReplicasCapacity) -> str:
     """Return the fewest replicas on the edge; nothing where there are none."""
-    tied = result.get("tied")
-    if not tied:
+    tied = result.tied
+    if tied is None:
         return ""
-    ends = interval(tied["low_frac"], tied["high_frac"])
-    met = f"{share(tied['attained_frac'])}, 95% CI {ends}, {plural(tied['n_seeds'], 'seed')}"
-    fewer = plural(tied["replicas"], "replica")
+    ends = interval(tied.low_frac, tied.high_frac)
+    met = f"{share(tied.attained_frac)}, 95% CI {ends}, {plural(tied.n_seeds, 'seed')}"
+    fewer = plural(tied.replicas, "replica")
     return f"Statistically tied with the goal: {fewer} ({met}). Rerun with longer runs to decide."
 
 
-def _certainty(result: Facts) -> str:
-    answer = result["answer"]
-    within = " within one run, which every seed repeats" if answer["n_seeds"] == 1 else ""
-    if number(answer["low_frac"]) is None:
+def _certainty(result: ReplicasCapacity, answer: FoundReplicas) -> str:
+    within = " within one run, which every seed repeats" if answer.n_seeds == 1 else ""
+    if answer.low_frac is None:
         return f"no interval{within}"
-    ends = interval(answer["low_frac"], answer["high_frac"])
-    seeds = "" if within else f", {answer['n_seeds']} seeds"
-    return f"{result['confidence'] * 100:.0f}% CI {ends}{within}{seeds}"
+    ends = interval(answer.low_frac, answer.high_frac)
+    seeds = "" if within else f", {answer.n_seeds} seeds"
+    return f"{result.confidence * 100:.0f}% CI {ends}{within}{seeds}"
 
 
-def table_rows(result: Facts) -> list[Sequence[str]]:
+def table_rows(result: ReplicasCapacity) -> list[Sequence[str]]:
     """Return the column heads, then one row per number of replicas, the fewest first."""
-    replicas: Columns = {"replicas": lambda point: f"{point['replicas']}"}
-    slo: Columns = {"SLO": lambda point: DECISIONS.get(point.get("decision"), NONE)}
-    return load_table(result, replicas | LOAD_COLUMNS | slo)
+    replicas: Columns = {"replicas": lambda point: f"{point.replicas}"}
+    slo: Columns = {"SLO": lambda point: DECISIONS.get(point.decision, NONE)}
+    return load_table(result, result.points, replicas | LOAD_COLUMNS | slo)
 
 
-def render(result: Facts) -> str:
-    """Return the page as HTML, from what `simserve capacity --replicas --json` prints."""
-    answer = result["answer"]
-    at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
+def render(result: ReplicasCapacity) -> str:
+    """Return the page as HTML."""
+    answer = result.answer
+    at = None if answer is None else Bounded(value=answer.replicas, low=None, high=None)
     loads = LoadAxis(REPLICAS, at)
-    figures = {"attainment": attainment_chart(result["points"], result["goal_frac"], loads)}
-    figures["attainment"]["layout"]["xaxis"]["tickvals"] = [point["replicas"] for point in result["points"]]
-    note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result["points"], result["goal_frac"])
+    figures = {"attainment": attainment_chart(result.points, result.goal_frac, loads)}
+    figures["attainment"]["layout"]["xaxis"]["tickvals"] = [point.replicas for point in result.points]
+    note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result.points, result.goal_frac)
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
     chart = card("attainment", figures, "", note, keys, "")
     body = row_table(capitalized(table_rows(result)))
@@ -103,26 +93,27 @@ def render(result: Facts) -> str:
     return capacity_page(result, _headline(result), parts, figures)
 
 
-def _headline(result: Facts) -> Headline:
-    answer, name = result["answer"], result["scenario"]["name"]
-    setup = (pools_words(result["pools"]),)
+def _headline(result: ReplicasCapacity) -> Headline:
+    answer, name = result.answer, result.scenario.name
     if answer is None:
-        state = "edge" if result.get("tied") else "missed"
-        title = f"More than {plural(result['points'][-1]['replicas'], 'replica')}"
-        return Headline("capacity", name, state, title, sentence(result), setup)
-    fleet = answer["fleet"]
-    title = f"{plural(answer['replicas'], 'replica')} of {result['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
+        state = "edge" if result.tied else "missed"
+        title = f"More than {plural(result.points[-1].replicas, 'replica')}"
+        return Headline("capacity", name, state, title, sentence(result), setup(result))
+    fleet = answer.fleet
+    title = f"{plural(answer.replicas, 'replica')} of {result.pool}, {plural(fleet.n_gpus, 'GPU')} in all"
     point = _point(result, answer)
-    ci = f"95% CI {interval(answer['low_frac'], answer['high_frac'])}"
+    ci = f"95% CI {interval(answer.low_frac, answer.high_frac)}"
     tiles = [
-        tile("SLO attainment", share(point["attained_frac"]), [prose(ci)]),
+        tile("SLO attainment", share(point.attained_frac), [prose(ci)]),
         tile(
             "Load",
-            f"{rate(point['offered_per_s'])}/s",
-            [prose(f"{rate(point['offered_per_s'] / fleet['n_gpus'])}/s per GPU")],
+            f"{rate(point.offered_per_s)}/s",
+            [prose(f"{rate(point.offered_per_s / fleet.n_gpus)}/s per GPU")],
         ),
     ]
-    if fleet["usd_per_hour"]:
-        tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $", [prose("per hour, at catalog prices")]))
-    tiles.append(tile("Power", f"{fleet['kw']:.3g} kW", [prose("rated, from data sheets")]))
-    return Headline("capacity", name, answer["decision"], title, sentence(result), setup, (*tiles, *tail_tiles(point)))
+    if fleet.usd_per_hour:
+        tiles.append(tile("Price", f"{fleet.usd_per_hour:,.2f} $", [prose("per hour, at catalog prices")]))
+    tiles.append(tile("Power", f"{fleet.kw:.3g} kW", [prose("rated, from data sheets")]))
+    return Headline(
+        "capacity", name, answer.decision or "met", title, sentence(result), setup(result), (*tiles, *tail_tiles(point))
+    )

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics.answers.capacity_loads import ProbedLoad
+from simserve.metrics.answers.parts import Bounded
 from simserve.report.capacity.load_curve import LoadUnit
 from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, whiskers
-from simserve.report.formats import SHORT, goal, number, plural, seconds, share
+from simserve.report.formats import SHORT, goal, plural, seconds, share
 from simserve.report.sections import text
 
 CURVES = ("p50", "p99")
@@ -27,29 +29,29 @@ class LoadAxis:
     """Horizontal axis of a chart."""
 
     unit: LoadUnit
-    answer: Mapping[str, Any] | None
-    """The answer: value, low, high; None where there is none."""
+    answer: Bounded | None
+    """None where there is none."""
 
-    def of(self, points: Sequence[Mapping[str, Any]]) -> list[float]:
+    def of(self, points: Sequence[ProbedLoad]) -> list[float]:
         """Return the loads of points."""
-        return [float(point[self.unit.key]) for point in points]
+        return [float(self.unit.of(point)) for point in points]
 
-    def drawn(self, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def drawn(self, points: Sequence[ProbedLoad]) -> dict[str, Any]:
         """Return the axis, from 0 to 5% beyond the last point."""
         return axis(self.unit.title, range=[0, 1.05 * max(self.of(points))], nticks=8)
 
 
 def latency_chart(
-    points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis, marks: Mapping[str, float | None]
+    points: Sequence[ProbedLoad], key: str, loads: LoadAxis, marks: Mapping[str, float | None]
 ) -> Figure | None:
     """Chart p50 and p99 of a latency; `marks` are its `slo` and `knee`, if any. None where no run has a value."""
-    known = [point for point in points if number(point[key]["p99"]) is not None]
-    if not known or max(point[key]["p99"] for point in known) <= 0:
+    known = [point for point in points if point.latency_s(key, "p99") is not None]
+    heights = [_height(point, key, level) for point in known for level in CURVES]
+    if max(heights, default=0.0) <= 0:
         return None
     lines = [_line(known, key, level, loads) for level in CURVES]
     slo = marks.get("slo")
-    heights = [float(point[key][level]) for point in known for level in CURVES] + ([] if slo is None else [slo])
-    positive = [each for each in heights if each > 0]
+    positive = [each for each in (*heights, slo) if each]
     is_wide = max(positive) / min(positive) > WIDE
     y_axis = latency_axis(min(positive) / 1.2 if is_wide else 0.0, max(positive) * (TOP_ROOM if is_wide else 1.12))
     shapes, labels = _answer_mark(loads)
@@ -65,10 +67,14 @@ def latency_chart(
     return figure([*lines, *dots], 340, **layout)
 
 
-def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: LoadAxis) -> dict[str, Any]:
+def _height(point: ProbedLoad, key: str, level: str) -> float:
+    return point.latency_s(key, level) or 0.0
+
+
+def _line(points: Sequence[ProbedLoad], key: str, level: str, loads: LoadAxis) -> dict[str, Any]:
     """Return a line with open marks where the queue only grew: latency there depends on the length of the runs."""
     x = loads.of(points)
-    values = [point[key][level] for point in points]
+    values = [_height(point, key, level) for point in points]
     texts = [
         text(f"{loads.unit.format(at)}: {level} {SHORT[key]} {seconds(value)}{_grows(point)}")
         for at, value, point in zip(x, values, points, strict=True)
@@ -79,17 +85,17 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
     return scatter("lines+markers", numbers(x), numbers(values), **hover(texts), line=line, marker=marker)
 
 
-def _knee(at: float, points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis) -> dict[str, Any]:
+def _knee(at: float, points: Sequence[ProbedLoad], key: str, loads: LoadAxis) -> dict[str, Any]:
     """Return a diamond where p99 doubles its light-load value."""
-    light_s = float(points[0][key]["p99"])
+    light_s = _height(points[0], key, "p99")
     label = text(f"knee at {loads.unit.format(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
     marker = {"color": "$c3", "size": 13, "symbol": "diamond", "line": {"color": "$card", "width": 2}}
     return scatter("markers", numbers([at]), numbers([2 * light_s]), **hover([label]), marker=marker)
 
 
-def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, loads: LoadAxis) -> Figure:
+def attainment_chart(points: Sequence[ProbedLoad], goal_frac: float, loads: LoadAxis) -> Figure:
     """Chart the share that met every SLO, with its interval; the answer is where it crosses the goal."""
-    x, y = loads.of(points), [float(point["attained_frac"]) for point in points]
+    x, y = loads.of(points), [point.attained_frac or 0.0 for point in points]
     texts = [
         text(f"{loads.unit.format(at)}: {share(value)}{_grows(point)}")
         for at, value, point in zip(x, y, points, strict=True)
@@ -119,15 +125,15 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
     return figure([line], 340, **layout)
 
 
-def _symbols(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    return ["circle-open" if point["saturated"] else "circle" for point in points]
+def _symbols(points: Sequence[ProbedLoad]) -> list[str]:
+    return ["circle-open" if point.saturated else "circle" for point in points]
 
 
-def below_chart(points: Sequence[Mapping[str, Any]], goal_frac: float) -> str:
+def below_chart(points: Sequence[ProbedLoad], goal_frac: float) -> str:
     """Return how many points lie below the chart of attainment; empty where all are on it."""
     floor = max(0.0, _floor(goal_frac))
-    n = sum(point["attained_frac"] < floor for point in points)
-    n_ends = sum(_ends(point)[0] < floor <= point["attained_frac"] for point in points)
+    n = sum((point.attained_frac or 0.0) < floor for point in points)
+    n_ends = sum(_ends(point)[0] < floor <= (point.attained_frac or 0.0) for point in points)
     note = f" {plural(n, 'point')} below {share(floor)} {'is' if n == 1 else 'are'} in the table only." if n else ""
     return note + (f" {plural(n_ends, 'interval')} cut off at {share(floor)}." if n_ends else "")
 
@@ -136,14 +142,13 @@ def _floor(goal_frac: float) -> float:
     return 1 - GOAL_ROOM * (1 - goal_frac)
 
 
-def _grows(point: Mapping[str, Any]) -> str:
-    return ", the queue only grows" if point["saturated"] else ""
+def _grows(point: ProbedLoad) -> str:
+    return ", the queue only grows" if point.saturated else ""
 
 
-def _ends(point: Mapping[str, Any]) -> tuple[float, float]:
+def _ends(point: ProbedLoad) -> tuple[float, float]:
     """Return the ends of the interval; the share itself where there is none."""
-    low, high, value = (number(point[key]) for key in ("low_frac", "high_frac", "attained_frac"))
-    at = value or 0.0
+    at, low, high = point.attained_frac or 0.0, point.low_frac, point.high_frac
     return (at if low is None else min(low, at), at if high is None else max(high, at))
 
 
@@ -152,11 +157,11 @@ def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, 
     answer = loads.answer
     if answer is None:
         return [], []
-    at, low, high = float(answer["value"]), number(answer["low"]), number(answer["high"])
+    at, low, high = float(answer.value), answer.low, answer.high
     upright: dict[str, Any] = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at, "layer": "below"}
     shapes = [upright | {"line": {"color": "$ink", "width": 1.5}}]
     if low is not None and high is not None:
-        band: dict[str, Any] = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": low, "x1": high}
+        band: dict[str, Any] = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": float(low), "x1": float(high)}
         shapes.insert(0, band | {"layer": "below", "fillcolor": "$ink/0.12", "line": {"width": 0}})
     number_text = loads.unit.bare(at)
     label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{number_text}</b>"}

@@ -1,20 +1,19 @@
 """Answers of `simserve capacity` to each kind of question: in words, as a table, and as a page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.report.capacity import fleet_size, rate, rate_page, ratio
 from simserve.report.capacity.load_curve import UNITS, sentences
-
-Facts = Mapping[str, Any]
 
 
 class QuestionText(NamedTuple):
     """Functions that write the answer to one kind of question."""
 
-    sentence: Callable[[Facts], str]
-    rows: Callable[[Facts], list[Sequence[str]]]
-    page: Callable[[Facts], str]
+    sentence: Callable[[Any], str]
+    rows: Callable[[Any], list[Sequence[str]]]
+    page: Callable[[Any], str]
 
 
 QUESTIONS = {
@@ -26,18 +25,19 @@ QUESTIONS = {
 """Text and page of each kind of question."""
 
 
-def render(result: Facts) -> str:
-    """Return the page as HTML, from what `simserve capacity --json` prints."""
-    return QUESTIONS[result["asked"]].page(result)
+def render(result: CapacityAnswer) -> str:
+    """Return the page as HTML."""
+    return QUESTIONS[result.question].page(result)
 
 
-def paragraphs(result: Facts) -> list[str]:
+def paragraphs(result: CapacityAnswer) -> list[str]:
     """Return the answer, and its context: which SLO binds, and the knees."""
-    unit = UNITS.get(result["asked"])
-    context = [] if unit is None else sentences(result, unit)
-    return [QUESTIONS[result["asked"]].sentence(result), *([" ".join(context)] if context else [])]
+    context = []
+    if result.question == "rate" or result.question == "concurrency":
+        context = sentences(result, UNITS[result.question])
+    return [QUESTIONS[result.question].sentence(result), *([" ".join(context)] if context else [])]
 
 
-def table_rows(result: Facts) -> list[Sequence[str]]:
+def table_rows(result: CapacityAnswer) -> list[Sequence[str]]:
     """Return the table of all loads that ran."""
-    return QUESTIONS[result["asked"]].rows(result)
+    return QUESTIONS[result.question].rows(result)

@@ -1,94 +1,90 @@
 """Ratio: the best split of GPUs into prefill and decode, its rate, and those of the others, in words and as a page."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from simserve.metrics.answers.capacity import RatioCapacity
+from simserve.metrics.answers.capacity_found import FoundSplit, SplitRate
+from simserve.report.capacity.frame import capacity_page, capitalized, setup
 from simserve.report.capacity.load_curve import REQUESTS_PER_S
-from simserve.report.capacity.rate import capacity_page, capitalized, certainty, fails_first, gpus, per_each, wanted
+from simserve.report.capacity.rate import certainty, drawn_by_seeds, fails_first, gpus, per_each, wanted
 from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, whiskers
 from simserve.report.document import Headline
-from simserve.report.formats import NONE, SHORT, listed, number, plural, rate
-from simserve.report.nominal_load import drawn
-from simserve.report.pools import pools_words
+from simserve.report.formats import NONE, SHORT, listed, plural, rate
 from simserve.report.sections import card, prose, row_table, section, text, tile
 
-Facts = Mapping[str, Any]
 
-
-def sentence(result: Facts) -> str:
-    """Return the answer, from what `simserve capacity --ratio --json` prints."""
-    name, answer = result["scenario"]["name"], result["answer"]
+def sentence(result: RatioCapacity) -> str:
+    """Return the answer in sentences."""
+    name, answer = result.scenario.name, result.answer
     if answer is None:
         return f"No split of {name} meets the SLO at any rate of the search: {wanted(result)}."
-    at = answer["offered_per_s"]
-    best = f"{name} serves the highest rate with {replicas(answer)}, {answer['split']} on {gpus(answer)}"
+    at = answer.offered_per_s
+    best = f"{name} serves the highest rate with {replicas(answer)}, {answer.split} on {gpus(answer)}"
     parts = [
-        f"{best}: {rate(at['value'])} req/s ({certainty(answer, REQUESTS_PER_S.interval(at))}).",
+        f"{best}: {rate(at.value)} req/s ({certainty(answer, REQUESTS_PER_S.interval(at))}).",
         f"It is the highest rate at which {wanted(result)}.",
         fails_first(answer),
-        *_others(result),
-        ""
-        if answer["is_clear"] or answer["n_seeds"] == 1
-        else "Statistically tied with another split: lengthen the runs.",
+        *_others(result, answer),
+        "" if answer.is_clear or answer.n_seeds == 1 else "Statistically tied with another split: lengthen the runs.",
         f"Efficiency: {per_each(answer)}.",
-        drawn(result.get("load"), answer["n_seeds"]),
+        drawn_by_seeds(result, answer.n_seeds),
     ]
     return " ".join(part for part in parts if part)
 
 
-def replicas(split: Facts) -> str:
+def replicas(split: SplitRate) -> str:
     """Return `3 replicas of prefill and 5 replicas of decode`."""
-    return listed([f"{plural(n, 'replica')} of {name}" for name, n in split["replicas"].items()])
+    return listed([f"{plural(n, 'replica')} of {name}" for name, n in split.replicas.items()])
 
 
-def against(split: Facts, best: Facts) -> str:
+def against(split: SplitRate, best: SplitRate) -> str:
     """Return the difference from the best: `-19%`."""
-    change = split["offered_per_s"]["value"] / best["offered_per_s"]["value"] - 1
+    change = split.offered_per_s.value / best.offered_per_s.value - 1
     return f"{change * 100:+.0f}%" if round(change * 100) else "equal"
 
 
-def _others(result: Facts) -> list[str]:
-    answer, sentences = result["answer"], []
-    others = [each for each in result["splits"] if each["split"] != answer["split"]]
+def _others(result: RatioCapacity, answer: FoundSplit) -> list[str]:
+    sentences = []
+    others = [each for each in result.splits if each.split != answer.split]
     if others:
-        second = max(others, key=lambda each: float(each["offered_per_s"]["value"]))
-        amount = f"{rate(second['offered_per_s']['value'])} req/s ({against(second, answer)})"
-        sentences.append(f"The next best split is {second['split']}: {amount}.")
-    both = result["together"]
+        second = max(others, key=lambda each: each.offered_per_s.value)
+        amount = f"{rate(second.offered_per_s.value)} req/s ({against(second, answer)})"
+        sentences.append(f"The next best split is {second.split}: {amount}.")
+    both = result.together
     if both is not None:
-        amount = f"{rate(both['offered_per_s']['value'])} req/s ({against(both, answer)})"
+        amount = f"{rate(both.offered_per_s.value)} req/s ({against(both, answer)})"
         sentences.append(f"Without disaggregation, the same GPUs serve {amount}.")
     return sentences
 
 
-def table_rows(result: Facts) -> list[Sequence[str]]:
+def table_rows(result: RatioCapacity) -> list[Sequence[str]]:
     """Return the column heads, then one row per split, the fewest prefill replicas first; `together` is last."""
     rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
-    return rows + [_row(each) for each in (*result["splits"], *([result["together"]] if result["together"] else []))]
+    return rows + [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
 
 
-def _row(each: Facts) -> Sequence[str]:
-    at = each["offered_per_s"]
-    holds = each["state"] != "no load"
-    more = "≥ " if each["state"] == "every load" else ""
+def _row(each: SplitRate) -> Sequence[str]:
+    at = each.offered_per_s
+    holds = each.state != "no load"
+    more = "≥ " if each.state == "every load" else ""
     return (
-        each["split"],
-        f"{more}{rate(at['value'])}" if holds else NONE,
-        REQUESTS_PER_S.interval(at) if each["state"] == "found" else NONE,
-        rate(each["per_gpu_s"]["value"]) if holds else NONE,
-        f"{each['fleet']['n_gpus']}",
-        SHORT.get(each["fails_first"], "the queue grows"),
+        each.split,
+        f"{more}{rate(at.value)}" if holds else NONE,
+        REQUESTS_PER_S.interval(at) if each.state == "found" else NONE,
+        rate(each.per_gpu_s.value) if holds else NONE,
+        f"{each.fleet.n_gpus}",
+        SHORT.get(each.fails_first, "the queue grows"),
     )
 
 
-def render(result: Facts) -> str:
-    """Return the page as HTML, from what `simserve capacity --ratio --json` prints."""
+def render(result: RatioCapacity) -> str:
+    """Return the page as HTML."""
     figures = {"splits": _chart(result)}
     note = "Highest rate that meets the goal, by replicas of prefill : decode, with its 95% CI; the best is filled."
     keys = [
         ("dot k1", "a split"),
-        *([("dash k0", "the same GPUs without disaggregation")] if result["together"] else []),
+        *([("dash k0", "the same GPUs without disaggregation")] if result.together else []),
     ]
     parts = (
         section("rates", "Highest rate of each split", "", card("splits", figures, "", note, keys, "")),
@@ -97,38 +93,36 @@ def render(result: Facts) -> str:
     return capacity_page(result, _headline(result), parts, figures)
 
 
-def _headline(result: Facts) -> Headline:
-    answer, name = result["answer"], result["scenario"]["name"]
-    setup = (pools_words(result["pools"]),)
+def _headline(result: RatioCapacity) -> Headline:
+    answer, name = result.answer, result.scenario.name
     if answer is None:
-        return Headline("capacity", name, "missed", "No split holds", sentence(result), setup)
-    at = answer["offered_per_s"]
-    title = f"{answer['split']}, {REQUESTS_PER_S.format(at['value'])} on {plural(answer['fleet']['n_gpus'], 'GPU')}"
+        return Headline("capacity", name, "missed", "No split holds", sentence(result), setup(result))
+    at = answer.offered_per_s
+    title = f"{answer.split}, {REQUESTS_PER_S.format(at.value)} on {plural(answer.fleet.n_gpus, 'GPU')}"
     tiles = [
-        tile("Best split", answer["split"], [prose(replicas(answer))]),
-        tile("Rate", f"{rate(at['value'])}/s", [prose(f"95% CI {REQUESTS_PER_S.interval(at)}")]),
-        tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", []),
+        tile("Best split", answer.split, [prose(replicas(answer))]),
+        tile("Rate", f"{rate(at.value)}/s", [prose(f"95% CI {REQUESTS_PER_S.interval(at)}")]),
+        tile("Per GPU", f"{rate(answer.per_gpu_s.value)}/s", []),
     ]
-    for key, label in (("per_usd", "Per dollar"), ("per_kwh", "Per kWh")):
-        if answer[key] is not None:
-            tiles.append(tile(label, rate(answer[key]["value"]), [prose("requests")]))
-    both = result["together"]
+    for label, paid in (("Per dollar", answer.per_usd), ("Per kWh", answer.per_kwh)):
+        if paid is not None:
+            tiles.append(tile(label, rate(paid.value), [prose("requests")]))
+    both = result.together
     if both is None:
-        tiles.append(tile("Splits", str(len(result["splits"])), []))
+        tiles.append(tile("Splits", str(len(result.splits)), []))
     else:
-        tiles.append(tile("Together", f"{rate(both['offered_per_s']['value'])}/s", [prose(against(both, answer))]))
-    state = "met" if answer["is_clear"] else "edge"
-    return Headline("capacity", name, state, title, sentence(result), setup, tuple(tiles))
+        tiles.append(tile("Together", f"{rate(both.offered_per_s.value)}/s", [prose(against(both, answer))]))
+    state = "met" if answer.is_clear else "edge"
+    return Headline("capacity", name, state, title, sentence(result), setup(result), tuple(tiles))
 
 
-def _chart(result: Facts) -> Figure:
+def _chart(result: RatioCapacity) -> Figure:
     """Chart one mark per split; the best is filled and larger, so that it does not depend on color."""
-    splits: Sequence[Facts] = result["splits"]
-    answer, both = result["answer"], result["together"]
-    best = [answer is not None and each["split"] == answer["split"] for each in splits]
-    rates = [each["offered_per_s"] for each in splits]
-    names = [each["split"] for each in splits]
-    values, ends = [each["value"] for each in rates], [(_or_nan(each["low"]), _or_nan(each["high"])) for each in rates]
+    splits, answer, both = result.splits, result.answer, result.together
+    best = [answer is not None and each.split == answer.split for each in splits]
+    rates = [each.offered_per_s for each in splits]
+    names = [each.split for each in splits]
+    values, ends = [each.value for each in rates], [(_or_nan(each.low), _or_nan(each.high)) for each in rates]
     texts = [text(f"{name}: {REQUESTS_PER_S.format(value)}") for name, value in zip(names, values, strict=True)]
     size, symbol = [13 if each else 9 for each in best], ["circle" if each else "circle-open" for each in best]
     dots = scatter(
@@ -140,12 +134,10 @@ def _chart(result: Facts) -> Figure:
         line={"color": "$c1", "width": 1.5, "dash": "2px,3px"},
         marker={"color": "$c1", "size": size, "symbol": symbol},
     )
-    highest = max(
-        [number(each["high"]) or each["value"] for each in rates] + ([both["offered_per_s"]["value"]] if both else [])
-    )
+    highest = max([each.high or each.value for each in rates] + ([both.offered_per_s.value] if both else []))
     shapes = []
     if both is not None:
-        at = both["offered_per_s"]["value"]
+        at = both.offered_per_s.value
         level = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "layer": "below"}
         shapes = [level | {"line": {"color": "$ink", "width": 1.5, "dash": "5px,4px"}}]
     x_axis = axis("Prefill : decode replicas", type="category", categoryorder="array", categoryarray=names)
@@ -154,7 +146,6 @@ def _chart(result: Facts) -> Figure:
     return figure([dots], 360, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
 
 
-def _or_nan(end: Any) -> float:
+def _or_nan(end: float | None) -> float:
     """Return the end of an interval; NaN where it is unknown."""
-    known = number(end)
-    return math.nan if known is None else known
+    return math.nan if end is None else end

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.parts import PricedFleet
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.answers.sweep import SweepAnswer
@@ -53,8 +54,8 @@ def _is_same_unit(a: ResultFolder, of_a: Basis, b: ResultFolder, of_b: Basis) ->
 
 
 def _digest(source: ResultFolder) -> str | None:
-    if source.command == "plan":
-        return str(source.answer.scenario.digest)
+    if source.command in ("capacity", "plan"):
+        return source.answer.scenario.digest  # type: ignore[no-any-return]
     if source.command == "sweep":
         return None  # its points are scenarios of their own
     digest: str | None = (source.answer.get("scenario") or {}).get("digest")
@@ -121,36 +122,40 @@ def _best_used(answer: PlanAnswer, sized: float, needed: int) -> tuple[float, in
 
 def _of_capacity(source: ResultFolder) -> Basis | None:
     """Read the capacity, divided by the replicas that hold it."""
-    result, text = source.answer, f"Capacity of {source.label}"
-    answer, points = result["answer"], result.get("points") or []
-    n_gpus, hourly = at(answer, "fleet", "n_gpus"), at(answer, "fleet", "usd_per_hour")
-    if not n_gpus:
+    result: CapacityAnswer = source.answer
+    text = f"Capacity of {source.label}"
+    if result.answer is None:
         return None
-    light = next((point for point in points if not point.get("saturated")), None)
-    output, offered = at(light, "output_tokens_per_s"), at(light, "offered_per_s")
-    is_replicas = "pool" in result
-    holds = at(answer, "offered_per_s", "value") or at(answer, "requests_per_s") or (offered if is_replicas else None)
-    scale = at(answer, "scale", "value")  # of the scenario's own load
-    own = holds / scale if holds and scale else holds
-    pools = [dict(pool) for pool in result.get("pools") or []]
-    for pool in pools:
-        if is_replicas and pool["name"] == result["pool"]:
-            pool["n_replicas"] = answer["replicas"]
-    unit, n_units, gpus = _units(pools, n_gpus)
-    price = Known(hourly and hourly / n_gpus, f"{text}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
+    n_gpus, hourly = result.answer.fleet.n_gpus, result.answer.fleet.usd_per_hour
+    light = None if result.question == "ratio" else next((each for each in result.points if not each.saturated), None)
+    output, offered = (None, None) if light is None else (light.output_tokens_per_s, light.offered_per_s)
+    holds, own = _held_load(result, offered)
+    unit, n_units, gpus = _units([pool.facts() for pool in result.found_pools], n_gpus)
+    held = f"{text}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
+    price = Known(hourly / n_gpus, f"{text}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
     return Basis(
         unit=unit,
         gpus=gpus,
         prices=dict.fromkeys(gpus, price),
-        holds_per_s=Known(
-            None if holds is None else holds / n_units, f"{text}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
-        ),
+        holds_per_s=Known(None if holds is None else holds / n_units, held),
         demand_per_s=Known(own, f"{text}: the load of its scenario."),
-        good_frac=Known(at(result, "goal_frac"), f"{text}: the goal, which just holds there."),
+        good_frac=Known(result.goal_frac, f"{text}: the goal, which just holds there."),
         output_tokens=Known(output / offered, f"{text}: at its lightest load.") if output and offered else UNKNOWN,
-        capacity=source if at(answer, "offered_per_s", "value") else None,
-        **(_all_used(text) if is_replicas else {}),
+        capacity=source if result.question in ("rate", "ratio") else None,
+        **(_all_used(text) if result.question == "replicas" else {}),
     )
+
+
+def _held_load(result: CapacityAnswer, offered: float | None) -> tuple[float | None, float | None]:
+    """Return the requests/s that a fleet holds, and those of the scenario; for a number of replicas what is offered."""
+    scale = None
+    if result.question == "rate" and result.answer is not None:
+        offered, scale = result.answer.offered_per_s.value, result.answer.scale
+    elif result.question == "ratio" and result.answer is not None:
+        offered = result.answer.offered_per_s.value
+    elif result.question == "concurrency" and result.answer is not None:
+        offered = result.answer.requests_per_s
+    return offered, offered / scale.value if offered and scale and scale.value else offered
 
 
 def _of_sweep(source: ResultFolder) -> Basis | None:

@@ -29,7 +29,7 @@ def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
     runs, capacities, comparisons = (
         [source for source in sources if source.command == command] for command in ("run", "capacity", "compare")
     )
-    fleets = [source for source in sources if source.command in ("plan", "sweep") or "pool" in source.answer]
+    fleets = [each for each in sources if each.command in ("plan", "sweep") or _is_fleet_size(each)]
     basis = cost_basis(sources)
     others = [
         *([percentiles(runs), time_series(runs)] if runs else []),
@@ -39,3 +39,7 @@ def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
         *([cost(basis), growth(basis)] if basis is not None else []),
     ]
     return [summary(sources, others, basis), *others]
+
+
+def _is_fleet_size(source: ResultFolder) -> bool:
+    return source.command == "capacity" and source.answer.question == "replicas"

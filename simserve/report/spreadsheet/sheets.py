@@ -32,6 +32,8 @@ class Cell:
 
 
 Row = Sequence[Value | Cell]
+Cells = dict[str, Value | Cell]
+"""A row by the heads of its columns."""
 
 BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 """Characters that begin a formula in spreadsheets, even in a text file."""
@@ -170,7 +172,7 @@ def columns_of(answer: type[struct.Struct]) -> dict[str, SheetColumn]:
     return columns
 
 
-def cells_of(row: struct.Struct) -> dict[str, Value | Cell]:
+def cells_of(row: struct.Struct) -> Cells:
     """Return the values of the fields that have a title, by the heads of their columns."""
     return {column.head: _cell(getattr(row, name), column.form) for name, column in columns_of(type(row)).items()}
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.answers.capacity import ReplicasCapacity
+from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
@@ -11,12 +13,11 @@ from simserve.report.spreadsheet.cost import Basis, price_name
 from simserve.report.spreadsheet.cost_sources import sweep_gpu, sweep_price
 from simserve.report.spreadsheet.sheets import (
     Cell,
+    Cells,
     Chart,
     ChartSeries,
     Sheet,
     SheetColumn,
-    Value,
-    at,
     cells_of,
     columns_of,
     ms,
@@ -52,8 +53,6 @@ NOTE = (
     "alone be ranked behind the first. Attained is the share of requests that met every SLO. Options on the front are "
     "beaten by no other in both cost and goodput."
 )
-
-Cells = dict[str, Value | Cell]
 
 
 def fleet_options(studies: Sequence[ResultFolder], basis: Basis | None) -> Sheet:
@@ -137,28 +136,22 @@ def _name(point: PointOfSweep) -> str:
     return f"{point.point}: {', '.join(values)}"
 
 
-def _replicas(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
+def _replicas(result: ReplicasCapacity, basis: Basis | None) -> list[Cells]:
     """Return rows of numbers of replicas of one pool."""
-    pools = result.get("pools") or []
-    rows = []
-    for point in result["points"]:
-        replicas = int(point["replicas"])
-        cells: Cells = {
-            "Option": f"{replicas} × {result['pool']}",
-            "Replicas": replicas,
-            "Offered": at(point, "offered_per_s"),
-            "Attained": at(point, "attained_frac"),
-            "Attained, low": at(point, "low_frac"),
-            "Attained, high": at(point, "high_frac"),
-            "Queue only grows": _text(point.get("saturated")),
-            **{f"{name} p99": ms(at(point, f"{name.lower()}_s", "p99")) for name in LATENCIES},
-        }
-        n_gpus, hourly = at(result, "answer", "fleet", "n_gpus"), at(result, "answer", "fleet", "usd_per_hour")
-        if len(pools) == 1 and n_gpus and hourly is not None:
-            gpu, gpus = str(pools[0]["gpu"]), replicas * int(pools[0]["gpus_per_replica"])
-            cells |= {"GPU": gpu, "GPUs": gpus, **_costs(gpu, gpus, hourly / n_gpus, basis)}
-        rows.append(cells)
-    return rows
+    return [_number(result, point, point.replicas or 0, basis) for point in result.points]
+
+
+def _number(result: ReplicasCapacity, point: ProbedLoad, replicas: int, basis: Basis | None) -> Cells:
+    cells = cells_of(point) | {
+        "Option": f"{replicas} × {result.pool}",
+        **{f"{name} p99": ms(point.latency_s(f"{name.lower()}_s", "p99")) for name in LATENCIES},
+    }
+    if len(result.pools) == 1 and result.answer is not None:
+        pool, fleet = result.pools[0], result.answer.fleet
+        n_gpus = replicas * pool.gpus_per_replica
+        cells |= {"GPU": pool.gpu, "GPUs": n_gpus}
+        cells |= _costs(pool.gpu, n_gpus, fleet.usd_per_hour / fleet.n_gpus, basis)
+    return cells
 
 
 def _costs(gpu: str, gpus: float, price: float, basis: Basis | None) -> Cells:

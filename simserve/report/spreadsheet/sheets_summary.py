@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.capacity_loads import CriterionLoad
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
+from simserve.metrics.answers.parts import Bounded
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
@@ -89,34 +92,48 @@ def _pool(pool: Mapping[str, Any]) -> Row:
     return (f"Pool {pool['name']}", text)
 
 
-def _capacity(result: Mapping[str, Any]) -> list[Row]:
-    answer = result["answer"]
+def _capacity(result: CapacityAnswer) -> list[Row]:
     rows: list[Row] = [("Answer", text) for text in paragraphs(result)]
-    rows += [("What to trust", str(caution)) for caution in result.get("warnings") or []]
-    rows += [
-        _figure("Goal", at(result, "goal_frac"), "share share"),
-        ("SLO", slo_terms(result["slo"])),
-        *_estimates("Capacity", answer, "offered_per_s", "requests/s"),
-        *_estimates("Capacity", answer, "concurrency", "clients"),
-        *_estimates("Per GPU", answer, "per_gpu_s", "requests/s"),
-        *_estimates("Per dollar", answer, "per_usd", "requests/USD"),
-        *_estimates("Per kWh", answer, "per_kwh", "requests/kWh"),
-        _figure("Replicas", at(answer, "replicas"), "count"),
-        _figure("GPUs", at(answer, "fleet", "n_gpus"), "count"),
-        _figure("Cost", at(answer, "fleet", "usd_per_hour"), "usd USD/h"),
-        _figure("Power", at(answer, "fleet", "kw"), "rate kW"),
-        _figure("Seeds", at(answer, "n_seeds"), "count"),
+    rows += [("What to trust", caution) for caution in result.warnings]
+    rows += [_figure("Goal", result.goal_frac, "share share"), ("SLO", slo_terms(result.slo))]
+    if result.answer is not None:
+        rows += _load(result)
+        fleet = result.answer.fleet
+        rows += [
+            _figure("GPUs", fleet.n_gpus, "count"),
+            _figure("Cost", fleet.usd_per_hour, "usd USD/h"),
+            _figure("Power", fleet.kw, "rate kW"),
+            _figure("Seeds", result.answer.n_seeds, "count"),
+        ]
+    if result.question == "rate" or result.question == "concurrency":
+        rows += [row for each in result.alone for row in _alone(each)]
+    return rows + _made(result.version, result.scenario.digest, result.scenario.seed)
+
+
+def _load(result: CapacityAnswer) -> list[Row]:
+    """Return the rows of what was found, and of what it comes to per GPU, dollar and kWh."""
+    if result.answer is None:
+        return []
+    if result.question == "replicas":
+        return [_figure("Replicas", result.answer.replicas, "count")]
+    answer = result.answer
+    if result.question == "concurrency":
+        load = _estimates("Capacity", result.answer.concurrency, "clients")
+    else:
+        load = _estimates("Capacity", result.answer.offered_per_s, "requests/s")
+    return [
+        *load,
+        *_estimates("Per GPU", answer.per_gpu_s, "requests/s"),
+        *_estimates("Per dollar", answer.per_usd, "requests/USD"),
+        *_estimates("Per kWh", answer.per_kwh, "requests/kWh"),
     ]
-    rows += [row for each in result.get("alone") or [] for row in _alone(each)]
-    scenario = result["scenario"]
-    return rows + _made(result.get("version"), scenario.get("digest"), scenario.get("seed"))
 
 
-def _alone(each: Mapping[str, Any]) -> list[Row]:
+def _alone(each: CriterionLoad) -> list[Row]:
     """Return the highest load if only this SLO, or this class, had to hold."""
-    what = " of ".join(filter(None, (SHORT.get(each.get("slo") or ""), each.get("slo_class")))) or "all"
+    what = " of ".join(filter(None, (SHORT.get(each.slo or ""), each.slo_class))) or "all"
     label = f"Capacity if only {what} counted"
-    rate, clients = at(each, "offered_per_s", "value"), at(each, "concurrency", "value")
+    rate, clients = (None if load is None else load.value for load in (each.offered_per_s, each.concurrency))
     return [_figure(label, rate, "rate requests/s"), _figure(label, clients, "count clients")]
 
 
@@ -157,10 +174,12 @@ def _sweep(answer: SweepAnswer) -> list[Row]:
     return rows + _made(answer.version, None, answer.scenario.seed)
 
 
-def _estimates(label: str, answer: Any, key: str, unit: str) -> list[Row]:
-    """Return rows of a value and the ends of its interval."""
-    ends = {label: "value", f"{label}, low": "low", f"{label}, high": "high"}
-    return [_figure(name, at(answer, key, end), f"rate {unit}") for name, end in ends.items()]
+def _estimates(label: str, number: Bounded | None, unit: str) -> list[Row]:
+    """Return rows of a value and the ends of its interval; none where it is unknown."""
+    if number is None:
+        return []
+    ends = {label: number.value, f"{label}, low": number.low, f"{label}, high": number.high}
+    return [_figure(name, end, f"rate {unit}") for name, end in ends.items()]
 
 
 def _figure(label: str, value: float | None, reads: str) -> Row:

@@ -1,9 +1,10 @@
-"""Capacity result: the facts of a capacity study, and every load that it ran, one row per load and seed."""
+"""Capacity result: the answer of a capacity study, and every load that it ran, one row per load and seed."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.study.capacity.facts import LATENCIES
+from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.capacity_loads import LATENCIES
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.study_folder import TableRows
 from simserve.tables.columns import typed_columns
@@ -30,18 +31,16 @@ ROWS = (
 
 @dataclass(frozen=True)
 class CapacityResult:
-    """The answer as data, and the loads behind it."""
+    """The answer, and the loads behind it."""
 
-    facts: dict[str, Any]
-    """What `simserve capacity --json` prints."""
+    answer: CapacityAnswer
     probed: tuple[tuple[str | None, LoadPoint], ...]
     """Each load that was run, with its split in a study of splits."""
 
     @property
     def rows(self) -> TableRows:
         """`capacity.parquet`."""
-        kind = self.facts["asked"]
-        rows = [_row(kind, split, point, run) for split, point in self.probed for run in point.runs]
+        rows = [_row(self.answer.question, split, point, run) for split, point in self.probed for run in point.runs]
         return TableRows("capacity.parquet", ROWS, typed_columns(ROWS, rows))
 
 

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from simserve.errors import Problem, ScenarioError
+from simserve.metrics.answers.capacity import ConcurrencyCapacity
+from simserve.metrics.answers.capacity_found import FoundClients
+from simserve.metrics.answers.parts import Bounded
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import Boundary, Goal, Search
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import confidence_facts, per_facts, point_facts, search_facts
-from simserve.study.capacity.load_curve import CLIENTS, load_curve_facts
+from simserve.study.capacity.facts import efficiency_of, precision_of, probed_load, search_of
+from simserve.study.capacity.load_curve import CLIENTS, load_curve
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.intervals import Estimate
@@ -45,12 +47,16 @@ def study(
     """Return the highest concurrency and its load curve, from any function that runs a number of clients."""
     probed = ProbedLoads(question, runs_with, progress)
     highest = Search(probed, axis, Goal(question.goal_frac, question.precision_frac)).highest()
-    around: dict[str, Any] = {"answer": None}
+    clients, curve = None, None
     if isinstance(highest, Boundary):
-        around = {"answer": _answer(highest, probed), **load_curve_facts(highest, probed, axis, CLIENTS)}
-    points = [{"concurrency": round(each.scale), **point_facts(each, question.goal_frac)} for each in probed.points]
-    facts = {**search_facts(question, "concurrency", highest), "points": points, **around}
-    return CapacityResult(facts, tuple((None, point) for point in probed.points))
+        clients, curve = _most_clients(highest, probed), load_curve(highest, probed, axis, CLIENTS)
+    answer = ConcurrencyCapacity(
+        **vars(search_of(question, "concurrency", highest)),
+        points=[probed_load(each, question.goal_frac, concurrency=round(each.scale)) for each in probed.points],
+        answer=clients,
+        **({} if curve is None else vars(curve)),
+    )
+    return CapacityResult(answer, tuple((None, point) for point in probed.points))
 
 
 def with_clients(scenario: Scenario, n: int) -> Scenario:
@@ -59,21 +65,21 @@ def with_clients(scenario: Scenario, n: int) -> Scenario:
     return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"client": client})})
 
 
-def _answer(boundary: Boundary, probed: ProbedLoads) -> dict[str, Any]:
+def _most_clients(boundary: Boundary, probed: ProbedLoads) -> FoundClients:
     """Return the answer in whole clients, with the throughput at that concurrency."""
     question, scenario = probed.question, probed.question.scenario
-    whole = {key: end if math.isnan(end) else math.floor(end + 1e-9) for key, end in vars(boundary.load).items()}
-    n, low, high = whole.values()
+    n, low, high = (end if math.isnan(end) else math.floor(end + 1e-9) for end in vars(boundary.load).values())
     at = probed.at(float(n), len(boundary.below.runs))
     answered = Estimate(at.mean("requests_per_s"), math.nan, math.nan)
+    efficiency = efficiency_of(scenario, answered)
     n_requests = scenario.workload.n_requests
-    return {
-        **confidence_facts(question, boundary, is_known=high - low <= 1),
-        "concurrency": whole,
-        "attained_frac": at.attained_frac,
-        "requests_per_s": answered.value,
-        "output_tokens_per_s": at.mean("output_tokens_per_s"),
-        "clients_per_gpu": n / per_facts(scenario, answered)["fleet"]["n_gpus"],
-        "enough_turns": n_requests is None or n_requests >= ENOUGH_TURNS * n,
-        **per_facts(scenario, answered),
-    }
+    return FoundClients(
+        **vars(precision_of(question, boundary, is_known=high - low <= 1)),
+        concurrency=Bounded(value=n, low=low, high=high),
+        attained_frac=at.attained_frac,
+        requests_per_s=answered.value,
+        output_tokens_per_s=at.mean("output_tokens_per_s"),
+        clients_per_gpu=n / efficiency.fleet.n_gpus,
+        enough_turns=n_requests is None or n_requests >= ENOUGH_TURNS * n,
+        **vars(efficiency),
+    )

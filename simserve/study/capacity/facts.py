@@ -1,9 +1,12 @@
-"""Capacity facts: the answer of a search as plain data, for JSON, tables and pages."""
+"""Capacity facts: the parts that answers to several questions of a search have."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
-from simserve.metrics.answers.parts import StudiedPool
+from simserve.metrics.answers.capacity import CapacityStudy, SearchedCapacity
+from simserve.metrics.answers.capacity_found import Efficiency, FoundPrecision
+from simserve.metrics.answers.capacity_loads import ProbedLoad, SearchEnd
+from simserve.metrics.answers.parts import Bounded, Limit, NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario import PoolSetup, Scenario
@@ -16,25 +19,27 @@ from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.version import __version__
 
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("p50", "p90", "p99", "p99.9")
 
 LEAST_WINDOW = 10
 """Shortest window, in p99 E2E latencies: a shorter one is largely start-up."""
 
 
-def search_facts(
-    question: CapacityQuestion, kind: str, highest: Boundary | Unbounded, warnings: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return the question, whether there is an answer, and where the search stopped if not; adds `warnings`."""
-    is_found = isinstance(highest, Boundary)
-    return {
-        **question_facts(question, [*_short_run_warnings(highest), *warnings], reserving=highest.ends),
-        "asked": kind,
-        "state": highest.state,
-        "stopped_at": None if is_found else point_facts(highest.ends[-1], question.goal_frac),
-        "load": highest.ends[-1].load,
-    }
+def search_of(
+    question: CapacityQuestion,
+    kind: Literal["rate", "concurrency"],
+    highest: Boundary | Unbounded,
+    warnings: Sequence[str] = (),
+) -> SearchedCapacity:
+    """Return the question, where its search ended, and why without an answer; adds `warnings`."""
+    last = highest.ends[-1]
+    return SearchedCapacity(
+        **vars(studied(question, [*_short_run_warnings(highest), *warnings], reserving=highest.ends)),
+        question=kind,
+        state=cast(SearchEnd, highest.state),
+        stopped_at=None if isinstance(highest, Boundary) else probed_load(last, question.goal_frac),
+        load=NominalLoad(**last.load),
+    )
 
 
 def _short_run_warnings(highest: Boundary | Unbounded) -> list[str]:
@@ -49,32 +54,33 @@ def _short_run_warnings(highest: Boundary | Unbounded) -> list[str]:
     return [f"{cause}: their start-up may look like a queue that only grows; lengthen the runs"]
 
 
-def load_warnings(load: Mapping[str, Any]) -> list[str]:
+def load_warnings(point: LoadPoint) -> list[str]:
     """Return a warning where the seeds drew a load far from the nominal load."""
-    if load["off_frac"] is None or abs(load["off_frac"]) <= LOAD_TOLERANCE_FRAC:
+    off_frac = NominalLoad(**point.load).off_frac
+    if off_frac is None or abs(off_frac) <= LOAD_TOLERANCE_FRAC:
         return []
-    side, off = "below" if load["off_frac"] < 0 else "above", f"{abs(load['off_frac']):.1%}"
+    side, off = "below" if off_frac < 0 else "above", f"{abs(off_frac):.1%}"
     return [f"the seeds drew a load {off} {side} the nominal one; the answer is corrected by regression on that"]
 
 
-def question_facts(
+def studied(
     question: CapacityQuestion, gate_warnings: Sequence[str] = (), reserving: Sequence[LoadPoint] = ()
-) -> dict[str, Any]:
+) -> CapacityStudy:
     """Return the question, its scenario and its warnings, as every answer repeats them; adds gate_warnings, and that of
     the first of the loads `reserving` at which reservations of KV keep requests waiting."""
     scenario = question.scenario
     deterministic = [NOTE] if question.is_deterministic else []
     reserved = reservation_warnings(run for point in reserving for run in point.runs)
-    return {
-        "version": __version__,
-        "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
-        "goal_frac": question.goal_frac,
-        "slo": scenario.slo.default.given,
-        "slo_classes": {name: targets.given for name, targets in scenario.slo.classes.items()},
-        "pools": [pool.facts() for pool in pools_of(scenario)],
-        "is_repeated": question.is_deterministic,
-        "warnings": [*reserved, *warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
-    }
+    return CapacityStudy(
+        version=__version__,
+        scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
+        goal_frac=question.goal_frac,
+        slo=scenario.slo.default.given,
+        slo_classes={name: targets.given for name, targets in scenario.slo.classes.items()},
+        pools=pools_of(scenario),
+        is_repeated=question.is_deterministic,
+        warnings=[*reserved, *warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
+    )
 
 
 def pools_of(scenario: Scenario) -> list[StudiedPool]:
@@ -101,58 +107,66 @@ def _pool(setup: PoolSetup, scheduler: str) -> StudiedPool:
     )
 
 
-def confidence_facts(question: CapacityQuestion, boundary: Boundary, *, is_known: bool = False) -> dict[str, Any]:
+def precision_of(question: CapacityQuestion, boundary: Boundary, *, is_known: bool = False) -> FoundPrecision:
     """Return how precise the answer is, which may be known whatever its interval, and what fails beyond it."""
     n_requests = boundary.below.n_requests
-    return {
-        "confidence": CONFIDENCE,
-        "n_seeds": len(boundary.below.runs),
-        "n_requests": n_requests,
-        "n_enough": n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
-        "is_precise": is_known or boundary.half_frac <= question.precision_frac,
-        "precision_frac": question.precision_frac,
-        "fails_first": fails_first(boundary.above),
-        "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in boundary.below.runs),
-    }
+    return FoundPrecision(
+        confidence=CONFIDENCE,
+        n_seeds=len(boundary.below.runs),
+        n_requests=n_requests,
+        n_enough=n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
+        is_precise=is_known or boundary.half_frac <= question.precision_frac,
+        precision_frac=question.precision_frac,
+        fails_first=fails_first(boundary.above),
+        kv_limit_is_a_guess=any(run["trust"].get("kv_limit_is_a_guess") for run in boundary.below.runs),
+    )
 
 
-def fails_first(above: LoadPoint) -> str:
+def fails_first(above: LoadPoint) -> Limit:
     """Return what fails at a load: `queue` where it saturates, else the SLO that most requests miss."""
-    return "queue" if above.is_saturated else above.worst_slo[0]
+    return "queue" if above.is_saturated else cast(Limit, above.worst_slo[0])
 
 
-def per_facts(scenario: Scenario, rate: Estimate) -> dict[str, Any]:
+def efficiency_of(scenario: Scenario, rate: Estimate) -> Efficiency:
     """Return a rate as requests per GPU, dollar and kWh."""
     fleet = fleet_of(scenario)
-    return {
-        "per_gpu_s": _over(rate, fleet["n_gpus"]),
-        "per_usd": _over(rate, fleet["usd_per_hour"] / 3600),
-        "per_kwh": _over(rate, fleet["kw"] / 3600),
-        "fleet": fleet,
-    }
+    return Efficiency(
+        per_gpu_s=bounded(rate, fleet.n_gpus),
+        per_usd=bounded(rate, fleet.usd_per_hour / 3600) if fleet.usd_per_hour else None,
+        per_kwh=bounded(rate, fleet.kw / 3600) if fleet.kw else None,
+        fleet=fleet,
+    )
 
 
-def _over(rate: Estimate, amount: float) -> dict[str, float] | None:
-    return {key: value / amount for key, value in vars(rate).items()} if amount else None
+def bounded(estimate: Estimate, amount: float = 1.0) -> Bounded:
+    """Return an estimate per amount."""
+    return Bounded(value=estimate.value / amount, low=estimate.low / amount, high=estimate.high / amount)
 
 
-def point_facts(point: LoadPoint, goal_frac: float) -> dict[str, Any]:
-    """Return a load, its attainment and its latencies."""
-    attained = point.attained
-    return {
-        "scale": point.scale,
-        "offered_per_s": point.offered_per_s,
-        "drawn_per_s": point.drawn_per_s,
-        "served_per_s": point.mean("served_per_s"),
-        "requests_per_s": point.mean("requests_per_s"),
-        "output_tokens_per_s": point.mean("output_tokens_per_s"),
-        "n_runs": len(point.runs),
-        "n_requests": point.n_requests,
-        "attained_frac": point.attained_frac,
-        "low_frac": attained.low,
-        "high_frac": attained.high,
-        "decision": point.decision(goal_frac),
-        "saturated": point.is_saturated,
-        "by_slo": point.by_slo(),
-        **{key: {level: point.latency_s(key, level) for level in LEVELS} for key in LATENCIES},
-    }
+def probed_load(point: LoadPoint, goal_frac: float, **load: float) -> ProbedLoad:
+    """Return a load, its attainment and its latencies; `load` is what it is in the unit of its question."""
+    known: dict[str, Any] = {"offered_per_s": point.offered_per_s, **load}
+    return ProbedLoad(
+        **known,
+        scale=point.scale,
+        drawn_per_s=point.drawn_per_s,
+        served_per_s=point.mean("served_per_s"),
+        requests_per_s=point.mean("requests_per_s"),
+        output_tokens_per_s=point.mean("output_tokens_per_s"),
+        n_runs=len(point.runs),
+        n_requests=point.n_requests,
+        attained_frac=point.attained_frac,
+        low_frac=point.attained.low,
+        high_frac=point.attained.high,
+        decision=point.decision(goal_frac),
+        saturated=point.is_saturated,
+        by_slo=point.by_slo(),
+        ttft_s=_levels(point, "ttft_s"),
+        tpot_s=_levels(point, "tpot_s"),
+        itl_s=_levels(point, "itl_s"),
+        e2e_s=_levels(point, "e2e_s"),
+    )
+
+
+def _levels(point: LoadPoint, latency: str) -> dict[str, float]:
+    return {level: point.latency_s(latency, level) for level in LEVELS}

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from simserve.metrics.answer import Attained
+from simserve.metrics.answers.capacity import ReplicasCapacity
+from simserve.metrics.answers.capacity_found import FoundReplicas
+from simserve.metrics.answers.parts import NominalLoad
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import load_warnings, point_facts, question_facts
+from simserve.study.capacity.facts import load_warnings, probed_load, studied
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.fleet import fleet_of, with_replicas
@@ -44,7 +46,7 @@ class FleetSize:
 
 
 def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> CapacityResult:
-    """Return the fewest replicas of a pool as data. Raises SimserveError without an SLO or such a pool."""
+    """Return the fewest replicas of a pool. Raises SimserveError without an SLO or such a pool."""
     check_slo(question.scenario)
     place = place_of_pool(question.scenario, pool, "--replicas")
 
@@ -53,8 +55,8 @@ def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress
             progress(n)
         return each_run(Run.of, [with_replicas(question.scenario, {place: n})], seeds)[0]
 
-    answer = search(question, place, runs_with)
-    return CapacityResult(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
+    size = search(question, place, runs_with)
+    return CapacityResult(fleet_size_answer(size), tuple((None, point) for point in size.points))
 
 
 def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> FleetSize:
@@ -98,27 +100,29 @@ def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int |
     return most
 
 
-def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
-    """Return what `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
-    scenario, point = answer.question.scenario, answer.fewest
-    load = (point or answer.points[-1]).load
-    return {
-        **question_facts(answer.question, load_warnings(load), answer.points),
-        "asked": "replicas",
-        "pool": scenario.cluster.pools[answer.place].name,
-        "confidence": CONFIDENCE,
-        "load": load,
-        "answer": None if point is None else _fleet(answer, point),
-        "tied": None if answer.tied is None else _fleet(answer, answer.tied),
-        "points": [
-            {"replicas": int(each.scale), **point_facts(each, answer.question.goal_frac)} for each in answer.points
-        ],
-    }
+def fleet_size_answer(size: FleetSize) -> ReplicasCapacity:
+    """Return the answer with all numbers that ran; without a fleet where no number holds."""
+    question, point = size.question, size.fewest or size.points[-1]
+    return ReplicasCapacity(
+        **vars(studied(question, load_warnings(point), size.points)),
+        question="replicas",
+        pool=question.scenario.cluster.pools[size.place].name,
+        confidence=CONFIDENCE,
+        load=NominalLoad(**point.load),
+        answer=None if size.fewest is None else _fleet(size, size.fewest),
+        tied=None if size.tied is None else _fleet(size, size.tied),
+        points=[probed_load(each, question.goal_frac, replicas=int(each.scale)) for each in size.points],
+    )
 
 
-def _fleet(answer: FleetSize, point: LoadPoint) -> dict[str, Any]:
-    n, estimate = int(point.scale), point.attained
-    fleet = fleet_of(with_replicas(answer.question.scenario, {answer.place: n}))
-    attained = {"attained_frac": estimate.value, "low_frac": estimate.low, "high_frac": estimate.high}
-    decision = point.decision(answer.question.goal_frac)
-    return {"replicas": n, "decision": decision, **attained, "n_seeds": len(point.runs), "fleet": fleet}
+def _fleet(size: FleetSize, point: LoadPoint) -> FoundReplicas:
+    n = int(point.scale)
+    return FoundReplicas(
+        replicas=n,
+        decision=point.decision(size.question.goal_frac),
+        attained_frac=point.attained.value,
+        low_frac=point.attained.low,
+        high_frac=point.attained.high,
+        n_seeds=len(point.runs),
+        fleet=fleet_of(with_replicas(size.question.scenario, {size.place: n})),
+    )

@@ -4,12 +4,14 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
+from simserve.metrics.answers.capacity_loads import LATENCIES, CriterionLoad, KneeLoad, LoadCurve, SearchEnd
+from simserve.metrics.answers.parts import Bounded
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search, Unbounded
-from simserve.study.capacity.facts import LATENCIES, point_facts
+from simserve.study.capacity.facts import bounded, probed_load
 from simserve.study.capacity.point import Criterion, LoadPoint
 from simserve.study.capacity.probed_loads import ProbedLoads
 from simserve.study.intervals import Estimate
@@ -53,24 +55,22 @@ CLIENTS = Unit("concurrency", lambda point: point.scale, lambda boundary: bounda
 REQUESTS_PER_S = Unit("offered_per_s", lambda point: point.offered_per_s, lambda boundary: boundary.offered_per_s)
 
 
-def load_curve_facts(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit) -> dict[str, Any]:
-    """Run the loads around a capacity, and search for each criterion alone.
-
-    Returns `alone`, the highest load for each SLO and class; `curve`, latency by load; and its `knees`.
-    """
+def load_curve(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit) -> LoadCurve:
+    """Run the loads around a capacity, and search for each criterion alone."""
     points = _curve(capacity.load.value, probed, axis)
     # From the rate of the first seeds to that of all seeds of the answer, so that the curve is on its axis.
     seed_ratio = unit.of_point(capacity.below) / unit.of_point(capacity.below.first(FIRST_SEEDS))
     curve = [(unit.of_point(point) * seed_ratio, point) for point in points]
-    return {
-        "alone": _alone(capacity, probed, axis, unit),
-        "curve": [{**point_facts(point, probed.question.goal_frac), unit.key: load} for load, point in curve],
-        "knees": {
-            key: {unit.key: turn.load, "light_s": turn.light_s, "rise": RISE, "level": LEVEL}
-            for key in LATENCIES
-            if (turn := knee([(load, point.latency_s(key, LEVEL)) for load, point in curve]))
+    knees = {key: knee([(load, point.latency_s(key, LEVEL)) for load, point in curve]) for key in LATENCIES}
+    return LoadCurve(
+        alone=_alone(capacity, probed, axis, unit),
+        curve=[probed_load(point, probed.question.goal_frac, **{unit.key: load}) for load, point in curve],
+        knees={
+            key: KneeLoad(**{unit.key: turn.load}, light_s=turn.light_s, rise=RISE, level=LEVEL)
+            for key, turn in knees.items()
+            if turn
         },
-    }
+    )
 
 
 def _curve(at: float, probed: ProbedLoads, axis: SearchAxis) -> list[LoadPoint]:
@@ -83,7 +83,7 @@ def _curve(at: float, probed: ProbedLoads, axis: SearchAxis) -> list[LoadPoint]:
     return [point.first(FIRST_SEEDS) for point in probed.points if low <= point.scale <= high]
 
 
-def _alone(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit) -> list[dict[str, Any]]:
+def _alone(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit) -> list[CriterionLoad]:
     """Return the highest load for each criterion, its interval, its state, and the headroom beyond the capacity."""
     criteria = _single_criteria(probed.question.scenario)
     if not criteria:
@@ -96,21 +96,21 @@ def _alone(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit
         highest = _highest(Goal(frac, criterion=criterion), probed, near)
         room_frac = unit.of(highest) / unit.of(whole) - 1
         value = unit.of(capacity) * (1 + room_frac)
-        load, attained_frac = {"value": value, "low": None, "high": None}, None
+        load, attained_frac = Bounded(value=value, low=None, high=None), None
         if isinstance(highest, Boundary):
-            load = {key: end / highest.load.value * value for key, end in vars(highest.load).items()}
+            load = bounded(Estimate(*(end / highest.load.value * value for end in vars(highest.load).values())))
         else:
             attained_frac = highest.last.share_of(criterion)
         result.append(
-            {
-                "slo": criterion.slo,
-                "slo_class": criterion.slo_class,
-                "room_frac": room_frac,
-                "state": highest.state,
-                unit.key: load,
-                "attained_frac": attained_frac,
-                "ends_with": "queue" if highest.ends[0].is_saturated else "slo",
-            }
+            CriterionLoad(
+                slo=criterion.slo,
+                slo_class=criterion.slo_class,
+                room_frac=room_frac,
+                state=cast(SearchEnd, highest.state),
+                **{unit.key: load},
+                attained_frac=attained_frac,
+                ends_with="queue" if highest.ends[0].is_saturated else "slo",
+            )
         )
     return result
 

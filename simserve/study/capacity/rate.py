@@ -1,15 +1,24 @@
 """Rate: the highest rate at which a given share of requests meets every SLO; at 99%, the p99 goodput."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from simserve.metrics.answer import within_capacity
+from simserve.metrics.answers.capacity import RateCapacity
+from simserve.metrics.answers.capacity_found import FoundRate
+from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad
 from simserve.metrics.decision import beyond_warning
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import confidence_facts, load_warnings, per_facts, point_facts, search_facts
-from simserve.study.capacity.load_curve import REQUESTS_PER_S, load_curve_facts
+from simserve.study.capacity.facts import (
+    bounded,
+    efficiency_of,
+    load_warnings,
+    precision_of,
+    probed_load,
+    search_of,
+)
+from simserve.study.capacity.load_curve import REQUESTS_PER_S, load_curve
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
@@ -50,11 +59,12 @@ def study(
     """Return the highest rate and its load curve, from any function that runs a load."""
     probed = ProbedLoads(question, runs_at, progress)
     highest = Search(probed, SCALES, Goal(question.goal_frac, question.precision_frac)).highest()
-    facts = rate_facts(question, highest, probed.points)
+    points, curve, compared = probed.points, None, None
     if isinstance(highest, Boundary):
-        facts |= load_curve_facts(highest, probed, SCALES, REQUESTS_PER_S)
-        _put_near(facts, near and near(question, highest))
-    return CapacityResult(facts, tuple((None, point) for point in probed.points))
+        curve = load_curve(highest, probed, SCALES, REQUESTS_PER_S)
+        compared = near and near(question, highest)
+    answer = rate_answer(question, highest, points, curve, compared)
+    return CapacityResult(answer, tuple((None, point) for point in probed.points))
 
 
 def near_answer(question: CapacityQuestion, answer: Boundary) -> NearCapacity | None:
@@ -64,28 +74,46 @@ def near_answer(question: CapacityQuestion, answer: Boundary) -> NearCapacity | 
     return near_capacity(scenario, load, answer.below.runs[0], draws_for(scenario))
 
 
-def rate_facts(
-    question: CapacityQuestion, highest: Boundary | Unbounded, points: tuple[LoadPoint, ...]
-) -> dict[str, Any]:
-    """Return what `simserve capacity --json` prints, but what lies around the answer; `answer` is null without one."""
+def rate_answer(
+    question: CapacityQuestion,
+    highest: Boundary | Unbounded,
+    points: Sequence[LoadPoint],
+    curve: LoadCurve | None = None,
+    near: NearCapacity | None = None,
+) -> RateCapacity:
+    """Return the answer from the loads of its search, what lies around it, and the capacity of its cluster."""
     goal_frac = question.goal_frac
-    own = next((point for point in points if point.scale == 1), None)
-    return {
-        **search_facts(question, "rate", highest, load_warnings(highest.ends[-1].load)),
-        "own_load": None if own is None else point_facts(own, goal_frac),
-        "answer": _answer(question, highest) if isinstance(highest, Boundary) else None,
-        "points": [{**point_facts(each, goal_frac), "offered_per_s": _offered_per_s(each, highest)} for each in points],
-    }
+    found_rate = _highest_rate(question, highest, near) if isinstance(highest, Boundary) else None
+    beyond = [] if found_rate is None else beyond_warning(found_rate.probability_beyond_capacity, "the answer")
+    search = search_of(question, "rate", highest, [*load_warnings(highest.ends[-1]), *beyond])
+    return RateCapacity(
+        **vars(search),
+        own_load=next((_own_load(each, goal_frac, found_rate, near) for each in points if each.scale == 1), None),
+        answer=found_rate,
+        points=[probed_load(each, goal_frac, offered_per_s=_offered_per_s(each, highest)) for each in points],
+        **({} if curve is None else vars(curve)),
+    )
 
 
-def _answer(question: CapacityQuestion, answer: Boundary) -> dict[str, Any]:
+def _highest_rate(question: CapacityQuestion, answer: Boundary, near: NearCapacity | None) -> FoundRate:
     rate = answer.offered_per_s
-    return {
-        **confidence_facts(question, answer),
-        "scale": vars(answer.load),
-        "offered_per_s": vars(rate),
-        **per_facts(question.scenario, rate),
-    }
+    return FoundRate(
+        **vars(precision_of(question, answer)),
+        scale=bounded(answer.load),
+        offered_per_s=bounded(rate),
+        **vars(efficiency_of(question.scenario, rate)),
+        **(UNKNOWN if near is None else near.at(rate.value).facts()),
+    )
+
+
+def _own_load(point: LoadPoint, goal_frac: float, answer: FoundRate | None, near: NearCapacity | None) -> ProbedLoad:
+    """Return the scenario's own load; where there is an answer, with the probability that it is beyond capacity."""
+    own = probed_load(point, goal_frac)
+    if answer is None:
+        return own
+    chance = None if near is None else near.at(own.offered_per_s).probability
+    decision = within_capacity(point.decision(goal_frac), chance)
+    return own.model_copy(update={"decision": decision, "probability_beyond_capacity": chance})
 
 
 def _offered_per_s(point: LoadPoint, highest: Boundary | Unbounded) -> float:
@@ -94,13 +122,3 @@ def _offered_per_s(point: LoadPoint, highest: Boundary | Unbounded) -> float:
         return point.offered_per_s
     same_seeds = highest.below.first(len(point.runs))
     return point.offered_per_s * highest.below.offered_per_s / same_seeds.offered_per_s
-
-
-def _put_near(facts: dict[str, Any], near: NearCapacity | None) -> None:
-    """Add the probability that the answer is beyond capacity, and that the scenario's own load is."""
-    answer, own = facts["answer"], facts["own_load"]
-    answer |= UNKNOWN if near is None else near.at(answer["offered_per_s"]["value"]).facts()
-    if own is not None:
-        chance = None if near is None else near.at(own["offered_per_s"]).probability
-        own |= {"decision": within_capacity(own["decision"], chance), "probability_beyond_capacity": chance}
-    facts["warnings"] += beyond_warning(answer["probability_beyond_capacity"], "the answer")

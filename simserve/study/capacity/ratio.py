@@ -1,15 +1,19 @@
 """Ratio: the split of GPUs into prefill and decode replicas that sustains the highest rate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from simserve.errors import SimserveError
+from simserve.metrics.answers.capacity import RatioCapacity
+from simserve.metrics.answers.capacity_found import FoundSplit, SplitRate
+from simserve.metrics.answers.capacity_loads import SearchEnd
+from simserve.metrics.answers.parts import NominalLoad
 from simserve.scenario import Scenario
 from simserve.scenario.cluster import DISAGGREGATED_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import fails_first, load_warnings, per_facts, question_facts
+from simserve.study.capacity.facts import bounded, efficiency_of, fails_first, load_warnings, studied
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
@@ -158,39 +162,39 @@ def _served(question: CapacityQuestion, name: str, runs_at: RunsAt, progress: On
 
 
 def _result(
-    question: CapacityQuestion, scenarios: dict[str, Scenario], served: Sequence[Served], reference: Served | None
+    question: CapacityQuestion, scenarios: Mapping[str, Scenario], served: Sequence[Served], reference: Served | None
 ) -> CapacityResult:
     best = max(served, key=lambda each: each.rate.value)
     holds = best.rate.value > 0
     others = [each for each in served if each is not best]
-    load = best.highest.ends[-1].load
-    facts = {
-        **question_facts(question, load_warnings(load), best.probed),
-        "asked": "ratio",
-        "load": load,
-        "state": "found" if holds else "no load",
-        "answer": {
-            **_split(best, scenarios),
-            "confidence": CONFIDENCE,
-            "n_seeds": min(FIRST_SEEDS, question.most_seeds),
-            "is_clear": all(each.rate.high < best.rate.low for each in others),
-        }
+    last = best.highest.ends[-1]
+    answer = RatioCapacity(
+        **vars(studied(question, load_warnings(last), best.probed)),
+        question="ratio",
+        load=NominalLoad(**last.load),
+        state="found" if holds else "no load",
+        answer=FoundSplit(
+            **vars(_split(best, scenarios)),
+            confidence=CONFIDENCE,
+            n_seeds=min(FIRST_SEEDS, question.most_seeds),
+            is_clear=all(each.rate.high < best.rate.low for each in others),
+        )
         if holds
         else None,
-        "together": reference and _split(reference, scenarios),
-        "splits": [_split(each, scenarios) for each in served],
-    }
+        together=None if reference is None else _split(reference, scenarios),
+        splits=[_split(each, scenarios) for each in served],
+    )
     everything = [*served, *([reference] if reference else [])]
-    return CapacityResult(facts, tuple((each.name, point) for each in everything for point in each.probed))
+    return CapacityResult(answer, tuple((each.name, point) for each in everything for point in each.probed))
 
 
-def _split(served: Served, scenarios: dict[str, Scenario]) -> dict[str, Any]:
+def _split(served: Served, scenarios: Mapping[str, Scenario]) -> SplitRate:
     scenario = scenarios[served.name]
-    return {
-        "split": served.name,
-        "replicas": {pool.name: pool.replicas for pool in scenario.cluster.pools},
-        "state": served.highest.state,
-        "offered_per_s": vars(served.rate),
-        "fails_first": fails_first(served.highest.ends[0]),
-        **per_facts(scenario, served.rate),
-    }
+    return SplitRate(
+        split=served.name,
+        replicas={pool.name: pool.replicas for pool in scenario.cluster.pools},
+        state=cast(SearchEnd, served.highest.state),
+        offered_per_s=bounded(served.rate),
+        fails_first=fails_first(served.highest.ends[0]),
+        **vars(efficiency_of(scenario, served.rate)),
+    )

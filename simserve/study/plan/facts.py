@@ -123,7 +123,7 @@ def _of_load(plan: Plan) -> Iterator[str]:
     trials = [trial for trial in (*sized, *(other.nearest for other in plan.others)) if trial is not None]
     yield from reservation_warnings(run for trial in trials for run in trial.point.runs)
     if best is not None:
-        yield from load_warnings(best.sized.needed.point.load)
+        yield from load_warnings(best.sized.needed.point)
     if best is not None and any(run["trust"]["kv_limit_is_a_guess"] for run in best.sized.needed.point.runs):
         yield "KV cache use reached its estimated capacity; set num_gpu_blocks from a server's log"
 

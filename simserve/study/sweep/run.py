@@ -65,7 +65,7 @@ def failed_row(seed: int, reason: str, *, is_final: bool = True) -> FailedRun:
 
 def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRun:
     summary: Any = results.summary
-    figures: dict[str, Any] = fleet_of(scenario) | {key: figure(summary, key) for key in KEYS}
+    figures: dict[str, Any] = vars(fleet_of(scenario)) | {key: figure(summary, key) for key in KEYS}
     return FinishedRun(
         seed=scenario.seed,
         saturated=summary["trust"]["saturated"],

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from simserve import load_scenario
+from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.report.capacity.page import paragraphs, render
 from simserve.study.capacity import concurrency, rate
 from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.fleet_size import fleet_size_facts, search
+from simserve.study.capacity.fleet_size import fleet_size_answer, search
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.report.figures import figures
 from tests.report.test_browser import BROWSER, opened
@@ -26,23 +27,31 @@ def question(folder: Path, goal_frac: float = 0.99) -> CapacityQuestion:
     return CapacityQuestion(load_scenario(write_scenario(folder)), goal_frac, 0.03)
 
 
-def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = plain(rate.study(question(folder), runs_at(missed, **how)).facts)
-    return facts
+def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> CapacityAnswer:
+    return rate.study(question(folder), runs_at(missed, **how)).answer
 
 
-def by_concurrency(folder: Path) -> dict[str, Any]:
+def by_concurrency(folder: Path) -> CapacityAnswer:
     missed: Missed = {"ttft_s": lambda n: 0.0 if n <= 20 else 0.02}
-    facts: dict[str, Any] = plain(
-        concurrency.study(question(folder), runs_at(missed), SearchAxis(4, 1, 500, is_whole=True)).facts
-    )
-    return facts
+    return concurrency.study(question(folder), runs_at(missed), SearchAxis(4, 1, 500, is_whole=True)).answer
 
 
-def by_replicas(folder: Path) -> dict[str, Any]:
+def by_replicas(folder: Path) -> CapacityAnswer:
     runs = runs_at({"ttft_s": lambda n: 0.02 if n < 3 else 0.0})
-    facts: dict[str, Any] = plain(fleet_size_facts(search(question(folder), 0, runs)))
-    return facts
+    return fleet_size_answer(search(question(folder), 0, runs))
+
+
+def changed(answer: CapacityAnswer, *changes: tuple[str, Any]) -> CapacityAnswer:
+    """Return the answer with other values at dotted paths."""
+    facts = answer.facts()
+    for path, value in changes:
+        *parents, last = path.split(".")
+        place = facts
+        for key in parents:
+            place = place[int(key)] if isinstance(place, list) else place[key]
+        place[last] = value
+    schema: TypeAdapter[CapacityAnswer] = TypeAdapter(CapacityAnswer)
+    return schema.validate_python(facts)
 
 
 def body(page: str) -> str:
@@ -59,8 +68,8 @@ def test_the_answer_stands_first_with_its_interval_and_what_it_comes_to(tmp_path
 
 
 def test_the_slo_the_answer_and_the_knee_are_drawn_into_the_curve_of_each_latency(tmp_path: Path) -> None:
-    facts = by_rate(tmp_path)
-    ttft = figures(render(facts))["ttft_s"]
+    answer = by_rate(tmp_path)
+    facts, ttft = answer.facts(), figures(render(answer))["ttft_s"]
     p50, p99, knee = ttft["data"]
     assert p99["x"] == pytest.approx([point["offered_per_s"] for point in facts["curve"]], rel=1e-4)
     assert p99["y"] == p50["y"] == pytest.approx([point["ttft_s"]["p99"] for point in facts["curve"]], rel=1e-4)
@@ -71,10 +80,10 @@ def test_the_slo_the_answer_and_the_knee_are_drawn_into_the_curve_of_each_latenc
 
 
 def test_the_goal_is_drawn_into_the_attainment_and_crossed_at_the_answer(tmp_path: Path) -> None:
-    facts = by_rate(tmp_path)
-    drawn = figures(render(facts))["attainment"]
+    answer = by_rate(tmp_path)
+    drawn = figures(render(answer))["attainment"]
     (line,) = drawn["data"]
-    at = facts["answer"]["offered_per_s"]["value"]
+    at = answer.facts()["answer"]["offered_per_s"]["value"]
     assert all((y >= 0.99) == (x <= at) for x, y in zip(line["x"], line["y"], strict=True))
     assert 0.99 in [shape["y0"] for shape in drawn["layout"]["shapes"]]
 
@@ -104,29 +113,30 @@ def test_clients_are_told_whole(tmp_path: Path) -> None:
 
 
 def test_a_fleet_has_its_page_too(tmp_path: Path) -> None:
-    facts = by_replicas(tmp_path)
-    read = body(render(facts))
+    answer = by_replicas(tmp_path)
+    read = body(render(answer))
     assert "3 replicas of serve, 3 GPUs in all</h1>" in read
-    assert figures(render(facts))["attainment"]["data"][0]["x"] == [1, 2, 3, 4]
+    assert figures(render(answer))["attainment"]["data"][0]["x"] == [1, 2, 3, 4]
 
 
 def test_no_name_becomes_markup(tmp_path: Path) -> None:
-    facts = by_rate(tmp_path)
-    facts["scenario"]["name"] = facts["pools"][0]["name"] = facts["pools"][0]["model"] = HOSTILE
-    facts["warnings"] = [HOSTILE]
-    facts["alone"].append({**facts["alone"][0], "slo": None, "slo_class": HOSTILE})
-    page = render(facts)
+    answer = by_rate(tmp_path)
+    hostile = {"slo": None, "slo_class": HOSTILE}
+    alone = answer.facts()["alone"]
+    names = [(f"pools.0.{key}", HOSTILE) for key in ("name", "model")]
+    more = ("alone", [*alone, alone[0] | hostile])
+    page = render(changed(answer, ("scenario.name", HOSTILE), *names, ("warnings", [HOSTILE]), more))
     assert "<img" not in page.split("</style>")[1].split("<script>")[0]
     assert page.count("<script") == render(by_rate(tmp_path)).count("<script")
 
 
 def test_what_is_unsure_is_said(tmp_path: Path) -> None:
-    facts = by_rate(tmp_path)
-    facts["answer"] |= {"n_enough": False, "n_requests": 320, "is_precise": False}
-    read = body(render(facts))
+    doubts = {"n_enough": False, "n_requests": 320, "is_precise": False}
+    answer = changed(by_rate(tmp_path), *((f"answer.{key}", value) for key, value in doubts.items()))
+    read = body(render(answer))
     assert "The answer rests on 320 requests, and fewer than ten of them may miss: it needs 1,000" in read
     assert 'class="few"' in read
-    assert "p99 of 320 requests is a guess; it takes 1,000" in paragraphs(facts)[0]
+    assert "p99 of 320 requests is a guess; it takes 1,000" in paragraphs(answer)[0]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
@@ -139,7 +149,7 @@ def test_what_is_unsure_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_the_browser_draws_every_chart_and_complains_of_nothing(
-    tmp_path: Path, made: Callable[[Path], dict[str, Any]], names: tuple[str, ...]
+    tmp_path: Path, made: Callable[[Path], CapacityAnswer], names: tuple[str, ...]
 ) -> None:
     page = tmp_path / "report.html"
     page.write_text(render(made(tmp_path)), encoding="utf-8")

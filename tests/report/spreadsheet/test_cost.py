@@ -8,6 +8,7 @@ from simserve.report.spreadsheet.cost import Basis, CostAtLoad, Known, grown, pr
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from tests.report.answers_by_hand import (
     capacity_answer,
+    capacity_json,
     plan_answer,
     pool,
     replicas_answer,
@@ -154,10 +155,11 @@ def test_a_number_of_replicas_that_holds_shares_the_load() -> None:
 
 
 def test_a_capacity_without_an_answer_leaves_the_floor_to_others() -> None:
-    result = cost_basis([capacity_answer(answer=None), run_answer()])
+    nothing = capacity_answer(answer=None, stopped_at=capacity_json()["points"][0])
+    result = cost_basis([nothing, run_answer()])
     assert result is not None
     assert result.holds_per_s.value == 6.0
-    assert cost_basis([capacity_answer(answer=None)]) is None
+    assert cost_basis([nothing]) is None
 
 
 def test_a_plan_comes_to_what_the_plan_says() -> None:

@@ -9,17 +9,19 @@ import pytest
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of, csv_files, file_name
-from simserve.report.spreadsheet.sheets_capacity import capacity_curve
 from simserve.tables.folder import EXPORT
 from tests.report.answers_by_hand import (
     capacity_answer,
+    capacity_json,
     check_answer,
     comparison_answer,
     estimate,
     plan_answer,
     plan_json,
     point,
+    ratio_answer,
     replicas_answer,
+    replicas_json,
     run_answer,
     sweep_answer,
     timeseries,
@@ -159,7 +161,7 @@ def test_the_capacity_curve_has_a_row_a_load_and_charts_with_limits() -> None:
 
 def test_a_capacity_of_clients_and_of_replicas_is_drawn_against_them() -> None:
     clients = [point(5.0, 1.0, scale=64.0, concurrency=64), point(6.0, 0.9, scale=128.0, concurrency=128)]
-    answer = capacity_answer().answer["answer"] | {"concurrency": estimate(100.0), "clients_per_gpu": 25.0}
+    answer = capacity_json()["answer"] | {"concurrency": estimate(100.0), "clients_per_gpu": 25.0}
     answer |= {"requests_per_s": 5.5, "output_tokens_per_s": 550.0, "enough_turns": True}
     result = sheet("Capacity curve", capacity_answer(asked="concurrency", points=clients, answer=answer))
     assert [row["Clients"] for row in rows(result)] == [64, 128]
@@ -168,13 +170,7 @@ def test_a_capacity_of_clients_and_of_replicas_is_drawn_against_them() -> None:
 
 
 def test_splits_of_prefill_and_decode_are_rows_of_what_they_hold() -> None:
-    def split(name: str, held: float) -> dict[str, object]:
-        return {"split": name, "offered_per_s": estimate(held), "per_gpu_s": estimate(held / 4)}
-
-    answer = dict(capacity_answer().answer) | {"asked": "ratio", "answer": None}
-    del answer["points"]
-    answer |= {"splits": [split("1:3", 8.0), split("2:2", 16.0)], "together": split("together", 12.0)}
-    result = capacity_curve([ResultFolder("capacity", "chat", answer)])
+    result = sheet("Capacity curve", ratio_answer({"1:3": 8.0, "2:2": 16.0, "together": 12.0}))
     heads = [column.head for column in result.columns]
     text = [dict(zip(heads, row, strict=True)) for row in result.groups[0].rows]
     assert [(row["Split"], row["Holds"], row["Holds per GPU"]) for row in text] == [
@@ -237,7 +233,7 @@ def test_a_plan_of_another_scenario_or_unit_keeps_its_own_number() -> None:
         return cell_of(next(row for row in cost.groups[0].rows if row[0] == "One replica holds")[1])
 
     assert (holds(plan_answer()).value, holds(plan_answer()).formula) == (6.0, None)  # another digest
-    scenario = capacity_answer().answer["scenario"]
+    scenario = capacity_json()["scenario"]
     larger = plan_json()["options"][0] | {"gpus_per_replica": 4}
     assert holds(plan_answer(scenario=scenario, options=[larger])).value == 6.0
     assert holds(plan_answer(scenario=scenario)).value == 9.0
@@ -247,10 +243,9 @@ def test_a_price_that_a_division_left_is_the_same_price() -> None:
     """A typed 2.40 for three GPUs is 0.8 a GPU, but for the last place."""
     assert 2.4 / 3 != 0.8
     options = [option | {"usd_per_gpu_hour": 0.8} for option in plan_json()["options"][:1]]
-    capacity = replicas_answer()
-    fleet = {**capacity.answer["answer"]["fleet"], "n_gpus": 3, "usd_per_hour": 2.4}
-    changed = {**capacity.answer, "answer": {**capacity.answer["answer"], "fleet": fleet}}
-    sources = plan_answer(options=options), ResultFolder("capacity", "chat", changed)
+    fleet = replicas_json()["answer"]["fleet"] | {"n_gpus": 3, "usd_per_hour": 2.4}
+    changed = replicas_answer(answer=replicas_json()["answer"] | {"fleet": fleet})
+    sources = plan_answer(options=options), changed
     result = sheet("Fleet options", *sources)
     place = next(place for place, column in enumerate(result.columns) if column.head == "Price")
     prices = [cell_of(group.rows[0][place]).formula for group in result.groups]

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 from simserve.study.capacity.capacity_result import ROWS, CapacityResult
 from simserve.study.capacity.point import LoadPoint
 from simserve.tables.parquet import write_table
+from tests.report.answers_by_hand import capacity_answer
 from tests.study.served import runs_at
 
 
@@ -14,7 +15,7 @@ def test_each_load_and_seed_is_a_row_with_units(tmp_path: Path) -> None:
     run = runs_at({"ttft_s": lambda load: 0.25}, n=100)
     points = [LoadPoint.of(load, run(load, range(3, 5))) for load in (1.0, 2.0)]
     path = tmp_path / "capacity.parquet"
-    result = CapacityResult({"asked": "rate"}, tuple((None, point) for point in points))
+    result = CapacityResult(capacity_answer().answer, tuple((None, point) for point in points))
     write_table(path, ROWS, result.rows.columns)
     read = pq.read_table(path)
     assert [field.name for field in ROWS] == read.column_names

@@ -4,7 +4,7 @@ from simserve.report.capacity.rate import sentence
 from simserve.scenario import Scenario
 from simserve.study.capacity.boundary import Unbounded
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.capacity.rate import rate_facts
+from simserve.study.capacity.rate import rate_answer
 from tests.study.served import highest_rate
 
 FIXED = {"kind": "fixed", "prompt_tokens": 50, "output_tokens": 5}
@@ -27,4 +27,5 @@ def test_loads_are_held_against_the_targets_of_classes() -> None:
     result = highest_rate(question)
     assert isinstance(result, Unbounded)
     assert not result.is_met
-    assert "99% of requests have latencies within the SLO of their class" in sentence(rate_facts(question, result, ()))
+    text = sentence(rate_answer(question, result, result.ends))
+    assert "99% of requests have latencies within the SLO of their class" in text

@@ -11,7 +11,6 @@ from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.concurrency import study, study_concurrency, with_clients
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at
 
@@ -25,7 +24,7 @@ def loop(folder: Path, concurrency: int = 4, n_requests: int = 60) -> Scenario:
 def result(folder: Path, most: float, own: int, limit: int = 1000) -> dict[str, Any]:
     question = CapacityQuestion(loop(folder), 0.99, 0.03)
     runs = runs_at({"ttft_s": lambda n: 0.0 if n <= most else min(0.5, 0.02 * n / most)})
-    facts: dict[str, Any] = plain(study(question, runs, SearchAxis(own, 1, limit, is_whole=True)).facts)
+    facts: dict[str, Any] = study(question, runs, SearchAxis(own, 1, limit, is_whole=True)).answer.facts()
     return facts
 
 
@@ -60,7 +59,7 @@ def test_a_real_loop_has_an_answer(tmp_path: Path) -> None:
     scenario = load_scenario(
         write_scenario(tmp_path, workload=loop(tmp_path).to_dict()["workload"], slo={"tpot_s": 0.0095})
     )
-    facts = plain(study_concurrency(CapacityQuestion(scenario, 0.9, 0.5)).facts)
+    facts = study_concurrency(CapacityQuestion(scenario, 0.9, 0.5)).answer.facts()
     n = facts["answer"]["concurrency"]["value"]
     by_n = {point["concurrency"]: point["attained_frac"] for point in facts["points"]}
     assert by_n[n] >= 0.9 > by_n[n + 1]

@@ -8,7 +8,7 @@ import pytest
 
 from simserve import load_scenario
 from simserve.errors import SimserveError
-from simserve.study.capacity.fleet_size import MOST, fleet_size_facts, search, study_fleet_size
+from simserve.study.capacity.fleet_size import MOST, fleet_size_answer, search, study_fleet_size
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.fleet import with_replicas
 from simserve.study.run_seeds import Run
@@ -65,15 +65,16 @@ def test_a_number_on_the_edge_is_not_the_answer_and_is_named_as_tied(tmp_path: P
     def runs_with(n: int, seeds: Sequence[int]) -> list[Run]:
         return as_runs(_run({1: 0.5, 2: 0.98 if seed % 2 else 1.0}.get(n, 1.0)) for seed in seeds)
 
-    facts = fleet_size_facts(search(requested(tmp_path), 0, runs_with))
-    assert (facts["answer"]["replicas"], facts["answer"]["decision"]) == (3, "met")
-    assert (facts["tied"]["replicas"], facts["tied"]["decision"], facts["tied"]["n_seeds"]) == (2, "edge", 32)
-    assert [point["decision"] for point in facts["points"]][:3] == ["missed", "edge", "met"]
+    result = fleet_size_answer(search(requested(tmp_path), 0, runs_with))
+    assert result.answer is not None and result.tied is not None
+    assert (result.answer.replicas, result.answer.decision) == (3, "met")
+    assert (result.tied.replicas, result.tied.decision, result.tied.n_seeds) == (2, "edge", 32)
+    assert [point.decision for point in result.points][:3] == ["missed", "edge", "met"]
 
 
 def test_a_real_load_needs_more_replicas_when_it_comes_faster(tmp_path: Path) -> None:
     fast = ["workload.arrivals.rate_per_s=400", "workload.n_requests=1500", "slo={ttft_s: 0.05, tpot_s: 0.012}"]
-    result = study_fleet_size(requested(tmp_path, *fast), "serve").facts
+    result = study_fleet_size(requested(tmp_path, *fast), "serve").answer.facts()
     n = result["answer"]["replicas"]
     assert n > 1
     assert result["answer"]["fleet"] == {"n_gpus": n, "usd_per_hour": 4.0 * n, "kw": pytest.approx(0.7 * n)}

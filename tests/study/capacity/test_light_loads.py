@@ -49,7 +49,7 @@ def test_a_load_that_holds_is_found_though_nobody_comes_at_half_of_it(tmp_path: 
 
 def test_the_curve_leaves_out_what_nobody_comes_with(tmp_path: Path) -> None:
     missed = {"ttft_s": lambda load: 0.01 * load**8}
-    facts = study(requested(tmp_path), with_nobody_below(0.25, runs_at(missed))).facts
+    facts = study(requested(tmp_path), with_nobody_below(0.25, runs_at(missed))).answer.facts()
     assert facts["answer"]["offered_per_s"]["value"] == pytest.approx(10, rel=1e-3)
     assert facts["curve"][0]["offered_per_s"] == pytest.approx(3, rel=0.05)
 

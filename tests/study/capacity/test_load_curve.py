@@ -11,7 +11,6 @@ from simserve.study.capacity.load_curve import GRID
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
 from simserve.study.run_seeds import Run
-from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import Missed, runs_at
 
@@ -31,7 +30,7 @@ def requested(folder: Path, **changes: Any) -> CapacityQuestion:
 
 
 def result(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = plain(study(requested(folder), runs_at(missed, **how)).facts)
+    facts: dict[str, Any] = study(requested(folder), runs_at(missed, **how)).answer.facts()
     return facts
 
 
@@ -68,7 +67,7 @@ def test_requests_are_judged_by_the_class_that_fares_worst(tmp_path: Path) -> No
     data["slo"] = {"classes": {"chat": {"e2e_s": 1.0}, "batch": {"e2e_s": 9.0}}}
     question = CapacityQuestion(Scenario.from_dict(data), 0.99, 0.03)
     classes: Missed = {"chat": lambda load: 0.01 * load**8 * 2, "batch": lambda load: 0.0}
-    facts = plain(study(question, runs_at({"e2e_s": lambda load: 0.01 * load**8}, classes=classes)).facts)
+    facts = study(question, runs_at({"e2e_s": lambda load: 0.01 * load**8}, classes=classes)).answer.facts()
     rooms = {each["slo_class"]: each["room_frac"] for each in facts["alone"] if each["slo_class"]}
     assert facts["answer"]["offered_per_s"]["value"] == pytest.approx(10 * 2 ** (-1 / 8), rel=3e-3)
     assert rooms["chat"] == pytest.approx(0.0, abs=3e-3)
@@ -101,9 +100,9 @@ def test_no_load_is_run_twice_with_a_seed(tmp_path: Path) -> None:
 
 def test_an_answer_of_too_few_requests_asks_for_more_seeds_and_says_if_they_do_not_suffice(tmp_path: Path) -> None:
     question = CapacityQuestion(requested(tmp_path).scenario, 0.999, 0.5)
-    facts = plain(study(question, runs_at({"ttft_s": lambda load: 0.001 * load**8}, n=400, control_variate=0)).facts)
+    facts = study(question, runs_at({"ttft_s": lambda load: 0.001 * load**8}, n=400, control_variate=0)).answer.facts()
     assert facts["answer"]["n_seeds"] == 25  # 10 misses in a thousandth of 10,000 requests
     assert facts["answer"]["n_enough"]
-    facts = plain(study(question, runs_at({"ttft_s": lambda load: 0.001 * load**8}, n=40, control_variate=0)).facts)
+    facts = study(question, runs_at({"ttft_s": lambda load: 0.001 * load**8}, n=40, control_variate=0)).answer.facts()
     assert facts["answer"]["n_seeds"] == 32  # the budget of runs
     assert not facts["answer"]["n_enough"]

@@ -7,12 +7,14 @@ import pytest
 
 from simserve import load_scenario
 from simserve.errors import SimserveError
+from simserve.metrics.result_folder import read_result_folders
+from simserve.report.capacity.page import paragraphs
 from simserve.scenario import Scenario
 from simserve.study.capacity.probed_loads import RunsAt
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.ratio import FEW, TOGETHER, search, splits_of, study_ratio, together
 from simserve.study.fleet import with_replicas
-from simserve.tables.files import plain
+from simserve.tables.files import json_text
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at
 
@@ -92,9 +94,20 @@ def test_pools_that_cannot_be_split_are_refused(tmp_path: Path, pools: str, text
 def test_real_servers_of_long_prompts_want_more_to_compute_them(tmp_path: Path) -> None:
     long = ["workload.lengths.prompt_tokens=6000", "workload.lengths.output_tokens=4", "workload.n_requests=120"]
     result = study_ratio(CapacityQuestion(disaggregated(tmp_path, *long), 0.9, 0.03), "ask:answer", 3)
-    facts: dict[str, Any] = plain(result.facts)
+    facts: dict[str, Any] = result.answer.facts()
     assert facts["answer"]["split"] == "2:1"
     assert [each["split"] for each in facts["splits"]] == ["1:2", "2:1"]
     assert facts["together"]["offered_per_s"]["value"] > 0
     assert facts["answer"]["fleet"]["n_gpus"] == 3
     assert {split for split, _ in result.probed} == {"1:2", "2:1", TOGETHER}
+
+
+def test_an_answer_without_a_split_that_holds_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    scenario = disaggregated(tmp_path, "slo={e2e_s: 0.00001}", "workload.n_requests=20")
+    answer = study_ratio(CapacityQuestion(scenario, 0.9, 0.5), "ask:answer", 2).answer
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "capacity.json").write_text(json_text(answer.facts()))
+    (folder,) = read_result_folders([tmp_path / "out"])
+    assert folder.answer == answer
+    assert (answer.answer, answer.state) == (None, "no load")
+    assert "meets the SLO at any rate" in paragraphs(folder.answer)[0]

@@ -9,14 +9,12 @@ import pytest
 
 from simserve import load_scenario
 from simserve.metrics.decision import Effort
-from simserve.report.capacity.page import paragraphs, table_rows
-from simserve.report.capacity.rate_page import render
+from simserve.report.capacity.page import paragraphs, render, table_rows
 from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
 from simserve.study.intervals import median_rank
 from simserve.study.run_seeds import Run
-from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.effort import runs
 from tests.study.served import highest_rate, runs_at
@@ -76,15 +74,15 @@ def half_never_saturate(load: float, seeds: Sequence[int]) -> list[Run]:
 
 def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_path: Path) -> None:
     question = CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05, Effort(128))
-    facts = plain(study(question, half_never_saturate).facts)
-    answer = facts["answer"]
-    assert (answer["offered_per_s"]["low"], answer["offered_per_s"]["high"]) == (None, None)
-    assert (answer["is_precise"], answer["n_seeds"]) == (False, 128)
-    text = paragraphs(facts)[0]
+    answer = study(question, half_never_saturate).answer
+    found = answer.facts()["answer"]
+    assert (found["offered_per_s"]["low"], found["offered_per_s"]["high"]) == (None, None)
+    assert (found["is_precise"], found["n_seeds"]) == (False, 128)
+    text = paragraphs(answer)[0]
     assert "95% CI not known, 128 seeds" in text
     assert "Its interval is unknown: queues begin to grow with too few seeds." in text
     assert "wider than" not in text
-    assert "The answer has no interval: at too few seeds queues begin to grow" in render(facts)
+    assert "The answer has no interval: at too few seeds queues begin to grow" in render(answer)
 
 
 def test_rates_in_the_table_of_loads_rise_though_seeds_differ(tmp_path: Path) -> None:
@@ -96,10 +94,12 @@ def test_rates_in_the_table_of_loads_rise_though_seeds_differ(tmp_path: Path) ->
             )  # the first eight are busier
         return runs
 
-    facts = plain(study(CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05), run).facts)
-    rates = [point["offered_per_s"] for point in facts["points"]]
-    assert len({point["n_runs"] for point in facts["points"]}) > 1
+    answer = study(CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05), run).answer
+    assert answer.question == "rate"
+    rates = [point.offered_per_s for point in answer.points]
+    assert len({point.n_runs for point in answer.points}) > 1
     assert rates == sorted(rates)
-    facts["points"][1]["offered_per_s"] = 0.01  # very short runs leave a little luck
-    shown = [float(row[0]) for row in table_rows(facts)[1:]]
+    first, second, *others = answer.points
+    lucky = second.model_copy(update={"offered_per_s": 0.01})  # very short runs leave a little luck
+    shown = [float(row[0]) for row in table_rows(answer.model_copy(update={"points": [first, lucky, *others]}))[1:]]
     assert shown == sorted(shown)

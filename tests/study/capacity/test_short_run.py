@@ -20,5 +20,5 @@ def test_runs_of_fewer_than_ten_lives_are_too_short_to_tell_growth(
     """A request takes 0.1 s times 1 + 2 loads: at the answer, near 3 loads, 0.7 s."""
     runs = runs_at({"ttft_s": lambda load: 0.0 if load < 3.0 else 0.5}, saturates_at=saturates_at, window_s=window_s)
     question = CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05)
-    text = study(question, runs).facts["warnings"]
+    text = study(question, runs).answer.warnings
     assert any("their start-up may look like a queue that only grows" in each for each in text) == is_said

@@ -1,0 +1,126 @@
+"""What a capacity study found: the highest rate or concurrency, the fewest replicas, or the best split of GPUs."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from simserve.metrics.answers.capacity_loads import Attained, SearchEnd
+from simserve.metrics.answers.parts import Bounded, Limit, StudiedFleet
+from simserve.metrics.answers.struct import Share, Struct
+from simserve.metrics.summary_schema import Count, Measured, Number, Size
+from simserve.metrics.summary_schema import Share as KnownShare
+
+
+class Efficiency(Struct):
+    """What a load comes to per GPU, dollar and kWh; None where a GPU has no price or power."""
+
+    per_gpu_s: Bounded
+    per_usd: Bounded | None
+    per_kwh: Bounded | None
+    fleet: StudiedFleet
+
+
+class FoundPrecision(Struct):
+    """How precisely the highest load is known, and what fails beyond it."""
+
+    confidence: KnownShare
+    n_seeds: Count
+    n_requests: Count
+    n_enough: bool
+    is_precise: bool
+    precision_frac: KnownShare
+    fails_first: Limit
+    kv_limit_is_a_guess: bool | None = None
+
+    @property
+    def has_few_turns(self) -> bool:
+        """Return whether the start of a closed loop dominates."""
+        return False
+
+
+class CapacityOverDraws(Struct):
+    """Offered rate against capacity, over draws of costs."""
+
+    offered_per_s: Measured
+    capacity_per_s: Measured
+    low_per_s: Measured
+    high_per_s: Measured
+    confidence: KnownShare
+    n_draws: Count
+
+
+class HighestRate(FoundPrecision):
+    """The highest rate."""
+
+    scale: Bounded | None = None
+    offered_per_s: Bounded
+
+
+class FoundRate(Efficiency, HighestRate):
+    """The highest rate with its efficiency, and how it compares with the capacity of its cluster."""
+
+    probability_beyond_capacity: Share = None
+    near_capacity: CapacityOverDraws | None = None
+
+    @property
+    def load(self) -> Bounded:
+        """Return the highest load."""
+        return self.offered_per_s
+
+
+class HighestConcurrency(FoundPrecision):
+    """The highest concurrency, and the throughput there."""
+
+    concurrency: Bounded
+    attained_frac: Attained = None
+    requests_per_s: Number
+    output_tokens_per_s: Measured
+    clients_per_gpu: Number
+    enough_turns: bool
+
+    @property
+    def has_few_turns(self) -> bool:
+        """Return whether each client sends so few requests that the burst at the start dominates."""
+        return not self.enough_turns
+
+
+class FoundClients(Efficiency, HighestConcurrency):
+    """The highest concurrency with its efficiency."""
+
+    @property
+    def load(self) -> Bounded:
+        """Return the highest load."""
+        return self.concurrency
+
+
+class FoundReplicas(Struct):
+    """The fewest replicas, or the fewest that are statistically tied with the goal."""
+
+    replicas: Size
+    decision: Literal["met", "edge", "missed"] | None = None
+    attained_frac: Attained = None
+    low_frac: Attained
+    high_frac: Attained
+    n_seeds: Count
+    fleet: StudiedFleet
+
+
+class SplitLoad(Struct):
+    """The highest rate of one division of the GPUs."""
+
+    split: str
+    replicas: Mapping[str, Count]
+    state: SearchEnd
+    offered_per_s: Bounded
+    fails_first: Limit
+
+
+class SplitRate(Efficiency, SplitLoad):
+    """The highest rate of one division of the GPUs, with its efficiency."""
+
+
+class FoundSplit(SplitRate):
+    """The best division."""
+
+    confidence: KnownShare
+    n_seeds: Count
+    is_clear: bool
