@@ -6,8 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.cli.options import (
+    AllowPlugin,
+    AsJson,
+    Assignments,
+    BudgetRuns,
+    By,
+    Confidence,
+    Goal,
+    Jobs,
+    ScenarioFile,
+    Seed,
+    effort_of,
+    loaded,
+)
+from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
@@ -56,6 +69,9 @@ def capacity(
     out: Folder = None,
     assignments: Assignments = None,
     seed: Seed = None,
+    by: By = None,
+    confidence: Confidence = CONFIDENCE,
+    budget_runs: BudgetRuns = LOOKS[-1],
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
@@ -65,7 +81,8 @@ def capacity(
     from simserve.study.capacity.question import CapacityQuestion
     from simserve.tables.folder import CAPACITY, check_folder
 
-    question = CapacityQuestion(loaded(scenario, assignments, seed, allow_plugin), goal or GOAL_FRAC, precision)
+    effort = effort_of(budget_runs, confidence, by)
+    question = CapacityQuestion(loaded(scenario, assignments, seed, allow_plugin), goal or GOAL_FRAC, precision, effort)
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:

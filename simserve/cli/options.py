@@ -67,13 +67,13 @@ Confidence = Annotated[
     ),
 ]
 By = Annotated[
-    Literal["noise", "total"],
-    typer.Option("--by", help="Decide by sampling noise and cost error in all, or by noise as if costs were exact."),
+    Literal["noise", "total"] | None,
+    typer.Option("--by", help="Decide by sampling noise as if costs were exact, or with cost error in any case."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
 
-def effort_of(budget_runs: int, confidence: float, by: Literal["noise", "total"] = "total") -> "Effort":
+def effort_of(budget_runs: int, confidence: float, by: Literal["noise", "total"] | None = None) -> "Effort":
     """Return how sure a decision should be. Raises SimserveError."""
     from simserve.errors import SimserveError
     from simserve.metrics.decision import LIKELY, Effort
@@ -85,7 +85,7 @@ def effort_of(budget_runs: int, confidence: float, by: Literal["noise", "total"]
         raise SimserveError(
             f"--confidence: must be above {LIKELY} and below 1, got {confidence}; {CONFIDENCE} is the default"
         )
-    return Effort(budget_runs, confidence, by == "noise")
+    return Effort(budget_runs, confidence, by)
 
 
 def loaded(

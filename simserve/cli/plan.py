@@ -54,7 +54,7 @@ def plan(
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-plan.")] = None,
     assignments: Assignments = None,
     seed: Seed = None,
-    by: By = "total",
+    by: By = None,
     confidence: Confidence = CONFIDENCE,
     budget_runs: BudgetRuns = LOOKS[-1],
     jobs: Jobs = None,

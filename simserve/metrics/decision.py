@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 from simserve.metrics.answer import BEYOND_FRAC, Attained, queue_over
 from simserve.metrics.cost_error import Pair
@@ -39,6 +40,21 @@ WHY: Mapping[Cause | None, str] = {
 """What keeps a decision from being sure, in words."""
 
 
+OLD_WORDS: Mapping[Word, Attained] = {"meets": "met", "misses": "missed", "saturated": "missed"}
+"""Words of earlier versions; any other is an edge."""
+
+
+def word_of(chance: float, by_noise: float, confidence: float) -> Word:
+    """Return the word of the probabilities that an SLO is met: with cost error, and by noise alone."""
+    if chance >= confidence and by_noise >= SURE_BY_NOISE:
+        return "meets"
+    if chance >= LIKELY:
+        return "likely_meets"
+    if chance <= 1 - confidence:
+        return "misses"
+    return "likely_misses" if chance < 1 - LIKELY else "edge"
+
+
 @dataclass(frozen=True)
 class Effort:
     """How sure a decision should be, and how many runs it may take."""
@@ -47,8 +63,8 @@ class Effort:
     """Runs with nominal costs, at most; at least as many as at the first look."""
     confidence: float = CONFIDENCE
     """Probability, cost error included, that "meets" needs."""
-    by_noise: bool = False
-    """Whether costs count as exact."""
+    by: Literal["noise", "total"] | None = None
+    """noise: costs count as exact; total: with the error of costs, however large; None: with it where it means much."""
 
     def looks(self) -> list[int]:
         """Return the numbers of runs after which a decision is made: three at most, as SURE_BY_NOISE allows for."""
@@ -96,8 +112,7 @@ class Decision:
     @property
     def old_word(self) -> Attained:
         """The decision in the words of earlier versions."""
-        words: dict[Word, Attained] = {"meets": "met", "misses": "missed", "saturated": "missed"}
-        return words.get(self.word, "edge")
+        return OLD_WORDS.get(self.word, "edge")
 
     def _within_capacity(self, margin: Margin) -> float:
         """Return the probability of a margin, with a queue that is stable: a growing one misses any SLO in time."""
@@ -109,13 +124,7 @@ class Decision:
         """The decision in a word."""
         if self.queue == "growing":
             return "saturated"
-        if self.probability >= self.confidence and self.margin.by_noise.probability() >= SURE_BY_NOISE:
-            return "meets"
-        if self.probability >= LIKELY:
-            return "likely_meets"
-        if self.probability <= 1 - self.confidence:
-            return "misses"
-        return "likely_misses" if self.probability < 1 - LIKELY else "edge"
+        return word_of(self.probability, self.margin.by_noise.probability(), self.confidence)
 
     @cached_property
     def edge_by(self) -> Cause | None:

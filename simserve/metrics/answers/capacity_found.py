@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from simserve.metrics.answers.capacity_loads import Attained, SearchEnd
-from simserve.metrics.answers.parts import Bounded, Limit, StudiedFleet
-from simserve.metrics.answers.struct import Share, Struct
+from simserve.metrics.answers.parts import Bounded, FoundLoad, Limit, StudiedFleet
+from simserve.metrics.answers.struct import Ratio, Share, Struct
+from simserve.metrics.decision_json import Cause, Word
 from simserve.metrics.summary_schema import Count, Measured, Number, Size
 from simserve.metrics.summary_schema import Share as KnownShare
 
@@ -52,7 +53,7 @@ class HighestRate(FoundPrecision):
     """The highest rate."""
 
     scale: Bounded | None = None
-    offered_per_s: Bounded
+    offered_per_s: FoundLoad
 
 
 class FoundRate(Efficiency, HighestRate):
@@ -62,7 +63,7 @@ class FoundRate(Efficiency, HighestRate):
     near_capacity: CapacityOverDraws | None = None
 
     @property
-    def load(self) -> Bounded:
+    def load(self) -> FoundLoad:
         """Return the highest load."""
         return self.offered_per_s
 
@@ -70,7 +71,7 @@ class FoundRate(Efficiency, HighestRate):
 class HighestConcurrency(FoundPrecision):
     """The highest concurrency, and the throughput there."""
 
-    concurrency: Bounded
+    concurrency: FoundLoad
     attained_frac: Attained = None
     requests_per_s: Number
     output_tokens_per_s: Measured
@@ -87,7 +88,7 @@ class FoundClients(Efficiency, HighestConcurrency):
     """The highest concurrency with its efficiency."""
 
     @property
-    def load(self) -> Bounded:
+    def load(self) -> FoundLoad:
         """Return the highest load."""
         return self.concurrency
 
@@ -102,6 +103,11 @@ class FoundReplicas(Struct):
     high_frac: Attained
     n_seeds: Count
     fleet: StudiedFleet
+    word: Word | None = None
+    probability: Share = None
+    """That it meets the goal, with the error of costs."""
+    r: Ratio = None
+    edge_by: Cause | None = None
 
 
 class SplitLoad(Struct):

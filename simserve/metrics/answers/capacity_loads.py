@@ -8,6 +8,7 @@ from pydantic import Field
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.parts import Bounded
 from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Column, Count, PerS, Share, Struct, Text, titled
+from simserve.metrics.decision_json import Word
 from simserve.metrics.summary_schema import Amount, Measured, Number
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -49,6 +50,9 @@ class ProbedLoad(Struct):
     itl_s: Levels
     e2e_s: Levels
     probability_beyond_capacity: Share = None
+    word: Word | None = None
+    probability: Share = titled("P (goal met)")
+    """That it meets the goal, with the error of costs."""
 
     def latency_s(self, latency: str, level: str) -> float | None:
         """Return a percentile of a latency in seconds; None where no run has one."""

@@ -1,5 +1,6 @@
 """Parts that answers of several studies have."""
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal, Required
 
@@ -9,9 +10,12 @@ from typing_extensions import TypedDict
 from simserve.metrics.answers import struct
 from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Struct
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.metrics.summary_schema import Amount, Measured, Number, Signed, Size
+from simserve.metrics.summary_schema import Amount, Measured, Number, Share, Signed, Size
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
+Ends = Annotated[Sequence[Measured] | None, AS_GIVEN, FINITE]
+"""Low and high end of an interval; None where it is unknown."""
+
 Index = Annotated[int, Field(ge=0, le=10**9)]
 Verdict = Literal["better", "worse", "same", "unclear"]
 Limit = Literal["queue", "ttft_s", "tpot_s", "itl_s", "e2e_s"]
@@ -108,6 +112,30 @@ class Bounded(Struct):
     value: Annotated[Amount, AS_GIVEN]
     low: Annotated[Signed, AS_GIVEN, FINITE]
     high: Annotated[Signed, AS_GIVEN, FINITE]
+
+
+class FoundLoad(Bounded):
+    """A load that answers a question: `low` and `high` are its interval by noise, as is `noise`."""
+
+    noise: Ends = None
+    total: Ends = None
+    """The interval with the error of costs; None where costs count as exact."""
+    count_on: Annotated[Measured, AS_GIVEN, FINITE] = None
+    """The highest load that meets the goal with the probability `at_confidence`; None where costs are too uncertain."""
+    at_confidence: Share | None = None
+
+    @property
+    def in_whole(self) -> "FoundLoad":
+        """Return the load in whole units."""
+        known = {"value": _down(self.value), "low": _down(self.low), "high": _down(self.high)}
+        known |= {"count_on": _down(self.count_on)}
+        spans = {"noise": self.noise, "total": self.total}
+        whole = {name: ends and [_down(end) for end in ends] for name, ends in spans.items()}
+        return self.model_copy(update=known | whole)
+
+
+def _down(end: float | None) -> int | None:
+    return None if end is None or math.isnan(end) else math.floor(end + 1e-9)
 
 
 class NominalLoad(Struct):

@@ -6,6 +6,7 @@ from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_found import FoundReplicas
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
+from simserve.metrics.goal import probability
 from simserve.report.capacity.frame import capacity_page, capitalized, setup, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS
@@ -56,6 +57,10 @@ def _tied(result: ReplicasCapacity) -> str:
     ends = interval(tied.low_frac, tied.high_frac)
     met = f"{share(tied.attained_frac)}, 95% CI {ends}, {plural(tied.n_seeds, 'seed')}"
     fewer = plural(tied.replicas, "replica")
+    if tied.word is not None and tied.edge_by == "cost":
+        chance = f"P {probability(tied.probability or 0.0)}, r {tied.r or 0.0:.2f}"
+        next_step = "Calibrate with a log of your server, or decide as simulated: --by noise."
+        return f"As simulated, {fewer} would do; with the error of the costs that is not sure ({chance}). {next_step}"
     return f"Statistically tied with the goal: {fewer} ({met}). Rerun with longer runs to decide."
 
 

@@ -30,6 +30,10 @@ class LoadUnit:
         """Return `13.4 req/s`."""
         return f"{self.bare(value)} {self.name}"
 
+    def span(self, ends: Sequence[float | None]) -> str:
+        """Return `13.2–13.6`."""
+        return f"{self.bare(ends[0] or 0.0)}–{self.bare(ends[1] or 0.0)}"
+
     def interval(self, ends: Bounded) -> str:
         """Return `13.2–13.6`; a dash where it is unknown."""
         return NONE if ends.low is None or ends.high is None else f"{self.bare(ends.low)}–{self.bare(ends.high)}"

@@ -6,7 +6,7 @@ from simserve.metrics.answer import BEYOND_FRAC
 from simserve.metrics.answers.capacity import CapacityAnswer, CapacityStudy, ConcurrencyCapacity, RateCapacity
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundSplit
 from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad
-from simserve.metrics.answers.parts import Bounded
+from simserve.metrics.answers.parts import FoundLoad
 from simserve.metrics.goal import probability
 from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, Searched, limited
 from simserve.report.formats import (
@@ -63,6 +63,7 @@ def _of_rate(result: RateCapacity, answer: FoundRate, name: str) -> list[str]:
     nominal = "nominal " if load and load.nominal_per_s else ""
     return [
         f"{level(result)} goodput of {name}: {rate(offered.value)} req/s on {gpus(answer)} ({ci}).",
+        count_on(offered, REQUESTS_PER_S),
         f"It is the highest {nominal}rate at which {wanted(result)}.",
         fails_first(answer),
         _beyond(answer),
@@ -79,6 +80,7 @@ def _of_clients(result: ConcurrencyCapacity, answer: FoundClients, name: str) ->
     few_turns = "Each client sends fewer than ten requests, so the burst at the start dominates"
     return [
         f"{name} sustains {plural(n.value, 'client')} at once on {gpus(answer)} ({ci}).",
+        count_on(n, CLIENTS),
         f"It is the highest concurrency at which {wanted(result)}; {answer.clients_per_gpu:.4g} per GPU.",
         fails_first(answer),
         f"Throughput: {rate(answer.requests_per_s)} req/s, {rate(answer.output_tokens_per_s)} output tokens/s.",
@@ -120,16 +122,28 @@ def gpus(answer: Found) -> str:
     return plural(answer.fleet.n_gpus, "GPU")
 
 
-def _between(ends: Bounded, unit: LoadUnit) -> str:
-    """Return `13.2–13.6`, or `not known`."""
-    ci = unit.interval(ends)
-    return "not known" if ci == NONE else ci
+def _between(load: FoundLoad, unit: LoadUnit) -> str:
+    """Return `13.2–13.6 by noise, 11.9–14.8 with cost error`, or `not known`."""
+    ci = unit.interval(load)
+    ci = "not known" if ci == NONE else ci
+    return f"{ci} by noise, {unit.span(load.total)} with cost error" if load.total else ci
+
+
+def count_on(load: FoundLoad, unit: LoadUnit) -> str:
+    """Return the load to count on, or why there is none; nothing where that is not known."""
+    if load.count_on is not None:
+        of = "" if load.total else ", as if costs were exact"
+        return f"Count on {unit.format(load.count_on)} (P {load.at_confidence or 0.0:.0%}{of})."
+    if load.total is None:
+        return ""
+    return "Costs are too uncertain to count on a load: calibrate with a log of your server, or add --by noise."
 
 
 def certainty(answer: Found, ends: str) -> str:
     """Return `95% CI 13.2–13.6, 8 seeds`; without an interval where every seed gives the same run."""
     if answer.n_seeds == 1:
-        return "one run, as every seed gives the same; no interval"
+        total = f"; {ends.partition(', ')[2]}" if "with cost" in ends else ""
+        return f"one run, as every seed gives the same; no interval{' by noise' if total else ''}{total}"
     return f"{answer.confidence * 100:.0f}% CI {ends}, {answer.n_seeds} seeds"
 
 

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from simserve.errors import Problem, ScenarioError
 from simserve.metrics.answers.capacity import ConcurrencyCapacity
 from simserve.metrics.answers.capacity_found import FoundClients
-from simserve.metrics.answers.parts import Bounded
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import Boundary, Goal, Search
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import efficiency_of, precision_of, probed_load, search_of
 from simserve.study.capacity.load_curve import CLIENTS, load_curve
+from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Estimate
 from simserve.study.run_seeds import Run, each_run
 
@@ -38,18 +39,29 @@ def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = Non
         return each_run(Run.of, [with_clients(scenario, round(n))], seeds)[0]
 
     most = min(MOST, scenario.workload.n_requests or MOST)
-    return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), progress)
+    costs = None
+    if question.effort.by != "noise":
+        costs = DrawnCosts.of(scenario, lambda n: with_clients(scenario, round(n)), is_same=question.is_deterministic)
+    return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), progress, costs)
 
 
 def study(
-    question: CapacityQuestion, runs_with: RunsAt, axis: SearchAxis, progress: OnProbe | None = None
+    question: CapacityQuestion,
+    runs_with: RunsAt,
+    axis: SearchAxis,
+    progress: OnProbe | None = None,
+    costs: DrawnCosts | None = None,
 ) -> CapacityResult:
-    """Return the highest concurrency and its load curve, from any function that runs a number of clients."""
+    """Return the highest concurrency and its load curve, from any function that runs a number of clients.
+
+    costs: draws of the costs with a number of clients; None: costs count as exact.
+    """
     probed = ProbedLoads(question, runs_with, progress)
     highest = Search(probed, axis, Goal(question.goal_frac, question.precision_frac)).highest()
     clients, curve = None, None
     if isinstance(highest, Boundary):
-        clients, curve = _most_clients(highest, probed), load_curve(highest, probed, axis, CLIENTS)
+        curve = load_curve(highest, probed, axis, CLIENTS)
+        clients = _most_clients(highest, probed, load_margin(highest, probed.points, question.goal_frac, costs))
     answer = ConcurrencyCapacity(
         **vars(search_of(question, "concurrency", highest)),
         points=[probed_load(each, question.goal_frac, concurrency=round(each.scale)) for each in probed.points],
@@ -65,7 +77,7 @@ def with_clients(scenario: Scenario, n: int) -> Scenario:
     return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"client": client})})
 
 
-def _most_clients(boundary: Boundary, probed: ProbedLoads) -> FoundClients:
+def _most_clients(boundary: Boundary, probed: ProbedLoads, margin: LoadMargin) -> FoundClients:
     """Return the answer in whole clients, with the throughput at that concurrency."""
     question, scenario = probed.question, probed.question.scenario
     n, low, high = (end if math.isnan(end) else math.floor(end + 1e-9) for end in vars(boundary.load).values())
@@ -75,7 +87,7 @@ def _most_clients(boundary: Boundary, probed: ProbedLoads) -> FoundClients:
     n_requests = scenario.workload.n_requests
     return FoundClients(
         **vars(precision_of(question, boundary, is_known=high - low <= 1)),
-        concurrency=Bounded(value=n, low=low, high=high),
+        concurrency=margin.found(boundary.load, question.effort).in_whole,
         attained_frac=at.attained_frac,
         requests_per_s=answered.value,
         output_tokens_per_s=at.mean("output_tokens_per_s"),

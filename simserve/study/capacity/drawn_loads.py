@@ -30,7 +30,7 @@ LOG_CAP = math.log(CAP)
 
 
 @dataclass(frozen=True)
-class LoadCurve:
+class RatioCurve:
     """Log r against the logarithm of the load, by runs with predicted costs and the same seeds."""
 
     goal_frac: float
@@ -42,7 +42,7 @@ class LoadCurve:
     """Whether the queue only grows."""
 
     @classmethod
-    def of(cls, points: Sequence[LoadPoint], goal_frac: float, n_draws: int) -> "LoadCurve | None":
+    def of(cls, points: Sequence[LoadPoint], goal_frac: float, n_draws: int) -> "RatioCurve | None":
         """Return the curve of loads with samples; None where there are too few, or costs are not drawn."""
         known = [point for point in points if point.samples and all(sample.n for sample in point.samples)]
         if len(known) < 2 or not n_draws:
@@ -125,7 +125,7 @@ class LoadCurve:
 class _Search:
     """The highest load of one draw: as if its shift of log r were the same at all loads, within a bracket."""
 
-    def __init__(self, curve: LoadCurve, draw: int, start: float) -> None:
+    def __init__(self, curve: RatioCurve, draw: int, start: float) -> None:
         self.root = start
         """Its logarithm as far as it is known, which is the load to run next."""
         self.is_known = False

@@ -1,17 +1,22 @@
 """Fleet size: the fewest replicas of a pool with which a given share of requests meets every SLO."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from simserve.metrics.answer import Attained
 from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_found import FoundReplicas
+from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import NominalLoad
+from simserve.metrics.decision import Decision
+from simserve.metrics.tails import capped
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import load_warnings, probed_load, studied
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.fleet import fleet_of, with_replicas
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.run_seeds import Run, each_run
@@ -19,8 +24,14 @@ from simserve.study.run_seeds import Run, each_run
 MOST = 1024
 """Highest number of replicas that a search runs."""
 
+MOST_FOR_COSTS = 4
+"""Most replicas for those that meet the SLO as simulated: further ones do not make up for the error of costs."""
+
 RunsWith = Callable[[int, Sequence[int]], list[Run]]
 """Runs a number of replicas with each of some seeds."""
+
+CostsOf = Callable[[int], DrawnCosts]
+"""Maps a number of replicas to draws of its costs."""
 
 OnProgress = Callable[[int], None]
 """Called with each number of replicas before it runs."""
@@ -37,11 +48,18 @@ class FleetSize:
     """The fewest replicas that meet the SLO; None: not even MOST do."""
     points: tuple[LoadPoint, ...]
     """All that were run, the fewest first."""
+    judged: Mapping[float, Decision] = field(default_factory=dict)
+    """Decisions with the error of costs, by number of replicas; of those that meet the SLO by noise."""
+
+    def decision(self, point: LoadPoint) -> Attained:
+        """Return whether a number of replicas meets the SLO."""
+        judged = self.judged.get(point.scale)
+        return point.decision(self.question.goal_frac) if judged is None else judged.old_word
 
     @property
     def tied(self) -> LoadPoint | None:
         """The fewest replicas on the edge; None where all below the answer miss the SLO."""
-        edges = [point for point in self.points if point.decision(self.question.goal_frac) == "edge"]
+        edges = [point for point in self.points if self.decision(point) == "edge"]
         return next((each for each in edges if self.fewest is None or each.scale < self.fewest.scale), None)
 
 
@@ -55,15 +73,23 @@ def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress
             progress(n)
         return each_run(Run.of, [with_replicas(question.scenario, {place: n})], seeds)[0]
 
-    size = search(question, place, runs_with)
+    def costs_of(n: int) -> DrawnCosts:
+        fleet = with_replicas(question.scenario, {place: n})
+        return DrawnCosts.of(fleet, lambda _: fleet, is_same=question.is_deterministic)
+
+    size = search(question, place, runs_with, None if question.effort.by == "noise" else costs_of)
     return CapacityResult(fleet_size_answer(size), tuple((None, point) for point in size.points))
 
 
-def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> FleetSize:
-    """Search from the scenario's own number of replicas; a number on the edge gets more seeds."""
+def search(question: CapacityQuestion, place: int, runs_with: RunsWith, costs_of: CostsOf | None = None) -> FleetSize:
+    """Search from the scenario's own number of replicas; a number on the edge gets more seeds.
+
+    costs_of: draws of the costs of a number of replicas; None: costs count as exact.
+    """
     first, most_seeds = question.scenario.seed, question.most_seeds
     own = question.scenario.cluster.pools[place].replicas
     probed: dict[int, LoadPoint] = {}
+    judged: dict[float, Decision] = {}
 
     def decision(n: int) -> Attained:
         def run(places: range) -> list[Run]:
@@ -74,11 +100,19 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> Fleet
             probed[n] = point.decided(question.goal_frac, run, question.effort) if most_seeds > 1 else point
         return probed[n].decision(question.goal_frac)
 
-    n = fewest(lambda n: decision(n) == "met", own)
-    fewer = (n or 1) - 1
+    def is_sure(n: int) -> bool:
+        is_met = decision(n) == "met"
+        if is_met and costs_of is not None and n not in judged:
+            judged[n] = costs_of(n).decision(probed[n], question.goal_frac, question.effort.confidence)
+        return is_met and (n not in judged or judged[n].old_word == "met")
+
+    by_noise = fewest(lambda n: decision(n) == "met", own)
+    n = by_noise and fewest(is_sure, by_noise, min(MOST, MOST_FOR_COSTS * by_noise))
+    fewer = (by_noise or 1) - 1
     while fewer > 0 and decision(fewer) == "edge":
         fewer -= 1
-    return FleetSize(question, place, None if n is None else probed[n], tuple(probed[n] for n in sorted(probed)))
+    points = tuple(probed[n] for n in sorted(probed))
+    return FleetSize(question, place, None if n is None else probed[n], points, judged)
 
 
 def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
@@ -111,18 +145,35 @@ def fleet_size_answer(size: FleetSize) -> ReplicasCapacity:
         load=NominalLoad(**point.load),
         answer=None if size.fewest is None else _fleet(size, size.fewest),
         tied=None if size.tied is None else _fleet(size, size.tied),
-        points=[probed_load(each, question.goal_frac, replicas=int(each.scale)) for each in size.points],
+        points=[_probed(size, each) for each in size.points],
     )
 
 
 def _fleet(size: FleetSize, point: LoadPoint) -> FoundReplicas:
-    n = int(point.scale)
+    n, judged = int(point.scale), size.judged.get(point.scale)
     return FoundReplicas(
         replicas=n,
-        decision=point.decision(size.question.goal_frac),
+        decision=size.decision(point),
         attained_frac=point.attained.value,
         low_frac=point.attained.low,
         high_frac=point.attained.high,
         n_seeds=len(point.runs),
         fleet=fleet_of(with_replicas(size.question.scenario, {size.place: n})),
+        **({} if judged is None else _sure(judged)),
     )
+
+
+def _sure(judged: Decision) -> dict[str, Any]:
+    """Return how sure a number of replicas is."""
+    known = {"word": judged.word, "probability": judged.probability, "edge_by": judged.edge_by}
+    return known | {"r": capped(judged.margin.log_r)}
+
+
+def _probed(size: FleetSize, point: LoadPoint) -> ProbedLoad:
+    """Return a number of replicas, decided with the error of costs where that decides."""
+    probed = probed_load(point, size.question.goal_frac, replicas=int(point.scale))
+    judged = size.judged.get(point.scale)
+    if judged is None:
+        return probed
+    known = {"decision": judged.old_word, "word": judged.word, "probability": judged.probability}
+    return probed.model_copy(update=known)

@@ -9,15 +9,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simserve.metrics.decision import SURE_BY_NOISE
+from simserve.metrics.answers.parts import FoundLoad
+from simserve.metrics.decision import SURE_BY_NOISE, Effort, word_of
+from simserve.metrics.decision_json import Word
 from simserve.metrics.margin import MOST_FREE, Z_95, Margin
 from simserve.metrics.student import quantile
 from simserve.study.capacity.boundary import Boundary
-from simserve.study.capacity.drawn_loads import LoadCurve
+from simserve.study.capacity.drawn_loads import RatioCurve
+from simserve.study.capacity.facts import bounded
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity_probe import NearCapacity
 from simserve.study.drawn_costs import DrawnCosts
-from simserve.study.intervals import CONFIDENCE
+from simserve.study.intervals import CONFIDENCE, Estimate
 
 WIDE_SD = 0.5
 """Standard deviation of the logarithm from which an answer with cost error means little."""
@@ -31,11 +34,20 @@ class LoadMargin:
     """Distribution of the logarithm of the highest load over the estimate."""
     near: NearCapacity | None
     """The estimate against capacity, by draw of costs; None where unknown."""
+    has_costs: bool = False
+    """Whether the error of costs is part of it."""
+    has_noise: bool = True
+    """Whether noise is known, or there is none."""
 
     def probability(self, ratio: float) -> float:
         """Return the probability that a multiple of the estimate meets the goal."""
         beyond_frac = 0.0 if self.near is None else self.near.at(self.near.rate.per_s * ratio).probability
         return min(1.0 - self.margin.probability(math.log(ratio)), 1.0 - beyond_frac)
+
+    def word(self, ratio: float, confidence: float) -> Word:
+        """Return the decision about a multiple of the estimate."""
+        by_noise = 1.0 - self.margin.by_noise.probability(math.log(ratio))
+        return word_of(self.probability(ratio), by_noise, confidence)
 
     @property
     def is_wide(self) -> bool:
@@ -50,31 +62,45 @@ class LoadMargin:
         """Return the interval by noise and cost error."""
         return self.margin.interval(CONFIDENCE)
 
-    def count_on(self, confidence: float, *, by_noise: bool = False) -> float:
+    def found(self, load: Estimate, effort: Effort) -> FoundLoad:
+        """Return the estimate with its intervals and the load to count on."""
+        at, noise = load.value, [load.low, load.high] if load.has_interval else None
+        is_wanted = self.has_noise and (effort.by is not None or not self.is_wide)
+        return FoundLoad(
+            **vars(bounded(load)),
+            noise=noise,
+            total=[at * end for end in self.total()] if self.has_noise and self.has_costs else None,
+            count_on=at * self.count_on(effort.confidence) if is_wanted else None,
+            at_confidence=effort.confidence,
+        )
+
+    def count_on(self, confidence: float) -> float:
         """Return the highest multiple that meets the goal with this probability, by the rule of a run: with cost error,
         and SURE_BY_NOISE by noise alone."""
-        sure = self.margin.by_noise.quantile(1 - max(SURE_BY_NOISE, confidence if by_noise else 0.0))
-        if by_noise:
-            return sure
+        sure = self.margin.by_noise.quantile(1 - SURE_BY_NOISE)
         within = [] if self.near is None else [self.near.load_at(1 - confidence) / self.near.rate.per_s]
         return min(sure, self.margin.quantile(1 - confidence), *within)
 
 
 def load_margin(
-    highest: Boundary, points: Sequence[LoadPoint], goal_frac: float, costs: DrawnCosts, near: NearCapacity | None
+    highest: Boundary,
+    points: Sequence[LoadPoint],
+    goal_frac: float,
+    costs: DrawnCosts | None,
+    near: NearCapacity | None = None,
 ) -> LoadMargin:
     """Return where the highest load of a search lies.
 
-    points: the loads that ran. near: the estimate against capacity.
+    points: the loads that ran. costs: their draws; None: they count as exact. near: the estimate against capacity.
     """
-    curve = LoadCurve.of(points, goal_frac, len(costs.draws))
-    margin = _by_noise(highest)
-    if curve is None:
-        return LoadMargin(margin, near)
+    margin, has_noise = _by_noise(highest), highest.load.has_interval or len(highest.below.runs) == 1
+    curve = None if costs is None else RatioCurve.of(points, goal_frac, len(costs.draws))
+    if costs is None or curve is None:
+        return LoadMargin(margin, near, has_noise=has_noise)
     sd, n_free = curve.cost_error(costs, highest.below.scale)
-    return LoadMargin(
-        replace(margin, cost_sd=sd, n_cost_free=n_free, points=curve.server_errors(costs.server_sd)), near
-    )
+    of_servers = curve.server_errors(costs.server_sd)
+    whole = replace(margin, cost_sd=sd, n_cost_free=n_free, points=of_servers)
+    return LoadMargin(whole, near, has_costs=True, has_noise=has_noise)
 
 
 def _by_noise(highest: Boundary) -> Margin:

@@ -1,12 +1,12 @@
 """Rate: the highest rate at which a given share of requests meets every SLO; at 99%, the p99 goodput."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from simserve.metrics.answer import within_capacity
 from simserve.metrics.answers.capacity import RateCapacity
 from simserve.metrics.answers.capacity_found import FoundRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad
-from simserve.metrics.decision import beyond_warning
+from simserve.metrics.decision import OLD_WORDS, beyond_warning
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
@@ -19,11 +19,13 @@ from simserve.study.capacity.facts import (
     search_of,
 )
 from simserve.study.capacity.load_curve import REQUESTS_PER_S, load_curve
+from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.capacity_probe import UNKNOWN, NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import Run, each_run
 from simserve.workload.load import offered_load
@@ -43,7 +45,7 @@ def study_rate(question: CapacityQuestion, progress: OnProbe | None = None) -> C
 
     Raises SimserveError without an SLO, or without a rate to search over.
     """
-    return study(question, runs_at_scale(question), progress, near_answer)
+    return study(question, runs_at_scale(question), progress, near_answer, drawn_at_scale(question))
 
 
 def runs_at_scale(question: CapacityQuestion) -> RunsAt:
@@ -53,17 +55,34 @@ def runs_at_scale(question: CapacityQuestion) -> RunsAt:
     return lambda scale, seeds: each_run(Run.of, [at_scale(question.scenario, scale)], seeds)[0]
 
 
+def drawn_at_scale(question: CapacityQuestion) -> DrawnCosts | None:
+    """Return draws of the costs at multiples of the scenario's rates; None where costs count as exact."""
+    scenario = question.scenario
+    if question.effort.by == "noise":
+        return None
+    return DrawnCosts.of(scenario, partial(at_scale, scenario), is_same=question.is_deterministic)
+
+
 def study(
-    question: CapacityQuestion, runs_at: RunsAt, progress: OnProbe | None = None, near: Near | None = None
+    question: CapacityQuestion,
+    runs_at: RunsAt,
+    progress: OnProbe | None = None,
+    near: Near | None = None,
+    costs: DrawnCosts | None = None,
 ) -> CapacityResult:
-    """Return the highest rate and its load curve, from any function that runs a load."""
+    """Return the highest rate and its load curve, from any function that runs a load.
+
+    costs: draws of the costs at a load; None: costs count as exact.
+    """
     probed = ProbedLoads(question, runs_at, progress)
     highest = Search(probed, SCALES, Goal(question.goal_frac, question.precision_frac)).highest()
-    points, curve, compared = probed.points, None, None
+    points, curve, margin = probed.points, None, None
     if isinstance(highest, Boundary):
         curve = load_curve(highest, probed, SCALES, REQUESTS_PER_S)
         compared = near and near(question, highest)
-    answer = rate_answer(question, highest, points, curve, compared)
+        at_answer = compared and compared.at(highest.offered_per_s.value)
+        margin = load_margin(highest, probed.points, question.goal_frac, costs, at_answer)
+    answer = rate_answer(question, highest, points, curve, margin)
     return CapacityResult(answer, tuple((None, point) for point in probed.points))
 
 
@@ -79,41 +98,51 @@ def rate_answer(
     highest: Boundary | Unbounded,
     points: Sequence[LoadPoint],
     curve: LoadCurve | None = None,
-    near: NearCapacity | None = None,
+    margin: LoadMargin | None = None,
 ) -> RateCapacity:
-    """Return the answer from the loads of its search, what lies around it, and the capacity of its cluster."""
+    """Return the answer from the loads of its search, what lies around it, and how sure it is."""
     goal_frac = question.goal_frac
-    found_rate = _highest_rate(question, highest, near) if isinstance(highest, Boundary) else None
+    found_rate = _highest_rate(question, highest, margin) if isinstance(highest, Boundary) and margin else None
     beyond = [] if found_rate is None else beyond_warning(found_rate.probability_beyond_capacity, "the answer")
     search = search_of(question, "rate", highest, [*load_warnings(highest.ends[-1]), *beyond])
     return RateCapacity(
         **vars(search),
-        own_load=next((_own_load(each, goal_frac, found_rate, near) for each in points if each.scale == 1), None),
+        own_load=next((_own_load(question, each, highest, margin) for each in points if each.scale == 1), None),
         answer=found_rate,
         points=[probed_load(each, goal_frac, offered_per_s=_offered_per_s(each, highest)) for each in points],
         **({} if curve is None else vars(curve)),
     )
 
 
-def _highest_rate(question: CapacityQuestion, answer: Boundary, near: NearCapacity | None) -> FoundRate:
+def _highest_rate(question: CapacityQuestion, answer: Boundary, margin: LoadMargin) -> FoundRate:
     rate = answer.offered_per_s
     return FoundRate(
         **vars(precision_of(question, answer)),
         scale=bounded(answer.load),
-        offered_per_s=bounded(rate),
+        offered_per_s=margin.found(rate, question.effort),
         **vars(efficiency_of(question.scenario, rate)),
-        **(UNKNOWN if near is None else near.at(rate.value).facts()),
+        **(UNKNOWN if margin.near is None else margin.near.facts()),
     )
 
 
-def _own_load(point: LoadPoint, goal_frac: float, answer: FoundRate | None, near: NearCapacity | None) -> ProbedLoad:
-    """Return the scenario's own load; where there is an answer, with the probability that it is beyond capacity."""
-    own = probed_load(point, goal_frac)
-    if answer is None:
+def _own_load(
+    question: CapacityQuestion, point: LoadPoint, highest: Boundary | Unbounded, margin: LoadMargin | None
+) -> ProbedLoad:
+    """Return the scenario's own load; where there is an answer, decided by how far it is from that."""
+    own = probed_load(point, question.goal_frac)
+    if margin is None or not isinstance(highest, Boundary):
         return own
-    chance = None if near is None else near.at(own.offered_per_s).probability
-    decision = within_capacity(point.decision(goal_frac), chance)
-    return own.model_copy(update={"decision": decision, "probability_beyond_capacity": chance})
+    ratio = point.scale / highest.load.value
+    word = margin.word(ratio, question.effort.confidence)
+    chance = None if margin.near is None else margin.near.at(own.offered_per_s).probability
+    return own.model_copy(
+        update={
+            "decision": OLD_WORDS.get(word, "edge"),
+            "word": word,
+            "probability": margin.probability(ratio),
+            "probability_beyond_capacity": chance,
+        }
+    )
 
 
 def _offered_per_s(point: LoadPoint, highest: Boundary | Unbounded) -> float:

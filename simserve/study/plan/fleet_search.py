@@ -8,7 +8,7 @@ from simserve.metrics.answer import Attained
 from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.study.capacity.boundary import Goal
-from simserve.study.capacity.fleet_size import fewest
+from simserve.study.capacity.fleet_size import MOST_FOR_COSTS, fewest
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.plan.options import Replicas
@@ -95,7 +95,7 @@ class FleetSearch:
 
     def sure(self, n: int, limit: int) -> int | None:
         """Return the least size about n that surely meets the SLO under the demand; None: not even the limit does."""
-        return fewest(lambda size: self._settled(size).decision == "met", n, limit)
+        return fewest(lambda size: self._settled(size).decision == "met", n, min(limit, MOST_FOR_COSTS * n))
 
     def tied(self, n: int) -> Trial | None:
         """Return the smallest statistically tied fleet below a size; None without one."""

@@ -136,7 +136,7 @@ def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds:
         seeds_of(demand),
         is_disaggregated=option.is_disaggregated,
         effort=bounds.effort,
-        costs_of=None if bounds.effort.by_noise else costs_of(result, demand),
+        costs_of=None if bounds.effort.by == "noise" else costs_of(result, demand),
     )
     return sized(known, search, demand, bounds)
 
