@@ -159,7 +159,7 @@ def _next(answer: CheckAnswer, command: Sequence[str]) -> str:
     if "--against" in command:
         sentence, which = AT_REF.get(answer.state, sentence), "again"
     words = [*command]
-    if which == "update":  # a new baseline has the default goal
+    if which == "update":  # without --goal, that has the default, not the goal of the baseline
         is_given = "--goal" in command or answer.goal_frac == GOAL_FRAC
         words += ["--update"] if is_given else ["--goal", str(answer.goal_frac), "--update"]
     shown = " ".join(
