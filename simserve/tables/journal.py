@@ -7,7 +7,7 @@ answer stays beside its journal until the next one takes its place; a line of th
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
@@ -23,7 +23,6 @@ class JournalRow(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Return the run as JSON has it."""
-        ...
 
 
 R = TypeVar("R", bound=JournalRow)
@@ -74,11 +73,9 @@ class Journal(Generic[R]):
         return whole + newline
 
     def _take(self, line: bytes) -> None:
-        try:
+        with suppress(ValueError, TypeError, KeyError):  # a foreign or damaged line, or no row: that run is repeated
             entry = parse_json(line)
             self.rows[entry["key"]] = self._read_row(entry["row"])
-        except (ValueError, TypeError, KeyError):
-            return  # foreign or damaged line, as where it is no row: that run is repeated
 
 
 @contextmanager

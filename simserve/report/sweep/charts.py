@@ -45,9 +45,8 @@ def cost_chart(answer: SweepAnswer) -> Figure | None:
 
 def latency_chart(answer: SweepAnswer) -> Figure | None:
     """Return p99 TPOT against p99 TTFT; None if no point has both."""
-    dots = [
-        _dot(point, point.means.ttft_p99_s.value or 0.0, point.means.tpot_p99_s) for point in with_latencies(answer)
-    ]
+    pairs = [(point, point.means) for point in with_latencies(answer)]
+    dots = [_dot(point, means.ttft_p99_s.value or 0.0, means.tpot_p99_s) for point, means in pairs]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
         return None
     slo = _slo(answer)

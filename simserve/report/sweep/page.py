@@ -67,9 +67,8 @@ def _tiles(answer: SweepAnswer) -> tuple[str, ...]:
     if cheapest is not None:
         tiles.append(_tile(answer, "Cheapest within the SLO", cheapest, f"${cheapest.usd_per_hour:,.2f}/h"))
     if per_usd is not None:
-        tiles.append(
-            _tile(answer, "Most per dollar", per_usd, f"{rate(per_usd.means.goodput_per_usd.value)}/$", has_price=True)
-        )
+        amount = rate(per_usd.means.goodput_per_usd.value)
+        tiles.append(_tile(answer, "Most per dollar", per_usd, f"{amount}/$", has_price=True))
     if goodput is not None:
         tiles.append(_tile(answer, "Most goodput", goodput, f"{rate(goodput.goodput_per_s)}/s", has_price=True))
     return tuple(tiles)

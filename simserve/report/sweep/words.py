@@ -1,10 +1,9 @@
 """Sweep words: the point to take, the best points, and a table."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from simserve.metrics.answer import Attained
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import BestPoint, PointOfSweep, SweepAnswer
@@ -17,10 +16,7 @@ MOST_ROWS = 10
 MOST_TIED = 3
 """Points on the edge that the sentence names."""
 
-CAVEATS: Mapping[Attained | None, str] = {
-    "missed": ", but it misses the SLO",
-    "edge": ", but it is on the edge of the SLO",
-}
+CAVEATS = {"missed": ", but it misses the SLO", "edge": ", but it is on the edge of the SLO"}
 """What keeps a point from being recommended, by its decision."""
 
 
@@ -82,7 +78,7 @@ def _bests(answer: SweepAnswer) -> list[str]:
         if best is not None:
             point, like = answer.points[best.point], best.not_told_apart
             rivals = f" (statistically tied with {plural(len(like), 'other')})" if like else ""
-            amount = f"{rate(figure(point.means).value)} {unit}{rivals}{CAVEATS.get(point.decision, '')}"
+            amount = f"{rate(figure(point.means).value)} {unit}{rivals}{CAVEATS.get(point.decision or '', '')}"
             sentences.append(f"{what}: {name_of(answer, point)}, {amount}.")
     return sentences
 
