@@ -13,6 +13,10 @@ CHANCE = (
     "cover both; docs/validation.md compares with real servers."
 )
 
+FEW_TURNS = (
+    "Each client sends fewer than ten requests, so the rush at the start weighs much. Raise workload.n_requests."
+)
+
 
 def run_warnings(reader: SummaryReader) -> str:
     """Return the section of a run's page."""
@@ -22,6 +26,7 @@ def run_warnings(reader: SummaryReader) -> str:
 def capacity_warnings(result: CapacityAnswer) -> str:
     """Return the section of a capacity's page."""
     highest = result.answer if result.question == "rate" or result.question == "concurrency" else None
+    few_turns = result.question == "concurrency" and result.answer is not None and not result.answer.enough_turns
     guess = highest is not None and bool(highest.kv_limit_is_a_guess)
     run = {
         "pools": [pool.facts() for pool in result.pools],
@@ -29,7 +34,7 @@ def capacity_warnings(result: CapacityAnswer) -> str:
         "trust": {"kv_limit_is_a_guess": guess},
     }
     text = cautions(SummaryReader(run)) + ([] if highest is None else list(_imprecise(highest, result.goal_frac)))
-    return warning_list([*text, CHANCE], "")
+    return warning_list([*text, *([FEW_TURNS] if few_turns else []), CHANCE], "")
 
 
 def _imprecise(highest: FoundRate | FoundClients, goal_frac: float) -> Iterator[str]:
@@ -52,11 +57,6 @@ def _imprecise(highest: FoundRate | FoundClients, goal_frac: float) -> Iterator[
         yield (
             f"The answer rests on {count(highest.n_requests)} requests, and fewer than ten of them may miss: it "
             f"needs {least}. Make the runs longer."
-        )
-    if highest.has_few_turns:
-        yield (
-            "Each client sends fewer than ten requests, so the rush at the start weighs much. "
-            "Raise workload.n_requests."
         )
 
 

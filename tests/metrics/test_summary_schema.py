@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 import shutil
 import sys
@@ -20,7 +21,7 @@ from simserve import load_results
 from simserve.errors import OutputError
 from simserve.metrics import figures
 from simserve.metrics.answers.capacity import CapacityAnswer
-from simserve.metrics.answers.parts import Index
+from simserve.metrics.answers.parts import Bounded, Index
 from simserve.metrics.figures import FIGURES, Summary
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
@@ -335,6 +336,12 @@ def test_whole_numbers_have_bounds(kind: Any, least: int, most: int) -> None:
     for n in (least - 1, most + 1):
         with pytest.raises(ValidationError):
             adapter.validate_python(n)
+
+
+def test_an_end_that_is_not_finite_is_null_and_whole_numbers_stay_whole() -> None:
+    number = Bounded(value=3, low=math.nan, high=math.inf)
+    assert json.dumps(number.facts()) == '{"value": 3, "low": null, "high": null}'
+    assert json.dumps(Bounded(value=3.0, low=1, high=4.5).facts()) == '{"value": 3.0, "low": 1, "high": 4.5}'
 
 
 @pytest.mark.parametrize("asked", ["rate", "concurrency"])

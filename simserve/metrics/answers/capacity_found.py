@@ -32,11 +32,6 @@ class FoundPrecision(Struct):
     fails_first: Limit
     kv_limit_is_a_guess: bool | None = None
 
-    @property
-    def has_few_turns(self) -> bool:
-        """Return whether the start of a closed loop dominates."""
-        return False
-
 
 class CapacityOverDraws(Struct):
     """Offered rate against capacity, over draws of costs."""
@@ -55,17 +50,17 @@ class HighestRate(FoundPrecision):
     scale: Bounded | None = None
     offered_per_s: FoundLoad
 
+    @property
+    def load(self) -> FoundLoad:
+        """Return the highest load."""
+        return self.offered_per_s
+
 
 class FoundRate(Efficiency, HighestRate):
     """The highest rate with its efficiency, and how it compares with the capacity of its cluster."""
 
     probability_beyond_capacity: Share = None
     near_capacity: CapacityOverDraws | None = None
-
-    @property
-    def load(self) -> FoundLoad:
-        """Return the highest load."""
-        return self.offered_per_s
 
 
 class HighestConcurrency(FoundPrecision):
@@ -79,18 +74,13 @@ class HighestConcurrency(FoundPrecision):
     enough_turns: bool
 
     @property
-    def has_few_turns(self) -> bool:
-        """Return whether each client sends so few requests that the burst at the start dominates."""
-        return not self.enough_turns
+    def load(self) -> FoundLoad:
+        """Return the highest load."""
+        return self.concurrency
 
 
 class FoundClients(Efficiency, HighestConcurrency):
     """The highest concurrency with its efficiency."""
-
-    @property
-    def load(self) -> FoundLoad:
-        """Return the highest load."""
-        return self.concurrency
 
 
 class FoundReplicas(Struct):
@@ -118,6 +108,11 @@ class SplitLoad(Struct):
     state: SearchEnd
     offered_per_s: Bounded
     fails_first: Limit
+
+    @property
+    def load(self) -> Bounded:
+        """Return the highest load."""
+        return self.offered_per_s
 
 
 class SplitRate(Efficiency, SplitLoad):

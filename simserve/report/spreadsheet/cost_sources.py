@@ -148,13 +148,11 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
 
 def _held_load(result: CapacityAnswer, offered: float | None) -> tuple[float | None, float | None]:
     """Return the requests/s that a fleet holds, and those of the scenario; for a number of replicas what is offered."""
-    scale = None
-    if result.question == "rate" and result.answer is not None:
-        offered, scale = result.answer.offered_per_s.value, result.answer.scale
-    elif result.question == "ratio" and result.answer is not None:
-        offered = result.answer.offered_per_s.value
-    elif result.question == "concurrency" and result.answer is not None:
+    scale = result.answer.scale if result.question == "rate" and result.answer is not None else None
+    if result.question == "concurrency" and result.answer is not None:
         offered = result.answer.requests_per_s
+    elif result.question != "replicas" and result.answer is not None:
+        offered = result.answer.load.value
     return offered, offered / scale.value if offered and scale and scale.value else offered
 
 

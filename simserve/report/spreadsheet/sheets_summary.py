@@ -112,17 +112,13 @@ def _capacity(result: CapacityAnswer) -> list[Row]:
 
 def _load(result: CapacityAnswer) -> list[Row]:
     """Return the rows of what was found, and of what it comes to per GPU, dollar and kWh."""
-    if result.answer is None:
-        return []
     if result.question == "replicas":
-        return [_figure("Replicas", result.answer.replicas, "count")]
+        return [] if result.answer is None else [_figure("Replicas", result.answer.replicas, "count")]
     answer = result.answer
-    if result.question == "concurrency":
-        load = _estimates("Capacity", result.answer.concurrency, "clients")
-    else:
-        load = _estimates("Capacity", result.answer.offered_per_s, "requests/s")
+    if answer is None:
+        return []
     return [
-        *load,
+        *_estimates("Capacity", answer.load, "clients" if result.question == "concurrency" else "requests/s"),
         *_estimates("Per GPU", answer.per_gpu_s, "requests/s"),
         *_estimates("Per dollar", answer.per_usd, "requests/USD"),
         *_estimates("Per kWh", answer.per_kwh, "requests/kWh"),

@@ -5,7 +5,7 @@ from typing import Any, Literal, cast
 
 from simserve.metrics.answers.capacity import CapacityStudy, SearchedCapacity
 from simserve.metrics.answers.capacity_found import Efficiency, FoundPrecision
-from simserve.metrics.answers.capacity_loads import ProbedLoad, SearchEnd
+from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad, SearchEnd
 from simserve.metrics.answers.parts import Bounded, Limit, NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
@@ -146,6 +146,7 @@ def bounded(estimate: Estimate, amount: float = 1.0) -> Bounded:
 def probed_load(point: LoadPoint, goal_frac: float, **load: float) -> ProbedLoad:
     """Return a load, its attainment and its latencies; `load` is what it is in the unit of its question."""
     known: dict[str, Any] = {"offered_per_s": point.offered_per_s, **load}
+    known |= {key: {level: point.latency_s(key, level) for level in LEVELS} for key in LATENCIES}
     return ProbedLoad(
         **known,
         scale=point.scale,
@@ -161,12 +162,4 @@ def probed_load(point: LoadPoint, goal_frac: float, **load: float) -> ProbedLoad
         decision=point.decision(goal_frac),
         saturated=point.is_saturated,
         by_slo=point.by_slo(),
-        ttft_s=_levels(point, "ttft_s"),
-        tpot_s=_levels(point, "tpot_s"),
-        itl_s=_levels(point, "itl_s"),
-        e2e_s=_levels(point, "e2e_s"),
     )
-
-
-def _levels(point: LoadPoint, latency: str) -> dict[str, float]:
-    return {level: point.latency_s(latency, level) for level in LEVELS}
