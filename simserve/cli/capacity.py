@@ -134,11 +134,10 @@ def _ask(
 
 def _text(answer: "CapacityAnswer", out: Path | None) -> str:
     """The answer, what lies around it, what was tried, and where the files are."""
-    from simserve.cli import terminal
+    from simserve.cli.terminal import place_of, table
     from simserve.report.capacity.page import paragraphs, table_rows
 
-    where = [] if out is None else [terminal.place_of(out)]
-    return "\n\n".join([*paragraphs(answer), terminal.table(table_rows(answer)), *where])
+    return "\n\n".join([*paragraphs(answer), table(table_rows(answer)), *([place_of(out)] if out else [])])
 
 
 def _write(directory: Path, result: "CapacityResult", question: "CapacityQuestion") -> None:

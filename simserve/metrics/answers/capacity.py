@@ -30,11 +30,6 @@ class CapacityStudy(Struct):
     is_repeated: bool = False
     warnings: Sequence[str] = ()
 
-    @property
-    def found_pools(self) -> Sequence[StudiedPool]:
-        """Return the pools with the replicas of the answer."""
-        return self.pools
-
     def facts(self) -> dict[str, Any]:
         """Return the answer as JSON has it, without the keys that other questions have."""
         result: dict[str, Any] = plain(self.model_dump(by_alias=True, exclude_unset=True))

@@ -130,7 +130,8 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
     light = None if result.question == "ratio" else next((each for each in result.points if not each.saturated), None)
     output, offered = (None, None) if light is None else (light.output_tokens_per_s, light.offered_per_s)
     holds, own = _held_load(result, offered)
-    unit, n_units, gpus = _units([pool.facts() for pool in result.found_pools], n_gpus)
+    pools = result.found_pools if result.question == "replicas" else result.pools
+    unit, n_units, gpus = _units([pool.facts() for pool in pools], n_gpus)
     held = f"{text}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
     price = Known(hourly / n_gpus, f"{text}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
     return Basis(
