@@ -106,11 +106,11 @@ class SplitLoad(Struct):
     split: str
     replicas: Mapping[str, Count]
     state: SearchEnd
-    offered_per_s: Bounded
+    offered_per_s: FoundLoad
     fails_first: Limit
 
     @property
-    def load(self) -> Bounded:
+    def load(self) -> FoundLoad:
         """Return the highest load."""
         return self.offered_per_s
 

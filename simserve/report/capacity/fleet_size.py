@@ -37,11 +37,19 @@ def sentence(result: ReplicasCapacity) -> str:
     parts = [
         f"{name} needs {size}{price}, for {nominal}{offered} req/s, so that {wanted(result)}.",
         f"SLO attainment: {share(_point(result, answer).attained_frac)} ({_certainty(result, answer)}).",
+        _sure(answer),
         f"One replica fewer misses the SLO: {short}." if fewer else "",
         _tied(result),
         drawn_by_seeds(result, answer.n_seeds),
     ]
     return " ".join(filter(None, parts))
+
+
+def _sure(answer: FoundReplicas) -> str:
+    """Return how sure the number of replicas is; nothing where costs count as exact."""
+    if answer.probability is None:
+        return ""
+    return f"With the error of the costs P is {probability(answer.probability)} (r {answer.r or 0.0:.2f})."
 
 
 def _point(result: ReplicasCapacity, answer: FoundReplicas) -> ProbedLoad:

@@ -29,6 +29,13 @@ Columns = dict[str, Callable[[ProbedLoad], str]]
 """Titles of columns, and what stands there of a load."""
 
 OWN: dict[str | None, str] = {"met": "meets the SLO", "edge": "is on the edge of the SLO", "missed": "misses the SLO"}
+BY_WORD = {
+    "meets": "meets the SLO",
+    "likely_meets": "likely meets the SLO",
+    "edge": "is on the edge of the SLO",
+    "likely_misses": "likely misses the SLO",
+    "misses": "misses the SLO",
+}
 HOLDS: dict[str | None, str] = {"met": "holds", "edge": "may hold", "missed": "may hold"}
 """Verb for a load, by its decision."""
 
@@ -59,7 +66,7 @@ def stopped_at(result: Searched) -> ProbedLoad:
 
 def _of_rate(result: RateCapacity, answer: FoundRate, name: str) -> list[str]:
     offered, load = answer.offered_per_s, result.load
-    ci = certainty(answer, _between(offered, REQUESTS_PER_S))
+    ci = certainty(answer, between(offered, REQUESTS_PER_S))
     nominal = "nominal " if load and load.nominal_per_s else ""
     return [
         f"{level(result)} goodput of {name}: {rate(offered.value)} req/s on {gpus(answer)} ({ci}).",
@@ -76,7 +83,7 @@ def _of_rate(result: RateCapacity, answer: FoundRate, name: str) -> list[str]:
 
 def _of_clients(result: ConcurrencyCapacity, answer: FoundClients, name: str) -> list[str]:
     n = answer.concurrency
-    ci = certainty(answer, _between(n, CLIENTS))
+    ci = certainty(answer, between(n, CLIENTS))
     few_turns = "Each client sends fewer than ten requests, so the burst at the start dominates"
     return [
         f"{name} sustains {plural(n.value, 'client')} at once on {gpus(answer)} ({ci}).",
@@ -95,7 +102,7 @@ def own_load(result: Searched) -> str:
     own = result.own_load if result.question == "rate" else None
     if own is None:
         return ""
-    at = f"The scenario's own load, {rate(own.offered_per_s)} req/s, {OWN[own.decision]}"
+    at = f"The scenario's own load, {rate(own.offered_per_s)} req/s, {BY_WORD.get(own.word or '', OWN[own.decision])}"
     if own.saturated:
         return f"{at}: the queue only grows."
     beyond_frac = own.probability_beyond_capacity or 0.0
@@ -103,7 +110,8 @@ def own_load(result: Searched) -> str:
         at += f" (beyond capacity with a probability of {probability(beyond_frac)})"
     ends = interval(own.low_frac, own.high_frac)
     ci = "" if ends == NONE else f" (95% CI {ends}, {plural(own.n_runs, 'seed')})"
-    return f"{at}: {share(own.attained_frac)} of requests attain it{ci}."
+    sure = "" if own.probability is None else f"; P {probability(own.probability)}"
+    return f"{at}: {share(own.attained_frac)} of requests attain it{ci}{sure}."
 
 
 def level(result: CapacityStudy) -> str:
@@ -122,7 +130,7 @@ def gpus(answer: Found) -> str:
     return plural(answer.fleet.n_gpus, "GPU")
 
 
-def _between(load: FoundLoad, unit: LoadUnit) -> str:
+def between(load: FoundLoad, unit: LoadUnit) -> str:
     """Return `13.2–13.6 by noise, 11.9–14.8 with cost error`, or `not known`."""
     ci = unit.interval(load)
     ci = "not known" if ci == NONE else ci

@@ -18,7 +18,9 @@ from simserve.report.capacity.load_curve import (
 )
 from simserve.report.capacity.rate import (
     SHOWN,
+    between,
     certainty,
+    count_on,
     drawn_by_seeds,
     fails_first,
     gpus,
@@ -57,9 +59,9 @@ def _headline(result: Searched, unit: LoadUnit) -> Headline:
     state = "few" if not answer.n_enough else "met" if answer.is_precise else "edge"
     at = answer.load
     what = f"{level(result)} goodput: the highest rate" if result.question == "rate" else "highest concurrency"
-    lead = f"The {what} at which {wanted(result)} ({certainty(answer, unit.interval(at))}). {fails_first(answer)}"
-    lead = " ".join(part for part in (lead, own_load(result), drawn_by_seeds(result, answer.n_seeds)) if part)
-    title = f"{unit.format(at.value)} on {gpus(answer)}"
+    lead = f"The {what} at which {wanted(result)} ({certainty(answer, between(at, unit))}). {fails_first(answer)}"
+    said = (count_on(at, unit), lead, own_load(result), drawn_by_seeds(result, answer.n_seeds))
+    lead, title = " ".join(filter(None, said)), f"{unit.format(at.value)} on {gpus(answer)}"
     return Headline("capacity", name, state, title, lead, setup(result), tuple(_tiles(result, answer, unit)))
 
 
@@ -69,12 +71,15 @@ def _tiles(result: Searched, answer: FoundRate | FoundClients, unit: LoadUnit) -
         first = tile("Throughput", f"{rate(result.answer.requests_per_s)}/s", [prose(tokens)])
     else:
         first = tile("Per GPU", f"{rate(answer.per_gpu_s.value)}/s", [prose(f"on {gpus(answer)}")])
-    paid = [
-        _tile_of("Per dollar", answer.per_usd, f"{answer.fleet.usd_per_hour:,.2f} $/h"),
-        _tile_of("Per kWh", answer.per_kwh, f"{answer.fleet.kw:.3g} kW at full power"),
-    ]
-    at = min(_with_seeds(result, answer.n_seeds), key=lambda point: abs(unit.of(point) - answer.load.value))
-    return [first, *filter(None, paid), *tail_tiles(at), *_knee_tile(result, unit)]
+    load, paid = answer.load, [_tile_of("Per dollar", answer.per_usd, f"{answer.fleet.usd_per_hour:,.2f} $/h")]
+    sure = []
+    if load.count_on is None:
+        paid.append(_tile_of("Per kWh", answer.per_kwh, f"{answer.fleet.kw:.3g} kW at full power"))
+    else:
+        by = "with cost error" if load.total else "by noise"
+        sure.append(tile("Count on", unit.bare(load.count_on), [prose(f"P {load.at_confidence or 0.0:.0%} {by}")]))
+    at = min(_with_seeds(result, answer.n_seeds), key=lambda point: abs(unit.of(point) - load.value))
+    return [*sure, first, *filter(None, paid), *tail_tiles(at), *_knee_tile(result, unit)]
 
 
 def _tile_of(label: str, paid: Bounded | None, below: str) -> str | None:

@@ -129,10 +129,10 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
     n_gpus, hourly = result.answer.fleet.n_gpus, result.answer.fleet.usd_per_hour
     light = None if result.question == "ratio" else next((each for each in result.points if not each.saturated), None)
     output, offered = (None, None) if light is None else (light.output_tokens_per_s, light.offered_per_s)
-    holds, own = _held_load(result, offered)
+    (holds, how), own = _held_load(result, offered)
     pools = result.found_pools if result.question == "replicas" else result.pools
     unit, n_units, gpus = _units([pool.facts() for pool in pools], n_gpus)
-    held = f"{text}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
+    held = f"{text}: {rate(holds)} requests/s {how}on {count(n_gpus)} GPUs."
     price = Known(hourly / n_gpus, f"{text}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
     return Basis(
         unit=unit,
@@ -140,21 +140,25 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
         prices=dict.fromkeys(gpus, price),
         holds_per_s=Known(None if holds is None else holds / n_units, held),
         demand_per_s=Known(own, f"{text}: the load of its scenario."),
-        good_frac=Known(result.goal_frac, f"{text}: the goal, which just holds there."),
+        good_frac=Known(result.goal_frac, f"{text}: the goal, which holds there."),
         output_tokens=Known(output / offered, f"{text}: at its lightest load.") if output and offered else UNKNOWN,
         capacity=source if result.question in ("rate", "ratio") else None,
         **(_all_used(text) if result.question == "replicas" else {}),
     )
 
 
-def _held_load(result: CapacityAnswer, offered: float | None) -> tuple[float | None, float | None]:
-    """Return the requests/s that a fleet holds, and those of the scenario; for a number of replicas what is offered."""
-    scale = result.answer.scale if result.question == "rate" and result.answer is not None else None
+def _held_load(result: CapacityAnswer, offered: float | None) -> tuple[tuple[float | None, str], float | None]:
+    """Return the requests/s to count on and how, and those of the scenario; of a number of replicas what is offered."""
+    if result.question == "rate" and result.answer is not None:
+        load, scale = result.answer.load, result.answer.scale
+        own = load.value / scale.value if scale and scale.value else load.value
+        known = load.count_on is not None
+        return (load.count_on if known else load.value, "to count on, " if known else ""), own
     if result.question == "concurrency" and result.answer is not None:
         offered = result.answer.requests_per_s
     elif result.question != "replicas" and result.answer is not None:
         offered = result.answer.load.value
-    return offered, offered / scale.value if offered and scale and scale.value else offered
+    return (offered, ""), offered
 
 
 def _of_sweep(source: ResultFolder) -> Basis | None:

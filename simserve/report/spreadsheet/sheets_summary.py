@@ -7,7 +7,7 @@ from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_loads import CriterionLoad
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
-from simserve.metrics.answers.parts import Bounded
+from simserve.metrics.answers.parts import Bounded, FoundLoad
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
@@ -118,7 +118,7 @@ def _load(result: CapacityAnswer) -> list[Row]:
     if answer is None:
         return []
     return [
-        *_estimates("Capacity", answer.load, "clients" if result.question == "concurrency" else "requests/s"),
+        *_loads(answer.load, "clients" if result.question == "concurrency" else "requests/s"),
         *_estimates("Per GPU", answer.per_gpu_s, "requests/s"),
         *_estimates("Per dollar", answer.per_usd, "requests/USD"),
         *_estimates("Per kWh", answer.per_kwh, "requests/kWh"),
@@ -168,6 +168,14 @@ def _sweep(answer: SweepAnswer) -> list[Row]:
     if answer.slo is not None:
         rows += [_figure("Goal", answer.goal_frac, "share share"), ("SLO", slo_terms(answer.slo))]
     return rows + _made(answer.version, None, answer.scenario.seed)
+
+
+def _loads(load: FoundLoad, unit: str) -> list[Row]:
+    """Return rows of the capacity: its interval by noise and with cost error, and what to count on."""
+    low, high = load.total or (None, None)
+    known = {"low with cost error": low, "high with cost error": high, "to count on": load.count_on}
+    more = [_figure(f"Capacity, {name}", end, f"rate {unit}") for name, end in known.items() if end is not None]
+    return [*_estimates("Capacity", load, unit), *more]
 
 
 def _estimates(label: str, number: Bounded | None, unit: str) -> list[Row]:

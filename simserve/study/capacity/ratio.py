@@ -8,7 +8,7 @@ from simserve.errors import SimserveError
 from simserve.metrics.answers.capacity import RatioCapacity
 from simserve.metrics.answers.capacity_found import FoundSplit, SplitRate
 from simserve.metrics.answers.capacity_loads import SearchEnd
-from simserve.metrics.answers.parts import NominalLoad
+from simserve.metrics.answers.parts import FoundLoad, NominalLoad
 from simserve.scenario import Scenario
 from simserve.scenario.cluster import DISAGGREGATED_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search, Unbounded
@@ -194,7 +194,7 @@ def _split(served: Served, scenarios: Mapping[str, Scenario]) -> SplitRate:
         split=served.name,
         replicas={pool.name: pool.replicas for pool in scenario.cluster.pools},
         state=cast(SearchEnd, served.highest.state),
-        offered_per_s=bounded(served.rate),
+        offered_per_s=FoundLoad(**vars(bounded(served.rate))),
         fails_first=fails_first(served.highest.ends[0]),
         **vars(efficiency_of(scenario, served.rate)),
     )

@@ -139,3 +139,18 @@ def test_one_run_of_each_load_has_no_noise() -> None:
     margin = load_margin(unknown, alone, GOAL, costs(0.9, 1.1), None).margin
     assert margin.noise_sd == 0.0
     assert margin.cost_sd == pytest.approx(np.log([0.9, 1.1]).std(ddof=1), rel=0.05)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("half", [0.002, 0.05, 0.3])
+def test_a_load_up_to_the_one_to_count_on_meets_the_slo_and_a_higher_one_is_never_a_better_word(
+    half: float, confidence: float
+) -> None:
+    words = ("meets", "likely_meets", "edge", "likely_misses", "misses")
+    for drawn in (costs(), costs(*SPREAD, server_sd=0.1)):
+        margin = found(drawn, half=half)
+        count_on = margin.count_on(confidence)
+        assert margin.word(count_on * (1 - 1e-6), confidence) == "meets"
+        assert margin.word(count_on * 1.01, confidence) != "meets"
+        ranks = [words.index(margin.word(ratio, confidence)) for ratio in np.geomspace(0.2, 3.0, 40)]
+        assert ranks == sorted(ranks)
