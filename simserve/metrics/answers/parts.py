@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal, Required
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from typing_extensions import TypedDict
 
 from simserve.metrics.answers import struct
 from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Struct
@@ -19,40 +18,6 @@ Ends = Annotated[Sequence[Measured] | None, AS_GIVEN, FINITE]
 Index = Annotated[int, Field(ge=0, le=10**9)]
 Verdict = Literal["better", "worse", "same", "unclear"]
 Limit = Literal["queue", "ttft_s", "tpot_s", "itl_s", "e2e_s"]
-
-
-class EstimateJson(TypedDict):
-    """A number with its interval."""
-
-    value: Signed
-    low: Signed
-    high: Signed
-
-
-class ScenarioNameJson(TypedDict, total=False):
-    """The scenario that was studied."""
-
-    name: Required[str]
-    digest: str
-    seed: int
-
-
-class FleetJson(TypedDict, total=False):
-    """Size and price of a cluster."""
-
-    n_gpus: Required[Annotated[int, Field(ge=1, le=10**9)]]
-    usd_per_hour: Required[Amount]
-    kw: Required[Amount]
-    gpus: list[str]
-
-
-class NominalLoadJson(TypedDict, total=False):
-    """Drawn against nominal load."""
-
-    kind: Literal["requests", "sessions"]
-    nominal_per_s: Required[Positive | None]
-    drawn_per_s: Required[Measured]
-    off_frac: Required[Signed]
 
 
 class ScenarioName(Struct):
@@ -99,11 +64,17 @@ class DrawnLoad(Struct):
 
 
 class StudiedFleet(Struct):
-    """Size and price of the cluster that was studied."""
+    """Size and price of a cluster that was studied."""
 
     n_gpus: Size
     usd_per_hour: Amount
     kw: Amount
+
+
+class PricedFleet(StudiedFleet):
+    """A cluster with the names of its GPUs."""
+
+    gpus: Sequence[str] = ()
 
 
 class Bounded(Struct):
@@ -159,12 +130,3 @@ class Interval(Struct):
     value: struct.Signed = None
     low: struct.Signed = None
     high: struct.Signed = None
-
-
-class PricedFleet(Struct):
-    """Size and price of a cluster."""
-
-    n_gpus: Size
-    usd_per_hour: Amount
-    kw: Amount
-    gpus: Sequence[str] = ()
