@@ -1,12 +1,12 @@
 """Drawn costs: runs with each draw of costs, on seeds that the predicted costs also ran, for a decision."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 from simserve.errors import EndOfLoads
 from simserve.metrics.cost_error import Pair
-from simserve.metrics.decision import SURE_BY_NOISE, Decision
+from simserve.metrics.decision import Decision
 from simserve.metrics.goal import CONFIDENCE, LOOKS
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
@@ -46,19 +46,15 @@ class DrawnCosts:
                 continue
         return dict(zip(runs, run_all(attrgetter("sample"), runs.values()), strict=True))
 
-    def decision(self, point: LoadPoint, goal_frac: float, confidence: float = CONFIDENCE) -> Decision:
-        """Return the decision about a load from its runs with predicted costs.
-
-        Costs are drawn where the SLO is surely met by noise, as they cannot make another one so.
-        """
+    def decision(self, point: LoadPoint, goal_frac: float, confidence: float = CONFIDENCE) -> Decision | None:
+        """Return the decision about a load with runs of predicted costs; None where costs are not drawn."""
         samples, load = point.samples, point.scale
-        by_noise = Decision(samples, goal_frac, confidence=confidence)
-        if not self.draws or by_noise.probability < SURE_BY_NOISE:
-            return by_noise
+        if not self.draws:
+            return None
         drawn = self.samples(dict.fromkeys(range(len(self.draws)), load))
         pairs = [Pair(samples[place % len(samples)], sample) for place, sample in drawn.items()]
         scenario = self.scenario_at(load)
         offered = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
         near = near_capacity(scenario, offered, point.runs[0], self.draws)
         beyond_frac = None if near is None else near.probability
-        return replace(by_noise, pairs=pairs, server_sd=self.server_sd, beyond_frac=beyond_frac)
+        return Decision(samples, goal_frac, pairs, self.server_sd, beyond_frac, confidence)

@@ -194,7 +194,7 @@ def test_out_writes_the_answer_and_its_page_in_place_of_an_earlier_one(place: Pa
 def test_a_folder_with_other_files_is_refused_before_anything_runs(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simserve.study.check.side.replicate", None)
+    monkeypatch.setattr("simserve.study.check.side.each_run", None)
     (tmp_path / "notes.txt").write_text("mine")
     outcome = checked(place, "--out", tmp_path)
     assert outcome.exit_code == 2

@@ -163,7 +163,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simserve.study.plan.outcome.replicate", stop)
+    monkeypatch.setattr("simserve.study.plan.outcome.each_run", stop)
     outcome = plan(tmp_path)
     assert outcome.exit_code == 130
     assert not (tmp_path / "out").exists()

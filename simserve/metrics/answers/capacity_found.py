@@ -95,7 +95,7 @@ class FoundReplicas(Struct):
     fleet: StudiedFleet
     word: Word | None = None
     probability: Share = None
-    """That it meets the goal, with the error of costs."""
+    """Probability that it meets the goal, with the error of costs."""
     r: Ratio = None
     edge_by: Cause | None = None
 

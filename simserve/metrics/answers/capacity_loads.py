@@ -52,7 +52,7 @@ class ProbedLoad(Struct):
     probability_beyond_capacity: Share = None
     word: Word | None = None
     probability: Share = titled("P (goal met)")
-    """That it meets the goal, with the error of costs."""
+    """Probability that it meets the goal, with the error of costs."""
 
     def latency_s(self, latency: str, level: str) -> float | None:
         """Return a percentile of a latency in seconds; None where no run has one."""

@@ -60,8 +60,8 @@ def _headline(result: Searched, unit: LoadUnit) -> Headline:
     at = answer.load
     what = f"{level(result)} goodput: the highest rate" if result.question == "rate" else "highest concurrency"
     lead = f"The {what} at which {wanted(result)} ({certainty(answer, between(at, unit))}). {fails_first(answer)}"
-    said = (count_on(at, unit), lead, own_load(result), drawn_by_seeds(result, answer.n_seeds))
-    lead, title = " ".join(filter(None, said)), f"{unit.format(at.value)} on {gpus(answer)}"
+    texts = (count_on(at, unit), lead, own_load(result), drawn_by_seeds(result, answer.n_seeds))
+    lead, title = " ".join(filter(None, texts)), f"{unit.format(at.value)} on {gpus(answer)}"
     return Headline("capacity", name, state, title, lead, setup(result), tuple(_tiles(result, answer, unit)))
 
 

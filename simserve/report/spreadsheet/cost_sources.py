@@ -151,9 +151,8 @@ def _held_load(result: CapacityAnswer, offered: float | None) -> tuple[tuple[flo
     """Return the requests/s to count on and how, and those of the scenario; of a number of replicas what is offered."""
     if result.question == "rate" and result.answer is not None:
         load, scale = result.answer.load, result.answer.scale
-        own = load.value / scale.value if scale and scale.value else load.value
-        known = load.count_on is not None
-        return (load.count_on if known else load.value, "to count on, " if known else ""), own
+        own = load.value / (scale.value if scale and scale.value else 1.0)
+        return ((load.value, "") if load.count_on is None else (load.count_on, "to count on, ")), own
     if result.question == "concurrency" and result.answer is not None:
         offered = result.answer.requests_per_s
     elif result.question != "replicas" and result.answer is not None:

@@ -87,7 +87,7 @@ def _most_clients(boundary: Boundary, probed: ProbedLoads, margin: LoadMargin) -
     n_requests = scenario.workload.n_requests
     return FoundClients(
         **vars(precision_of(question, boundary, is_known=high - low <= 1)),
-        concurrency=margin.found(boundary.load, question.effort).in_whole,
+        concurrency=margin.with_ends(boundary.load, question.effort).in_whole,
         attained_frac=at.attained_frac,
         requests_per_s=answered.value,
         output_tokens_per_s=at.mean("output_tokens_per_s"),

@@ -48,7 +48,7 @@ class FleetSize:
     """The fewest replicas that meet the SLO; None: not even MOST do."""
     points: tuple[LoadPoint, ...]
     """All that were run, the fewest first."""
-    judged: Mapping[float, Decision] = field(default_factory=dict)
+    judged: Mapping[float, Decision | None] = field(default_factory=dict)
     """Decisions with the error of costs, by number of replicas; of those that meet the SLO by noise."""
 
     def decision(self, point: LoadPoint) -> Attained:
@@ -89,7 +89,7 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith, costs_of
     first, most_seeds = question.scenario.seed, question.most_seeds
     own = question.scenario.cluster.pools[place].replicas
     probed: dict[int, LoadPoint] = {}
-    judged: dict[float, Decision] = {}
+    judged: dict[float, Decision | None] = {}
 
     def decision(n: int) -> Attained:
         def run(places: range) -> list[Run]:
@@ -101,10 +101,12 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith, costs_of
         return probed[n].decision(question.goal_frac)
 
     def is_sure(n: int) -> bool:
-        is_met = decision(n) == "met"
-        if is_met and costs_of is not None and n not in judged:
+        if decision(n) != "met":
+            return False
+        if costs_of is not None and n not in judged:
             judged[n] = costs_of(n).decision(probed[n], question.goal_frac, question.effort.confidence)
-        return is_met and (n not in judged or judged[n].old_word == "met")
+        known = judged.get(n)
+        return known is None or known.old_word == "met"
 
     by_noise = fewest(lambda n: decision(n) == "met", own)
     n = by_noise and fewest(is_sure, by_noise, min(MOST, MOST_FOR_COSTS * by_noise))

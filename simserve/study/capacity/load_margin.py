@@ -62,7 +62,7 @@ class LoadMargin:
         """Return the interval by noise and cost error."""
         return self.margin.interval(CONFIDENCE)
 
-    def found(self, load: Estimate, effort: Effort) -> FoundLoad:
+    def with_ends(self, load: Estimate, effort: Effort) -> FoundLoad:
         """Return the estimate with its intervals and the load to count on."""
         at, noise = load.value, [load.low, load.high] if load.has_interval else None
         is_wanted = self.has_noise and (effort.by is not None or not self.is_wide)

@@ -119,7 +119,7 @@ def _highest_rate(question: CapacityQuestion, answer: Boundary, margin: LoadMarg
     return FoundRate(
         **vars(precision_of(question, answer)),
         scale=bounded(answer.load),
-        offered_per_s=margin.found(rate, question.effort),
+        offered_per_s=margin.with_ends(rate, question.effort),
         **vars(efficiency_of(question.scenario, rate)),
         **(UNKNOWN if margin.near is None else margin.near.facts()),
     )
