@@ -9,8 +9,12 @@ from simserve.report.sections import warning_list
 from simserve.report.summary_reader import SummaryReader
 
 CHANCE = (
-    "The interval covers sampling noise over seeds, not cost-model error. Prediction intervals of `simserve run` "
-    "cover both; docs/validation.md compares with real servers."
+    "Intervals of attainment cover sampling noise over seeds, not cost error; P and the load to count on cover both. "
+    "docs/validation.md compares with real servers."
+)
+
+CHANCE_OF_SPLITS = (
+    "The intervals cover sampling noise over seeds, not cost error. Ask for the capacity of the split that you take."
 )
 
 FEW_TURNS = (
@@ -34,7 +38,8 @@ def capacity_warnings(result: CapacityAnswer) -> str:
         "trust": {"kv_limit_is_a_guess": guess},
     }
     text = cautions(SummaryReader(run)) + ([] if highest is None else list(_imprecise(highest, result.goal_frac)))
-    return warning_list([*text, *([FEW_TURNS] if few_turns else []), CHANCE], "")
+    chance = CHANCE_OF_SPLITS if result.question == "ratio" else CHANCE
+    return warning_list([*text, *([FEW_TURNS] if few_turns else []), chance], "")
 
 
 def _imprecise(highest: FoundRate | FoundClients, goal_frac: float) -> Iterator[str]:

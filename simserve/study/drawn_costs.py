@@ -1,19 +1,19 @@
 """Drawn costs: runs with each draw of costs, on seeds that the predicted costs also ran, for a decision."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from simserve.errors import EndOfLoads
 from simserve.metrics.cost_error import Pair
-from simserve.metrics.decision import Decision
+from simserve.metrics.decision import Decision, Effort
 from simserve.metrics.goal import CONFIDENCE, LOOKS
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity_probe import near_capacity
 from simserve.study.cost_draws import Draw, draws_for, residual_of
-from simserve.study.run_seeds import Wanted, run_all
+from simserve.study.run_seeds import Run, Wanted, run_all
 from simserve.workload.load import offered_load
 
 
@@ -45,6 +45,21 @@ class DrawnCosts:
             except EndOfLoads:
                 continue
         return dict(zip(runs, run_all(attrgetter("sample"), runs.values()), strict=True))
+
+    def settled(
+        self, point: LoadPoint, goal_frac: float, effort: Effort, more: Callable[[range], Sequence[Run]]
+    ) -> Decision | None:
+        """Return the decision about a load, with seeds added as `run` adds them; None where costs are not drawn.
+
+        more: runs the load with the seeds at those places, counted from 0.
+        """
+        decision = self.decision(point, goal_frac, effort.confidence)
+        for look in effort.looks():
+            n = len(point.runs)
+            if decision is not None and look > n > 1 and decision.edge_by in ("noise", "load"):
+                point = point.with_more(more(range(n, look)))
+                decision = replace(decision, runs=point.samples)
+        return decision
 
     def decision(self, point: LoadPoint, goal_frac: float, confidence: float = CONFIDENCE) -> Decision | None:
         """Return the decision about a load with runs of predicted costs; None where costs are not drawn."""

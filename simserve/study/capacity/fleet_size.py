@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from simserve.metrics.answer import Attained
@@ -91,20 +92,21 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith, costs_of
     probed: dict[int, LoadPoint] = {}
     judged: dict[float, Decision | None] = {}
 
-    def decision(n: int) -> Attained:
-        def run(places: range) -> list[Run]:
-            return list(runs_with(n, range(first + places.start, first + places.stop)))
+    def run(n: int, places: range) -> list[Run]:
+        return list(runs_with(n, range(first + places.start, first + places.stop)))
 
+    def decision(n: int) -> Attained:
         if n not in probed:
-            point = LoadPoint.of(n, run(range(min(FIRST_SEEDS, most_seeds))))
-            probed[n] = point.decided(question.goal_frac, run, question.effort) if most_seeds > 1 else point
+            point = LoadPoint.of(n, run(n, range(min(FIRST_SEEDS, most_seeds))))
+            more = partial(run, n)
+            probed[n] = point.decided(question.goal_frac, more, question.effort) if most_seeds > 1 else point
         return probed[n].decision(question.goal_frac)
 
     def is_sure(n: int) -> bool:
         if decision(n) != "met":
             return False
         if costs_of is not None and n not in judged:
-            judged[n] = costs_of(n).decision(probed[n], question.goal_frac, question.effort.confidence)
+            judged[n] = costs_of(n).settled(probed[n], question.goal_frac, question.effort, partial(run, n))
         known = judged.get(n)
         return known is None or known.old_word == "met"
 

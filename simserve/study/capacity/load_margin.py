@@ -62,15 +62,18 @@ class LoadMargin:
         """Return the interval by noise and cost error."""
         return self.margin.interval(CONFIDENCE)
 
-    def with_ends(self, load: Estimate, effort: Effort) -> FoundLoad:
-        """Return the estimate with its intervals and the load to count on."""
+    def with_ends(self, load: Estimate, effort: Effort, least: float = 0.0) -> FoundLoad:
+        """Return the estimate with its intervals and the load to count on.
+
+        least: a multiple of the estimate that is known to meet the SLO.
+        """
         at, noise = load.value, [load.low, load.high] if load.has_interval else None
         is_wanted = self.has_noise and (effort.by is not None or not self.is_wide)
         return FoundLoad(
             **vars(bounded(load)),
             noise=noise,
             total=[at * end for end in self.total()] if self.has_noise and self.has_costs else None,
-            count_on=at * self.count_on(effort.confidence) if is_wanted else None,
+            count_on=at * max(self.count_on(effort.confidence), least) if is_wanted else None,
             at_confidence=effort.confidence,
         )
 

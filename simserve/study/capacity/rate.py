@@ -6,7 +6,7 @@ from functools import partial
 from simserve.metrics.answers.capacity import RateCapacity
 from simserve.metrics.answers.capacity_found import FoundRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad
-from simserve.metrics.decision import OLD_WORDS, beyond_warning
+from simserve.metrics.decision import OLD_WORDS, Decision, beyond_warning
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
@@ -76,13 +76,14 @@ def study(
     """
     probed = ProbedLoads(question, runs_at, progress)
     highest = Search(probed, SCALES, Goal(question.goal_frac, question.precision_frac)).highest()
-    points, curve, margin = probed.points, None, None
+    points, curve, margin, own = probed.points, None, None, None
     if isinstance(highest, Boundary):
         curve = load_curve(highest, probed, SCALES, REQUESTS_PER_S)
         compared = near and near(question, highest)
         at_answer = compared and compared.at(highest.offered_per_s.value)
         margin = load_margin(highest, probed.points, question.goal_frac, costs, at_answer)
-    answer = rate_answer(question, highest, points, curve, margin)
+        own = None if costs is None else _own_decision(question, points, runs_at, costs)
+    answer = rate_answer(question, highest, points, curve, margin, own)
     return CapacityResult(answer, tuple((None, point) for point in probed.points))
 
 
@@ -99,50 +100,64 @@ def rate_answer(
     points: Sequence[LoadPoint],
     curve: LoadCurve | None = None,
     margin: LoadMargin | None = None,
+    own: Decision | None = None,
 ) -> RateCapacity:
-    """Return the answer from the loads of its search, what lies around it, and how sure it is."""
+    """Return the answer from the loads of its search, what lies around it, how sure it is, and the decision about the
+    scenario's own load."""
     goal_frac = question.goal_frac
-    found_rate = _highest_rate(question, highest, margin) if isinstance(highest, Boundary) and margin else None
+    found_rate = _highest_rate(question, highest, margin, own) if isinstance(highest, Boundary) and margin else None
     beyond = [] if found_rate is None else beyond_warning(found_rate.probability_beyond_capacity, "the answer")
     search = search_of(question, "rate", highest, [*load_warnings(highest.ends[-1]), *beyond])
     return RateCapacity(
         **vars(search),
-        own_load=next((_own_load(question, each, highest, margin) for each in points if each.scale == 1), None),
+        own_load=next((_own_load(question, each, highest, margin, own) for each in points if each.scale == 1), None),
         answer=found_rate,
         points=[probed_load(each, goal_frac, offered_per_s=_offered_per_s(each, highest)) for each in points],
         **({} if curve is None else vars(curve)),
     )
 
 
-def _highest_rate(question: CapacityQuestion, answer: Boundary, margin: LoadMargin) -> FoundRate:
-    rate = answer.offered_per_s
+def _highest_rate(question: CapacityQuestion, answer: Boundary, margin: LoadMargin, own: Decision | None) -> FoundRate:
+    rate, least = answer.offered_per_s, 1 / answer.load.value if own is not None and own.word == "meets" else 0.0
     return FoundRate(
         **vars(precision_of(question, answer)),
         scale=bounded(answer.load),
-        offered_per_s=margin.with_ends(rate, question.effort),
+        offered_per_s=margin.with_ends(rate, question.effort, least),
         **vars(efficiency_of(question.scenario, rate)),
         **(UNKNOWN if margin.near is None else margin.near.facts()),
     )
 
 
+def _own_decision(
+    question: CapacityQuestion, points: Sequence[LoadPoint], runs_at: RunsAt, costs: DrawnCosts
+) -> Decision | None:
+    """Return the decision of `run` about the scenario's own load; None where that or its costs were not run."""
+    own, first = next((point for point in points if point.scale == 1), None), question.scenario.seed
+
+    def more(places: range) -> list[Run]:
+        return runs_at(1.0, range(first + places.start, first + places.stop))
+
+    return None if own is None else costs.settled(own, question.goal_frac, question.effort, more)
+
+
 def _own_load(
-    question: CapacityQuestion, point: LoadPoint, highest: Boundary | Unbounded, margin: LoadMargin | None
+    question: CapacityQuestion,
+    point: LoadPoint,
+    highest: Boundary | Unbounded,
+    margin: LoadMargin | None,
+    decision: Decision | None,
 ) -> ProbedLoad:
-    """Return the scenario's own load; where there is an answer, decided by how far it is from that."""
+    """Return the scenario's own load; without a decision, by how far it is from the answer, if there is one."""
     own = probed_load(point, question.goal_frac)
     if margin is None or not isinstance(highest, Boundary):
         return own
     ratio = point.scale / highest.load.value
-    word = margin.word(ratio, question.effort.confidence)
-    chance = None if margin.near is None else margin.near.at(own.offered_per_s).probability
-    return own.model_copy(
-        update={
-            "decision": OLD_WORDS.get(word, "edge"),
-            "word": word,
-            "probability": margin.probability(ratio),
-            "probability_beyond_capacity": chance,
-        }
-    )
+    word, chance = margin.word(ratio, question.effort.confidence), margin.probability(ratio)
+    if decision is not None:
+        word, chance = decision.word, decision.probability
+    known = {"decision": OLD_WORDS.get(word, "edge"), "word": word, "probability": chance}
+    beyond = None if margin.near is None else margin.near.at(own.offered_per_s).probability
+    return own.model_copy(update=known | {"probability_beyond_capacity": beyond})
 
 
 def _offered_per_s(point: LoadPoint, highest: Boundary | Unbounded) -> float:

@@ -109,12 +109,12 @@ class FleetSearch:
         trial = self.best(n)
         if trial.is_settled or trial.is_cut:
             return trial
-        point = trial.point
+        point, run = trial.point, self._runner(trial.replicas, 1.0)
         if len(self._seeds) > 1:
-            point = point.decided(self._goal_frac, self._runner(trial.replicas, 1.0), self._effort)
+            point = point.decided(self._goal_frac, run, self._effort)
         decision, judged = point.decision(self._goal_frac), None
         if self._costs_of is not None and decision == "met":
-            judged = self._costs_of(trial.replicas).decision(point, self._goal_frac, self._effort.confidence)
+            judged = self._costs_of(trial.replicas).settled(point, self._goal_frac, self._effort, run)
             decision = "met" if judged is None else judged.old_word
         trial = Trial(trial.replicas, point, False, decision, is_settled=True, judged=judged)
         self._trials[trial.replicas, 1.0] = self._best[n, 1.0] = trial
