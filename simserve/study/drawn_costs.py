@@ -58,13 +58,14 @@ class DrawnCosts:
             n = len(point.runs)
             if decision is not None and look > n > 1 and decision.edge_by in ("noise", "load"):
                 point = point.with_more(more(range(n, look)))
-                decision = replace(decision, runs=point.samples)
+                decision = replace(decision, runs=_counted(point))
         return decision
 
     def decision(self, point: LoadPoint, goal_frac: float, confidence: float = CONFIDENCE) -> Decision | None:
-        """Return the decision about a load with runs of predicted costs; None where costs are not drawn."""
+        """Return the decision about a load with runs of predicted costs; None where costs are not drawn, or no request
+        counts."""
         samples, load = point.samples, point.scale
-        if not self.draws:
+        if not self.draws or not _counted(point):
             return None
         drawn = self.samples(dict.fromkeys(range(len(self.draws)), load))
         pairs = [Pair(samples[place % len(samples)], sample) for place, sample in drawn.items()]
@@ -72,4 +73,9 @@ class DrawnCosts:
         offered = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
         near = near_capacity(scenario, offered, point.runs[0], self.draws)
         beyond_frac = None if near is None else near.probability
-        return Decision(samples, goal_frac, pairs, self.server_sd, beyond_frac, confidence)
+        return Decision(_counted(point), goal_frac, pairs, self.server_sd, beyond_frac, confidence)
+
+
+def _counted(point: LoadPoint) -> list[Sample]:
+    """Return the runs of a load in which a request counts."""
+    return [sample for sample in point.samples if sample.n]

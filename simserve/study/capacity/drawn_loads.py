@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from simserve.errors import EndOfLoads
 from simserve.metrics.cost_error import Pair, over_errors, pair_noise
 from simserve.metrics.goal import CAP
 from simserve.metrics.tails import Factors, Sample, log_of, pooled
@@ -100,9 +101,10 @@ class RatioCurve:
         first = int(np.argmin(np.abs(self.loads - math.log(start))))
         for _ in range(MOST_ROUNDS):
             wanted = {place: math.exp(each.root) for place, each in enumerate(searches) if not each.is_known}
-            if not wanted:
+            try:
+                samples = costs.samples(wanted)
+            except EndOfLoads:  # no request arrives in one of them
                 break
-            samples = costs.samples(wanted)
             for place in wanted:
                 searches[place].put(samples.get(place))
             if not pairs:

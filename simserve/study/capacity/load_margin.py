@@ -54,10 +54,6 @@ class LoadMargin:
         """Whether cost error is too large for the answer with it to mean much."""
         return math.sqrt(self.margin.variance) > WIDE_SD
 
-    def noise(self) -> tuple[float, float]:
-        """Return the interval by noise."""
-        return self.margin.by_noise.interval(CONFIDENCE)
-
     def total(self) -> tuple[float, float]:
         """Return the interval by noise and cost error."""
         return self.margin.interval(CONFIDENCE)

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 
 from simserve.errors import NoArrivals
-from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample, pooled
 from simserve.scenario import Scenario
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.load_scale import at_scale
-from simserve.study.run_seeds import Summary, each_run
+from simserve.study.run_seeds import Run, Summary, each_run
 
 RATIO = 1.08
 """Ratio of neighboring loads."""
@@ -86,8 +84,7 @@ class GateSide:
         done = self._runs.setdefault(scale, [])
         seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
         if seeds:
-            kept: Callable[[Results], tuple[Summary, Sample]] = attrgetter("summary", "sample")
-            runs = each_run(kept, [at_scale(self.scenario, scale)], seeds)[0]
+            runs = each_run(Run.of, [at_scale(self.scenario, scale)], seeds)[0]
             done += [summary for summary, _ in runs]
             samples = self._samples.setdefault(scale, [])
             samples += [sample for _, sample in runs[: max(0, self.n_few - len(samples))]]

@@ -92,7 +92,8 @@ def test_the_load_to_count_on_meets_the_slo_with_the_probability_that_was_asked(
         ratio = margin.count_on(confidence)
         assert margin.probability(ratio) == pytest.approx(confidence, abs=1e-3)
     low, high = margin.total()
-    assert low < margin.noise()[0] < 1 < margin.noise()[1] < high
+    noise = margin.margin.by_noise.interval(0.95)
+    assert low < noise[0] < 1 < noise[1] < high
 
 
 def test_without_draws_noise_alone_decides_and_meets_as_a_run_does() -> None:
