@@ -143,7 +143,7 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
         good_frac=Known(result.goal_frac, f"{text}: the goal, which holds there."),
         output_tokens=Known(output / offered, f"{text}: at its lightest load.") if output and offered else UNKNOWN,
         capacity=source if result.question in ("rate", "ratio") else None,
-        **(_all_used(text) if result.question == "replicas" else {}),
+        **(_all_used(text) if how or result.question == "replicas" else {}),
     )
 
 

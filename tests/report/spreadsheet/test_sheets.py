@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simserve.metrics.result_folder import ResultFolder
+from simserve.report.spreadsheet.cost_sources import cost_basis
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of, csv_files, file_name
 from simserve.tables.folder import EXPORT
@@ -319,3 +320,20 @@ def test_csv_leaves_nothing_for_a_spreadsheet_to_compute() -> None:
 
 def test_every_csv_file_may_lie_in_the_folder() -> None:
     assert {file_name(name) for name in SHEETS} == EXPORT.files
+
+
+def test_costs_rest_on_the_load_to_count_on_which_needs_no_headroom_beside() -> None:
+    answer = capacity_json()["answer"]
+    load = answer["offered_per_s"] | {"total": [15.0, 21.0], "count_on": 16.0, "at_confidence": 0.95}
+    surely, simulated = (
+        cost_basis([capacity_answer(answer=answer | {"offered_per_s": each})])
+        for each in (load, answer["offered_per_s"])
+    )
+    assert surely is not None and simulated is not None
+    assert (surely.holds_per_s.value, simulated.holds_per_s.value) == (8.0, 9.0)  # of two replicas
+    assert surely.demand_per_s.value == simulated.demand_per_s.value == 12.0
+    assert surely.target_frac.value == 1.0 > (simulated.target_frac.value or 0.0)
+    labels = [
+        each["Item"] for each in rows(sheet("Summary", capacity_answer(answer=answer | {"offered_per_s": load})))
+    ]
+    assert sum("Capacity, to count on" in label or "low with cost error" in label for label in labels) == 2
