@@ -7,7 +7,7 @@ from pathlib import Path
 from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.metrics.decision_json import DecisionJson
-from simserve.metrics.goal import probability
+from simserve.metrics.goal import CAP, probability
 from simserve.study.uncertainty import run_with_replays
 
 HEAD = "| scenario | r | by noise | with cost error | P | decision |\n|---|---|---|---|---|---|"
@@ -27,11 +27,18 @@ def rows(folder: Path) -> Iterator[str]:
             yield row(path.stem, decision)
 
 
+def ratio(r: float | None) -> str:
+    """Return `0.72`; `>16` where it is no longer known."""
+    return f"{r or 0.0:.2f}" if (r or 0.0) < CAP * (1 - 1e-9) else f">{CAP:g}"
+
+
 def row(name: str, decision: DecisionJson) -> str:
     """Return a row of the table."""
-    ends = ("–".join(f"{end:.2f}" for end in span or ()) for span in (decision.r_noise, decision.r_total))
+    r, *ends = (
+        "–".join(dict.fromkeys(map(ratio, span or ()))) for span in ([decision.r], decision.r_noise, decision.r_total)
+    )
     word = WORDS.get(decision.word, decision.word) + (f" ({decision.why})" if decision.why else "")
-    return f"| {name} | {decision.r:.2f} | {' | '.join(ends)} | {probability(decision.probability or 0.0)} | {word} |"
+    return f"| {name} | {r} | {' | '.join(ends)} | {probability(decision.probability or 0.0)} | {word} |"
 
 
 if __name__ == "__main__":
