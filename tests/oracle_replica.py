@@ -858,8 +858,9 @@ class OracleReplica:
             if has_preempted and self.step is None and self.host.swapped:
                 self.plan(now_ps, how)  # no step runs, so the next boundary is now
                 return
-        if self.step is None and len(self.running) < n_before and self.senders:
-            self.plan(now_ps, how)
+        is_away = bool(self.senders) or bool(self.host and self.host.waiting)
+        if self.step is None and len(self.running) < n_before and is_away:
+            self.plan(now_ps, how)  # likewise for who has room before the scheduler plans
 
     def n_reading(self) -> int:
         """Return the blocks of prefixes on their way from host memory."""

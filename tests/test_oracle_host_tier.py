@@ -366,3 +366,32 @@ def test_a_preempted_prompt_comes_back_without_what_was_taken_of_its_own_blocks(
         prefixes=Prefixes(3, np.array([0, 4]), np.array([4, 1]), starts),
     )
     assert_agreement(two, *run_both(two, Random, load, None))
+
+
+def test_a_swapped_request_comes_back_at_once_where_the_one_it_left_for_waits_for_its_prefix() -> None:
+    """No step runs meanwhile, so the next boundary is now."""
+    state = KvGroup(1, 2, LayerGroup("state", 1, window=2))
+    layers = LayerBlocks((state, KvGroup(1, 0, LayerGroup("full", 1, window=None))), most_chunk=9)
+    tier = HostTierSpec(10_000, 1e-9, swaps=True, offloads=True, overlaps=True)
+    scheduler = Chunked(
+        max_num_batched_tokens=9,
+        max_num_seqs=1,
+        scheduler_reserve_full_isl=False,
+        policy="priority",
+        priority_preemption_threshold=0,
+    )
+    cost = LineCost(token=10**6)
+    setup = ReplicaSetup(
+        scheduler, cost, 117, layers, 83, n_stages=3, n_in_step=2, host_tier=tier, caches_prefixes=True
+    )
+    tokens = np.array([13, 23, 11, 25, 4, 4, 32, 24, 10, 18, 7, 15, 22, 24, 23, 4, 28, 10, 6, 7])
+    first_ids = np.array([0, 4, 11, 0, 11, 0, 4, 0, 11, 0, 0, 11, 4, 4, 4, 0, 0, 0, 0, 0])
+    n_ids = np.array([4, 7, 3, 4, 1, 4, 7, 4, 3, 4, 2, 3, 7, 7, 7, 1, 4, 3, 2, 2])
+    outputs, priority = tokens.copy(), np.zeros(20, np.int64)
+    outputs[5], priority[7], priority[13] = 29, 1, 2
+    most = np.array([39, 30, 21, 10, 34, 27, 1, 20, 28, 45, 7, 19, 29, 24, 13, 17, 9, 17, 26, 21])
+    prefixes = Prefixes(6, first_ids, n_ids, np.arange(21))
+    load = Trace(np.zeros(20), tokens, outputs, most, priority=priority, prefixes=prefixes)
+    cluster, truth = run_both([setup], RoundRobin, load, 4, patience=None)
+    assert truth.lives[13].n_preemptions == 2
+    assert_agreement([setup], cluster, truth)

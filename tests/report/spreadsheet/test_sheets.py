@@ -333,7 +333,5 @@ def test_costs_rest_on_the_load_to_count_on_which_needs_no_headroom_beside() -> 
     assert (surely.holds_per_s.value, simulated.holds_per_s.value) == (8.0, 9.0)  # of two replicas
     assert surely.demand_per_s.value == simulated.demand_per_s.value == 12.0
     assert surely.target_frac.value == 1.0 > (simulated.target_frac.value or 0.0)
-    labels = [
-        each["Item"] for each in rows(sheet("Summary", capacity_answer(answer=answer | {"offered_per_s": load})))
-    ]
+    labels = [each["Item"] for each in rows(sheet("Summary", capacity_answer(answer=answer | {"offered_per_s": load})))]
     assert sum("Capacity, to count on" in label or "low with cost error" in label for label in labels) == 2
