@@ -113,6 +113,9 @@ def _ask(
         raise SimserveError(f"{', '.join(given)}: ask one thing at a time, got {len(given)}; leave out the others")
     if gpus is not None and given != ["--ratio"]:
         raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
+    if given == ["--ratio"] and question.effort.by == "total":
+        remedy = "leave it out, and ask for the capacity of the best split"
+        raise SimserveError(f"--by: must not be total with --ratio, which compares splits by noise; {remedy}")
     text = (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None
     if not given:
         from simserve.study.capacity.rate import study_rate

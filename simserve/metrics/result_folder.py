@@ -121,7 +121,7 @@ def read_answer(directory: Path, kind: Kind) -> Any:
     except ValidationError as error:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
-    return read if kind in (CAPACITY, CHECK, COMPARISON, PLAN, SWEEP) else answer
+    return answer if kind is RUN else read
 
 
 def _read(directory: Path) -> ResultFolder:

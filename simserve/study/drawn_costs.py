@@ -48,8 +48,8 @@ class DrawnCosts:
 
     def settled(
         self, point: LoadPoint, goal_frac: float, effort: Effort, more: Callable[[range], Sequence[Run]]
-    ) -> Decision | None:
-        """Return the decision about a load, with seeds added as `run` adds them; None where costs are not drawn.
+    ) -> tuple[LoadPoint, Decision | None]:
+        """Return a load with seeds added as `run` adds them, and the decision; None where costs are not drawn.
 
         more: runs the load with the seeds at those places, counted from 0.
         """
@@ -59,7 +59,7 @@ class DrawnCosts:
             if decision is not None and look > n > 1 and decision.edge_by in ("noise", "load"):
                 point = point.with_more(more(range(n, look)))
                 decision = replace(decision, runs=_counted(point))
-        return decision
+        return point, decision
 
     def decision(self, point: LoadPoint, goal_frac: float, confidence: float = CONFIDENCE) -> Decision | None:
         """Return the decision about a load with runs of predicted costs; None where costs are not drawn, or no request

@@ -110,3 +110,10 @@ def test_a_folder_of_somebody_else_is_refused_before_anything_runs(tmp_path: Pat
     assert outcome.exit_code == 2
     assert "must be empty or hold only an earlier result, got notes.txt" in outcome.err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_splits_are_not_compared_with_cost_error(tmp_path: Path) -> None:
+    result = invoke("capacity", write_scenario(tmp_path), "--ratio", "prefill:decode", "--by", "total")
+    assert result.exit_code == 2
+    assert "--by: must not be total with --ratio" in result.err
+    assert "leave it out" in result.err

@@ -21,7 +21,7 @@ def looks_until(n_seeds: int) -> tuple[int, ...]:
 class BaselineSection(Struct):
     """Base of the sections of the file: no unknown key."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class Rate(BaselineSection):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundReplicas, FoundSplit, SplitRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, SearchEnd
@@ -18,8 +18,6 @@ Probed = Annotated[Sequence[ProbedLoad], Field(min_length=1)]
 
 class CapacityStudy(Struct):
     """The question, its scenario and its warnings, as the answers to all questions have them."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     version: str | None = None
     scenario: ScenarioName

@@ -129,7 +129,7 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
     n_gpus, hourly = result.answer.fleet.n_gpus, result.answer.fleet.usd_per_hour
     light = None if result.question == "ratio" else next((each for each in result.points if not each.saturated), None)
     output, offered = (None, None) if light is None else (light.output_tokens_per_s, light.offered_per_s)
-    (holds, how), own = _held_load(result, offered)
+    holds, how, own = _held_load(result, offered)
     pools = result.found_pools if result.question == "replicas" else result.pools
     unit, n_units, gpus = _units([pool.facts() for pool in pools], n_gpus)
     held = f"{text}: {rate(holds)} requests/s {how}on {count(n_gpus)} GPUs."
@@ -147,17 +147,17 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
     )
 
 
-def _held_load(result: CapacityAnswer, offered: float | None) -> tuple[tuple[float | None, str], float | None]:
-    """Return the requests/s to count on and how, and those of the scenario; of a number of replicas what is offered."""
+def _held_load(result: CapacityAnswer, offered: float | None) -> tuple[float | None, str, float | None]:
+    """Return the requests/s that a fleet holds, in which sense, and those of the scenario: with replicas, its own."""
     if result.question == "rate" and result.answer is not None:
         load, scale = result.answer.load, result.answer.scale
         own = load.value / (scale.value if scale and scale.value else 1.0)
-        return ((load.value, "") if load.count_on is None else (load.count_on, "to count on, ")), own
+        return (load.value, "", own) if load.count_on is None else (load.count_on, "to count on, ", own)
     if result.question == "concurrency" and result.answer is not None:
         offered = result.answer.requests_per_s
     elif result.question != "replicas" and result.answer is not None:
         offered = result.answer.load.value
-    return (offered, ""), offered
+    return offered, "", offered
 
 
 def _of_sweep(source: ResultFolder) -> Basis | None:

@@ -106,7 +106,8 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith, costs_of
         if decision(n) != "met":
             return False
         if costs_of is not None and n not in judged:
-            judged[n] = costs_of(n).settled(probed[n], question.goal_frac, question.effort, partial(run, n))
+            settled = costs_of(n).settled(probed[n], question.goal_frac, question.effort, partial(run, n))
+            probed[n], judged[n] = settled
         known = judged.get(n)
         return known is None or known.old_word == "met"
 

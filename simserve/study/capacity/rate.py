@@ -137,7 +137,7 @@ def _own_decision(
     def more(places: range) -> list[Run]:
         return runs_at(1.0, range(first + places.start, first + places.stop))
 
-    return None if own is None else costs.settled(own, question.goal_frac, question.effort, more)
+    return None if own is None else costs.settled(own, question.goal_frac, question.effort, more)[1]
 
 
 def _own_load(

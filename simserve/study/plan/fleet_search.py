@@ -114,7 +114,7 @@ class FleetSearch:
             point = point.decided(self._goal_frac, run, self._effort)
         decision, judged = point.decision(self._goal_frac), None
         if self._costs_of is not None and decision == "met":
-            judged = self._costs_of(trial.replicas).settled(point, self._goal_frac, self._effort, run)
+            point, judged = self._costs_of(trial.replicas).settled(point, self._goal_frac, self._effort, run)
             decision = "met" if judged is None else judged.old_word
         trial = Trial(trial.replicas, point, False, decision, is_settled=True, judged=judged)
         self._trials[trial.replicas, 1.0] = self._best[n, 1.0] = trial

@@ -20,7 +20,6 @@ from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Estimate
 
 GOAL, N, STEEP = 0.99, 2000, 4.0
-NO_NEAR = None
 LOADS = (0.1, 0.3, 0.5, 0.8, 0.95, 1.0, 1.05, 1.2)
 
 
