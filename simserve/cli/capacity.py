@@ -24,7 +24,6 @@ from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
-    from simserve.metrics.answers.capacity import CapacityAnswer
     from simserve.study.capacity.capacity_result import CapacityResult
     from simserve.study.capacity.question import CapacityQuestion
 
@@ -78,6 +77,7 @@ def capacity(
 ) -> None:
     """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
     from simserve.cli import terminal
+    from simserve.report.capacity.page import tell
     from simserve.study.capacity.question import CapacityQuestion
     from simserve.tables.folder import CAPACITY, check_folder
 
@@ -90,11 +90,7 @@ def capacity(
     answer = result.answer
     if out is not None:
         _write(out, result, question)
-    if as_json:
-        terminal.result_json(answer.facts())
-    else:
-        terminal.result(_text(answer, out))
-    terminal.warnings(list(answer.warnings))
+    terminal.answer(tell(answer), answer.facts(), terminal.place_of(out) if out else "", as_json=as_json)
     if answer.answer is None and answer.state != "every load":
         raise typer.Exit(NO)
 
@@ -135,17 +131,10 @@ def _ask(
     return study_fleet_size(question, pools, (lambda n: bar.show(f"{n} replicas of {pools}")) if bar else None)
 
 
-def _text(answer: "CapacityAnswer", out: Path | None) -> str:
-    """The answer, what lies around it, what was tried, and where the files are."""
-    from simserve.cli.terminal import place_of, table
-    from simserve.report.capacity.page import paragraphs, table_rows
-
-    return "\n\n".join([*paragraphs(answer), table(table_rows(answer)), *([place_of(out)] if out else [])])
-
-
 def _write(directory: Path, result: "CapacityResult", question: "CapacityQuestion") -> None:
     """The folder, whole or not at all."""
-    from simserve.report.capacity.page import render
+    from simserve.report.capacity.page import tell
+    from simserve.report.html import page
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text
     from simserve.tables.folder import CAPACITY
@@ -153,6 +142,6 @@ def _write(directory: Path, result: "CapacityResult", question: "CapacityQuestio
     texts = {
         "capacity.json": json_text(result.answer.facts()),
         "scenario.yaml": question.scenario.to_yaml(),
-        "report.html": render(result.answer),
+        "report.html": page(tell(result.answer)),
     }
     write_study(directory, CAPACITY, texts, result.rows)

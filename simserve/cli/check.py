@@ -133,31 +133,28 @@ def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None
 
 def _write(out: Path, answer: "CheckAnswer", scenario: Path, options: list[tuple[str, object]]) -> None:
     """Write the folder, whole or not at all; `options` are those of the command by name, None where not given."""
-    from simserve.report.check.page import render
+    from simserve.report.check.page import tell
+    from simserve.report.html import page
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text
     from simserve.tables.folder import CHECK
 
     words = [word for option in options if option[1] is not None for word in option]
-    page = render(answer, [*map(str, ("simserve", "check", scenario, *words))])
-    write_study(out, CHECK, {"check.json": json_text(answer.facts()), "report.html": page})
+    document = tell(answer, [*map(str, ("simserve", "check", scenario, *words))])
+    write_study(out, CHECK, {"check.json": json_text(answer.facts()), "report.html": page(document)})
 
 
 def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], out: Path | None, *, as_json: bool) -> None:
     """Print the answer, and write a summary and a test report if requested."""
     from simserve.cli import terminal
-    from simserve.report.check.words import junit_xml, markdown, sentence, table_rows
+    from simserve.report.check.page import tell
+    from simserve.report.check.words import junit_xml, markdown
     from simserve.tables.files import replace_text
 
     for file, made in zip(files, (markdown, junit_xml), strict=True):
         if file is not None:
             replace_text(file, made(answer))
-    if as_json:
-        terminal.result_json(answer.facts())
-    else:
-        where = [] if out is None else [terminal.place_of(out)]
-        terminal.result("\n\n".join([sentence(answer), terminal.table(table_rows(answer)), *where]))
-    terminal.warnings(answer.warnings)
+    terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)
 
 
 def load_progress(bar: "ProgressBar | None") -> "OnProgress | None":

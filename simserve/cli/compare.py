@@ -39,6 +39,7 @@ def compare(
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.cli.check import load_progress
+    from simserve.report.comparison.page import tell
     from simserve.study.compare.compare import REPLICATIONS, read_side
     from simserve.study.compare.compare import compare as compare_sides
     from simserve.tables.folder import COMPARISON, check_folder
@@ -52,21 +53,16 @@ def compare(
         answer = compare_sides(*sides, replications or REPLICATIONS, shown, load_progress(bar))
     if out is not None:
         _write(out, answer)
-    if as_json:
-        terminal.result_json(answer.facts())
-    else:
-        from simserve.report.comparison.words import paragraphs, table_rows
-
-        where = [] if out is None else [terminal.place_of(out)]
-        terminal.result("\n\n".join([*paragraphs(answer), terminal.table(table_rows(answer)), *where]))
-    terminal.warnings(answer.warnings)
+    terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)
 
 
 def _write(directory: Path, answer: "ComparisonAnswer") -> None:
     """Write the folder, whole or not at all."""
-    from simserve.report.comparison.page import render
+    from simserve.report.comparison.page import tell
+    from simserve.report.html import page
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text
     from simserve.tables.folder import COMPARISON
 
-    write_study(directory, COMPARISON, {"comparison.json": json_text(answer.facts()), "report.html": render(answer)})
+    texts = {"comparison.json": json_text(answer.facts()), "report.html": page(tell(answer))}
+    write_study(directory, COMPARISON, texts)

@@ -62,6 +62,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
+    from simserve.cli import terminal
+    from simserve.report.plan.page import tell
     from simserve.study.plan.outcome import Bounds
     from simserve.study.plan.plan import PlanQuestion
 
@@ -77,7 +79,7 @@ def plan(
     )
     directory = out or Path("reports") / f"{question.scenario.name}-plan"
     answer = _written(question, directory)
-    _print(answer, directory, as_json=as_json)
+    terminal.answer(tell(answer), answer.facts(), terminal.place_of(directory), as_json=as_json)
     if answer.best is None:
         raise typer.Exit(NO)
 
@@ -86,7 +88,8 @@ def _written(question: "PlanQuestion", directory: Path) -> "PlanAnswer":
     """Find the plan, and write its folder."""
     from simserve.cli import terminal
     from simserve.metrics.result_folder import ResultFolder
-    from simserve.report.plan.page import render
+    from simserve.report.html import page
+    from simserve.report.plan.page import tell
     from simserve.report.plan.words import with_words
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.report.spreadsheet.workbook import workbook
@@ -103,28 +106,13 @@ def _written(question: "PlanQuestion", directory: Path) -> "PlanAnswer":
         answer = with_words(plan_facts(plan))
         files: dict[str, str | bytes] = {
             "plan.json": json_text(answer.facts()),
-            "report.html": render(answer),
+            "report.html": page(tell(answer)),
             "plan.xlsx": workbook(sheets_of([ResultFolder("plan", question.scenario.name, answer)])),
         }
         if plan.winner is not None:
             files["scenario.yaml"] = plan.winner.to_yaml()
         write_study(directory, PLAN, files, plan_rows(answer))
     return answer
-
-
-def _print(answer: "PlanAnswer", directory: Path, *, as_json: bool) -> None:
-    from simserve.cli import terminal
-    from simserve.report.plan.words import grown, reasons, scaled, table_rows
-
-    if as_json:
-        terminal.result_json(answer.facts())
-        return
-    parts = [answer.sentence, grown(answer), scaled(answer), terminal.table(table_rows(answer))]
-    parts += ["\n".join(f"  {sentence}" for sentence in reasons(answer))]
-    where = "report.html (all files: {0}/)" if answer.best is not None else "report.html"
-    parts.append(f"{directory}/{where.format(directory)}")
-    terminal.result("\n\n".join(part for part in parts if part))
-    terminal.warnings(answer.warnings)
 
 
 def _share(growth: float) -> float:

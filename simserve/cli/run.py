@@ -1,7 +1,7 @@
 """`simserve run`: simulate one scenario, write its files, and print the answer."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -66,6 +66,8 @@ def run(
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
     from simserve.cli import terminal
+    from simserve.report.run_head import run_head
+    from simserve.report.summary_reader import SummaryReader
     from simserve.study.uncertainty import run_with_replays
     from simserve.tables.folder import check_folder
 
@@ -86,12 +88,10 @@ def run(
         results.write(directory, steps=steps, report=None if no_report else _render)
         for each in drawn:
             each.write()
-    if as_json:
-        terminal.result_json(results.summary)
-    elif not quiet:
-        terminal.result(_answer(results.summary, directory, timeline, has_page=not no_report))
+    document = run_head(SummaryReader(results.summary))
+    where = _place(directory, timeline, has_page=not no_report)
+    terminal.answer(document, results.summary, where, as_json=as_json, quiet=quiet)
     if not quiet:
-        terminal.warnings([*results.summary["notes"], *results.summary["warnings"]])
         terminal.warnings(text for each in drawn for text in each.left_out)
 
 
@@ -120,22 +120,9 @@ def _render(results: "Results") -> str:
     return render(results)
 
 
-def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, has_page: bool) -> str:
-    """Return the headline, the tables, and where the files are."""
+def _place(directory: Path, timeline: Path | None, *, has_page: bool) -> str:
+    """Return where the files are."""
     from simserve.cli import terminal
-    from simserve.report.groups import group_tables
-    from simserve.report.headline import headline
-    from simserve.report.mechanisms import asked_for
-    from simserve.report.percentiles import how_sure, prediction, terminal_table
-    from simserve.report.slowest import terminal_sentence
-    from simserve.report.summary_reader import SummaryReader
 
     where = terminal.place_of(directory) if has_page else f"{directory}/"
-    if timeline is not None:
-        where += f"\n{timeline} (open it in ui.perfetto.dev)"
-    reader = SummaryReader(summary)
-    latencies = (terminal.table(terminal_table(summary)), how_sure(reader))
-    tables = [terminal.table(rows) for rows in group_tables(summary)]
-    progress = terminal.table(asked_for(reader))
-    parts = (headline(summary), terminal_sentence(reader), *latencies, *tables, progress, prediction(summary), where)
-    return "\n\n".join(part for part in parts if part)
+    return where if timeline is None else f"{where}\n{timeline} (open it in ui.perfetto.dev)"

@@ -50,17 +50,13 @@ def sweep(
     """Run a scenario at many points: every combination of some values, or those of a file."""
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
-    from simserve.report.sweep.words import warnings
+    from simserve.report.sweep.page import tell
 
     allow_modules(allow_plugin or (), scenario.parent)
     question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
     answer = _result(question, directory, dask)
-    if as_json:
-        terminal.result_json(answer.facts())
-    else:
-        terminal.result(_text(answer, directory))
-    terminal.warnings(warnings(answer))
+    terminal.answer(tell(answer), answer.facts(), terminal.place_of(directory), as_json=as_json)
 
 
 def _question(
@@ -85,7 +81,8 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
     """Run what is missing, write the answer and return it."""
     from simserve.cli import terminal
     from simserve.metrics.answers.sweep_runs import read_run
-    from simserve.report.sweep.page import render
+    from simserve.report.html import page
+    from simserve.report.sweep.page import tell
     from simserve.study.study_folder import write_study
     from simserve.study.sweep.facts import sweep_facts, sweep_rows
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
@@ -105,7 +102,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
         check_any(swept)
         with _resume_hint(question, journal, directory):
             answer = sweep_facts(swept)
-            texts = {"report.html": render(answer), "sweep.json": json_text(answer.facts())}
+            texts = {"report.html": page(tell(answer)), "sweep.json": json_text(answer.facts())}
             write_study(directory, SWEEP, texts, sweep_rows(swept))
             return answer
 
@@ -157,11 +154,3 @@ class _Counted:
         n_now, wall_s = n_done - self._n_kept, time.monotonic() - self._started_at_s
         left = f"{wall_s * (n_all - n_done) / n_now:,.0f} s left" if n_now else "starting"
         self._bar.show(f"[{'#' * (20 * n_done // max(1, n_all)):.<20}] {n_done:,} of {n_all:,} runs  {left}")
-
-
-def _text(answer: "SweepAnswer", directory: Path) -> str:
-    from simserve.cli import terminal
-    from simserve.report.sweep.words import MOST_ROWS, sentence, table_rows
-
-    more = f"  and {n} more points\n" if (n := len(answer.points) - MOST_ROWS) > 0 else ""
-    return f"{sentence(answer)}\n\n{terminal.table(table_rows(answer))}\n{more}\n{terminal.place_of(directory)}"

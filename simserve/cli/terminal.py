@@ -4,12 +4,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from simserve.report.document import Document
     from simserve.simulation import Progress
 
 
@@ -27,7 +28,12 @@ def result_json(value: Any) -> None:
 
 def message(text: str) -> None:
     """Print a message to stderr."""
-    _write(sys.stderr, f"simserve: {text}")
+    columns, line = width(sys.stderr), f"simserve: {text}"
+    if columns is not None:
+        from simserve.report.text import wrapped
+
+        line = wrapped(line, columns, "  ")
+    _write(sys.stderr, line)
 
 
 def errors(text: str) -> None:
@@ -42,12 +48,34 @@ def warnings(texts: Iterable[str]) -> None:
         message(f"warning: {text}")
 
 
+def answer(
+    document: "Document", facts: Mapping[str, Any], where: str = "", *, as_json: bool, quiet: bool = False
+) -> None:
+    """Print an answer as JSON, or as its document tells it and where the files are; its warnings to stderr.
+
+    quiet: nothing but JSON.
+    """
+    from simserve.report.text import document_text
+
+    if as_json:
+        result_json(facts)
+    elif not quiet:
+        text = document_text(document, width(sys.stdout))
+        result(f"{text}\n\n{where}" if where else text)
+    if not quiet:
+        warnings(document.warnings)
+
+
+def width(stream: TextIO) -> int | None:
+    """Return the columns of the terminal that a stream goes to; None for a file or a pipe."""
+    return max(40, shutil.get_terminal_size().columns) if stream.isatty() else None
+
+
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Format rows of cells as aligned lines: text to the left; numbers and their headings to the right."""
-    n_columns = max(map(len, rows), default=0)
-    columns = [[row[i] if i < len(row) else "" for row in rows] for i in range(n_columns)]
-    aligned = [_aligned(column) for column in columns]
-    return "\n".join((indent + "  ".join(cells)).rstrip() for cells in zip(*aligned, strict=True))
+    """Format rows of cells as aligned lines that fit the terminal."""
+    from simserve.report.text import table_text
+
+    return table_text(rows, indent, width=width(sys.stdout))
 
 
 def place_of(directory: Path) -> str:
@@ -94,12 +122,6 @@ def progress_line(progress: "Progress", wall_s: float) -> str:
     full = "#" * int(20 * done_frac)
     left = f"{wall_s * (1 - done_frac) / done_frac:,.0f} s left" if done_frac else "starting"
     return f"[{full:.<20}] {done_frac:4.0%}  {simulated}  {speed}  {left}"
-
-
-def _aligned(column: Sequence[str]) -> list[str]:
-    width = max(map(len, column))
-    is_numeric = all(cell[:1] in set("0123456789-–≤≥<>~") or not cell for cell in column[1:])
-    return [cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column]
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 
 from simserve.lab.validation_page import NOTE as LINE_NOTE
 from simserve.lab.validation_page import against, dots
-from simserve.report.charts import Figure
-from simserve.report.document import document
+from simserve.report.charts import Figure, text
+from simserve.report.document import Cautions, Chapter, Document, Key, Plot, Row, SideBySide, Table, Titled
 from simserve.report.formats import NONE, plural, seconds, share
-from simserve.report.sections import card, prose, section, table, text
+from simserve.report.html import page
 
 METRICS = {"tpot": "TPOT", "ttft": "TTFT", "e2e": "E2E"}
 
@@ -112,29 +112,27 @@ def _published(peer: Mapping[str, Any], name: str) -> str:
 def render(facts: Mapping[str, Any]) -> str:
     """Return the page as HTML, from what `simserve lab league --json` prints."""
     n_sets = plural(len(facts["sets"]), "public data set")
-    head = (
-        f'<header><p class="eyebrow">simserve · league</p><h1>{text(f"Errors on {n_sets}")}</h1>'
-        f'<p class="lead">{prose(lead(facts))}</p></header>'
-    )
     figures = {name: drawn for name in METRICS if (drawn := _scatter(facts["runs"], name)) is not None}
-    keys = [(f"dot k{place}", f"in-sample: {name}") for place, name in enumerate(MARKS, 1)]
-    charts = "".join(card(name, figures, METRICS[name], LINE_NOTE, keys, "") for name in figures)
-    sets = [(text(row[0]), row[1:]) for row in set_rows(facts)]
-    body = head + section("sets", "Data sets", NOTE, table(["", *SETS_HEAD[1:]], sets))
-    if facts["peers"]:
-        peers = [(text(row[0]), row[1:]) for row in peer_rows(facts)]
-        body += section("peers", "Peers", "Errors as published.", table(["", *PEERS_HEAD[1:]], peers))
-    body += section("runs", "Runs", "", f'<div class="pair">{charts}</div>')
-    return document("League · simserve", body + _sources(facts), figures)
+    keys: list[Key] = [(f"dot k{place}", f"in-sample: {name}") for place, name in enumerate(MARKS, 1)]
+    charts = [Plot(name, drawn, METRICS[name], LINE_NOTE, keys) for name, drawn in figures.items()]
+    sets = Table(["", *SETS_HEAD[1:]], [Row(row[0], row[1:]) for row in set_rows(facts)])
+    peers = Table(["", *PEERS_HEAD[1:]], [Row(row[0], row[1:]) for row in peer_rows(facts)])
+    parts: list[Titled] = [
+        Chapter("sets", "Data sets", [sets], NOTE),
+        *([Chapter("peers", "Peers", [peers], "Errors as published.")] if facts["peers"] else []),
+        Chapter("runs", "Runs", [SideBySide(charts)]),
+        _sources(facts),
+    ]
+    title = f"Errors on {n_sets}"
+    return page(Document(command="lab", name="league", state="", title=title, lead=lead(facts), parts=parts))
 
 
-def _sources(facts: Mapping[str, Any]) -> str:
+def _sources(facts: Mapping[str, Any]) -> Cautions:
     published = [(each["runs"], peer) for each in facts["peers"] for peer in each["published"]]
     facts_of = dict.fromkeys(f"{each['file']}, {each['engine']}: {each['why']}." for each in facts["sets"])
     facts_of |= dict.fromkeys(f"{peer['name']}, {runs}: {peer['source']}." for runs, peer in published)
     facts_of |= dict.fromkeys(f"Skipped: {each}." for each in facts["skipped"])
-    items = "".join(f"<li>{prose(each)}</li>" for each in facts_of)
-    return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items}</ul></section>'
+    return Cautions(list(facts_of))
 
 
 def _scatter(runs: Sequence[Mapping[str, Any]], name: str) -> Figure | None:

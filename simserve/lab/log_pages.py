@@ -8,9 +8,9 @@ import numpy as np
 from simserve.lab.validation_page import NOTE, Marker, against, dots
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure
-from simserve.report.document import document
+from simserve.report.document import Cautions, Chapter, Document, Items, Paragraph, Plot, Row, SideBySide, Table, Titled
 from simserve.report.formats import LATENCIES, SHORT, count, listed, plural, rate, seconds, share
-from simserve.report.sections import card, prose, section, table, text
+from simserve.report.html import page
 
 MAX_DOTS = 2000
 """Dots of a chart; more requests are thinned out evenly."""
@@ -26,19 +26,19 @@ ERRORS_HEAD = ("", "As shipped", "Fitted")
 def render_replay(result: Mapping[str, Any]) -> str:
     """Return the page as HTML, from what `simserve validate LOG --scenario ... --json` prints."""
     log = result["log"]
-    figures = _figures(result)
+    cautions = [_sentence(each) for each in result["warnings"]]
+    pairs = [_pair(result, name, of["n"], log["n_compared"]) for name, of in result["distributions"].items()]
+    parts: list[Titled] = [
+        *([Cautions(cautions)] if cautions else []),
+        _distributions(result),
+        Chapter("latencies", "Latencies", pairs, NOTE),
+        *_errors(result),
+        *_worst(result),
+        Chapter("assumed", "Assumed", [Items(result["assumed"], "plain")]),
+    ]
     title = f"Predicted against measured, {plural(log['n_compared'], 'request')}"
-    head = (
-        f'<header><p class="eyebrow">simserve · validation of {text(result["scenario"]["name"])}</p>'
-        f'<h1>{text(title)}</h1><p class="lead">{prose(_lead(result))}</p></header>'
-    )
-    cautions = "".join(f"<li>{prose(_sentence(each))}</li>" for each in result["warnings"])
-    warning_section = (
-        f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{cautions}</ul></section>' if cautions else ""
-    )
-    charts = "".join(_pair(name, of["n"], log["n_compared"], figures) for name, of in result["distributions"].items())
-    body = head + warning_section + _distributions(result) + section("latencies", "Latencies", NOTE, charts)
-    return document("Validation · simserve", body + _errors(result) + _worst(result) + _assumed(result), figures)
+    name = result["scenario"]["name"]
+    return page(Document(command="validate", name=name, state="", title=title, lead=_lead(result), parts=parts))
 
 
 def _lead(result: Mapping[str, Any]) -> str:
@@ -47,18 +47,6 @@ def _lead(result: Mapping[str, Any]) -> str:
     if speed["error_frac"] is not None:
         off = f" Measured: {rate(speed['measured'])} output tokens/s; predicted: {rate(speed['predicted'])}."
     return f"The requests of {log['path']}, replayed.{off}"
-
-
-def _figures(result: Mapping[str, Any]) -> dict[str, Figure]:
-    figures = {}
-    for name in result["distributions"]:
-        rows = _rows(result["requests"], name)
-        measured, predicted = (_column(result, f"{side}_{name}", rows) for side in ("measured", "predicted"))
-        ranks = _thinned(range(len(rows)))
-        figures[f"rank-{name}"] = _by_rank(np.sort(measured)[ranks], np.sort(predicted)[ranks])
-        if name in result["errors"]:
-            figures[f"each-{name}"] = _each(result, name, _thinned(rows))
-    return figures
 
 
 def _rows(requests: Mapping[str, Any], name: str) -> list[int]:
@@ -100,42 +88,51 @@ def _marker(n_dots: int) -> Marker:
     return {"color": "$c1", "size": 5, "opacity": float(np.clip(12 / np.sqrt(max(n_dots, 1)), 0.25, 0.8))}
 
 
-def _pair(name: str, n_requests: int, n_compared: int, figures: Mapping[str, Figure]) -> str:
-    title = LATENCIES[name]
+def _pair(result: Mapping[str, Any], name: str, n_requests: int, n_compared: int) -> SideBySide:
+    """Return the quantiles of a latency against each other, and its requests where they are known one by one."""
+    title, rows = LATENCIES[name], _rows(result["requests"], name)
+    measured, predicted = (_column(result, f"{side}_{name}", rows) for side in ("measured", "predicted"))
+    ranks = _thinned(range(len(rows)))
+    by_rank = _by_rank(np.sort(measured)[ranks], np.sort(predicted)[ranks])
+    by_request = _each(result, name, _thinned(rows)) if name in result["errors"] else None
     unpaired = "Arrivals were drawn, so no request of the log matches one of the run."
     n_without = n_compared - n_requests
     left_out = f" {plural(n_without, 'request')} without this latency left out."
     sample = f": an even sample of {MAX_DOTS:,} of {n_requests:,}." if n_requests > MAX_DOTS else "."
     more = sample + (left_out if n_without > 0 else "")
-    ranks = card(f"rank-{name}", figures, f"{title}, by rank", BY_RANK + more, (), "")
-    each = card(f"each-{name}", figures, f"{title}, by request", f"A dot per request{more}", (), unpaired)
-    return f'<div class="pair">{ranks}{each}</div>'
+    dots_note = f"A dot per request{more}"
+    return SideBySide(
+        [
+            Plot(f"rank-{name}", by_rank, f"{title}, by rank", BY_RANK + more),
+            Plot(f"each-{name}", by_request, f"{title}, by request", dots_note, otherwise=unpaired),
+        ]
+    )
 
 
-def _distributions(result: Mapping[str, Any]) -> str:
+def _distributions(result: Mapping[str, Any]) -> Chapter:
     rows = []
     for name, of in result["distributions"].items():
         for side in ("measured", "predicted"):
-            rows.append((f"{SHORT[name]}<small>{side}</small>", [seconds(of[level][side]) for level in LEVELS]))
-        rows.append((f"{SHORT[name]}<small>error</small>", [_signed(of[level]["error_frac"]) for level in LEVELS]))
+            rows.append(Row(SHORT[name], [seconds(of[level][side]) for level in LEVELS], side))
+        rows.append(Row(SHORT[name], [_signed(of[level]["error_frac"]) for level in LEVELS], "error"))
     note = "Over the requests that both the server and the simulator answered."
-    return section("distributions", "Distributions", note, table(["", *LEVELS], rows))
+    return Chapter("distributions", "Distributions", [Table(["", *LEVELS], rows)], note)
 
 
-def _errors(result: Mapping[str, Any]) -> str:
+def _errors(result: Mapping[str, Any]) -> list[Chapter]:
     """Return errors by request: all, by load, by prompt length."""
     rows = []
     for name, of in result["errors"].items():
-        rows.append((f"{SHORT[name]}<small>all</small>", _cells(of["overall"])))
+        rows.append(Row(SHORT[name], _cells(of["overall"]), "all"))
         for key, what in GROUPS.items():
             for each in of[key]:
                 ends = f"{each['lowest']:,.0f} to {each['highest']:,.0f} {what}"
-                rows.append((f"{SHORT[name]}<small>{text(ends)}</small>", _cells(each)))
+                rows.append(Row(SHORT[name], _cells(each), ends))
     if not rows:
-        return ""
+        return []
     note = "Relative to the measured values; bias is the mean of the signed errors; groups are quartiles."
     head = ["", "Requests", "Mean error", "Median", "p90", "Bias"]
-    return section("errors", "Errors by request", note, table(head, rows))
+    return [Chapter("errors", "Errors by request", [Table(head, rows)], note)]
 
 
 def _cells(errors: Mapping[str, Any]) -> list[str]:
@@ -143,10 +140,10 @@ def _cells(errors: Mapping[str, Any]) -> list[str]:
     return [str(errors["n"]), *sizes, _signed(errors["bias_frac"])]
 
 
-def _worst(result: Mapping[str, Any]) -> str:
+def _worst(result: Mapping[str, Any]) -> list[Chapter]:
     rows = [
-        (
-            f"{SHORT[name]}<small>{text(each['request'])}</small>",
+        Row(
+            SHORT[name],
             [
                 seconds(each["arrival_s"]),
                 f"{each['prompt_tokens']:,}",
@@ -155,17 +152,13 @@ def _worst(result: Mapping[str, Any]) -> str:
                 seconds(each["predicted"]),
                 f"{each['ratio']:.2f}",
             ],
+            str(each["request"]),
         )
         for name, worst in result["worst"].items()
         for each in worst
     ]
     head = ["", "Sent at", "Prompt", "Output", "Measured", "Predicted", "Ratio"]
-    return section("worst", "Furthest off", "", table(head, rows)) if rows else ""
-
-
-def _assumed(result: Mapping[str, Any]) -> str:
-    items = "".join(f"<li>{prose(each)}</li>" for each in result["assumed"])
-    return section("assumed", "Assumed", "", f"<ul>{items}</ul>")
+    return [Chapter("worst", "Furthest off", [Table(head, rows)])] if rows else []
 
 
 def _signed(frac: float | None) -> str:
@@ -216,23 +209,18 @@ def number(value: float) -> str:
 def render_fit(facts: Mapping[str, Any]) -> str:
     """Return the page as HTML, from what `simserve calibrate --logs --json` prints."""
     server = f"{facts['engine']} {facts['engine_version']} on {facts['gpu']}: {listed(facts['logs'])}"
-    head = (
-        f'<header><p class="eyebrow">simserve · calibrate</p><h1>{text(facts["scenario"])}</h1>'
-        f'<p class="lead">{prose(sentence(facts))}</p><p>{prose(server)}</p></header>'
-    )
-    fitted = table(CONSTANTS_HEAD, [(text(name), cells) for name, *cells in constant_rows(facts)])
-    stayed = table(["", "Why"], [(text(name), [why]) for name, why in facts["as_shipped"].items()])
-    errors = table(ERRORS_HEAD, [(text(name), cells) for name, *cells in error_rows(facts)])
+    fitted = Table.of([CONSTANTS_HEAD, *constant_rows(facts)])
+    stayed = Table(["", "Why"], [Row(name, [why]) for name, why in facts["as_shipped"].items()])
+    errors = Table.of([ERRORS_HEAD, *error_rows(facts)])
     note = f"Mean absolute error of predicted means; {facts['parts']} were left out in turn."
-    notes = "".join(f"<p>{prose(each)}</p>" for each in facts["warnings"])
-    body = (
-        (
-            section("constants", "Fitted constants", "Seconds; busy_compute_frac is a share.", fitted)
-            if facts["fitted"]
-            else ""
-        )
-        + section("shipped", "As shipped", "", stayed)
-        + section("errors", "Errors of what was left out", note, errors)
-        + (section("warnings", "Warnings", "", notes) if notes else "")
+    notes = [Paragraph(each) for each in facts["warnings"]]
+    unit = "Seconds; busy_compute_frac is a share."
+    parts = (
+        *([Chapter("constants", "Fitted constants", [fitted], unit)] if facts["fitted"] else []),
+        Chapter("shipped", "As shipped", [stayed]),
+        Chapter("errors", "Errors of what was left out", [errors], note),
+        *([Chapter("warnings", "Warnings", notes)] if notes else []),
     )
-    return document("Calibration · simserve", head + body, {})
+    n = plural(len(facts["fitted"]), "fitted constant")
+    name, lead = facts["scenario"], sentence(facts)
+    return page(Document(command="calibrate", name=name, state="", title=n, lead=lead, setup=(server,), parts=parts))

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from simserve.report.chart_data import Floats
-from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter
-from simserve.report.document import document
+from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, text
+from simserve.report.document import Chapter, Document, Plot, Row, SideBySide, Table
 from simserve.report.formats import plural, seconds, share
-from simserve.report.sections import card, prose, section, table, text
+from simserve.report.html import page
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
 COLORS = ("$c1", "$c2", "$c3")
@@ -30,7 +30,6 @@ TINY_S = 1e-6
 def render(result: Mapping[str, Any]) -> str:
     """Return the page as HTML, from what `simserve validate --json` prints."""
     points = result["left_out"] or result["points"]
-    figures = {metric: _scatter(points, metric) for metric in METRICS}
     how = (
         "Held-out: each group of runs (a model and TP degree) was predicted by constants fitted to the other groups."
         if result["left_out"]
@@ -39,13 +38,17 @@ def render(result: Mapping[str, Any]) -> str:
     campaign = result["campaign"]
     assumed = f"{campaign['requests_per_client']} requests per client. {campaign['source']}"
     title = f"Predicted against measured, {plural(len(points), 'run')}"
-    head = (
-        f'<header><p class="eyebrow">simserve · validation</p><h1>{text(title)}</h1>'
-        f'<p class="lead">{prose(how)} Assumed of the client: {prose(assumed)}.</p></header>'
+    charts = [Plot(name, _scatter(points, name), metric, NOTE, _keys(points)) for name, metric in METRICS.items()]
+    return page(
+        Document(
+            command="validate",
+            name=plural(len(_engines(points)), "engine"),
+            state="",
+            title=title,
+            lead=f"{how} Assumed of the client: {assumed}.",
+            parts=(Chapter("runs", "Runs", [SideBySide(charts)]), _errors(points)),
+        )
     )
-    charts = "".join(card(name, figures, title, NOTE, _keys(points), "") for name, title in METRICS.items())
-    body = head + section("runs", "Runs", "", f'<div class="pair">{charts}</div>') + _errors(points)
-    return document("Validation · simserve", body, figures)
 
 
 def _engines(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -101,7 +104,7 @@ def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: 
     return dots(measured, predicted, [text(each).replace("&lt;br&gt;", "<br>") for each in texts], marker)
 
 
-def _errors(points: Sequence[Mapping[str, Any]]) -> str:
+def _errors(points: Sequence[Mapping[str, Any]]) -> Chapter:
     """Return the errors, a row for each engine and metric."""
     rows = []
     for engine in _engines(points):
@@ -111,8 +114,7 @@ def _errors(points: Sequence[Mapping[str, Any]]) -> str:
             size = np.abs(signed)
             numbers_told = (size.mean(), np.median(size), np.percentile(size, 90))
             cells = [str(len(mine)), *(share(float(each)) for each in numbers_told), f"{signed.mean():+.1%}"]
-            rows.append((f"{text(engine)}<small>{text(title)}</small>", cells))
+            rows.append(Row(engine, cells, title))
     head = ["", "Runs", "Mean error", "Median", "p90", "Bias"]
-    return section(
-        "errors", "Errors", "Relative to the measured values; bias is the mean of the signed errors.", table(head, rows)
-    )
+    note = "Relative to the measured values; bias is the mean of the signed errors."
+    return Chapter("errors", "Errors", [Table(head, rows)], note)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate
+from simserve.report.document import Cautions
 from simserve.report.formats import as_sentence, count, listed
-from simserve.report.sections import warning_list
 from simserve.report.summary_reader import SummaryReader
 
 CHANCE = (
@@ -22,12 +22,12 @@ FEW_TURNS = (
 )
 
 
-def run_warnings(reader: SummaryReader) -> str:
+def run_warnings(reader: SummaryReader) -> Cautions:
     """Return the section of a run's page."""
-    return warning_list(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
+    return Cautions(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
 
 
-def capacity_warnings(result: CapacityAnswer) -> str:
+def capacity_warnings(result: CapacityAnswer) -> Cautions:
     """Return the section of a capacity's page."""
     highest = result.answer if result.question == "rate" or result.question == "concurrency" else None
     few_turns = result.question == "concurrency" and result.answer is not None and not result.answer.enough_turns
@@ -39,7 +39,7 @@ def capacity_warnings(result: CapacityAnswer) -> str:
     }
     text = cautions(SummaryReader(run)) + ([] if highest is None else list(_imprecise(highest, result.goal_frac)))
     chance = CHANCE_OF_SPLITS if result.question == "ratio" else CHANCE
-    return warning_list([*text, *([FEW_TURNS] if few_turns else []), chance], "")
+    return Cautions([*text, *([FEW_TURNS] if few_turns else []), chance])
 
 
 def _imprecise(highest: FoundRate | FoundClients, goal_frac: float) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Figures as plain dicts for plotly.js; colors are tokens (`$c1`) that the page's script resolves."""
 
 from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,11 @@ Figure = dict[str, Any]
 
 LOG_FROM_RATIO = 8.0
 """An axis of values that span more than this is logarithmic."""
+
+
+def text(value: object) -> str:
+    """Return text, made harmless inside a chart: labels there may have markup."""
+    return escape(str(value))
 
 
 def figure(data: list[dict[str, Any]], height: int, **layout: Any) -> Figure:

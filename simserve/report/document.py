@@ -1,130 +1,234 @@
-"""The page's frame: the answer first, then the parts, in one HTML document that loads nothing."""
+"""Documents: what an answer tells, as data. A renderer (HTML, terminal) knows documents and no study."""
 
-import gzip
-import json
-import re
-from base64 import b64encode
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
-from importlib.resources import files
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from simserve.report.charts import Figure
-from simserve.report.sections import GLYPHS, prose, text, tiles_of
+from simserve.report.formats import NONE
 
-SECTION = re.compile(r'<section\b[^>]*?\bid="([^"]+)"[^>]*><h2>(.*?)</h2>')
+if TYPE_CHECKING:
+    from simserve.report.charts import Figure
 
-FAST = 5
-"""Level of gzip: half the time of the default 9, and 1% more bytes of plotly.js."""
+Key = tuple[str, str]
+"""CSS classes of a swatch, and what it stands for."""
 
-NO_SCRIPTS = "Scripts are blocked, so the charts are not drawn. The text and the tables are complete."
+
+class Toned(NamedTuple):
+    """A line of a tile with a tone: `ok`, `over` or `soft`."""
+
+    text: str
+    tone: str
 
 
 @dataclass(frozen=True)
-class Headline:
-    """Head of a page."""
+class Tile:
+    """A label, a large value, and lines below."""
+
+    label: str
+    value: str
+    lines: Sequence[str | Toned] = ()
+
+
+class Row(NamedTuple):
+    """A row of a table: its name, its cells, and a smaller line below the name."""
+
+    name: str
+    cells: Sequence[str]
+    below: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first of the heads is that of the names of rows."""
+
+    heads: Sequence[str]
+    rows: Sequence[Row]
+    is_tall: bool = False
+    """Scrolls in a frame of its own."""
+    wraps: bool = False
+    """Names of rows break on a phone."""
+    dropped: Sequence[str] = ()
+    """Heads of columns that a narrow terminal leaves out, in this order; then go those on the right."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[str]], *, wraps: bool = False, dropped: Sequence[str] = ()) -> "Table":
+        """Return a table of rows of text, the first of which names the columns."""
+        head, *others = rows
+        return cls(head, [Row(row[0], row[1:]) for row in others], wraps=wraps, dropped=dropped)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A chart in its frame; `otherwise` says why there is none."""
+
+    name: str
+    figure: "Figure | None"
+    title: str = ""
+    note: str = ""
+    keys: Sequence[Key] = ()
+    otherwise: str = ""
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Charts side by side where there is room."""
+
+    blocks: Sequence[Plot]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with short values, in columns; those without a value are left out."""
+
+    pairs: Sequence[tuple[str, str]]
+    title: str = ""
+
+    @property
+    def known(self) -> Sequence[tuple[str, str]]:
+        """Return those with a value."""
+        return [(name, value) for name, value in self.pairs if not value.startswith(NONE)]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Names with a sentence each."""
+
+    pairs: Sequence[tuple[str, str]]
+    is_wide: bool = False
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """Bars of ratios against a limit at 1, on a scale up to `most`: name, ratio and its text each."""
+
+    rows: Sequence[tuple[str, float, str]]
+    most: float
+
+
+class Slice(NamedTuple):
+    """A part of a bar: CSS class of its color, strength of the color, share of the scale, title and value."""
+
+    color: str
+    strength: float
+    frac: float
+    title: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars of slices side by side, with a label and a total each, below the keys of their slices."""
+
+    keys: Sequence[tuple[str, float, str]]
+    """CSS class, strength and title."""
+    rows: Sequence[tuple[str, Sequence[Slice], str]]
+
+
+class Item(NamedTuple):
+    """An item of a list: what it is about, in bold, a parenthesis, and the sentence."""
+
+    about: str
+    aside: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of sentences: causes, cautions with a mark each (`warns`), or plain ones."""
+
+    items: Sequence[str | Item]
+    kind: str = "why"
+    """`why`, `warns` or `plain`."""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A sentence or two."""
+
+    text: str
+    kind: str = ""
+    """A CSS class: `empty` for what stands in place of something."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line to copy; an option is not broken over lines."""
+
+    words: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Text as it is, that opens at a click."""
+
+    summary: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Cautions:
+    """What to trust: cautions, a sentence each; or what is fine where there is none."""
+
+    sentences: Sequence[str]
+    otherwise: str = ""
+    name: str = field(default="trust", init=False)
+    title: str = field(default="What to trust", init=False)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A part of a document, with a heading."""
+
+    name: str
+    title: str
+    blocks: Sequence["Block"]
+    note: str = ""
+
+
+Block = (
+    Table
+    | Plot
+    | SideBySide
+    | Facts
+    | Explained
+    | Bullets
+    | Bars
+    | Items
+    | Paragraph
+    | Command
+    | Folded
+    | Cautions
+    | Chapter
+)
+
+
+Titled = Chapter | Cautions
+"""What a document is made of."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """What an answer tells: the decision first, the numbers that matter most, then the parts."""
 
     command: str
     """The command that answered: `capacity`; "" for a run."""
     name: str
     """The name of the scenario, or of what was compared."""
     state: str
-    """The decision, a key of `sections.GLYPHS`."""
+    """The decision, a key of `html.GLYPHS`; "" where nothing is decided."""
     title: str
     """The answer in a few words."""
     lead: str
     """The answer in a sentence or two."""
-    setup: tuple[str, ...] = ()
+    setup: Sequence[str] = ()
     """What was asked, smaller, a paragraph each."""
-    tiles: tuple[str, ...] = ()
-    """The numbers that matter most, each from `sections.tile`."""
-
-
-def page(headline: Headline, parts: Iterable[str], figures: Mapping[str, Figure], made: Mapping[str, Any]) -> str:
-    """Return a whole page as HTML; it works offline and on paper.
-
-    `parts` are HTML, from `sections.section`; `made` says what the answer comes from: version, digest, seeds.
-    """
-    sentence = " · ".join(f"{name} {value}" for name, value in made.items() if value is not None)
-    body = f"{_header(headline)}{''.join(parts)}<footer>{prose(sentence)}</footer>"
-    return document(f"{headline.name}: {headline.title} · simserve", body, figures)
-
-
-def _header(headline: Headline) -> str:
-    setup = "".join(f'<p class="setup">{prose(paragraph)}</p>' for paragraph in headline.setup)
-    mark = f'<span class="mark" aria-hidden="true">{GLYPHS[headline.state]}</span>'
-    return (
-        f'<header class="{headline.state}"><p class="eyebrow">{" ".join(filter(None, ("simserve", headline.command)))}'
-        f" · {text(headline.name)}</p><h1>{mark}{prose(headline.title)}</h1>"
-        f'<p class="lead">{prose(headline.lead)}</p>{setup}'
-        f"{tiles_of(headline.tiles) if headline.tiles else ''}</header>"
-    )
-
-
-def document(title: str, body: str, figures: Mapping[str, Figure]) -> str:
-    """Return a self-contained page; `figures` are drawn into the elements of the same ids, and `{}` needs no plotly."""
-    scripts = notice = ""
-    if figures:
-        notice = f"<noscript><p>{NO_SCRIPTS}</p></noscript>"
-        charts = json.dumps(figures, allow_nan=False, separators=(",", ":")).encode()
-        scripts = (
-            f'<script type="application/gzip" id="charts">{_packed(charts)}</script>\n'
-            f'<script type="application/gzip" id="plotly">{_plotly()[0]}</script>\n'
-            f"<script>{_resource('page.js')}</script>\n"
-        )
-    return "".join(
-        (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_policy(with_charts=bool(figures))}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{text(title)}</title><style>{_resource('page.css')}</style></head>\n",
-            f"<body><main>{_with_contents(body, notice)}</main>\n{scripts}</body></html>\n",
-        )
-    )
-
-
-def _with_contents(body: str, notice: str) -> str:
-    """Return the body with links to its sections, and a notice, below its header."""
-    items = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in SECTION.findall(body))
-    contents = f'<nav class="contents" aria-label="Contents"><ul>{items}</ul></nav>' if items else ""
-    return body.replace("</header>", f"</header>{contents}{notice}", 1)
-
-
-@cache
-def _policy(*, with_charts: bool) -> str:
-    """Return the rule that nothing may load and only these very scripts may run; plotly writes style elements."""
-    hashes = f"{_plotly()[1]} {_hash(_resource('page.js').encode())}" if with_charts else ""
-    rules = {
-        "default-src": "'none'",
-        "script-src": hashes or "'none'",
-        "style-src": "'unsafe-inline'",
-        "img-src": "data:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in rules.items())
-
-
-@cache
-def _plotly() -> tuple[str, str]:
-    """Return plotly.js, compressed and in base64 (1.5 MB of 4.8 MB), and its hash."""
-    from plotly.offline import get_plotlyjs  # late: a page without charts need not load it
-
-    source = get_plotlyjs().encode()
-    return _packed(source), _hash(source)
-
-
-def _packed(content: bytes) -> str:
-    """Return text that no HTML parser takes for markup: compressed, then in base64."""
-    return b64encode(gzip.compress(content, FAST, mtime=0)).decode()
-
-
-def _hash(script: bytes) -> str:
-    return f"'sha256-{b64encode(sha256(script).digest()).decode()}'"
-
-
-def _resource(name: str) -> str:
-    return files("simserve.report").joinpath(name).read_text(encoding="utf-8")
+    tiles: Sequence[Tile] = ()
+    """The numbers that matter most, at most six."""
+    parts: Sequence[Titled] = ()
+    """Sections of the page."""
+    made: Mapping[str, object] = field(default_factory=dict)
+    """What the answer comes from: version, digest, seeds; None is left out."""
+    brief: Sequence[str | Table] = ()
+    """What a terminal shows, decision first: paragraphs and tables."""
+    warnings: Sequence[str] = ()
+    """What a terminal prints to stderr below."""

@@ -1,10 +1,7 @@
 """Classes and tenants on the page and the terminal: a row each, with the figures of the whole run."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from simserve.report.document import Chapter, Row, Table
 from simserve.report.formats import count, rate, seconds, share, slo_terms
-from simserve.report.sections import section, table, text
 from simserve.report.summary_reader import SummaryReader
 
 COLUMNS = ("Requests", "Met", "Goodput", "TTFT p50", "TTFT p99", "TPOT p99", "E2E p99", "Output tokens", "Preemptions")
@@ -19,35 +16,31 @@ UNNAMED = "(none)"
 """Name for requests without a tenant."""
 
 
-def classes(reader: SummaryReader) -> str:
+def classes(reader: SummaryReader) -> list[Chapter]:
     """Return a row a class, with its targets; nothing without classes."""
     if not reader.classes:
-        return ""
-    rows = [
-        (f"{text(name)}<small>{text(slo_terms(own.slo) or 'no targets')}</small>", _cells(own))
-        for name, own in reader.classes.items()
-    ]
+        return []
+    rows = [Row(name, _cells(own), slo_terms(own.slo) or "no targets") for name, own in reader.classes.items()]
     note = "Requests that arrived in the window, by class; each is measured by the targets of its class."
-    return section("classes", "Classes", note, table(("Class", *COLUMNS), rows))
+    return [Chapter("classes", "Classes", [Table(("Class", *COLUMNS), rows)], note)]
 
 
-def tenants(reader: SummaryReader) -> str:
+def tenants(reader: SummaryReader) -> list[Chapter]:
     """Return a row a tenant; nothing without tenants."""
     result = reader.tenants
     if not result:
-        return ""
-    rows = [(text(name or UNNAMED), _cells(own)) for name, own in list(result.items())[:MOST_TENANTS]]
+        return []
+    rows = [Row(name or UNNAMED, _cells(own)) for name, own in list(result.items())[:MOST_TENANTS]]
     more = f" The first {MOST_TENANTS} of {len(result)}." if len(result) > MOST_TENANTS else ""
     note = f"Requests that arrived in the window, by tenant.{more}"
-    return section("tenants", "Tenants", note, table(("Tenant", *COLUMNS), rows))
+    return [Chapter("tenants", "Tenants", [Table(("Tenant", *COLUMNS), rows)], note)]
 
 
-def group_tables(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
-    """Return the classes as text, and the tenants if they are few; the first row of each names the columns."""
-    reader = SummaryReader(summary)
+def group_tables(reader: SummaryReader) -> list[Table]:
+    """Return the classes as a terminal shows them, and the tenants if they are few."""
     groups = {"Class": reader.classes, "Tenant": reader.tenants if len(reader.tenants) <= FEW_TENANTS else {}}
     return [
-        [(title, *COLUMNS), *((name or UNNAMED, *_cells(own)) for name, own in result.items())]
+        Table((title, *COLUMNS), [Row(name or UNNAMED, _cells(own)) for name, own in result.items()])
         for title, result in groups.items()
         if result
     ]

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from simserve.report.document import Chapter, Facts, Row, Table
 from simserve.report.formats import NONE, count, number, plural, rate, seconds, share
 from simserve.report.pools import has_changed
-from simserve.report.sections import fact_list, section, text
 from simserve.report.summary_reader import SummaryReader
 
-Facts = list[tuple[str, str]]
+Pairs = list[tuple[str, str]]
 """Labels and texts."""
 
 ROUTING, PREFIX_CACHING = "Routing", "Prefix caching"
@@ -23,22 +23,19 @@ QUEUES = {
 """The states of a queue in words."""
 
 
-def mechanisms(reader: SummaryReader) -> dict[str, Facts]:
+def mechanisms(reader: SummaryReader) -> dict[str, Pairs]:
     """Return the figures of each mechanism that was active, by its title."""
     result = {title: tell(reader) for key, (title, tell) in MECHANISMS.items() if reader.summary.get(key)}
     return {title: facts for title, facts in result.items() if facts}
 
 
-def mechanism_list(reader: SummaryReader) -> str:
+def mechanism_list(reader: SummaryReader) -> list[Chapter]:
     """Return the section of the page; nothing where the run had none."""
-    body = "".join(
-        f'<div class="mechanism"><h3>{text(title)}</h3>{fact_list(facts)}</div>'
-        for title, facts in mechanisms(reader).items()
-    )
-    return section("mechanisms", "Mechanisms", "", body) if body else ""
+    blocks = [Facts(facts, title) for title, facts in mechanisms(reader).items()]
+    return [Chapter("mechanisms", "Mechanisms", blocks)] if blocks else []
 
 
-def use(reader: SummaryReader) -> str:
+def use(reader: SummaryReader) -> Chapter:
     """Return the section of throughput and use."""
     at = reader.number
     facts = [
@@ -62,16 +59,17 @@ def use(reader: SummaryReader) -> str:
         ("Bandwidth utilization (MBU)", share(at("mbu"))),
         ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
     ]
-    return section("use", "Throughput and utilization", "", fact_list(facts))
+    return Chapter("use", "Throughput and utilization", [Facts(facts)])
 
 
-def asked_for(reader: SummaryReader) -> list[tuple[str, str, str]]:
-    """Return rows of optional mechanisms: the title, a label and a text."""
+def asked_for(reader: SummaryReader) -> list[Table]:
+    """Return a table of optional mechanisms without heads: the title, a label and a text; none without any."""
     result = {title: facts for title, facts in mechanisms(reader).items() if title not in ALWAYS}
-    return [(title if i == 0 else "", *fact) for title, facts in result.items() for i, fact in enumerate(facts)]
+    rows = [Row(title if i == 0 else "", fact) for title, facts in result.items() for i, fact in enumerate(facts)]
+    return [Table((), rows)] if rows else []
 
 
-def _sessions(reader: SummaryReader) -> Facts:
+def _sessions(reader: SummaryReader) -> Pairs:
     """Describe conversations and tasks, in which requests wait for answers."""
     at = reader.number
     ends = " / ".join(count(at("sessions", end)) for end in ("finished", "refused", "cut"))
@@ -84,7 +82,7 @@ def _sessions(reader: SummaryReader) -> Facts:
     ]
 
 
-def _retries(reader: SummaryReader) -> Facts:
+def _retries(reader: SummaryReader) -> Pairs:
     """Describe timeouts and retries of clients."""
     at = reader.number
     asked_again = reader.has_retries
@@ -114,7 +112,7 @@ def mean_outstanding(reader: SummaryReader) -> float | None:
     )
 
 
-def _routing(reader: SummaryReader) -> Facts:
+def _routing(reader: SummaryReader) -> Pairs:
     """Describe how evenly the router spread requests."""
     at = reader.number
     kept_frac = at("routing", "session_kept_frac")
@@ -129,7 +127,7 @@ def _routing(reader: SummaryReader) -> Facts:
     ]
 
 
-def _prefix_cache(reader: SummaryReader) -> Facts:
+def _prefix_cache(reader: SummaryReader) -> Pairs:
     """Describe hits of prefix caches."""
     hit_frac = reader.number("prefix_cache", "hit_frac")
     if not hit_frac:
@@ -140,7 +138,7 @@ def _prefix_cache(reader: SummaryReader) -> Facts:
     ]
 
 
-def _host_tier(reader: SummaryReader) -> Facts:
+def _host_tier(reader: SummaryReader) -> Pairs:
     """Describe traffic to and from host memory and disk."""
     at = reader.number
     out, back, read = (
@@ -162,7 +160,7 @@ def _host_tier(reader: SummaryReader) -> Facts:
     ]
 
 
-def _speculation(reader: SummaryReader) -> Facts:
+def _speculation(reader: SummaryReader) -> Pairs:
     """Describe gain and cost of speculative decoding."""
     at = reader.number
     return [
@@ -172,7 +170,7 @@ def _speculation(reader: SummaryReader) -> Facts:
     ]
 
 
-def _transfer(reader: SummaryReader) -> Facts:
+def _transfer(reader: SummaryReader) -> Pairs:
     """Describe hand-offs from prefill to decode replicas: both sides and the link."""
     at = reader.number
     disaggregated_frac = at("transfer", "apart_frac")
@@ -198,7 +196,7 @@ def _transfer(reader: SummaryReader) -> Facts:
     ]
 
 
-MECHANISMS: dict[str, tuple[str, Callable[[SummaryReader], Facts]]] = {
+MECHANISMS: dict[str, tuple[str, Callable[[SummaryReader], Pairs]]] = {
     "sessions": ("Sessions", _sessions),
     "retries": ("Timeouts and retries", _retries),
     "routing": (ROUTING, _routing),

@@ -1,6 +1,7 @@
 """The page of a run: one self-contained HTML file that answers first and shows why below."""
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +16,11 @@ from simserve.report.chart_data import (
     even_rows,
     quantile_bands,
 )
-from simserve.report.charts import Figure
-from simserve.report.document import page
-from simserve.report.formats import SHORT, count, goal, plural, seconds
+from simserve.report.document import Bullets, Chapter, Document, Folded, Key, Plot, SideBySide, Titled
+from simserve.report.formats import SHORT, count, goal, plural
 from simserve.report.groups import classes, tenants
 from simserve.report.headline import level_of, ratio_text
+from simserve.report.html import page
 from simserve.report.latency_charts import by_prompt, cdf, tail
 from simserve.report.mechanisms import mechanism_list, use
 from simserve.report.nominal_load import drawn_load
@@ -27,7 +28,6 @@ from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
 from simserve.report.replicas import replicas
 from simserve.report.run_head import run_head
-from simserve.report.sections import bullets, card, section, text
 from simserve.report.slowest import slowest
 from simserve.report.summary_reader import SummaryReader
 from simserve.report.timeline import POOL_COLORS, bin_widths_s, timeline, timeline_figure
@@ -36,65 +36,56 @@ if TYPE_CHECKING:
     from simserve.metrics.results import Results
 
 
-MADE = {"simserve": "version", "scenario": "digest", "seed": "seed"}
-"""What the foot of the page says of where it comes from, by key of the summary."""
-
 TAIL_LEVELS = ("p90", "p99", "p99.9")
 
 
 def render(results: "Results") -> str:
     """Return the page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
+    return page(tell(results))
+
+
+def tell(results: "Results") -> Document:
+    """Return all that a run tells."""
     reader, page_data = SummaryReader(results.summary), gather(results)
     first = SummaryReader({**results.summary, "replications": None})  # the charts show the requests of the first run
-    figures: dict[str, Figure] = {}
     latencies = (
-        _distribution(first, page_data, "ttft_s", figures),
-        _distribution(first, page_data, "tpot_s", figures),
-        _against_prompt(first, page_data, figures),
+        _distribution(first, page_data, "ttft_s"),
+        _distribution(first, page_data, "tpot_s"),
+        _against_prompt(first, page_data),
     )
-    over_time = _over_time(first, page_data, figures)
-    yaml = f"<details><summary>Show the YAML</summary><pre>{text(results.scenario_yaml)}</pre></details>"
-    parts = (
-        _margin(reader),
+    note = "Fully resolved: running it again gives identical tables."
+    parts: list[Titled] = [
+        *_margin(reader),
         run_warnings(reader),
-        section("latency", "Latency", drawn_load(reader), "".join(latencies)),
-        slowest(reader),
-        section("timeline", "Timeline", "", over_time),
+        Chapter("latency", "Latency", latencies, drawn_load(reader)),
+        *slowest(reader),
+        Chapter("timeline", "Timeline", [_over_time(first, page_data)]),
         percentiles(reader),
-        classes(reader),
-        tenants(reader),
-        mechanism_list(reader),
+        *classes(reader),
+        *tenants(reader),
+        *mechanism_list(reader),
         use(reader),
         replicas(page_data),
-        section("scenario", "Scenario", "Fully resolved: running it again gives identical tables.", yaml),
-    )
-    return page(run_head(reader), parts, figures, _made_from(reader))
+        Chapter("scenario", "Scenario", [Folded("Show the YAML", results.scenario_yaml)], note),
+    ]
+    return replace(run_head(reader), parts=parts)
 
 
-def _margin(reader: SummaryReader) -> str:
+def _margin(reader: SummaryReader) -> list[Chapter]:
     """Return how close the latencies come to each limit; nothing without a decision by its margin."""
     decision = reader.decision
     if decision is None or not decision.r_by_limit:
-        return ""
+        return []
     by_limit = sorted(decision.r_by_limit.items(), key=lambda item: -item[1])
     of = f" of class {decision.slo_class}" if decision.slo_class else ""
     runs = f", all {decision.n_runs} runs together" if decision.n_runs > 1 else ""
     note = f"{level_of(decision)} of latency/limit{of}{runs}; the line is the limit."
     rows = [(SHORT[key], ratio, ratio_text(ratio)) for key, ratio in by_limit]
-    return section("margin", "Margin", note, bullets(rows, max(1.25, min(by_limit[0][1], 4.0))))
+    return [Chapter("margin", "Margin", [Bullets(rows, max(1.25, min(by_limit[0][1], 4.0)))], note)]
 
 
-def _made_from(reader: SummaryReader) -> dict[str, Any]:
-    """Return what the foot of the page says."""
-    made = {name: reader.summary.get(key) for name, key in MADE.items()}
-    wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
-    if wall_s is not None and simulated_s is not None:
-        made[f"{seconds(simulated_s)} simulated in"] = seconds(wall_s)
-    return made
-
-
-def _distribution(reader: SummaryReader, page_data: PageData, key: str, figures: dict[str, Figure]) -> str:
-    """Draw a latency's cumulative distribution over the window's requests, and its tail; return their cards."""
+def _distribution(reader: SummaryReader, page_data: PageData, key: str) -> Plot | SideBySide:
+    """Return a latency's cumulative distribution over the window's requests, and its tail."""
     inside, name, short = page_data.is_in_window, key.removesuffix("_s"), SHORT[key]
     values = (page_data.tpot_s if key == "tpot_s" else page_data.ttft_s)[inside]
     n_requests, n_values, slo_s = len(values), int(np.count_nonzero(~np.isnan(values))), reader.slo.get(key)
@@ -102,11 +93,9 @@ def _distribution(reader: SummaryReader, page_data: PageData, key: str, figures:
     title = f"Cumulative distribution of {short}"
     reached = curve(values, n_requests, through=slo_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
-        return card(name, figures, title, "", (), _no_values(page_data, key))
+        return Plot(name, None, title, otherwise=_no_values(page_data, key))
     within = None if slo_s is None else _share_within(reached, slo_s, n_at_once / n_requests)
     in_tail = {level: at for level, at in _levels(reader, key, TAIL_LEVELS).items() if not reader.is_guess(level)}
-    figures[name] = cdf(reached, _levels(reader, key, ("p50", "p99")), slo_s, within)
-    figures[f"{name}-tail"] = tail(reached, in_tail, slo_s, None if within is None else 1 - within)
     note = f"Share of requests with a {short} at most this long."
     if n_at_once:
         note += f" {plural(n_at_once, 'request')} with one output token count as 0, as in vllm bench serve."
@@ -117,9 +106,10 @@ def _distribution(reader: SummaryReader, page_data: PageData, key: str, figures:
     tail_note = (
         f"Share of requests with a longer {short}. p99 is where the curve crosses 1%, p99.9 where it crosses 0.1%."
     )
-    cards = card(name, figures, title, note, (), "")
-    cards += card(f"{name}-tail", figures, f"Tail of {short} (1 − F, log axis)", tail_note, (), "")
-    return f'<div class="pair">{cards}</div>'
+    whole = cdf(reached, _levels(reader, key, ("p50", "p99")), slo_s, within)
+    above = tail(reached, in_tail, slo_s, None if within is None else 1 - within)
+    tail_title = f"Tail of {short} (1 − F, log axis)"
+    return SideBySide([Plot(name, whole, title, note), Plot(f"{name}-tail", above, tail_title, tail_note)])
 
 
 def _no_values(page_data: PageData, key: str) -> str:
@@ -144,38 +134,37 @@ def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
     return float(reached.share[place - 1]) if place else least
 
 
-def _against_prompt(reader: SummaryReader, page_data: PageData, figures: dict[str, Figure]) -> str:
-    """Draw TTFT against prompt length, where a request had a first token and prompts differ; return the card."""
+def _against_prompt(reader: SummaryReader, page_data: PageData) -> Plot:
+    """Return TTFT against prompt length, where a request had a first token and prompts differ."""
     rows = np.flatnonzero(page_data.is_in_window & ~np.isnan(page_data.ttft_s))
     prompt_tokens, ttft_s, n = page_data.prompt_tokens[rows], page_data.ttft_s[rows], len(rows)
     title = "TTFT against prompt length"
     if n == 0:
-        return card("prompt", figures, title, "", (), "No request had a first token.")
+        return Plot("prompt", None, title, otherwise="No request had a first token.")
     if prompt_tokens.min() == prompt_tokens.max():
         alike = f"All prompts have {plural(float(prompt_tokens[0]), 'token')}, so there is nothing to compare."
-        return card("prompt", figures, title, "", (), alike)
+        return Plot("prompt", None, title, otherwise=alike)
     shown, bands = even_rows(n), quantile_bands(prompt_tokens, ttft_s)
-    figures["prompt"] = by_prompt(prompt_tokens[shown], ttft_s[shown], bands, reader.slo.get("ttft_s"))
+    drawn = by_prompt(prompt_tokens[shown], ttft_s[shown], bands, reader.slo.get("ttft_s"))
     requests = plural(n, "request")
     dots = f"an even sample of {MAX_DOTS:,} of {requests}" if n > MAX_DOTS else f"all {requests}"
     n_missing = int(np.count_nonzero(page_data.is_in_window)) - n
     left_out = f"; {count(n_missing)} without a full answer have none" if n_missing else ""
     lines = f"No lines of p50 and p99: fewer than {MIN_ROWS_PER_BAND} requests in a group of prompt length."
-    keys = [("dot k1", "a request")]
+    keys: list[Key] = [("dot k1", "a request")]
     if len(bands.x):
         lines = f"Lines: all of them, in up to {MAX_BANDS} groups of prompt length."
         keys += [("k0", "p50"), ("dash k0", "p99")]
     keys += [("dash k2", "SLO")] if "ttft_s" in reader.slo else []
-    return card("prompt", figures, title, f"Dots: {dots}{left_out}. {lines}", keys, "")
+    return Plot("prompt", drawn, title, f"Dots: {dots}{left_out}. {lines}", keys)
 
 
-def _over_time(reader: SummaryReader, page_data: PageData, figures: dict[str, Figure]) -> str:
-    """Draw what happened when, where anything arrived; return the card: how to read it, and what a point is."""
+def _over_time(reader: SummaryReader, page_data: PageData) -> Plot:
+    """Return what happened when, where anything arrived: how to read it, and what a point is."""
     if len(page_data.arrival_s) == 0:
-        return card("time", figures, "", "", (), "Nothing arrived.")
+        return Plot("time", None, otherwise="Nothing arrived.")
     start_s, end_s = reader.number("window", "start_s"), reader.number("window", "end_s")
     window_s = (start_s or 0.0, page_data.end_s if end_s is None else end_s)
-    figures["time"] = timeline_figure(timeline(page_data, window_s))
     arrivals_s, series_s = bin_widths_s(page_data)
     others = f", the other panels over {goal(series_s)}."
     if not page_data.n_intervals:
@@ -185,7 +174,8 @@ def _over_time(reader: SummaryReader, page_data: PageData, figures: dict[str, Fi
     pools = list(dict.fromkeys(page_data.replica_pool))
     several = [(_pool_key(place), pool) for place, pool in enumerate(pools)] if len(pools) > 1 else []
     keys = [*met, *several, ("k1", "mean of replicas"), ("band k1", "up to the highest")]
-    return card("time", figures, "", f"{note}Arrivals are means over {goal(arrivals_s)}{others}", keys, "")
+    text = f"{note}Arrivals are means over {goal(arrivals_s)}{others}"
+    return Plot("time", timeline_figure(timeline(page_data, window_s)), "", text, keys)
 
 
 def _pool_key(place: int) -> str:

@@ -1,12 +1,11 @@
 """Percentiles of each latency with their intervals, for page and terminal, and what these numbers stand on."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from simserve.metrics.goal import probability
+from simserve.report.document import Chapter, Row, Table
 from simserve.report.formats import LATENCIES, NONE, SHORT, count, goal, listed, number, plural, seconds, span
 from simserve.report.nominal_load import drawn_load
-from simserve.report.sections import prose, section, table, text
 from simserve.report.summary_reader import FEWEST, SummaryReader
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
@@ -15,22 +14,22 @@ CONFIDENCE_ROW = "95%"
 """What a row of intervals is called."""
 
 
-def percentiles(reader: SummaryReader) -> str:
+def percentiles(reader: SummaryReader) -> Chapter:
     """Return the section of the page, one table of all latencies."""
-    rows = []
-    for key, cells in _rows(reader):
-        name = f"{text(SHORT[key])}<small>{text(LATENCIES[key])}</small>" if key else None
-        rows.append((name or f"<small>{prose(CONFIDENCE_ROW)}</small>", cells))
+    rows = [
+        Row(SHORT[key], cells, LATENCIES[key]) if key else Row("", cells, CONFIDENCE_ROW)
+        for key, cells in _rows(reader)
+    ]
     of_all = ", of all classes together" if len(reader.classes) > 1 else ""
     note = "TPOT leaves out the first token; ITL pools every gap of every request."
     scope = f"Requests that arrived in the window{of_all}."
-    return section("percentiles", "Percentiles", f"{scope} {note} {how_sure(reader)}", table(_heads(reader), rows))
+    return Chapter("percentiles", "Percentiles", [Table(_heads(reader), rows)], f"{scope} {note} {how_sure(reader)}")
 
 
-def terminal_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the table as text; the first row names the columns, the last column is the SLO, if any."""
-    reader = SummaryReader(summary)
-    return [_heads(reader), *((SHORT[key] if key else CONFIDENCE_ROW, *cells) for key, cells in _rows(reader))]
+def terminal_table(reader: SummaryReader) -> Table:
+    """Return the table of a terminal; the last column is the SLO, if any."""
+    rows = [Row(SHORT[key] if key else CONFIDENCE_ROW, cells) for key, cells in _rows(reader)]
+    return Table(_heads(reader), rows)
 
 
 def _heads(reader: SummaryReader) -> tuple[str, ...]:
@@ -72,12 +71,11 @@ def over_runs(reader: SummaryReader) -> str:
     return f"{len(seeds)} runs (seeds {seeds[0]} to {seeds[-1]})"
 
 
-def prediction(summary: Mapping[str, Any]) -> str | None:
-    """Return what replays with other loads and costs came to, for what the SLO limits; None without replays."""
-    reader = SummaryReader(summary)
-    result = summary.get("prediction")
+def prediction(reader: SummaryReader) -> str:
+    """Return what replays with other loads and costs came to, for what the SLO limits; "" without replays."""
+    result = reader.summary.get("prediction")
     if not result:
-        return None
+        return ""
     keys = dict.fromkeys((*reader.slo, "ttft_s", "tpot_s"))
     known = {key: ends for key in keys if (ends := reader.predicted(key, "p99")) is not None}
     intervals = listed([f"p99 {SHORT[key]} is {span(*ends)}" for key, ends in known.items()])

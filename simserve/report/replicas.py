@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.report.chart_data import Floats
+from simserve.report.document import Chapter, Paragraph, Row, Table
 from simserve.report.formats import count, rate, seconds, share
 from simserve.report.page_data import PageData
-from simserve.report.sections import section, table, text
 
 MANY_REPLICAS = 12
 """A longer table scrolls in its own frame on a screen."""
@@ -45,25 +45,24 @@ COLUMNS: dict[str, Callable[[ReplicaRow], str]] = {
 }
 
 
-def replicas(page_data: PageData) -> str:
+def replicas(page_data: PageData) -> Chapter:
     """Return the section of the page."""
     n_replicas = len(page_data.replica_pool)
     if not n_replicas:
-        return section("replicas", "Replicas", "", '<p class="empty">No replica ran.</p>')
+        return Chapter("replicas", "Replicas", [Paragraph("No replica ran.", "empty")])
     computed = np.where(page_data.prefill_replica >= 0, page_data.prefill_replica, page_data.replica)
     both = zip(_by(page_data, computed, n_replicas), _by(page_data, page_data.replica, n_replicas), strict=True)
     rows = [
-        (_name(page_data, replica), [cell(ReplicaRow(page_data, replica, *of)) for cell in COLUMNS.values()])
-        for replica, of in enumerate(both)
+        Row(f"{replica}", [cell(ReplicaRow(page_data, replica, *of)) for cell in COLUMNS.values()], place)
+        for replica, (of, place) in enumerate(zip(both, _places(page_data), strict=True))
     ]
     note = "Window requests by the replica that prefilled or decoded them; utilization is over the whole run."
-    return section("replicas", "Replicas", note, table(("Replica", *COLUMNS), rows, is_tall=len(rows) > MANY_REPLICAS))
+    return Chapter("replicas", "Replicas", [Table(("Replica", *COLUMNS), rows, len(rows) > MANY_REPLICAS)], note)
 
 
-def _name(page_data: PageData, replica: int) -> str:
-    """Return the number of a replica, its pool, and when it joined and left."""
-    place = ", ".join(filter(None, [page_data.replica_pool[replica], page_data.lives[replica]]))
-    return f"{replica}<small>{text(place)}</small>"
+def _places(page_data: PageData) -> list[str]:
+    """Return the pool of each replica, and when it joined and left."""
+    return [", ".join(filter(None, each)) for each in zip(page_data.replica_pool, page_data.lives, strict=True)]
 
 
 def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:

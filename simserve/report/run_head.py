@@ -1,7 +1,7 @@
-"""The head of a run's page: the decision, its reason, what was run, and the six numbers that matter most."""
+"""The head of a run: the decision, its reason, what was run, the six numbers that matter most, and the terminal's."""
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.document import Headline
+from simserve.report.document import Document, Table, Tile, Toned
 from simserve.report.formats import (
     SHORT,
     goal,
@@ -12,21 +12,53 @@ from simserve.report.formats import (
     share,
     span,
 )
+from simserve.report.groups import group_tables
 from simserve.report.headline import STATES, detail, level_of, ratio_span, ratio_text
+from simserve.report.mechanisms import asked_for
 from simserve.report.nominal_load import drawn_load
-from simserve.report.percentiles import over_runs, prediction
+from simserve.report.percentiles import how_sure, over_runs, prediction, terminal_table
 from simserve.report.pools import pools_words
-from simserve.report.sections import prose, tile
+from simserve.report.slowest import terminal_sentence
 from simserve.report.summary_reader import SummaryReader
 
+MADE = {"simserve": "version", "scenario": "digest", "seed": "seed"}
+"""What the foot of the page says of where it comes from, by key of the summary."""
 
-def run_head(reader: SummaryReader) -> Headline:
-    """Return the head."""
-    lead, predicted = detail(reader), prediction(reader.summary)
-    setup = (_setup(reader),) if predicted is None else (predicted, _setup(reader))
+
+def run_head(reader: SummaryReader) -> Document:
+    """Return the document of a run without the parts of its page."""
+    title, lead, predicted = STATES[reader.state].title, detail(reader), prediction(reader)
     latencies = (_latency_tile(reader, key) for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s"))
-    tiles = (_margin_tile(reader), _goodput_tile(reader), *latencies)
-    return Headline("", reader.name, reader.state, STATES[reader.state].title, lead[0].upper() + lead[1:], setup, tiles)
+    brief: list[str | Table] = [
+        f"{title}: {lead}",
+        terminal_sentence(reader),
+        terminal_table(reader),
+        how_sure(reader),
+        *group_tables(reader),
+        *asked_for(reader),
+        predicted,
+    ]
+    return Document(
+        command="",
+        name=reader.name,
+        state=reader.state,
+        title=title,
+        lead=lead[0].upper() + lead[1:],
+        setup=[each for each in (predicted, _setup(reader)) if each],
+        tiles=(_margin_tile(reader), _goodput_tile(reader), *latencies),
+        made=_made_from(reader),
+        brief=brief,
+        warnings=reader.warnings,
+    )
+
+
+def _made_from(reader: SummaryReader) -> dict[str, object]:
+    """Return what the foot of the page says."""
+    made: dict[str, object] = {name: reader.summary.get(key) for name, key in MADE.items()}
+    wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
+    if wall_s is not None and simulated_s is not None:
+        made[f"{seconds(simulated_s)} simulated in"] = seconds(wall_s)
+    return made
 
 
 def _setup(reader: SummaryReader) -> str:
@@ -40,44 +72,44 @@ def _setup(reader: SummaryReader) -> str:
     return f"{text} {means}; charts, replicas, classes and tenants are of the first."
 
 
-def _margin_tile(reader: SummaryReader) -> str:
+def _margin_tile(reader: SummaryReader) -> Tile:
     """Return the tile of r, or of what finished where there is no SLO."""
     decision = reader.decision
     if decision is None:
         n_arrived = reader.n("arrived")
         finished = share(reader.n("finished") / n_arrived if n_arrived else None)
-        return tile("Finished", finished, [prose(f"of {reader.requested}")])
+        return Tile("Finished", finished, [f"of {reader.requested}"])
     if decision.r is None or decision.r_noise is None or decision.r_total is None:
-        return tile("SLO attainment", share(reader.attainment), [prose(f"of {reader.requested}")])
+        return Tile("SLO attainment", share(reader.attainment), [f"of {reader.requested}"])
     lines = [f"95% CI {ratio_span(decision.r_noise)}"]
     lines += [f"with cost error {ratio_span(decision.r_total)}"] if decision.n_draws else []
     lines.append(f"{share(decision.attained_frac)} attained, {plural(decision.n_runs, 'run')}")
-    return tile(f"{level_of(decision)} latency/limit", ratio_text(decision.r), map(prose, lines))
+    return Tile(f"{level_of(decision)} latency/limit", ratio_text(decision.r), lines)
 
 
-def _goodput_tile(reader: SummaryReader) -> str:
-    offered = prose(f"of {rate(reader.number('offered_per_s'))}/s offered")
+def _goodput_tile(reader: SummaryReader) -> Tile:
+    offered = f"of {rate(reader.number('offered_per_s'))}/s offered"
     if not reader.has_slo:
-        return tile("Throughput", f"{rate(reader.number('requests_per_s'))}/s", [offered])
+        return Tile("Throughput", f"{rate(reader.number('requests_per_s'))}/s", [offered])
     per_gpu = reader.number("goodput", "per_gpu_s")
-    more = "" if per_gpu is None else prose(f"{rate(per_gpu)}/s per GPU")
-    return tile("Goodput", f"{rate(reader.number('goodput', 'per_s'))}/s", [offered, more])
+    more = "" if per_gpu is None else f"{rate(per_gpu)}/s per GPU"
+    return Tile("Goodput", f"{rate(reader.number('goodput', 'per_s'))}/s", [offered, more])
 
 
-def _latency_tile(reader: SummaryReader, key: str) -> str:
+def _latency_tile(reader: SummaryReader, key: str) -> Tile:
     """Return the tile of a p99, with its prediction interval, the median and the share within the SLO."""
     ends = reader.predicted(key, "p99")
-    lines = [] if ends is None else [prose(f"90% PI {span(*ends)}")]
-    lines.append(prose(f"p50 {seconds(reader.number(key, 'p50'))}"))
+    lines: list[str | Toned] = [] if ends is None else [f"90% PI {span(*ends)}"]
+    lines.append(f"p50 {seconds(reader.number(key, 'p50'))}")
     within = number(((reader.answer or {}).get("by_slo") or {}).get(key))
     if within is not None and key in reader.slo and not reader.classes:
-        name, glyph = _decided(reader, within)
-        lines.append(f'<span class="{name}">{glyph}{prose(f"{share(within)} ≤ {goal(reader.slo[key])}")}</span>')
-    return tile(f"{SHORT[key]} p99", seconds(reader.number(key, "p99")), lines)
+        tone, glyph = _decided(reader, within)
+        lines.append(Toned(f"{glyph}{share(within)} ≤ {goal(reader.slo[key])}", tone))
+    return Tile(f"{SHORT[key]} p99", seconds(reader.number(key, "p99")), lines)
 
 
 def _decided(reader: SummaryReader, within_frac: float) -> tuple[str, str]:
-    """Return class and glyph of one goal: a tick only where the SLO is met, a cross only where it is missed."""
+    """Return tone and glyph of one goal: a tick only where the SLO is met, a cross only where it is missed."""
     if reader.state == "met":
         return "ok", "✓ "
     return ("over", "✕ ") if reader.state == "missed" and within_frac < GOAL_FRAC else ("", "")

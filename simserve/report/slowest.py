@@ -6,9 +6,9 @@ from typing import Any
 
 from simserve.metrics import reservation
 from simserve.report.advice import worst_slo
+from simserve.report.document import Bars, Block, Chapter, Items, Row, Slice, Table
 from simserve.report.formats import NONE, SHORT, plural, seconds, share
 from simserve.report.pools import budget_argument, slots_argument
-from simserve.report.sections import prose, section, table, text
 from simserve.report.summary_reader import SummaryReader
 
 SlowestResult = Mapping[str, Mapping[str, Any]]
@@ -171,31 +171,32 @@ def _of_total(part_s: float, total_s: float) -> str:
     return f"{part} of {total}" if total.endswith(f" {unit}") else f"{part} {unit} of {total}"
 
 
-def terminal_sentence(reader: SummaryReader) -> str | None:
+def terminal_sentence(reader: SummaryReader) -> str:
     """Return the cause and remedy for the SLO missed most, where the decision is a miss or close to one."""
     if reader.state not in ("missed", "likely_misses", "edge", "likely_meets"):
-        return None
+        return ""
     worst = worst_slo(reader) or "ttft_s"
-    return why_slow(reader, "tpot_s" if worst == "itl_s" else worst)
+    return why_slow(reader, "tpot_s" if worst == "itl_s" else worst) or ""
 
 
-def slowest(reader: SummaryReader) -> str:
+def slowest(reader: SummaryReader) -> list[Chapter]:
     """Return the section of the page; nothing where the time was not split."""
     result = {latency: of for latency in ORDER if (of := _slowest(reader).get(latency))}
     if not result:
-        return ""
-    sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in _sentences(reader, result))
-    bars = ""
+        return []
+    bars = []
     for latency, of in result.items():
         longest_s = max(sum(of[key].values()) for _, key in GROUPS) or 1.0
-        bars += _bar(f"{SHORT[latency]}, all", of["all"], longest_s)
-        bars += _bar(f"{SHORT[latency]}, slowest 1%", of["mean"], longest_s)
-    body = f'<ul class="why">{sentences}</ul><div class="card">{_keys(result)}{bars}</div>{_table(result)}'
+        bars += [
+            _bar(f"{SHORT[latency]}, {label}", of[key], longest_s)
+            for label, key in (("all", "all"), ("slowest 1%", "mean"))
+        ]
+    blocks: list[Block] = [Items(_sentences(reader, result)), Bars(_keys(result), bars), _table(result)]
     note = (
         "Means over the window's finished requests. Each bar adds up to its latency; TPOT is per token. "
         f"Parts under {share(WORTH_SHOWING)} of every bar have no key; the table has all."
     )
-    return section("slowest", "Slowest 1%: where the time goes", note, body)
+    return [Chapter("slowest", "Slowest 1%: where the time goes", blocks, note)]
 
 
 def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
@@ -210,38 +211,36 @@ def _slowest(reader: SummaryReader) -> SlowestResult:
     return (reader.summary.get("time_split") or {}).get("slowest") or {}
 
 
-def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
+def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> tuple[str, list[Slice], str]:
     """Return the parts side by side, on the scale of the longest bar of a latency."""
-    pieces = "".join(
-        f'<i class="{part.color}" style="width:{100 * parts[name] / longest_s:.3f}%;opacity:{part.strength}" '
-        f'title="{text(part.title)}: {text(seconds(parts[name]))}"></i>'
+    slices = [
+        Slice(part.color, part.strength, parts[name] / longest_s, part.title, seconds(parts[name]))
         for name, part in PARTS.items()
         if parts.get(name, 0.0) > 0
-    )
-    total = f"<strong>{prose(seconds(sum(parts.values())))}</strong>"
-    return f'<div class="split"><span>{prose(label)}</span><div class="bar">{pieces}</div>{total}</div>'
+    ]
+    return label, slices, seconds(sum(parts.values()))
 
 
-def _keys(result: SlowestResult) -> str:
+def _keys(result: SlowestResult) -> list[tuple[str, float, str]]:
+    """Return the keys of the parts that are worth showing."""
     bars = [of[key] for of in result.values() for _, key in GROUPS]
-    swatches = "".join(
-        f'<span class="swatch"><i class="{part.color}" style="opacity:{part.strength}"></i>{text(part.title)}</span>'
+    return [
+        (part.color, part.strength, part.title)
         for name, part in PARTS.items()
         if any(bar[name] > WORTH_SHOWING * sum(bar.values()) for bar in bars if sum(bar.values()))
-    )
-    return f'<div class="keys">{swatches}</div>'
+    ]
 
 
-def _table(result: SlowestResult) -> str:
+def _table(result: SlowestResult) -> Table:
     """Return the table of all parts that any request had, of all and of the slowest."""
     columns = [(f"{SHORT[latency]}, {group}", of[key]) for latency, of in result.items() for group, key in GROUPS]
     rows = [
-        (text(part.title), _cells([parts[name] for _, parts in columns]))
+        Row(part.title, _cells([parts[name] for _, parts in columns]))
         for name, part in PARTS.items()
         if any(parts[name] > 0 for _, parts in columns)
     ]
-    rows.append(("Total", _cells([sum(parts.values()) for _, parts in columns])))
-    return table(["", *(title for title, _ in columns)], rows)
+    rows.append(Row("Total", _cells([sum(parts.values()) for _, parts in columns])))
+    return Table(["", *(title for title, _ in columns)], rows)
 
 
 def _cells(values_s: Sequence[float]) -> list[str]:

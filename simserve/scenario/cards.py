@@ -12,7 +12,7 @@ from simserve.catalog.types import Section, with_keys
 from simserve.errors import CatalogError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of
-from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
+from simserve.scenario.yaml_lines import NotYaml, YamlDocument, read_yaml
 from simserve.units import MIB
 
 Flops = Annotated[float, Field(ge=1e11, le=1e18)]
@@ -78,7 +78,7 @@ def load_gpu(gpu: str) -> GpuSpec:
     return spec
 
 
-def _document(path: Path) -> Document:
+def _document(path: Path) -> YamlDocument:
     try:
         text = read_file(path, SCENARIO_BYTES).decode("utf-8-sig")
         document = read_yaml(text)
@@ -97,7 +97,7 @@ def _document(path: Path) -> Document:
     return document
 
 
-def _error(path: Path, document: Document, problems: list[ValueProblem], line: int | None = None) -> CatalogError:
+def _error(path: Path, document: YamlDocument, problems: list[ValueProblem], line: int | None = None) -> CatalogError:
     """Return the first problem of a file in words, and how many there are."""
     first = min(problems, key=lambda problem: problem.kind != "unknown")  # a typo explains what is missing
     if first.kind == "unknown":

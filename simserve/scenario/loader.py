@@ -13,7 +13,7 @@ from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.draft import Problems, ScenarioSource
 from simserve.scenario.resolve import resolve
 from simserve.scenario.scenario import Scenario
-from simserve.scenario.yaml_lines import MOST_LEVELS, Document, NotYaml, read_yaml, scalar
+from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, read_yaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
 """Keys with a bare name as short form, and the key that the name stands for."""
@@ -58,7 +58,7 @@ class Template:
     path: FilePath
     place: str
     """The file's name in problems."""
-    document: Document
+    document: YamlDocument
     options: tuple[Override | Problem, ...]
     """What options change, or the problem of one that is not `key.path=value`."""
 
@@ -115,7 +115,7 @@ def _content(path: FilePath) -> bytes:
         raise ScenarioError([Problem(str(path), f"cannot be read: {error.strerror}")]) from None
 
 
-def _document(content: bytes, place: str) -> Document:
+def _document(content: bytes, place: str) -> YamlDocument:
     """Parse the YAML document. Raises ScenarioError if there is none."""
     try:
         document = read_yaml(content.decode("utf-8-sig"))

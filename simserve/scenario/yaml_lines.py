@@ -40,7 +40,7 @@ for _tag, _pattern, _first in (
 
 
 @dataclass
-class Document:
+class YamlDocument:
     """The data of a YAML text, the line of each value, and its problems."""
 
     data: Any = None
@@ -59,7 +59,7 @@ class NotYaml(Exception):
         self.line = line
 
 
-def read_yaml(text: str) -> Document:
+def read_yaml(text: str) -> YamlDocument:
     """Read the single document of a text. Raises NotYaml."""
     try:
         _check_size(text)
@@ -73,7 +73,7 @@ def read_yaml(text: str) -> Document:
         raise NotYaml(f"is not YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from error
     except yaml.YAMLError as error:
         raise NotYaml(f"is not YAML: {' '.join(str(error).split())}", None) from error
-    document = Document()
+    document = YamlDocument()
     if root is not None:
         document.lines[()] = root.start_mark.line + 1
         document.data = _Reader(document).read(root, ())
@@ -107,7 +107,7 @@ def scalar(text: str) -> Any:
 class _Reader:
     """Reads the nodes of a document in one pass."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: YamlDocument) -> None:
         self._document = document
         self._open: set[int] = set()
         self._n_nodes = 0

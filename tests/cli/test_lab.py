@@ -99,7 +99,7 @@ def test_public_runs_are_compared_by_set_beside_peers(tmp_path: Path) -> None:
     assert f"{result['sets'][1]['errors']['tpot']['mape_frac']:.1%}" in line
     assert line.endswith("yes        best published calculator: 10.9% / 37% / –")
     assert "skipped: logs/runs.json is not there" in wording.err
-    assert "League" in (tmp_path / "page.html").read_text()
+    assert "league" in (tmp_path / "page.html").read_text()
 
 
 def test_at_most_so_many_public_runs_of_a_set_are_replayed(tmp_path: Path) -> None:

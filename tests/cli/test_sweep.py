@@ -58,7 +58,7 @@ def test_points_come_from_a_file_and_failed_ones_are_told(tmp_path: Path) -> Non
     outcome = invoke("sweep", write_scenario(tmp_path), "--points", points, "--out", tmp_path / "out")
     assert outcome.exit_code == 0
     assert "Not ranked: 1 point failed." in outcome.out
-    assert "must divide the model&#x27;s 32 attention heads" in (tmp_path / "out" / "report.html").read_text()
+    assert "must divide the model&#39;s 32 attention heads" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

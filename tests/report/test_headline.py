@@ -23,6 +23,12 @@ def attained(frac: float, low: float, high: float, **met_by_slo: float) -> dict[
     return {"frac": frac, "low_frac": low, "high_frac": high, "by_slo": met_by_slo}
 
 
+def latency_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The table of the terminal, with its heads."""
+    table = terminal_table(SummaryReader(summary))
+    return [tuple(table.heads), *((row.name, *row.cells) for row in table.rows)]
+
+
 def percentiles(p50: float, p99: float) -> dict[str, float]:
     return {"p50": p50, "p90": p50, "p95": p99, "p99": p99, "p99.9": p99}
 
@@ -280,7 +286,7 @@ def test_every_verdict_is_one_line_that_ends_in_a_full_stop(trust: dict[str, boo
 
 
 def test_the_terminal_table_names_its_columns_and_ends_in_the_goals() -> None:
-    table = terminal_table(summary(ttft_s=percentiles(0.082, 2.31)))
+    table = latency_rows(summary(ttft_s=percentiles(0.082, 2.31)))
     assert table[0] == ("", "p50", "p90", "p95", "p99", "p99.9", "SLO")
     assert table[1] == ("TTFT", "82.0 ms", "82.0 ms", "2.31 s", "~2.31 s", "~2.31 s", "500 ms")  # of 190 requests
     assert [row[0] for row in table[1:]] == ["TTFT", "TPOT", "ITL", "E2E", "Queue"]
@@ -289,7 +295,7 @@ def test_the_terminal_table_names_its_columns_and_ends_in_the_goals() -> None:
 
 def test_where_a_percentile_lies_stands_below_it() -> None:
     ends = {"mean": [0.1, 0.2], "p50": [0.0801, 0.0842], "p90": [0.079, 1.234], "p95": [1.9, None], "p99": None}
-    table = terminal_table(summary(ttft_s=percentiles(0.082, 2.31) | {"intervals": ends | {"p99.9": None}}))
+    table = latency_rows(summary(ttft_s=percentiles(0.082, 2.31) | {"intervals": ends | {"p99.9": None}}))
     assert table[2] == ("95%", "80.1–84.2 ms", "0.079–1.23 s", "≥ 1.90 s", "–", "–")
     assert table[3][0] == "TPOT"
 
@@ -368,7 +374,7 @@ def test_over_replications_means_and_their_intervals_are_told() -> None:
     result = summary(**one_run, replications=WITH_REPLICATIONS, answer=ANSWER)
     assert "97.0% (95% CI 96.0–98.0%) of 12,000 requests meet " in headline(result)
     assert "TTFT fails most (3.0% of requests over 4 runs), " in headline(result)
-    table = terminal_table(result)
+    table = latency_rows(result)
     assert (table[1][1], table[1][4]) == ("50.0 ms", "300 ms")
     assert (table[2][1], table[2][4]) == ("40.0–60.0 ms", "≥ 200 ms")
     assert how_sure(SummaryReader(result)).startswith("Figures are means over 4 runs (seeds 3 to 6). 95% rows are ")
@@ -399,7 +405,7 @@ def test_classes_are_those_of_the_first_run() -> None:
 
 
 def test_without_goals_the_terminal_table_has_no_column_for_them() -> None:
-    assert {len(row) for row in terminal_table(summary(slo=None))} == {6}
+    assert {len(row) for row in latency_rows(summary(slo=None))} == {6}
 
 
 def test_what_to_trust_gives_the_runs_warnings_first_as_sentences() -> None:

@@ -8,16 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from simserve.report.capacity import page as capacity_page
-from simserve.report.comparison import page as comparison_page
-from simserve.report.page import render
-from simserve.report.plan import page as plan_page
 from simserve.report.plan.words import with_words
-from simserve.report.sweep import page as sweep_page
 from tests.lab import test_validation_page as validation
 from tests.report.capacity import test_rate_page as capacity
 from tests.report.comparison import test_page as comparison
 from tests.report.driver import CHROMEDRIVER, Driver
+from tests.report.pages import render
 from tests.report.plan import test_words as plan
 from tests.report.sweep import test_words as sweep
 from tests.report.synthetic import synthetic
@@ -34,10 +30,10 @@ CUT_OFF = """return [...document.querySelectorAll(".tile > *")].filter(
 
 
 STUDIES: dict[str, Callable[[Path], str]] = {
-    "sweep": lambda _: sweep_page.render(sweep.facts(sweep.point(0), sweep.point(1, goodput=9.0, usd=8.0, ttft_s=2.0))),
-    "comparison": lambda _: comparison_page.render(comparison.by_load()),
-    "plan": lambda _: plan_page.render(with_words(plan.whole())),
-    "capacity": lambda folder: capacity_page.render(capacity.by_rate(folder)),
+    "sweep": lambda _: render(sweep.facts(sweep.point(0), sweep.point(1, goodput=9.0, usd=8.0, ttft_s=2.0))),
+    "comparison": lambda _: render(comparison.by_load()),
+    "plan": lambda _: render(with_words(plan.whole())),
+    "capacity": lambda folder: render(capacity.by_rate(folder)),
     "validation": lambda _: validation.page(validation.point()),
 }
 

@@ -86,7 +86,7 @@ def test_nothing_is_said_where_nothing_sets_them_apart_or_was_split() -> None:
     assert why_slow(reader(time_split=split(ttft_s=of(None, {}, {}))), "ttft_s") is None
     assert why_slow(reader(time_split=None), "ttft_s") is None
     assert why_slow(reader(time_split=split(tpot_s=None)), "tpot_s") is None
-    assert slowest(reader(time_split=None)) == ""
+    assert slowest(reader(time_split=None)) == []
 
 
 def test_the_terminal_hears_of_the_goal_that_is_missed_most_and_only_when_one_is() -> None:

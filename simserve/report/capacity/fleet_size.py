@@ -1,20 +1,17 @@
 """Fleet size: the replicas that a load needs, their price, and what other numbers attain, in words and as a page."""
 
-from collections.abc import Sequence
-
 from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_found import FoundReplicas
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
 from simserve.metrics.goal import probability
-from simserve.report.capacity.frame import capacity_page, capitalized, setup, tail_tiles
+from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS
 from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, drawn_by_seeds, load_table, wanted
-from simserve.report.document import Headline
+from simserve.report.document import Chapter, Document, Key, Plot, Table, Tile
 from simserve.report.formats import NONE, interval, plural, rate, share
 from simserve.report.nominal_load import DECISIONS
-from simserve.report.sections import card, prose, row_table, section, tile
 
 
 def sentence(result: ReplicasCapacity) -> str:
@@ -81,52 +78,45 @@ def _certainty(result: ReplicasCapacity, answer: FoundReplicas) -> str:
     return f"{result.confidence * 100:.0f}% CI {ends}{within}{seeds}"
 
 
-def table_rows(result: ReplicasCapacity) -> list[Sequence[str]]:
-    """Return the column heads, then one row per number of replicas, the fewest first."""
+def _rows(result: ReplicasCapacity) -> Table:
+    """Return one row per number of replicas, the fewest first."""
     replicas: Columns = {"replicas": lambda point: f"{point.replicas}"}
     slo: Columns = {"SLO": lambda point: DECISIONS.get(point.decision, NONE)}
     return load_table(result, result.points, replicas | LOAD_COLUMNS | slo)
 
 
-def render(result: ReplicasCapacity) -> str:
-    """Return the page as HTML."""
+def tell(result: ReplicasCapacity) -> Document:
+    """Return all that the answer tells."""
     answer = result.answer
     at = None if answer is None else Bounded(value=answer.replicas, low=None, high=None)
     loads = LoadAxis(REPLICAS, at)
-    figures = {"attainment": attainment_chart(result.points, result.goal_frac, loads)}
-    figures["attainment"]["layout"]["xaxis"]["tickvals"] = [point.replicas for point in result.points]
+    figure = attainment_chart(result.points, result.goal_frac, loads)
+    figure["layout"]["xaxis"]["tickvals"] = [point.replicas for point in result.points]
     note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result.points, result.goal_frac)
-    keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
-    chart = card("attainment", figures, "", note, keys, "")
-    body = row_table(capitalized(table_rows(result)))
+    keys: list[Key] = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
+    table, how = _rows(result), "Means over runs; all use the same seeds."
     parts = (
-        section("curve", "Attainment against replicas", "", chart),
-        section("tried", "All numbers of replicas", "Means over runs; all use the same seeds.", body),
+        Chapter("curve", "Attainment against replicas", [Plot("attainment", figure, "", note, keys)]),
+        Chapter("tried", "All numbers of replicas", [page_table(table)], how),
     )
-    return capacity_page(result, _headline(result), parts, figures)
+    return capacity_document(result, _head(result), parts, (sentence(result), table))
 
 
-def _headline(result: ReplicasCapacity) -> Headline:
-    answer, name = result.answer, result.scenario.name
+def _head(result: ReplicasCapacity) -> CapacityHead:
+    answer = result.answer
     if answer is None:
         state = "edge" if result.tied else "missed"
         title = f"More than {plural(result.points[-1].replicas, 'replica')}"
-        return Headline("capacity", name, state, title, sentence(result), setup(result))
+        return CapacityHead(state, title, sentence(result))
     fleet = answer.fleet
     title = f"{plural(answer.replicas, 'replica')} of {result.pool}, {plural(fleet.n_gpus, 'GPU')} in all"
     point = _point(result, answer)
     ci = f"95% CI {interval(answer.low_frac, answer.high_frac)}"
     tiles = [
-        tile("SLO attainment", share(point.attained_frac), [prose(ci)]),
-        tile(
-            "Load",
-            f"{rate(point.offered_per_s)}/s",
-            [prose(f"{rate(point.offered_per_s / fleet.n_gpus)}/s per GPU")],
-        ),
+        Tile("SLO attainment", share(point.attained_frac), [ci]),
+        Tile("Load", f"{rate(point.offered_per_s)}/s", [f"{rate(point.offered_per_s / fleet.n_gpus)}/s per GPU"]),
     ]
     if fleet.usd_per_hour:
-        tiles.append(tile("Price", f"{fleet.usd_per_hour:,.2f} $", [prose("per hour, at catalog prices")]))
-    tiles.append(tile("Power", f"{fleet.kw:.3g} kW", [prose("rated, from data sheets")]))
-    return Headline(
-        "capacity", name, answer.decision or "met", title, sentence(result), setup(result), (*tiles, *tail_tiles(point))
-    )
+        tiles.append(Tile("Price", f"{fleet.usd_per_hour:,.2f} $", ["per hour, at catalog prices"]))
+    tiles.append(Tile("Power", f"{fleet.kw:.3g} kW", ["rated, from data sheets"]))
+    return CapacityHead(answer.decision or "met", title, sentence(result), (*tiles, *tail_tiles(point)))

@@ -8,9 +8,8 @@ from typing import Any
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
 from simserve.report.capacity.load_curve import LoadUnit
-from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, whiskers
+from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, text, whiskers
 from simserve.report.formats import SHORT, goal, plural, seconds, share
-from simserve.report.sections import text
 
 CURVES = ("p50", "p99")
 

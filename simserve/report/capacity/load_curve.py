@@ -8,6 +8,7 @@ from typing import Any
 from simserve.metrics.answers.capacity import CapacityStudy, ConcurrencyCapacity, RateCapacity
 from simserve.metrics.answers.capacity_loads import CriterionLoad
 from simserve.metrics.answers.parts import Bounded
+from simserve.report.document import Table
 from simserve.report.formats import NONE, SHORT, goal, listed, rate, seconds, share
 
 Searched = RateCapacity | ConcurrencyCapacity
@@ -118,9 +119,9 @@ def _knee(result: Searched, unit: LoadUnit) -> str:
     return f"{'; '.join(sentences)}." if sentences else ""
 
 
-def alone_rows(result: Searched, unit: LoadUnit) -> list[Sequence[str]]:
-    """Return the column heads, then one row per SLO or class."""
-    rows: list[Sequence[str]] = [("criterion", "highest load", "95% CI", "headroom", "beyond it")]
+def alone_rows(result: Searched, unit: LoadUnit) -> Table:
+    """Return one row per SLO or class."""
+    rows: list[Sequence[str]] = [("", "Highest load", "95% CI", "Headroom", "Beyond it")]
     for each in result.alone:
         at = unit.of(each)
         rows.append(
@@ -133,7 +134,7 @@ def alone_rows(result: Searched, unit: LoadUnit) -> list[Sequence[str]]:
                 _then(each),
             )
         )
-    return rows
+    return Table.of(rows)
 
 
 def _limit(result: Searched, each: CriterionLoad) -> str:

@@ -9,6 +9,7 @@ from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad
 from simserve.metrics.answers.parts import FoundLoad
 from simserve.metrics.goal import probability
 from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, Searched, limited
+from simserve.report.document import Table
 from simserve.report.formats import (
     NONE,
     SHORT,
@@ -218,8 +219,8 @@ LOAD_COLUMNS: Columns = {
 """What every table says of a load: the share that met every SLO, with its interval."""
 
 
-def table_rows(result: Searched) -> list[Sequence[str]]:
-    """Return the column heads, then one row per load, the lowest first."""
+def load_rows(result: Searched) -> Table:
+    """Return one row per load, the lowest first."""
     if result.question == "concurrency":
         clients: Columns = {"clients": lambda point: count(point.concurrency)}
         return load_table(
@@ -230,8 +231,8 @@ def table_rows(result: Searched) -> list[Sequence[str]]:
     return load_table(result, points, offered | LOAD_COLUMNS)
 
 
-def load_table(result: CapacityStudy, points: Sequence[ProbedLoad], columns: Columns) -> list[Sequence[str]]:
-    """Return the column heads, then one row per load: these columns, then TTFT, TPOT and latencies with an SLO."""
+def load_table(result: CapacityStudy, points: Sequence[ProbedLoad], columns: Columns) -> Table:
+    """Return one row per load: these columns, then TTFT, TPOT and latencies with an SLO."""
     given = {*limited(result), *SHOWN}
     keys = [key for key in LATENCIES if key in given]
     figures = [(key, level) for key in keys for level in ("p50", "p99")]
@@ -239,7 +240,7 @@ def load_table(result: CapacityStudy, points: Sequence[ProbedLoad], columns: Col
     for point in points:
         latencies = [seconds(point.latency_s(key, level)) for key, level in figures]
         rows.append([cell(point) for cell in columns.values()] + latencies)
-    return rows
+    return Table.of(rows)
 
 
 def drawn_by_seeds(result: CapacityAnswer, n_seeds: int) -> str:

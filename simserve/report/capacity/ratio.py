@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from simserve.metrics.answers.capacity import RatioCapacity
 from simserve.metrics.answers.capacity_found import FoundSplit, SplitRate
-from simserve.report.capacity.frame import capacity_page, capitalized, setup
+from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table
 from simserve.report.capacity.load_curve import REQUESTS_PER_S
 from simserve.report.capacity.rate import certainty, drawn_by_seeds, fails_first, gpus, per_each, wanted
-from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, whiskers
-from simserve.report.document import Headline
+from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, text, whiskers
+from simserve.report.document import Chapter, Document, Plot, Table, Tile
 from simserve.report.formats import NONE, SHORT, listed, plural, rate
-from simserve.report.sections import card, prose, row_table, section, text, tile
 
 
 def sentence(result: RatioCapacity) -> str:
@@ -58,10 +57,11 @@ def _others(result: RatioCapacity, answer: FoundSplit) -> list[str]:
     return sentences
 
 
-def table_rows(result: RatioCapacity) -> list[Sequence[str]]:
-    """Return the column heads, then one row per split, the fewest prefill replicas first; `together` is last."""
+def _rows(result: RatioCapacity) -> Table:
+    """Return one row per split, the fewest prefill replicas first; `together` is last."""
     rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
-    return rows + [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
+    rows += [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
+    return Table.of(rows)
 
 
 def _row(each: SplitRate) -> Sequence[str]:
@@ -78,42 +78,42 @@ def _row(each: SplitRate) -> Sequence[str]:
     )
 
 
-def render(result: RatioCapacity) -> str:
-    """Return the page as HTML."""
-    figures = {"splits": _chart(result)}
+def tell(result: RatioCapacity) -> Document:
+    """Return all that the answer tells."""
     note = "Highest rate that meets the goal, by replicas of prefill : decode, with its 95% CI; the best is filled."
     keys = [
         ("dot k1", "a split"),
         *([("dash k0", "the same GPUs without disaggregation")] if result.together else []),
     ]
+    table = _rows(result)
     parts = (
-        section("rates", "Highest rate of each split", "", card("splits", figures, "", note, keys, "")),
-        section("tried", "Every split", "All use the same seeds.", row_table(capitalized(table_rows(result)))),
+        Chapter("rates", "Highest rate of each split", [Plot("splits", _chart(result), "", note, keys)]),
+        Chapter("tried", "Every split", [page_table(table)], "All use the same seeds."),
     )
-    return capacity_page(result, _headline(result), parts, figures)
+    return capacity_document(result, _head(result), parts, (sentence(result), table))
 
 
-def _headline(result: RatioCapacity) -> Headline:
-    answer, name = result.answer, result.scenario.name
+def _head(result: RatioCapacity) -> CapacityHead:
+    answer = result.answer
     if answer is None:
-        return Headline("capacity", name, "missed", "No split holds", sentence(result), setup(result))
+        return CapacityHead("missed", "No split holds", sentence(result))
     at = answer.offered_per_s
     title = f"{answer.split}, {REQUESTS_PER_S.format(at.value)} on {plural(answer.fleet.n_gpus, 'GPU')}"
     tiles = [
-        tile("Best split", answer.split, [prose(replicas(answer))]),
-        tile("Rate", f"{rate(at.value)}/s", [prose(f"95% CI {REQUESTS_PER_S.interval(at)}")]),
-        tile("Per GPU", f"{rate(answer.per_gpu_s.value)}/s", []),
+        Tile("Best split", answer.split, [replicas(answer)]),
+        Tile("Rate", f"{rate(at.value)}/s", [f"95% CI {REQUESTS_PER_S.interval(at)}"]),
+        Tile("Per GPU", f"{rate(answer.per_gpu_s.value)}/s"),
     ]
     for label, paid in (("Per dollar", answer.per_usd), ("Per kWh", answer.per_kwh)):
         if paid is not None:
-            tiles.append(tile(label, rate(paid.value), [prose("requests")]))
+            tiles.append(Tile(label, rate(paid.value), ["requests"]))
     both = result.together
     if both is None:
-        tiles.append(tile("Splits", str(len(result.splits)), []))
+        tiles.append(Tile("Splits", str(len(result.splits))))
     else:
-        tiles.append(tile("Together", f"{rate(both.offered_per_s.value)}/s", [prose(against(both, answer))]))
+        tiles.append(Tile("Together", f"{rate(both.offered_per_s.value)}/s", [against(both, answer)]))
     state = "met" if answer.is_clear else "edge"
-    return Headline("capacity", name, state, title, sentence(result), setup(result), tuple(tiles))
+    return CapacityHead(state, title, sentence(result), tiles)
 
 
 def _chart(result: RatioCapacity) -> Figure:

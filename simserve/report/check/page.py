@@ -1,6 +1,5 @@
 """The page of a check: the gate's decision, both sides measure by measure, and what to do next."""
 
-import shlex
 from collections.abc import Sequence
 
 from simserve.metrics.answers.baseline import LOOKS
@@ -13,12 +12,13 @@ from simserve.report.check.words import (
     fails_first,
     goodput_name,
     least_found,
+    sentence,
     statement,
     table_rows,
     value_text,
     why,
 )
-from simserve.report.document import Headline, page
+from simserve.report.document import Cautions, Chapter, Command, Document, Explained, Table, Tile
 from simserve.report.formats import (
     NONE,
     as_sentence,
@@ -31,7 +31,6 @@ from simserve.report.formats import (
     signed,
     slo_terms,
 )
-from simserve.report.sections import prose, row_table, section, text, tile, warning_list
 
 TITLES: dict[State, tuple[str, str]] = {
     "unchanged": ("none", "No change"),
@@ -65,29 +64,36 @@ AT_REF = {
 FINE = "Both sides have the same load, SLO and goal."
 
 
-def render(answer: CheckAnswer, command: Sequence[str]) -> str:
-    """Return the page as HTML; `command` is the command line of the check without its outputs."""
-    parts = (
-        section("measures", "Both sides", _at(answer), f'<div class="wraps">{row_table(table_rows(answer))}</div>'),
-        _changes(answer),
-        warning_list(_cautions(answer), FINE),
-        _next(answer, command),
-    )
-    made = {
-        "simserve": answer.candidate.simserve,
-        "scenario": answer.scenario.digest,
-        "seeds": f"{answer.scenario.seed} and on, {answer.n_seeds} a side",
-    }
-    return page(_headline(answer), parts, {}, made)
-
-
-def _headline(answer: CheckAnswer) -> Headline:
+def tell(answer: CheckAnswer, command: Sequence[str] = ()) -> Document:
+    """Return all that a check tells; `command` is the command line of the check without its outputs."""
     state, title = TITLES[answer.state]
+    table = Table.of(table_rows(answer), wraps=True)
     lead = statement(answer)
     lead = lead if lead.startswith(goodput_name(answer)) else as_sentence(lead)
     cause = " ".join(filter(None, (fails_first(answer), why(answer), changed(answer))))
     setup = (cause, " ".join(filter(None, (_question(answer), compared_with(answer)))))
-    return Headline("check", answer.scenario.name, state, title, lead, tuple(filter(None, setup)), _tiles(answer))
+    return Document(
+        command="check",
+        name=answer.scenario.name,
+        state=state,
+        title=title,
+        lead=lead,
+        setup=[each for each in setup if each],
+        tiles=_tiles(answer),
+        parts=(
+            Chapter("measures", "Both sides", [table], _at(answer)),
+            *_changes(answer),
+            Cautions(_cautions(answer), FINE),
+            *_next(answer, command),
+        ),
+        made={
+            "simserve": answer.candidate.simserve,
+            "scenario": answer.scenario.digest,
+            "seeds": f"{answer.scenario.seed} and on, {answer.n_seeds} a side",
+        },
+        brief=(sentence(answer), table),
+        warnings=answer.warnings,
+    )
 
 
 def _question(answer: CheckAnswer) -> str:
@@ -99,7 +105,7 @@ def _question(answer: CheckAnswer) -> str:
     return f"{goodput_name(answer)} is the highest rate at which {goal}; {lost}."
 
 
-def _tiles(answer: CheckAnswer) -> tuple[str, ...]:
+def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
     at, loss = answer.at, answer.loss
     goodput = [f"was {rate(answer.baseline.goodput_per_s)} req/s"]
     if loss is not None:
@@ -107,16 +113,16 @@ def _tiles(answer: CheckAnswer) -> tuple[str, ...]:
         goodput = [rates, change_interval(-loss.high_frac, -loss.low_frac)]
     exit_code = f"tolerance {percent(answer.tolerance_frac)}, exit code {int(not answer.passes)}"
     return (
-        tile("Decision", "Passes" if answer.passes else "Fails", [prose(exit_code)]),
-        tile(goodput_name(answer), NONE if loss is None else signed(-loss.frac), map(prose, goodput)),
-        tile(
+        Tile("Decision", "Passes" if answer.passes else "Fails", [exit_code]),
+        Tile(goodput_name(answer), NONE if loss is None else signed(-loss.frac), goodput),
+        Tile(
             f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s",
             share(at.candidate.attained_frac),
             [_was(answer)],
         ),
-        tile("Detectable loss", NONE if loss is None else percent(loss.smallest_found_frac), ["or more"]),
-        tile("False alarms, at most", percent(answer.false_alarms_frac), ["of changes within the tolerance"]),
-        tile("Looks", str(len(answer.looks)), [f"after {listed(list(map(str, answer.looks)))} seeds a side"]),
+        Tile("Detectable loss", NONE if loss is None else percent(loss.smallest_found_frac), ["or more"]),
+        Tile("False alarms, at most", percent(answer.false_alarms_frac), ["of changes within the tolerance"]),
+        Tile("Looks", str(len(answer.looks)), [f"after {listed(list(map(str, answer.looks)))} seeds a side"]),
     )
 
 
@@ -124,7 +130,7 @@ def _was(answer: CheckAnswer) -> str:
     """Return `was 99.3% (-2.3 points)`."""
     before, now = answer.at.baseline.attained_frac, answer.at.candidate.attained_frac
     points = "" if before is None or now is None else f" ({(now - before) * 100:+z.3g} points)"
-    return prose(f"was {share(before)}{points}")
+    return f"was {share(before)}{points}"
 
 
 def _at(answer: CheckAnswer) -> str:
@@ -136,13 +142,12 @@ def _at(answer: CheckAnswer) -> str:
     return means if is_far else " ".join(filter(None, (means, drawn(answer))))
 
 
-def _changes(answer: CheckAnswer) -> str:
+def _changes(answer: CheckAnswer) -> list[Chapter]:
     """Return the keys of the scenario that differ, where the answer cannot list them all."""
     if len(answer.changes) < 2:
-        return ""
+        return []
     pairs = [(each.key, f"{value_text(each.baseline)} → {value_text(each.candidate)}") for each in answer.changes]
-    lines = "".join(f"<div><dt>{text(key)}</dt><dd>{text(values)}</dd></div>" for key, values in pairs)
-    return section("changes", "Changes of the scenario", "", f'<dl class="said wide">{lines}</dl>')
+    return [Chapter("changes", "Changes of the scenario", [Explained(pairs, is_wide=True)])]
 
 
 def _cautions(answer: CheckAnswer) -> list[str]:
@@ -154,15 +159,12 @@ def _cautions(answer: CheckAnswer) -> list[str]:
     return [*map(as_sentence, answer.warnings), *filter(None, (least_found(answer), early))]
 
 
-def _next(answer: CheckAnswer, command: Sequence[str]) -> str:
-    sentence, which = NEXT.get(answer.state, (AGAIN, "again"))
+def _next(answer: CheckAnswer, command: Sequence[str]) -> list[Chapter]:
+    text, which = NEXT.get(answer.state, (AGAIN, "again"))
     if "--against" in command:
-        sentence, which = AT_REF.get(answer.state, sentence), "again"
+        text, which = AT_REF.get(answer.state, text), "again"
     words = [*command]
     if which == "update":  # without --goal, that has the default, not the goal of the baseline
         is_given = "--goal" in command or answer.goal_frac == GOAL_FRAC
         words += ["--update"] if is_given else ["--goal", str(answer.goal_frac), "--update"]
-    shown = " ".join(
-        f"<span>{text(shlex.quote(each))}</span>" if each[:2] == "--" else text(shlex.quote(each)) for each in words
-    )
-    return section("next", "Next", sentence, f'<div class="card"><pre>{shown}</pre></div>')
+    return [Chapter("next", "Next", [Command(words)], text)] if command else []

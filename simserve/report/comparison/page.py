@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from simserve.metrics.answers.comparison import ComparisonAnswer, MeasureDifference
-from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, whiskers
-from simserve.report.comparison.words import LISTED_FIRST, change, pair, sentence, table_rows
+from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, text, whiskers
+from simserve.report.comparison.words import LISTED_FIRST, change, pair, paragraphs, sentence, table_rows
 from simserve.report.comparison.words import title as title_by_load
-from simserve.report.document import Headline, page
+from simserve.report.document import Cautions, Chapter, Document, Plot, Table, Tile, Toned
 from simserve.report.formats import as_sentence, plural, share
-from simserve.report.sections import card, prose, row_table, section, text, tile, warning_list
 
 MOST_FRAC = 1.0
 """Largest change drawn in place; larger ones are drawn at the edge, as they would hide all others."""
@@ -37,19 +36,30 @@ NOTE = (
 ONE_RUN = "One run each has no interval: any difference may be chance. Compare two scenarios for intervals."
 
 
-def render(answer: ComparisonAnswer) -> str:
-    """Return the page as HTML."""
+def tell(answer: ComparisonAnswer) -> Document:
+    """Return all that a comparison tells."""
     drawn = [(measure, measure.change_frac) for measure in answer.measures if measure.change_frac is not None]
-    figures = {"change": _chart(drawn)} if drawn else {}
     note = NOTE + _left_out(answer.measures)
     warnings = [*map(as_sentence, answer.warnings), *([] if answer.has_intervals else [ONE_RUN])]
     sides = f"A: {answer.a} · B: {answer.b}. {answer.how.capitalize()}."
-    parts = (
-        section("changes", "B against A", "", card("change", figures, "", note, (), "Nothing to compare.")),
-        section("measures", "Every measure", sides, row_table(table_rows(answer))),
-        warning_list(warnings, "Both sides had the same load and the same SLO."),
+    table, (state, title) = Table.of(table_rows(answer)), title_by_load(answer) or _by_measures(answer)
+    chart = Plot("change", _chart(drawn) if drawn else None, "", note, otherwise="Nothing to compare.")
+    return Document(
+        command="compare",
+        name=f"{answer.a} and {answer.b}",
+        state=state,
+        title=title,
+        lead=sentence(answer),
+        tiles=_tiles(answer),
+        parts=(
+            Chapter("changes", "B against A", [chart]),
+            Chapter("measures", "Every measure", [table], sides),
+            Cautions(warnings, "Both sides had the same load and the same SLO."),
+        ),
+        made={"simserve": answer.version},
+        brief=(*paragraphs(answer), table),
+        warnings=answer.warnings,
     )
-    return page(_headline(answer), parts, figures, {"simserve": answer.version})
 
 
 def _left_out(measures: Sequence[MeasureDifference]) -> str:
@@ -62,12 +72,10 @@ def _left_out(measures: Sequence[MeasureDifference]) -> str:
     return edge + none
 
 
-def _headline(answer: ComparisonAnswer) -> Headline:
-    state, title = title_by_load(answer) or _by_measures(answer)
+def _tiles(answer: ComparisonAnswer) -> list[Tile]:
     by_key = {measure.key: measure for measure in answer.measures}
     first = [by_key[key] for key in (*LISTED_FIRST, "output_tokens_per_s") if key in by_key] or answer.measures
-    tiles = tuple(map(_tile, [*_of_load(answer), *first][:MOST_TILES]))
-    return Headline("compare", f"{answer.a} and {answer.b}", state, title, sentence(answer), (), tiles)
+    return [_tile(each) for each in [*_of_load(answer), *first][:MOST_TILES]]
 
 
 def _of_load(answer: ComparisonAnswer) -> list[MeasureDifference]:
@@ -113,10 +121,9 @@ def _by_measures(answer: ComparisonAnswer) -> tuple[str, str]:
     return "none", "Statistically tied"
 
 
-def _tile(measure: MeasureDifference) -> str:
-    mark, name = {"better": ("▶", "ok"), "worse": ("◀", "over")}.get(measure.outcome, ("", "soft"))
-    decision = f'<span class="{name}">{mark} {text(measure.outcome)}</span>'
-    return tile(measure.label, change(measure), [prose(" → ".join(pair(measure))), decision])
+def _tile(measure: MeasureDifference) -> Tile:
+    mark, tone = {"better": ("▶ ", "ok"), "worse": ("◀ ", "over")}.get(measure.outcome, ("", "soft"))
+    return Tile(measure.label, change(measure), [" → ".join(pair(measure)), Toned(f"{mark}{measure.outcome}", tone)])
 
 
 def _chart(drawn: Sequence[tuple[MeasureDifference, float]]) -> Figure:

@@ -4,19 +4,20 @@ from collections.abc import Iterable, Sequence
 
 from simserve.metrics.answers.fleet_needs import FleetNeed
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
-from simserve.report.charts import Figure, axis, figure, hover, scatter
-from simserve.report.document import Headline, page
+from simserve.report.charts import Figure, axis, hover, scatter
+from simserve.report.charts import figure as chart_of
+from simserve.report.document import Cautions, Chapter, Document, Explained, Plot, Table, Tile
 from simserve.report.formats import as_sentence, interval, plural, rate, share
 from simserve.report.plan.reasons import terms, usd
 from simserve.report.plan.words import (
     fleet,
     grown,
     option_name,
+    reasons,
     scaled,
     supported,
     table_rows,
 )
-from simserve.report.sections import card, prose, row_table, section, text, tile, warning_list
 
 BAR = 34
 """Height of a bar and the gap below it, in pixels."""
@@ -33,90 +34,87 @@ FIXED = (
 """Warnings of every plan."""
 
 
-def render(answer: PlanAnswer) -> str:
-    """Return the page as HTML from the facts of a plan."""
-    figures: dict[str, Figure] = {}
-    reasons = [(option_name(row), row.reason) for row in answer.options]
-    parts = [
-        _options(answer, figures),
-        section("reasons", "Why this option", "", _pairs(reasons)),
-        _later(answer, figures),
-        section("assumed", "Assumed", "", _pairs(_assumed(answer))),
-        warning_list([*map(as_sentence, answer.warnings), *FIXED], ""),
-    ]
-    made = {
-        "simserve": answer.version,
-        "scenario": answer.scenario.digest,
-        "seeds": f"{answer.scenario.seed} and on, {answer.assumed.n_seeds} each",
-    }
-    return page(_headline(answer), parts, figures, made)
-
-
-def _headline(answer: PlanAnswer) -> Headline:
-    best = answer.best
-    assumed, name = answer.assumed, answer.scenario.name
+def tell(answer: PlanAnswer) -> Document:
+    """Return all that a plan tells."""
+    best, assumed = answer.best, answer.assumed
     setup = f"{plural(len(answer.options), 'option')} compared with the same requests."
-    if best is None:
-        return Headline("plan", name, "missed", "No option surely meets the SLO", answer.sentence, (setup,))
-    title = f"Take {best.gpus} × {best.gpu}: {usd(best.usd_per_month)} a month"
-    spare = plural(assumed.spare_replicas, "spare replica")
-    setup += f" A month is {rate(assumed.hours_per_month)} hours; {spare} of each kind are in it."
-    return Headline("plan", name, best.decision or "edge", title, supported(answer, best), (setup,), _tiles(best))
-
-
-def _tiles(best: PlanOption) -> tuple[str, ...]:
-    ends = interval(best.attained_low_frac, best.attained_high_frac)
-    per = [
-        prose(f"{usd(best.usd_per_m_output_tokens)} good or not"),
-        prose(f"{usd(best.usd_per_m_tokens)} with prompts"),
-    ]
-    return (
-        tile("Fleet", plural(best.gpus, "GPU"), [prose(fleet(best))]),
-        tile("Cost a month", usd(best.usd_per_month), [prose(f"{usd(best.usd_per_hour)} an hour")]),
-        tile("Per M good tokens", usd(best.usd_per_m_good_tokens), per),
-        tile(
-            "SLO attainment",
-            share(best.attained_frac),
-            [prose(f"95% CI {ends}"), prose(f"{best.n_seeds} seeds")],
+    if best is not None:
+        spare = plural(assumed.spare_replicas, "spare replica")
+        setup += f" A month is {rate(assumed.hours_per_month)} hours; {spare} of each kind are in it."
+    table, own = Table.of(table_rows(answer)), [(option_name(row), row.reason) for row in answer.options]
+    why = "\n".join(f"  {sentence}" for sentence in reasons(answer))
+    return Document(
+        command="plan",
+        name=answer.scenario.name,
+        state="missed" if best is None else best.decision or "edge",
+        title="No option surely meets the SLO"
+        if best is None
+        else f"Take {best.gpus} × {best.gpu}: {usd(best.usd_per_month)} a month",
+        lead=answer.sentence if best is None else supported(answer, best),
+        setup=(setup,),
+        tiles=() if best is None else _tiles(best),
+        parts=(
+            _options(answer, table),
+            Chapter("reasons", "Why this option", [_explained(own)]),
+            *_later(answer),
+            Chapter("assumed", "Assumed", [_explained(_assumed(answer))]),
+            Cautions([*map(as_sentence, answer.warnings), *FIXED]),
         ),
-        tile("kWh a month", rate(best.kwh_per_month), [prose(f"at most {rate(best.kwh_per_month_at_tdp)}")]),
-        tile("Busy", share(best.busy_frac), ["of the time, with a step in progress"]),
+        made={
+            "simserve": answer.version,
+            "scenario": answer.scenario.digest,
+            "seeds": f"{answer.scenario.seed} and on, {assumed.n_seeds} each",
+        },
+        brief=(answer.sentence, grown(answer), scaled(answer), table, why),
+        warnings=answer.warnings,
     )
 
 
-def _options(answer: PlanAnswer, figures: dict[str, Figure]) -> str:
+def _tiles(best: PlanOption) -> tuple[Tile, ...]:
+    ends = interval(best.attained_low_frac, best.attained_high_frac)
+    per = [
+        f"{usd(best.usd_per_m_output_tokens)} good or not",
+        f"{usd(best.usd_per_m_tokens)} with prompts",
+    ]
+    return (
+        Tile("Fleet", plural(best.gpus, "GPU"), [fleet(best)]),
+        Tile("Cost a month", usd(best.usd_per_month), [f"{usd(best.usd_per_hour)} an hour"]),
+        Tile("Per M good tokens", usd(best.usd_per_m_good_tokens), per),
+        Tile("SLO attainment", share(best.attained_frac), [f"95% CI {ends}", f"{best.n_seeds} seeds"]),
+        Tile("kWh a month", rate(best.kwh_per_month), [f"at most {rate(best.kwh_per_month_at_tdp)}"]),
+        Tile("Busy", share(best.busy_frac), ["of the time, with a step in progress"]),
+    )
+
+
+def _options(answer: PlanAnswer, table: Table) -> Chapter:
     held = answer.held
-    if held:
-        figures["costs"] = _costs(held)
     n_missed = len(answer.options) - len(held)
     left_out = f" Not drawn, as not sure to meet it: {plural(n_missed, 'option')}." if n_missed else ""
     note = f"Options that meet the SLO. Whiskers reach to the smallest statistically tied fleet.{left_out}"
-    chart = card("costs", figures, "Cost a month", note, (), "No option surely meets the SLO.")
+    none = "No option surely meets the SLO."
+    chart = Plot("costs", _costs(held) if held else None, "Cost a month", note, otherwise=none)
     marked = any(row.calibrated is False for row in answer.options)
     sentence = "Best first." + (" *: step costs are uncalibrated." if marked else "")
-    return section("options", "Options", sentence, chart + row_table(table_rows(answer)))
+    return Chapter("options", "Options", [chart, table], sentence)
 
 
-def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+def _explained(pairs: Iterable[tuple[str, str]]) -> Explained:
     """Return names with their sentences."""
-    sentence = "".join(
-        f"<div><dt>{text(name)}</dt><dd>{prose(value[:1].upper() + value[1:])}</dd></div>" for name, value in pairs
-    )
-    return f'<dl class="said">{sentence}</dl>'
+    return Explained([(name, value[:1].upper() + value[1:]) for name, value in pairs])
 
 
-def _later(answer: PlanAnswer, figures: dict[str, Figure]) -> str:
-    """Draw the growth of the fleet by month and its needs by hour; return the section."""
-    cards = ""
+def _later(answer: PlanAnswer) -> list[Chapter]:
+    """Return the growth of the fleet by month and its needs by hour."""
+    charts = []
     if (growth := answer.growth) is not None:
         texts = [f"month {row.month}: {_need(row)} for {rate(row.offered_per_s)} requests/s" for row in growth.rows]
-        figures["months"] = _stair([row.month for row in growth.rows], growth.rows, texts, "Months from now")
-        cards += card("months", figures, "GPUs by month", grown(answer), (), "")
+        figure = _stair([row.month for row in growth.rows], growth.rows, texts, "Months from now")
+        charts.append(Plot("months", figure, "GPUs by month", grown(answer)))
     if (by_hour := answer.autoscaling) is not None:
         texts = [f"hour {row.hour}: {_need(row)} for up to {rate(row.peak_per_s)} requests/s" for row in by_hour.rows]
-        figures["hours"] = _stair([row.hour for row in by_hour.rows], by_hour.rows, texts, "Hour")
-        cards += card("hours", figures, "GPUs by hour, at best", scaled(answer), (), "")
-    return section("later", "As demand changes", "", cards) if cards else ""
+        figure = _stair([row.hour for row in by_hour.rows], by_hour.rows, texts, "Hour")
+        charts.append(Plot("hours", figure, "GPUs by hour, at best", scaled(answer)))
+    return [Chapter("later", "As demand changes", charts)] if charts else []
 
 
 def _assumed(answer: PlanAnswer) -> list[tuple[str, str]]:
@@ -168,7 +166,7 @@ def _costs(held: Sequence[PlanOption]) -> Figure:
     y_axis = axis(range=[len(held) - 0.4, -0.9], showticklabels=False, showgrid=False)
     x_axis = axis(range=[0, most * ROOM], tickprefix="$", tickformat=",.0f", nticks=5)
     margin = {"l": 14, "r": 14, "t": 6, "b": 34}
-    return figure([bars], 56 + (BAR + 20) * len(held), xaxis=x_axis, yaxis=y_axis, annotations=labels, margin=margin)
+    return chart_of([bars], 56 + (BAR + 20) * len(held), xaxis=x_axis, yaxis=y_axis, annotations=labels, margin=margin)
 
 
 def _gap(more: float | None, less: float | None) -> float | None:
@@ -187,4 +185,4 @@ def _stair(x: list[int], rows: Sequence[FleetNeed], texts: list[str], title: str
     most = max((row.gpus for row in rows if row.gpus is not None), default=1)
     y_axis = axis("GPUs", range=[0, most * 1.15], tickformat=",d", nticks=min(6, most + 1))
     x_axis = axis(title, range=[x[0] - 0.3, x[-1] + 0.3], tickformat=",d", nticks=13)
-    return figure([line], 280, xaxis=x_axis, yaxis=y_axis, margin={"l": 56, "r": 14, "t": 14, "b": 50})
+    return chart_of([line], 280, xaxis=x_axis, yaxis=y_axis, margin={"l": 56, "r": 14, "t": 14, "b": 50})

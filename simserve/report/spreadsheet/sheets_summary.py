@@ -61,7 +61,7 @@ def _unit(source: ResultFolder, basis: Basis | None) -> list[Row]:
 
 def _run(result: Mapping[str, Any]) -> list[Row]:
     reader = SummaryReader(result)
-    rows: list[Row] = [("Answer", headline(result)), ("Prediction", prediction(result))]
+    rows: list[Row] = [("Answer", headline(result)), ("Prediction", prediction(SummaryReader(result)))]
     rows += [("What to trust", text) for text in cautions(reader)]
     rows += [_pool(pool) for pool in reader.pools]
     ends = reader.attainment_interval

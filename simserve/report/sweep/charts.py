@@ -7,9 +7,8 @@ from typing import Any
 
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
-from simserve.report.charts import Figure, axis, figure, latency_axis, numbers, scatter
+from simserve.report.charts import Figure, axis, figure, latency_axis, numbers, scatter, text
 from simserve.report.formats import plural, rate, seconds, share
-from simserve.report.sections import text
 from simserve.report.sweep.words import dollars, values_of
 
 ROOM = 1.2

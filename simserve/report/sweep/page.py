@@ -3,13 +3,22 @@
 from collections.abc import Mapping, Sequence
 
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
-from simserve.report.charts import Figure
-from simserve.report.document import Headline, page
+from simserve.report.document import Chapter, Document, Item, Items, Plot, Row, SideBySide, Table, Tile
 from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.nominal_load import DECISIONS
-from simserve.report.sections import card, prose, section, table, text, tile
 from simserve.report.sweep.charts import cost_chart, latency_chart, left_out, with_goodput, with_latencies
-from simserve.report.sweep.words import by_text, cells, columns, dollars, ranked, sentence, values_of
+from simserve.report.sweep.words import (
+    MOST_ROWS,
+    by_text,
+    cells,
+    columns,
+    dollars,
+    ranked,
+    sentence,
+    table_rows,
+    values_of,
+    warnings,
+)
 
 MANY_POINTS = 20
 """A longer table scrolls in its own frame on a screen."""
@@ -23,17 +32,32 @@ COST_NOTE = "Up and to the left is better. Numbers are those of the points in th
 LATENCY_NOTE = "Down and to the left is better."
 
 
-def render(answer: SweepAnswer) -> str:
-    """Return the page as HTML."""
-    drawn = {"cost": cost_chart(answer), "latency": latency_chart(answer)}
-    figures = {name: chart for name, chart in drawn.items() if chart is not None}
-    seeds = answer.seeds
-    lists = (
-        _listed(answer, "warnings", "Warnings", by_text(answer, lambda point: point.warnings)),
-        _listed(answer, "failed", "Failed", by_text(answer, lambda point: [point.reason])),
+def tell(answer: SweepAnswer) -> Document:
+    """Return all that a sweep tells."""
+    best, seeds, n_more = answer.best, answer.seeds, len(answer.points) - MOST_ROWS
+    state = "none" if best.per_usd is None else "met" if best.cheapest else "edge" if answer.tied else "missed"
+    return Document(
+        command="sweep",
+        name=answer.scenario.name,
+        state=state,
+        title=_title(answer),
+        lead=sentence(answer),
+        setup=(f"Varied: {', '.join(answer.keys)}.",),
+        tiles=_tiles(answer),
+        parts=(
+            _fronts(answer),
+            _table(answer),
+            *_listed(answer, "warnings", "Warnings", by_text(answer, lambda point: point.warnings)),
+            *_listed(answer, "failed", "Failed", by_text(answer, lambda point: [point.reason])),
+        ),
+        made={"simserve": answer.version, "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]},
+        brief=(
+            sentence(answer),
+            Table.of(table_rows(answer)),
+            f"  and {n_more} more points" if n_more > 0 else "",
+        ),
+        warnings=warnings(answer),
     )
-    made = {"simserve": answer.version, "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
-    return page(_headline(answer), [_fronts(answer, figures), _table(answer), *lists], figures, made)
 
 
 def _title(answer: SweepAnswer) -> str:
@@ -50,14 +74,7 @@ def _title(answer: SweepAnswer) -> str:
     )
 
 
-def _headline(answer: SweepAnswer) -> Headline:
-    best = answer.best
-    state = "none" if best.per_usd is None else "met" if best.cheapest else "edge" if answer.tied else "missed"
-    varied = (f"Varied: {', '.join(answer.keys)}.",)
-    return Headline("sweep", answer.scenario.name, state, _title(answer), sentence(answer), varied, _tiles(answer))
-
-
-def _tiles(answer: SweepAnswer) -> tuple[str, ...]:
+def _tiles(answer: SweepAnswer) -> tuple[Tile, ...]:
     """Return a tile for each of the three best points."""
     cheapest, per_usd, goodput = (
         None if best is None else answer.points[best.point]
@@ -74,10 +91,10 @@ def _tiles(answer: SweepAnswer) -> tuple[str, ...]:
     return tuple(tiles)
 
 
-def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, *, has_price: bool = False) -> str:
+def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, *, has_price: bool = False) -> Tile:
     price = f", {dollars(point)} an hour" if has_price else ""
     lines = (f"point {point.point}: {values_of(answer, point)}", f"{_attained(point)}{price}")
-    return tile(label, figure, [prose(line) for line in lines])
+    return Tile(label, figure, lines)
 
 
 def _attained(point: PointOfSweep) -> str:
@@ -86,40 +103,44 @@ def _attained(point: PointOfSweep) -> str:
     return f"{decision}{share(point.attained.value)} within the SLO"
 
 
-def _fronts(answer: SweepAnswer, figures: Mapping[str, Figure]) -> str:
+def _fronts(answer: SweepAnswer) -> Chapter:
+    by_cost, by_latency = cost_chart(answer), latency_chart(answer)
     cost_note = COST_NOTE + left_out(answer, with_goodput(answer), answer.fronts.cost_goodput)
     latency_note = LATENCY_NOTE + left_out(answer, with_latencies(answer), answer.fronts.ttft_tpot)
-    if "latency" in figures and figures["latency"]["layout"].get("shapes"):
+    if by_latency is not None and by_latency["layout"].get("shapes"):
         latency_note += f" Shaded: both p99s within the SLO ({slo_terms(answer.slo or {})})."
     no_goodput = "No point has goodput: give the scenario an slo."
-    cost = card("cost", figures, "Goodput against cost", cost_note, KEYS, no_goodput)
-    latency = card("latency", figures, "TTFT against TPOT", latency_note, KEYS, "No point has both latencies.")
-    return section("fronts", "Fronts", "", f'<div class="pair">{cost}{latency}</div>')
+    cost = Plot("cost", by_cost, "Goodput against cost", cost_note, KEYS, no_goodput)
+    none = "No point has both latencies."
+    latency = Plot("latency", by_latency, "TTFT against TPOT", latency_note, KEYS, none)
+    return Chapter("fronts", "Fronts", [SideBySide([cost, latency])])
 
 
-def _table(answer: SweepAnswer) -> str:
-    rows = [(_row_name(answer, point), cells(answer, point)) for point in ranked(answer)]
+def _table(answer: SweepAnswer) -> Chapter:
+    rows = [Row(f"{point.point}", cells(answer, point), _fronts_of(answer, point)) for point in ranked(answer)]
     order = "Most goodput per dollar" if answer.has_slo else "Shortest p99 TTFT"
     means = f"Goodput and latencies are means of {plural(len(answer.seeds), 'seed')} that all points share"
     note = f"{order} first. {means}; attainment is at the nominal load, over all seeds of a point."
-    return section("points", "Points", note, table(("Point", *columns(answer)), rows, is_tall=len(rows) > MANY_POINTS))
+    return Chapter("points", "Points", [Table(("Point", *columns(answer)), rows, len(rows) > MANY_POINTS)], note)
 
 
-def _row_name(answer: SweepAnswer, point: PointOfSweep) -> str:
+def _fronts_of(answer: SweepAnswer, point: PointOfSweep) -> str:
     fronts = {"goodput for cost": answer.fronts.cost_goodput, "latency": answer.fronts.ttft_tpot}
     on = [name for name, front in fronts.items() if point.point in front]
-    return f"{point.point}" + (f"<small>front: {text(', '.join(on))}</small>" if on else "")
+    return f"front: {', '.join(on)}" if on else ""
 
 
-def _listed(answer: SweepAnswer, key: str, title: str, points_of: Mapping[str, Sequence[PointOfSweep]]) -> str:
-    items = "".join(f"<li>{_points_named(answer, points)}: {prose(each)}</li>" for each, points in points_of.items())
-    return section(key, title, "", f'<div class="trust"><ul>{items}</ul></div>') if items else ""
+def _listed(
+    answer: SweepAnswer, key: str, title: str, points_of: Mapping[str, Sequence[PointOfSweep]]
+) -> list[Chapter]:
+    items = [Item(*_points_named(answer, points), text) for text, points in points_of.items()]
+    return [Chapter(key, title, [Items(items, "warns")])] if items else []
 
 
-def _points_named(answer: SweepAnswer, points: Sequence[PointOfSweep]) -> str:
-    """Return `Point 3 (tensor 3)`, or the numbers of several points."""
+def _points_named(answer: SweepAnswer, points: Sequence[PointOfSweep]) -> tuple[str, str]:
+    """Return `Point 3` and `tensor 3`, or the numbers of several points."""
     if len(points) == 1:
-        return f"<strong>Point {points[0].point}</strong> ({text(values_of(answer, points[0]))})"
+        return f"Point {points[0].point}", values_of(answer, points[0])
     numbers = [str(point.point) for point in points[:MOST_NAMED]]
     more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
-    return f"<strong>Points {text(listed([*numbers, *more]))}</strong>"
+    return f"Points {listed([*numbers, *more])}", ""

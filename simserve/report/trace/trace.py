@@ -13,10 +13,10 @@ from simserve.report.formats import plural
 from simserve.report.trace.events import Events, TraceTrack
 from simserve.report.trace.tracks import (
     REQUESTS,
+    ColumnsByName,
     Ints,
     Life,
     Span,
-    Table,
     add_replica,
     overlapping,
     pieces,
@@ -102,7 +102,7 @@ def trace(results: "Results", chosen: Chosen) -> DrawnTrace:
     return DrawnTrace(events.as_json(facts), cut)
 
 
-def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
+def _rows_of(requests: ColumnsByName, chosen: Chosen) -> list[int]:
     """Return the rows of the chosen requests, the slowest by TTFT first."""
     if chosen.ids:
         place = {str(each): row for row, each in reversed(list(enumerate(requests["request_id"].tolist())))}
@@ -121,7 +121,7 @@ def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
     return list(dict.fromkeys(result))
 
 
-def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list[Span]]:
+def _spans_of(steps: ColumnsByName, spans: ColumnsByName, rows: Sequence[int]) -> dict[int, list[Span]]:
     """Return the spans of the chosen requests, in order of time."""
     decoding = decode_rows(steps, spans)
     places = np.flatnonzero(np.isin(spans["request_id"], rows))
@@ -158,7 +158,7 @@ def _lives(results: "Results", rows: Sequence[int], spans: Mapping[int, list[Spa
 
 
 def _kept_out(
-    steps: Table, reasons: Sequence[str], replica: int, ends_s: tuple[float, float]
+    steps: ColumnsByName, reasons: Sequence[str], replica: int, ends_s: tuple[float, float]
 ) -> list[tuple[str, float, float]]:
     """Return the reasons that blocked the head of a queue: those of its steps, and its turn in between."""
     from_s, until_s = ends_s
@@ -177,7 +177,7 @@ def _kept_out(
     return [*result, ("turn", last_s, until_s)]
 
 
-def _steps_of(steps: Table, lives: Sequence[Life]) -> tuple[Ints, int]:
+def _steps_of(steps: ColumnsByName, lives: Sequence[Life]) -> tuple[Ints, int]:
     """Return the rows in which replicas had any of these requests, and the number of requests left without."""
     kept, n_left_out = np.zeros(len(steps["replica"]), np.bool_), 0
     for life in lives:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simserve.report.slowest import PARTS
 from simserve.report.trace.events import Events, TraceTrack
 
-Table = dict[str, Any]
+ColumnsByName = dict[str, Any]
 """Columns of a table of a run, by name."""
 
 Ints = NDArray[np.int64]
@@ -151,7 +151,7 @@ def _parts(row: Mapping[str, Any], *names: str) -> dict[str, float]:
     return {name: round(row[name], 9) for name in names if not isnan(row[name])}
 
 
-def add_replica(events: Events, steps: Table, rows: Ints, name: str) -> None:
+def add_replica(events: Events, steps: ColumnsByName, rows: Ints, name: str) -> None:
     """Add a replica's steps of these rows, and its counters."""
     replica = int(steps["replica"][rows[0]])
     track = track_of(replica)
@@ -187,7 +187,7 @@ def track_of(replica: int) -> TraceTrack:
     return TraceTrack(REQUESTS + 1 + replica, STEPS)
 
 
-def overlapping(steps: Table, replica: int, ends_s: tuple[float, float]) -> Ints:
+def overlapping(steps: ColumnsByName, replica: int, ends_s: tuple[float, float]) -> Ints:
     """Return the rows of a replica that overlap that time."""
     first, stop = np.searchsorted(steps["replica"], [replica, replica + 1]).tolist()
     begin = int(np.searchsorted(steps["end_s"][first:stop], ends_s[0], side="right"))

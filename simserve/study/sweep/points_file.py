@@ -13,7 +13,7 @@ from simserve.scenario.loader import Override
 from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
 from simserve.study.sweep.points import MOST_RUNS
 
-Row = tuple[str, Mapping[str, Any]]
+PointRow = tuple[str, Mapping[str, Any]]
 """Place in the file, and values by key."""
 
 
@@ -49,7 +49,7 @@ def _keys(key: str, where: str) -> tuple[str, ...]:
     return parts
 
 
-def _csv(path: Path) -> Iterable[Row]:
+def _csv(path: Path) -> Iterable[PointRow]:
     rows = csv.DictReader(StringIO(_text(path), newline=""))
     for row in rows:
         where = f"{path} line {rows.line_num}"
@@ -70,7 +70,7 @@ def _cell(text: str, where: str) -> Any:
         raise ScenarioError([Problem(where, f"a cell {error.rule}", text, "quote it")]) from None
 
 
-def _parquet(path: Path) -> Iterable[Row]:
+def _parquet(path: Path) -> Iterable[PointRow]:
     from simserve.tables.foreign import read_columns
 
     if not path.is_file():
@@ -85,7 +85,7 @@ def _parquet(path: Path) -> Iterable[Row]:
         yield f"{path} row {row}", {key: value for key, value in values.items() if value is not None and value == value}
 
 
-def _yaml(path: Path) -> Iterable[Row]:
+def _yaml(path: Path) -> Iterable[PointRow]:
     try:
         document = read_yaml(_text(path))
     except NotYaml as error:

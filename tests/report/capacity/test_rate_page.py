@@ -9,13 +9,13 @@ from pydantic import TypeAdapter
 
 from simserve import load_scenario
 from simserve.metrics.answers.capacity import CapacityAnswer
-from simserve.report.capacity.page import paragraphs, render
 from simserve.study.capacity import concurrency, rate
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.fleet_size import fleet_size_answer, search
 from simserve.study.capacity.question import CapacityQuestion
 from tests.cli.scenarios import write_scenario
 from tests.report.figures import figures
+from tests.report.pages import paragraphs, render
 from tests.report.test_browser import BROWSER, opened
 from tests.study.served import Missed, runs_at
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from simserve.metrics.answers.check import CheckAnswer
-from simserve.report.check.page import render
 from tests.golden_answers.page_sentences import Page
 from tests.report.capacity.test_rate_page import HOSTILE, body
 from tests.report.check.test_words import part, result
 from tests.report.driver import CHROMEDRIVER, Driver
+from tests.report.pages import render_check as render
 from tests.report.test_browser import BROWSER
 
 COMMAND = ("simserve", "check", "chat burst.yaml", "--set", "a=$b", "--baseline", "base.json")

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from simserve.metrics.answers.comparison import ComparisonAnswer
-from simserve.report.comparison.page import render
 from simserve.study.intervals import CONFIDENCE
 from tests.report.capacity.test_rate_page import HOSTILE, body
 from tests.report.figures import figures
+from tests.report.pages import render
 from tests.report.test_browser import BROWSER, opened
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simserve.metrics.answers.plan import PlanAnswer
-from simserve.report.plan.page import render
 from simserve.report.plan.reasons import below
 from simserve.report.plan.words import grown, option_cells, reasons, scaled, sentence, with_words
+from tests.report.pages import render
 from tests.report.test_browser import BROWSER, opened
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from simserve.metrics.answers.sweep import SweepAnswer
-from simserve.report.sweep.page import render
 from simserve.report.sweep.words import sentence, short_names, table_rows
 from tests.report.figures import figures
+from tests.report.pages import render
 from tests.report.test_browser import BROWSER, opened
 
 TENSOR = "cluster.pools.0.parallel.tensor"

@@ -8,7 +8,6 @@ import pytest
 from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.metrics.result_folder import read_result_folders
-from simserve.report.capacity.page import paragraphs
 from simserve.scenario import Scenario
 from simserve.study.capacity.probed_loads import RunsAt
 from simserve.study.capacity.question import CapacityQuestion
@@ -16,6 +15,7 @@ from simserve.study.capacity.ratio import FEW, TOGETHER, search, splits_of, stud
 from simserve.study.fleet import with_replicas
 from simserve.tables.files import json_text
 from tests.cli.scenarios import write_scenario
+from tests.report.pages import paragraphs
 from tests.study.served import runs_at
 
 POOLS = [{"name": "ask", "role": "prefill", "replicas": 2}, {"name": "answer", "role": "decode", "replicas": 3}]

@@ -9,7 +9,6 @@ import pytest
 
 from simserve import load_scenario
 from simserve.metrics.decision import Effort
-from simserve.report.capacity.page import paragraphs, render, table_rows
 from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
@@ -17,6 +16,7 @@ from simserve.study.intervals import median_rank
 from simserve.study.run_seeds import Run
 from tests.cli.scenarios import write_scenario
 from tests.effort import runs
+from tests.report.pages import paragraphs, render, table_rows
 from tests.study.served import highest_rate, runs_at
 
 SPREAD = 0.1
