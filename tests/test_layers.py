@@ -152,7 +152,7 @@ STATEMENTS: dict[str, int] = {
     "simulation": 262,
     "splitters": 40,
     "state": 1923,
-    "study": 4642,
+    "study": 4686,
     "tables": 1348,
     "units": 25,
     "version": 1,

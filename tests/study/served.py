@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from simserve.metrics.tails import Sample
-from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
+import numpy as np
+
+from simserve.metrics.tails import Sample, Tail
+from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import SCALES, runs_at_scale
+from simserve.study.capacity.search import Goal, Search
 from simserve.study.run_seeds import Run
 
-N = 1_000_000
+N = 100_000
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 
@@ -48,7 +51,33 @@ def runs_at(
         }
         return result | {key: dict.fromkeys(LEVELS, 0.1 * (1 + 2 * load)) for key in LATENCIES}
 
-    return lambda load, seeds: as_runs(run(load, seed) for seed in seeds)
+    def sample(load: float, seed: int) -> Sample:
+        unlucky = control_variate * (seed % 2) / n
+        tails: dict[str | None, Tail] = {None: exponential(n, {key: of(load) + unlucky for key, of in missed.items()})}
+        if classes:
+            tails = {name: exponential(n, {"e2e_s": of(load)}) for name, of in classes.items()}
+        return Sample(tails, float(n), "growing" if load >= saturates_at else "steady", None)
+
+    return lambda load, seeds: [Run(run(load, seed), sample(load, seed)) for seed in seeds]
+
+
+def exponential(n: int, missed: Mapping[str, float]) -> Tail:
+    """Ratios of which each limit's have an exponential tail, so that just that share of all requests exceeds 1; a
+    request is close to one limit only. It has the highest alone."""
+    n_kept, limits = min(n, max(2000, n // 20)), tuple(missed)
+    ratios = np.zeros((n_kept * len(limits), len(limits)), np.float32)
+    with np.errstate(divide="ignore"):
+        for k, share in enumerate(missed.values()):
+            log_share = np.log((np.arange(n_kept) + 0.5) / n)
+            ratios[k * n_kept : (k + 1) * n_kept, k] = log_share / np.log(share) if share < 1 else np.inf
+    return Tail(limits, n, ratios, np.arange(len(ratios)), int((ratios > 1).any(axis=1).sum()))
+
+
+def of_ratios(ratios: Any, limit: str = "ttft_s") -> Sample:
+    """A run whose requests have these ratios to one limit."""
+    column = np.asarray(ratios, np.float32)[:, None]
+    tail = Tail((limit,), len(column), column, np.arange(len(column)), int((column > 1).sum()))
+    return Sample({None: tail}, float(len(column)), None, None)
 
 
 def as_runs(summaries: Iterable[dict[str, Any]]) -> list[Run]:

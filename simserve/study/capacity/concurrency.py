@@ -8,13 +8,14 @@ from simserve.metrics.answers.capacity import ConcurrencyCapacity
 from simserve.metrics.answers.capacity_found import FoundClients
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.boundary import Boundary, Goal, Search
+from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import efficiency_of, precision_of, probed_load, search_of
 from simserve.study.capacity.load_curve import CLIENTS, load_curve
 from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
+from simserve.study.capacity.search import Goal, Search
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Estimate
 from simserve.study.run_seeds import Run, each_run
@@ -81,7 +82,7 @@ def _most_clients(boundary: Boundary, probed: ProbedLoads, margin: LoadMargin) -
     """Return the answer in whole clients, with the throughput at that concurrency."""
     question, scenario = probed.question, probed.question.scenario
     n, low, high = (end if math.isnan(end) else math.floor(end + 1e-9) for end in vars(boundary.load).values())
-    at = probed.at(float(n), len(boundary.below.runs))
+    at = probed.at(float(n), len(boundary.at.runs))
     answered = Estimate(at.mean("requests_per_s"), math.nan, math.nan)
     efficiency = efficiency_of(scenario, answered)
     n_requests = scenario.workload.n_requests

@@ -9,9 +9,10 @@ import numpy as np
 
 from simserve.errors import EndOfLoads
 from simserve.metrics.cost_error import Pair, over_errors, pair_noise
-from simserve.metrics.goal import CAP
+from simserve.metrics.goal import CAP, LOOKS
 from simserve.metrics.tails import Factors, Sample, log_of, pooled
 from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.search import LEAST_SLOPE
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.tables.columns import Floats
 
@@ -20,9 +21,6 @@ MOST_ROUNDS = 4
 
 FURTHEST = math.log(1.5)
 """Longest step between two of them, as a logarithm."""
-
-LEAST_SLOPE = 0.5
-"""Least rise of log r with the logarithm of the load; in an idle cluster latencies hardly depend on it."""
 
 NEAR = 0.02
 """Step, as a logarithm, below which a draw's highest load is known well enough."""
@@ -45,10 +43,10 @@ class RatioCurve:
     @classmethod
     def of(cls, points: Sequence[LoadPoint], goal_frac: float, n_draws: int) -> "RatioCurve | None":
         """Return the curve of loads with samples; None where there are too few, or costs are not drawn."""
-        known = [point for point in points if point.samples and all(sample.n for sample in point.samples)]
+        n = min(LOOKS[0], max((len(point.samples) for point in points), default=0))
+        known = [point for point in points if len(point.samples) >= n and all(sample.n for sample in point.samples)]
         if len(known) < 2 or not n_draws:
             return None
-        n = min(len(point.samples) for point in known)
         runs = [point.samples[:n] for point in known]
         loads = np.log([point.scale for point in known])
         return cls(goal_frac, loads, runs, [point.is_saturated for point in known])

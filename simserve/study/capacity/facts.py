@@ -9,6 +9,7 @@ from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad, Searc
 from simserve.metrics.answers.parts import Bounded, Limit, NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.tails import pooled
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary, Unbounded
@@ -109,22 +110,26 @@ def _pool(setup: PoolSetup, scheduler: str) -> StudiedPool:
 
 def precision_of(question: CapacityQuestion, boundary: Boundary, *, is_known: bool = False) -> FoundPrecision:
     """Return how precise the answer is, which may be known whatever its interval, and what fails beyond it."""
-    n_requests = boundary.below.n_requests
+    n_requests = boundary.at.n_requests
     return FoundPrecision(
         confidence=CONFIDENCE,
-        n_seeds=len(boundary.below.runs),
+        n_seeds=len(boundary.at.runs),
         n_requests=n_requests,
         n_enough=n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
         is_precise=is_known or boundary.half_frac <= question.precision_frac,
         precision_frac=question.precision_frac,
-        fails_first=fails_first(boundary.above),
-        kv_limit_is_a_guess=any(run["trust"].get("kv_limit_is_a_guess") for run in boundary.below.runs),
+        fails_first=fails_first(boundary.above, question.goal_frac),
+        kv_limit_is_a_guess=any(run["trust"].get("kv_limit_is_a_guess") for run in boundary.at.runs),
     )
 
 
-def fails_first(above: LoadPoint) -> Limit:
-    """Return what fails at a load: `queue` where it saturates, else the SLO that most requests miss."""
-    return "queue" if above.is_saturated else cast(Limit, above.worst_slo[0])
+def fails_first(above: LoadPoint, goal_frac: float) -> Limit:
+    """Return what fails at a load: `queue` where it saturates, else the limit with the largest quantile of its own
+    ratio at the goal."""
+    whole = pooled(above.samples)
+    if above.is_saturated or not whole.n:
+        return "queue"
+    return cast(Limit, whole.decisive(goal_frac)[1].first_limit(goal_frac))
 
 
 def efficiency_of(scenario: Scenario, rate: Estimate) -> Efficiency:

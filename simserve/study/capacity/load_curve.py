@@ -10,10 +10,11 @@ from simserve.metrics.answers.capacity_loads import LATENCIES, CriterionLoad, Kn
 from simserve.metrics.answers.parts import Bounded
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search, Unbounded
+from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Unbounded
 from simserve.study.capacity.facts import bounded, probed_load
 from simserve.study.capacity.point import Criterion, LoadPoint
 from simserve.study.capacity.probed_loads import ProbedLoads
+from simserve.study.capacity.search import Goal, Search
 from simserve.study.intervals import Estimate
 
 GRID = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
@@ -59,7 +60,7 @@ def load_curve(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: 
     """Run the loads around a capacity, and search for each criterion alone."""
     points = _curve(capacity.load.value, probed, axis)
     # From the rate of the first seeds to that of all seeds of the answer, so that the curve is on its axis.
-    seed_ratio = unit.of_point(capacity.below) / unit.of_point(capacity.below.first(FIRST_SEEDS))
+    seed_ratio = unit.of_point(capacity.at) / unit.of_point(capacity.at.first(FIRST_SEEDS))
     curve = [(unit.of_point(point) * seed_ratio, point) for point in points]
     knees = {key: knee([(load, point.latency_s(key, LEVEL)) for load, point in curve]) for key in LATENCIES}
     return LoadCurve(
@@ -80,7 +81,7 @@ def _curve(at: float, probed: ProbedLoads, axis: SearchAxis) -> list[LoadPoint]:
         if all(abs(point.scale / wanted - 1) > NEAR_FRAC for point in probed.points):
             probed.if_any(wanted, FIRST_SEEDS)
     low, high = GRID[0] * at * (1 - NEAR_FRAC), GRID[-1] * at * (1 + NEAR_FRAC)
-    return [point.first(FIRST_SEEDS) for point in probed.points if low <= point.scale <= high]
+    return [probed.at(point.scale, FIRST_SEEDS) for point in probed.points if low <= point.scale <= high]
 
 
 def _alone(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit) -> list[CriterionLoad]:
@@ -88,8 +89,9 @@ def _alone(capacity: Boundary, probed: ProbedLoads, axis: SearchAxis, unit: Unit
     criteria = _single_criteria(probed.question.scenario)
     if not criteria:
         return []
-    at, frac = capacity.load.value, probed.question.goal_frac
-    near = SearchAxis(at, max(axis.least, at / WIDEST_ROOM), min(axis.most, at * WIDEST_ROOM), axis.is_whole)
+    at, frac = axis.nearest(capacity.load.value), probed.question.goal_frac
+    least, most = axis.nearest(at / WIDEST_ROOM), axis.nearest(at * WIDEST_ROOM)
+    near = SearchAxis(at, max(axis.least, least), min(axis.most, most), axis.is_whole)
     whole = _highest(Goal(frac), probed, near)  # with the same seeds, so that the difference has no sampling noise
     result = []
     for criterion in criteria:
@@ -127,19 +129,19 @@ def _single_criteria(scenario: Scenario) -> tuple[Criterion, ...]:
 def _highest(goal: Goal, probed: ProbedLoads, axis: SearchAxis) -> Boundary | Unbounded:
     """Return the highest load for a goal, from the loads that already ran with the first seeds and a few more."""
     search = Search(probed, axis, goal)
-    start, beyond = _around(probed, axis, goal)
+    start, beyond = _around(probed, axis, search)
     if start is not None and beyond is not None and beyond.scale <= STEP * start.scale:
         return search.close_in(start, beyond, COARSE)
     bracket = search.bracket(axis.start if start is None else start.scale, STEP)
     return bracket if isinstance(bracket, Unbounded) else search.close_in(*bracket, COARSE)
 
 
-def _around(probed: ProbedLoads, axis: SearchAxis, goal: Goal) -> tuple[LoadPoint | None, LoadPoint | None]:
+def _around(probed: ProbedLoads, axis: SearchAxis, search: Search) -> tuple[LoadPoint | None, LoadPoint | None]:
     """Return the highest load that ran and holds, and the first that does not."""
     last = None
     for point in probed.points:
         first = point.first(FIRST_SEEDS)
-        if not goal.is_met(first):
+        if not search.is_met(first):
             return last, first
         if axis.least <= point.scale <= axis.most:
             last = first

@@ -92,11 +92,11 @@ def load_margin(
 
     points: the loads that ran. costs: their draws; None: they count as exact. near: the estimate against capacity.
     """
-    margin, has_noise = _by_noise(highest), highest.load.has_interval or len(highest.below.runs) == 1
+    margin, has_noise = _by_noise(highest), highest.load.has_interval or len(highest.at.runs) == 1
     curve = None if costs is None else RatioCurve.of(points, goal_frac, len(costs.draws))
     if costs is None or curve is None:
         return LoadMargin(margin, near, has_noise=has_noise)
-    sd, n_free = curve.cost_error(costs, highest.below.scale)
+    sd, n_free = curve.cost_error(costs, highest.at.scale)
     of_servers = curve.server_errors(costs.server_sd)
     whole = replace(margin, cost_sd=sd, n_cost_free=n_free, points=of_servers)
     return LoadMargin(whole, near, has_costs=True, has_noise=has_noise)
@@ -104,8 +104,8 @@ def load_margin(
 
 def _by_noise(highest: Boundary) -> Margin:
     """Return the margin of the interval between seeds; where the queue ends the loads, as if it were normal."""
-    load, n_free = highest.load, MOST_FREE if highest.above.is_saturated else len(highest.below.runs) - 1
+    load = highest.load
     if not load.has_interval:
         return Margin(0.0, 0.0, MOST_FREE)
-    half = Z_95 if highest.above.is_saturated else quantile((1 + CONFIDENCE) / 2, n_free)
-    return Margin(0.0, math.log(load.high / load.low) / 2 / half, n_free)
+    half = Z_95 if highest.above.is_saturated else quantile((1 + CONFIDENCE) / 2, highest.n_free)
+    return Margin(0.0, math.log(load.high / load.low) / 2 / half, highest.n_free)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.metrics.answer import Attained, Outcome, Outcomes, outcomes, whole_outcome, worst_class
 from simserve.metrics.decision import Effort
+from simserve.metrics.margin import Margin, margin_of
 from simserve.metrics.tails import Sample
 from simserve.study.intervals import Estimate
 from simserve.study.run_seeds import Run, Summary
@@ -33,6 +34,17 @@ class Criterion:
         if whole is None or self.slo is None:
             return whole
         return whole.model_copy(update={"attained_frac": run["slo_attainment"]["by_slo"][self.slo]})
+
+    def sample(self, sample: Sample) -> Sample:
+        """Return how close the requests come to what this criterion limits."""
+        tails = {name: tail for name, tail in sample.tails.items() if self.slo_class in (None, name)}
+        if (slo := self.slo) is not None:
+            tails = {
+                name: replace(tail, limits=(slo,), ratios=tail.ratios[:, [tail.limits.index(slo)]], groups=None)
+                for name, tail in tails.items()
+                if slo in tail.limits
+            }
+        return replace(sample, tails=tails)
 
 
 EVERYTHING = Criterion()
@@ -109,6 +121,11 @@ class LoadPoint:
         answer = slo_answer(self.outcomes, 1.0)
         return Estimate(math.nan, math.nan, math.nan) if answer is None else attained_of(answer)
 
+    def margin(self, goal_frac: float, criterion: Criterion = EVERYTHING) -> Margin | None:
+        """Return where log r of a criterion lies by noise; None where no request counts."""
+        samples = [part for part in map(criterion.sample, self.samples) if part.n]
+        return margin_of(samples, goal_frac, (), {}) if samples else None
+
     def decision(self, goal_frac: float) -> Attained:
         """Return whether the load meets the SLO."""
         answer = slo_answer(self.outcomes, goal_frac)
@@ -140,6 +157,10 @@ class LoadPoint:
         """Return the share that met each SLO."""
         shares = [run["slo_attainment"]["by_slo"] for run in self.runs]
         return {key: float(np.mean([each[key] for each in shares])) for key in shares[0]}
+
+    def holds(self, goal_frac: float) -> bool:
+        """Return whether the share at the nominal load meets the goal, whatever its interval."""
+        return self.attained_frac >= goal_frac and not self.is_saturated
 
     @property
     def worst_slo(self) -> tuple[str, float]:

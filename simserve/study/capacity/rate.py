@@ -8,7 +8,7 @@ from simserve.metrics.answers.capacity_found import FoundRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad
 from simserve.metrics.decision import OLD_WORDS, Decision, beyond_warning
 from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.boundary import Boundary, Goal, Search, Unbounded
+from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import (
     bounded,
@@ -23,6 +23,7 @@ from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
+from simserve.study.capacity.search import Goal, Search
 from simserve.study.capacity_probe import UNKNOWN, NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
 from simserve.study.drawn_costs import DrawnCosts
@@ -89,9 +90,9 @@ def study(
 
 def near_answer(question: CapacityQuestion, answer: Boundary) -> NearCapacity | None:
     """Return how the highest load of the search that meets the goal compares with capacity; None where unknown."""
-    scenario = at_scale(question.scenario, answer.below.scale)
+    scenario = at_scale(question.scenario, answer.at.scale)
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    return near_capacity(scenario, load, answer.below.runs[0], draws_for(scenario))
+    return near_capacity(scenario, load, answer.at.runs[0], draws_for(scenario))
 
 
 def rate_answer(
@@ -164,5 +165,5 @@ def _offered_per_s(point: LoadPoint, highest: Boundary | Unbounded) -> float:
     """Return the nominal rate; without one, the drawn rate scaled to the answer's seeds, so that rates are in order."""
     if not isinstance(highest, Boundary) or point.load["nominal_per_s"]:
         return point.offered_per_s
-    same_seeds = highest.below.first(len(point.runs))
-    return point.offered_per_s * highest.below.offered_per_s / same_seeds.offered_per_s
+    same_seeds = highest.at.first(len(point.runs))
+    return point.offered_per_s * highest.at.offered_per_s / same_seeds.offered_per_s

@@ -11,13 +11,14 @@ from simserve.metrics.answers.capacity_loads import SearchEnd
 from simserve.metrics.answers.parts import FoundLoad, NominalLoad
 from simserve.scenario import Scenario
 from simserve.scenario.cluster import DISAGGREGATED_ONLY
-from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search, Unbounded
+from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import bounded, efficiency_of, fails_first, load_warnings, studied
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
+from simserve.study.capacity.search import Goal, Search
 from simserve.study.fleet import with_replicas
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.study.load_scale import at_scale
@@ -174,27 +175,27 @@ def _result(
         load=NominalLoad(**last.load),
         state="found" if holds else "no load",
         answer=FoundSplit(
-            **vars(_split(best, scenarios)),
+            **vars(_split(best, scenarios, question.goal_frac)),
             confidence=CONFIDENCE,
             n_seeds=min(FIRST_SEEDS, question.most_seeds),
             is_clear=all(each.rate.high < best.rate.low for each in others),
         )
         if holds
         else None,
-        together=None if reference is None else _split(reference, scenarios),
-        splits=[_split(each, scenarios) for each in served],
+        together=None if reference is None else _split(reference, scenarios, question.goal_frac),
+        splits=[_split(each, scenarios, question.goal_frac) for each in served],
     )
     everything = [*served, *([reference] if reference else [])]
     return CapacityResult(answer, tuple((each.name, point) for each in everything for point in each.probed))
 
 
-def _split(served: Served, scenarios: Mapping[str, Scenario]) -> SplitRate:
+def _split(served: Served, scenarios: Mapping[str, Scenario], goal_frac: float) -> SplitRate:
     scenario = scenarios[served.name]
     return SplitRate(
         split=served.name,
         replicas={pool.name: pool.replicas for pool in scenario.cluster.pools},
         state=cast(SearchEnd, served.highest.state),
         offered_per_s=FoundLoad(**vars(bounded(served.rate))),
-        fails_first=fails_first(served.highest.ends[0]),
+        fails_first=fails_first(served.highest.ends[0], goal_frac),
         **vars(efficiency_of(scenario, served.rate)),
     )

@@ -7,7 +7,6 @@ from simserve.errors import NoArrivals
 from simserve.metrics.answer import Attained
 from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.study.capacity.boundary import Goal
 from simserve.study.capacity.fleet_size import MOST_FOR_COSTS, fewest
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.drawn_costs import DrawnCosts
@@ -91,7 +90,7 @@ class FleetSearch:
         """Return whether a fleet surely meets the SLO; before it is settled, whether its mean does."""
         if trial.is_settled:
             return trial.decision == "met"
-        return not trial.is_cut and Goal(self._goal_frac).is_met(trial.point)
+        return not trial.is_cut and trial.point.holds(self._goal_frac)
 
     def sure(self, n: int, limit: int) -> int | None:
         """Return the least size about n that surely meets the SLO under the demand; None: not even the limit does."""

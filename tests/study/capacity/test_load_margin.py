@@ -58,7 +58,7 @@ def point(load: float) -> LoadPoint:
 
 
 def boundary(half: float = 0.02) -> Boundary:
-    return Boundary(Estimate(1.0, math.exp(-half), math.exp(half)), point(0.95), point(1.05))
+    return Boundary(Estimate(1.0, math.exp(-half), math.exp(half)), point(0.95), point(1.05), point(0.95), n_free=7)
 
 
 def costs(*highest: float, server_sd: float = 0.0, grows_at: float = math.inf) -> Shifted:

@@ -19,7 +19,7 @@ from simserve.study.run_seeds import Run
 from simserve.workload import size
 from tests.cli.scenarios import write_scenario
 from tests.effort import is_thorough, runs
-from tests.study.served import as_runs, highest_rate
+from tests.study.served import highest_rate, of_ratios
 
 TARGET_S = 5.0
 GOAL = 0.99
@@ -46,8 +46,9 @@ def single_server(scale: float, seeds: Sequence[int]) -> list[Run]:
         latency = {"p50": 1.0, "p90": 1.0, "p99": 1.0}
         result = {"offered_per_s": scale / 2, "slo_attainment": attained, "trust": {"saturated": False}}
         result |= {"requests": {"arrived": len(met)}}
-        runs.append(result | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s"), latency))
-    return as_runs(runs)
+        result |= dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s"), latency)
+        runs.append(Run(result, of_ratios(wait_s[N // 10 :] / TARGET_S)))
+    return runs
 
 
 def of_other_seeds(first: int, scale: float, seeds: Sequence[int]) -> list[Run]:
@@ -92,7 +93,7 @@ def test_more_seeds_are_run_until_the_interval_is_narrow_enough(tmp_path: Path) 
     wide, narrow = (highest_rate(requested(tmp_path, precision), single_server) for precision in (0.5, 0.03))
     assert isinstance(wide, Boundary)
     assert isinstance(narrow, Boundary)
-    assert len(wide.below.runs) == 8 < len(narrow.below.runs)
+    assert len(wide.at.runs) == 8 < len(narrow.at.runs)
     assert narrow.half_frac <= 0.03
 
 
@@ -177,8 +178,7 @@ def test_loads_too_heavy_to_run_end_the_search(tmp_path: Path, monkeypatch: pyte
     def met(scale: float, seeds: Sequence[int]) -> list[Run]:
         at_scale(given, scale)
         tried.append(scale)
-        lucky = [run.summary for run in single_server(0.01, seeds)]
-        return as_runs(run | {"slo_attainment": {**run["slo_attainment"], "frac": 1.0}} for run in lucky)
+        return [Run(run.summary, of_ratios([0.1])) for run in single_server(0.01, seeds)]
 
     found = highest_rate(question, met)
     assert isinstance(found, Unbounded) and found.is_met
