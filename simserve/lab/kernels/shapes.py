@@ -48,9 +48,10 @@ MESSAGES = tuple(2**i for i in range(10, 29))
 def shapes_to_time(
     models: Sequence[ModelSpec], gpu: GpuSpec, dtypes: Collection[str], n_gpus: int
 ) -> tuple[Shape, ...]:
-    """List the shapes of a table that `--from` can fit, by operation and then in an order that does not follow size.
+    """List the shapes of a table that `--from` can fit, in an order that follows neither size nor operation.
 
-    Collectives are of 2, 4 and 8 of the n_gpus at hand.
+    Any first part is a sample of all operations on one GPU, which can be fitted. Collectives are of 2, 4 and 8 of the
+    n_gpus at hand, and come last, group by group.
     """
     groups = [n for n in TENSOR if 1 < n <= n_gpus]
     unique: dict[tuple[Any, ...], Shape] = {}
@@ -62,10 +63,7 @@ def shapes_to_time(
     ):
         unique.setdefault(key_of(shape), shape)
     # A card that warms up meanwhile must not slow the large shapes alone, and the time left must be told from any part.
-    order = list(SHAPES)
-    return tuple(
-        sorted(unique.values(), key=lambda each: (order.index(each["op"]), each.get("n_gpus", 0), _shuffled(each)))
-    )
+    return tuple(sorted(unique.values(), key=lambda each: (each.get("n_gpus", 0), _shuffled(each))))
 
 
 def key_of(shape: Mapping[str, Any]) -> tuple[str, ...]:

@@ -199,6 +199,14 @@ def test_the_default_models_have_shapes_to_hold_out_and_shapes_to_fit(op: str) -
     assert (~held).sum() > 200
 
 
+def test_any_first_part_of_the_shapes_is_a_sample_of_all_operations() -> None:
+    shapes = [shape["op"] for shape in default_shapes(1)]
+    for op in ("gemm", "prefill_attention", "decode_attention", "host_copy"):
+        assert shapes[: len(shapes) // 3].count(op) == pytest.approx(shapes.count(op) / 3, rel=0.3)
+    sizes = [shape.get("n_gpus", 1) for shape in default_shapes(8)]
+    assert sizes == sorted(sizes)  # the processes of a group start once
+
+
 def test_collectives_are_of_the_gpus_at_hand() -> None:
     def groups(n_gpus: int) -> set[int]:
         return {shape["n_gpus"] for shape in default_shapes(n_gpus) if "n_gpus" in shape}
