@@ -1,0 +1,51 @@
+"""Our own timings of an H100 are what the command writes, and what docs/calibration.md says of them holds."""
+
+import numpy as np
+import pytest
+
+from benchmarks.context_spread import SM_SHARE, SMS, TILE, TIMED, decode_rows, makespan
+from simserve import catalog
+from simserve.cost.calibration import calibration_path, read_calibration
+from simserve.cost.forms.attention import DecodeAttention
+from simserve.cost.forms.gemm import Gemm
+from simserve.lab.kernels import Residuals, gemm
+from simserve.lab.kernels.shapes import MODELS, shapes_to_time
+from simserve.lab.kernels.table import SHAPES, read_timings, rows_of
+
+H100 = catalog.load_gpu("h100-sxm")
+HEADS = {"8b": (32, 8), "64 heads": (64, 8), "70b tp 4": (16, 2), "70b tp 8": (8, 1)}
+
+
+def test_all_shapes_of_one_card_are_timed_and_the_shipped_fit_predicts_those_that_an_engine_multiplies_alike() -> None:
+    table = read_timings(TIMED.with_name("kernels.csv.gz"))
+    shapes = shapes_to_time([catalog.load_model(name) for name in MODELS], H100, ("bf16", "fp8"), 1)
+    products = rows_of(table, "gemm")
+    whole = products.astype(dict.fromkeys(("m", "n", "k"), int))
+    timed = set(zip(*(whole[name] for name in SHAPES["gemm"]), strict=True))
+    assert len(table) == len(shapes)
+    assert timed == {tuple(shape[name] for name in SHAPES["gemm"]) for shape in shapes if shape["op"] == "gemm"}
+    rows, _ = gemm._usable(products[products["dtype"] == "bf16"], H100, "bf16")
+    form = read_calibration(calibration_path("h100-sxm/vllm")).form("gemm", "bf16")
+    assert isinstance(form, Gemm)
+    errors = Residuals.of(gemm._seconds(form, rows, H100, "bf16"), rows["latency_s"].to_numpy())
+    assert errors.mape_frac < 0.06
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_the_shipped_fit_of_decode_attention_is_of_equal_contexts(dtype: str) -> None:
+    rows = decode_rows()
+    rows = rows[(rows["kv_dtype"] == dtype) & (rows["splits"] == "graph") & (rows["pages"] == "ordered")]
+    form = read_calibration(calibration_path("h100-sxm/vllm")).form("decode_attention", dtype)
+    assert isinstance(form, DecodeAttention)
+    n_heads, n_kv_heads = np.array([HEADS[model] for model in rows["model"]]).T
+    intercept_s, slope_s = form.line(H100, n_heads, n_kv_heads, 128, dtype, rows["batch"])
+    ratio = rows["seconds"] / (intercept_s + slope_s * rows["batch"] * rows["tokens"])
+    equal = rows["lengths"] == "equal"
+    assert 0.9 < ratio[equal].mean() < 1
+    assert ratio[rows["lengths"].str.startswith("cv 1 ")].mean() / ratio[equal].mean() > 1.08
+
+
+def test_pieces_that_fill_the_sms_take_their_bytes_at_the_full_bandwidth_and_a_lone_one_that_of_an_sm() -> None:
+    keys = 40 * TILE["bf16"]
+    assert makespan(np.full(SMS, keys), 1, "bf16") == pytest.approx(SMS * 41)
+    assert makespan(np.array([TILE["fp8"]]), 1, "fp8") == pytest.approx(2 * SMS / SM_SHARE["fp8"])
