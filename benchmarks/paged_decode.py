@@ -291,7 +291,7 @@ def write_rows(table: Path, fields: str, rows: Iterable[Row]) -> None:
         for row in rows:
             writer.writerow([f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row])
             file.flush()
-    print(f"{row[0]} {row[2]}: {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{row[0]}: {time.monotonic() - started:.0f} s", flush=True)
 
 
 def main() -> None:
