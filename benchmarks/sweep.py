@@ -60,7 +60,7 @@ def _sweep(options: argparse.Namespace) -> Took:
 
 def _alone_s(options: argparse.Namespace) -> float:
     """Return the CPU time of the same runs in one process, without imports and the first run."""
-    from simserve.scenario.loader import Template
+    from simserve.scenario.template import Template
     from simserve.study.sweep.points import grid, parse_axis, resolved
     from simserve.study.sweep.run import run_row, task_of
 

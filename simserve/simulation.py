@@ -39,6 +39,7 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cluster import KvLink
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.experiment import traffic_notes
+from simserve.scenario.loader import AnyScenario, scenario_from
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
 from simserve.tables.facts import (
@@ -77,7 +78,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: AnyScenario,
     *,
     load: Load | None = None,
     progress: OnProgress | None = None,
@@ -87,13 +88,15 @@ def simulate(
 ) -> Results:
     """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
 
-    A `load` is served instead of the scenario's own workload; digest and YAML stay those of the scenario. `progress`
-    is called now and then; a `distortion` multiplies all costs by its factors. Up to `jobs` processes serve replicas
-    that cannot influence each other; the answer never depends on that. A long run keeps its rows in files on the disk
-    of `out`, the folder of its result; by default in the system's temporary folder. Raises TraceError for a load that
-    cannot be served, PolicyError for a policy that breaks a rule.
+    A scenario may be a path, the name of a shipped one, or plain data, too. A `load` is served instead of its own
+    workload; digest and YAML stay those of the scenario. `progress` is called now and then; a `distortion` multiplies
+    all costs by its factors. Up to `jobs` processes serve replicas that cannot influence each other; the answer never
+    depends on that. A long run keeps its rows in files on the disk of `out`, the folder of its result; by default in
+    the system's temporary folder. Raises TraceError for a load that cannot be served, PolicyError for a policy that
+    breaks a rule.
     """
     started_s = time.perf_counter()
+    scenario = scenario_from(scenario)
     setups = scenario.setups
     if distortion is not None:
         setups = tuple(setup.distorted(distortion) for setup in setups)

@@ -63,7 +63,7 @@ def _question(
     scenario: Path, vary: Sequence[str], points: Path | None, requested: tuple[Sequence[str], int | None, int, float]
 ) -> "SweepQuestion":
     """Return the question; raise its errors before anything runs."""
-    from simserve.scenario.loader import Template
+    from simserve.scenario.template import Template
     from simserve.study.sweep.points import grid, parse_axis, resolved
     from simserve.study.sweep.points_file import read_points
     from simserve.study.sweep.sweep import SweepQuestion, check_seeds_differ

@@ -22,7 +22,7 @@ class ScenarioSource:
     """The file's name as the user gave it."""
     lines: dict[Path, int] = field(default_factory=dict)
     options: dict[Path, str] = field(default_factory=dict)
-    """Options such as `--set cluster.router=random` by the path that each sets."""
+    """Options such as `command line --set cluster.router=random` by the path that each sets."""
 
     def override(self, path: Path, option: str) -> None:
         """Attribute the value at `path`, and all below it, to an option."""
@@ -35,7 +35,7 @@ class ScenarioSource:
         option = self._option(path)
         if option is not None:
             at, text = option
-            return f"command line {text}" + ("" if at == path else f": {dotted(path)}")
+            return text + ("" if at == path else f": {dotted(path)}")
         line = line or self.line(path)
         where = self.name if line is None else f"{self.name}:{line}"
         return f"{where}: {dotted(path)}" if path else where

@@ -21,7 +21,7 @@ DIGEST_CHARACTERS = 12
 
 def scenario_data(scenario: Experiment) -> dict[str, Any]:
     """Return plain data in the order of the models' fields, without values of None."""
-    data: dict[str, Any] = _plain(scenario)
+    data: dict[str, Any] = plain(scenario)
     if "slo" in data and "classes" not in data["slo"]:
         data["slo"] = data["slo"].get("default", {})
     return {key: value for key, value in data.items() if value != {}}
@@ -51,19 +51,19 @@ def digest(scenario: Experiment, setups: Iterable[PoolSetup]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Convert models to mappings without None; plug-ins keep None, which is an argument there."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields.items()
-        items = ((field.alias or key, _plain(getattr(value, key))) for key, field in fields)
+        items = ((field.alias or key, plain(getattr(value, key))) for key, field in fields)
         data = {key: inner for key, inner in items if inner is not None and inner != {}}
         return data["name"] if type(value).__name__ == "Engine" and len(data) == 1 else data
     if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, dict):
         if value.keys() == {"kind"}:
             return value["kind"]
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain(inner) for key, inner in value.items()}
     return value
 
 

@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import PrivateAttr
+
 from simserve import catalog, plugins
 from simserve.admission.base import Admission
 from simserve.plugins.arguments import plugin_schema
@@ -12,10 +14,9 @@ from simserve.plugins.find import find
 from simserve.plugins.validation import ValueProblem
 from simserve.routers.base import Router
 from simserve.scenario import dump
-from simserve.scenario.draft import Problems, ScenarioSource
 from simserve.scenario.experiment import Experiment
-from simserve.scenario.resolve import resolve
 from simserve.scenario.setup import PoolSetup, pool_setup
+from simserve.scenario.template import Template
 from simserve.scenario.traffic import ClosedLoop
 from simserve.scenario.workload import Workload
 from simserve.splitters.base import Splitter
@@ -29,11 +30,37 @@ class Scenario(Experiment):
     Resolving fills in every default; `origins` gives the source of each value.
     """
 
+    _template: Template | None = PrivateAttr(None)
+
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Scenario":
-        """Return a resolved scenario from plain data shaped like the YAML; paths are relative to the current directory.
-        Raises ScenarioError with all problems."""
-        return resolve(cls, data, Problems(ScenarioSource("scenario")), (Path.cwd(),))
+    def of(cls, template: Template) -> "Scenario":
+        """Return the resolved scenario of a template. Raises ScenarioError with all problems."""
+        scenario = template.resolved(cls)
+        scenario._template = template
+        return scenario
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], base_dir: Path | None = None) -> "Scenario":
+        """Return a resolved scenario from plain data shaped like the YAML. Relative paths are looked up in `base_dir`,
+        then in the current directory. Raises ScenarioError with all problems."""
+        return cls.of(Template.of_data(data, base_dir))
+
+    def replace(self, **changes: Any) -> "Scenario":
+        """Return the scenario with other values: top-level keys, keys of the only pool, or `**{"dotted.path": value}`.
+        What it left open is filled in again. Raises ScenarioError with all problems."""
+        return Scenario.of(self.template.with_options(self.template.changes(changes)))
+
+    @property
+    def template(self) -> Template:
+        """The scenario as it was written; all of its values where a copy changed some since."""
+        if self._template is not None and self._template.resolved(Scenario) == self:
+            return self._template
+        return Template.of_data(self.to_dict(), self.base_dir)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it was read from; None for plain data."""
+        return None if self._template is None else self._template.file
 
     @cached_property
     def setups(self) -> tuple[PoolSetup, ...]:

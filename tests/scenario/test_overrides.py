@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from simserve.scenario import Scenario
-from simserve.scenario.loader import BadOverride, apply_override, parse_override
+from simserve.scenario.template import BadOverride, apply_override, parse_override
 
 Load = Callable[..., Scenario]
 MessagesOf = Callable[..., list[str]]

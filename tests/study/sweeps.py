@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
-from simserve.scenario.loader import Template
+from simserve.scenario.template import Template
 from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.run import KEYS, failed_row
 from simserve.study.sweep.sweep import Sweep, SweepQuestion

@@ -11,7 +11,7 @@ from typing import Any
 from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
 from simserve.scenario.dump import flow
-from simserve.scenario.loader import Override, Template
+from simserve.scenario.template import Override, Template
 from simserve.scenario.yaml_lines import NotYaml, scalar
 
 MOST_RUNS = 100_000
@@ -91,7 +91,7 @@ def _spread(value: Any, place: str) -> list[Any]:
 
 
 def grid(
-    axes: Sequence[SweepAxis], listed: Sequence[tuple[Override, ...]], n_seeds: int, option: str = "--vary"
+    axes: Sequence[SweepAxis], listed: Sequence[tuple[Override, ...]], n_seeds: int, option: str = "command line --vary"
 ) -> tuple[SweepPoint, ...]:
     """Combine each listed point, or the unchanged scenario, with each point of the grid.
 
@@ -141,7 +141,7 @@ def resolved(template: Template, points: Iterable[SweepPoint]) -> tuple[SweepPoi
 
 def _resolved(template: Template, point: SweepPoint) -> SweepPoint:
     try:
-        return SweepPoint(point.number, point.overrides, template.resolved(point.overrides))
+        return SweepPoint(point.number, point.overrides, Scenario.of(template.with_options(point.overrides)))
     except ScenarioError as error:
         reason = "; ".join(str(problem) for problem in error.problems)
         return SweepPoint(point.number, point.overrides, None, reason, error.problems)

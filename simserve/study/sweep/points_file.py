@@ -9,7 +9,7 @@ from typing import Any
 from simserve.errors import Problem, ScenarioError, SimserveError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.scenario.dump import flow
-from simserve.scenario.loader import Override
+from simserve.scenario.template import Override
 from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
 from simserve.study.sweep.points import MOST_RUNS
 
@@ -38,7 +38,9 @@ def read_points(path: Path) -> list[tuple[Override, ...]]:
 
 
 def _overrides(where: str, values: Mapping[str, Any]) -> tuple[Override, ...]:
-    return tuple(Override(f"--points {where}: {key}={flow(v)}", _keys(key, where), v) for key, v in values.items())
+    return tuple(
+        Override(f"command line --points {where}: {key}={flow(v)}", _keys(key, where), v) for key, v in values.items()
+    )
 
 
 def _keys(key: str, where: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.errors import ScenarioError, SimserveError
-from simserve.scenario.loader import Override, Template
+from simserve.scenario.template import Override, Template
 from simserve.study.sweep.points import SweepAxis, SweepPoint, grid, parse_axis, resolved
 from simserve.study.sweep.points_file import read_points
 from simserve.tables.parquet import write_columns

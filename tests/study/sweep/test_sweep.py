@@ -19,7 +19,7 @@ from simserve.errors import (
 )
 from simserve.metrics.answers.sweep_runs import SweepRun, read_run
 from simserve.scenario import load_scenario
-from simserve.scenario.loader import Template
+from simserve.scenario.template import Template
 from simserve.simulation import simulate
 from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
