@@ -1,10 +1,10 @@
 """simserve: a discrete-event simulator of an LLM serving cluster.
 
-    from simserve import load_scenario, simulate
-    results = simulate(load_scenario("scenarios/chat_burst.yaml"))
-    results.requests  # a pandas DataFrame
+    import simserve
+    answer = simserve.run("chat_burst", gpu="h200-sxm", replicas=3)
+    answer.decision, answer.to_frame(), answer.page("report.html")
 
-The public names are the five in `__all__`; each is imported when first used, so that `simserve --help` stays quick.
+The public names are those of `__all__`; each is imported when first used, so that `simserve --help` stays quick.
 """
 
 from importlib import import_module
@@ -13,20 +13,42 @@ from typing import TYPE_CHECKING
 from simserve.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from simserve.admission.base import Admission
+    from simserve.api import capacity, check, compare, plan, run, sweep
     from simserve.metrics.result_folder import load_results
     from simserve.metrics.results import Results
+    from simserve.routers.base import Router
     from simserve.scenario import Scenario, load_scenario
+    from simserve.schedulers.base import Scheduler
     from simserve.simulation import simulate
 
-__all__ = ["Results", "Scenario", "load_results", "load_scenario", "simulate"]
-
 _HOMES = {
+    "Admission": "simserve.admission.base",
     "Results": "simserve.metrics.results",
+    "Router": "simserve.routers.base",
     "Scenario": "simserve.scenario",
+    "Scheduler": "simserve.schedulers.base",
     "load_results": "simserve.metrics.result_folder",
     "load_scenario": "simserve.scenario",
     "simulate": "simserve.simulation",
-}
+} | dict.fromkeys(("capacity", "check", "compare", "plan", "run", "sweep"), "simserve.api")
+
+__all__ = [
+    "Admission",
+    "Results",
+    "Router",
+    "Scenario",
+    "Scheduler",
+    "capacity",
+    "check",
+    "compare",
+    "load_results",
+    "load_scenario",
+    "plan",
+    "run",
+    "simulate",
+    "sweep",
+]
 
 
 if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
@@ -34,8 +56,9 @@ if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'simserve' has no attribute {name!r}")
+        import_module("simserve.api")  # which lets answers show themselves
         return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

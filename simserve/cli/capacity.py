@@ -1,11 +1,13 @@
 """`simserve capacity`: the highest load at which the SLO still holds; or the fewest replicas, or the best split."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simserve import api
+from simserve.api.options import BUDGET_RUNS, PRECISION
 from simserve.cli.options import (
     AllowPlugin,
     AsJson,
@@ -17,15 +19,13 @@ from simserve.cli.options import (
     Jobs,
     ScenarioFile,
     Seed,
-    effort_of,
     loaded,
 )
-from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS
+from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
-    from simserve.study.capacity.capacity_result import CapacityResult
-    from simserve.study.capacity.question import CapacityQuestion
+    from simserve.metrics.answers.capacity import CapacityAnswer
 
 NO = 1
 
@@ -60,7 +60,7 @@ Folder = Annotated[
 def capacity(
     scenario: ScenarioFile,
     goal: Goal = None,
-    precision: Precision = 0.03,
+    precision: Precision = PRECISION,
     concurrency: Concurrency = False,
     replicas: Replicas = None,
     ratio: Ratio = None,
@@ -70,7 +70,7 @@ def capacity(
     seed: Seed = None,
     by: By = None,
     confidence: Confidence = CONFIDENCE,
-    budget_runs: BudgetRuns = LOOKS[-1],
+    budget_runs: BudgetRuns = BUDGET_RUNS,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
@@ -78,60 +78,40 @@ def capacity(
     """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
     from simserve.cli import terminal
     from simserve.report.capacity.page import tell
-    from simserve.study.capacity.question import CapacityQuestion
     from simserve.tables.folder import CAPACITY, check_folder
 
-    effort = effort_of(budget_runs, confidence, by)
-    question = CapacityQuestion(loaded(scenario, assignments, seed, allow_plugin), goal or GOAL_FRAC, precision, effort)
+    simulated = loaded(scenario, assignments, seed, allow_plugin)
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:
-        result = _ask(question, {"--concurrency": concurrency, "--replicas": replicas, "--ratio": ratio}, gpus, bar)
-    answer = result.answer
+        answer = api.capacity(
+            simulated,
+            goal=goal,
+            precision=precision,
+            concurrency=concurrency,
+            replicas=replicas,
+            ratio=ratio,
+            gpus=gpus,
+            by=by,
+            confidence=confidence,
+            budget_runs=budget_runs,
+            progress=_progress(bar, replicas) if bar else None,
+        )
     if out is not None:
-        _write(out, result, question)
+        _write(out, answer)
     terminal.answer(tell(answer), answer.facts(), terminal.place_of(out) if out else "", as_json=as_json)
     if answer.answer is None and answer.state != "every load":
         raise typer.Exit(NO)
 
 
-def _ask(
-    question: "CapacityQuestion",
-    requested: Mapping[str, bool | str | None],
-    gpus: int | None,
-    bar: "ProgressBar | None",
-) -> "CapacityResult":
-    """Answer the one question that the options ask. Raises SimserveError for two at once."""
-    from simserve.errors import SimserveError
-
-    given = [option for option, value in requested.items() if value]
-    if len(given) > 1:
-        raise SimserveError(f"{', '.join(given)}: ask one thing at a time, got {len(given)}; leave out the others")
-    if gpus is not None and given != ["--ratio"]:
-        raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
-    if given == ["--ratio"] and question.effort.by == "total":
-        remedy = "leave it out, and ask for the capacity of the best split"
-        raise SimserveError(f"--by: must not be total with --ratio, which compares splits by noise; {remedy}")
-    text = (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None
-    if not given:
-        from simserve.study.capacity.rate import study_rate
-
-        return study_rate(question, text)
-    if given == ["--concurrency"]:
-        from simserve.study.capacity.concurrency import study_concurrency
-
-        return study_concurrency(question, text)
-    pools = str(requested[given[0]])
-    if given == ["--ratio"]:
-        from simserve.study.capacity.ratio import study_ratio
-
-        return study_ratio(question, pools, gpus, text)
-    from simserve.study.capacity.fleet_size import study_fleet_size
-
-    return study_fleet_size(question, pools, (lambda n: bar.show(f"{n} replicas of {pools}")) if bar else None)
+def _progress(bar: "ProgressBar", pool: str | None) -> Callable[..., None]:
+    """Return what shows the loads, or the replicas of a pool, on the bar."""
+    if pool:
+        return lambda n: bar.show(f"{n} replicas of {pool}")
+    return lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")
 
 
-def _write(directory: Path, result: "CapacityResult", question: "CapacityQuestion") -> None:
+def _write(directory: Path, answer: "CapacityAnswer") -> None:
     """The folder, whole or not at all."""
     from simserve.report.capacity.page import tell
     from simserve.report.html import page
@@ -140,8 +120,8 @@ def _write(directory: Path, result: "CapacityResult", question: "CapacityQuestio
     from simserve.tables.folder import CAPACITY
 
     texts = {
-        "capacity.json": json_text(result.answer.facts()),
-        "scenario.yaml": question.scenario.to_yaml(),
-        "report.html": page(tell(result.answer)),
+        "capacity.json": json_text(answer.facts()),
+        "scenario.yaml": answer.scenario_yaml or "",
+        "report.html": page(tell(answer)),
     }
-    write_study(directory, CAPACITY, texts, result.rows)
+    write_study(directory, CAPACITY, texts, answer.rows)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simserve import api
+from simserve.api.options import TOLERANCE
 from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
 from simserve.metrics.goal import GOAL_FRAC
 
@@ -37,7 +39,7 @@ def check(
     scenario: ScenarioFile,
     baseline: Kept = None,
     against: Ref = None,
-    tolerance: Tolerance = 0.02,
+    tolerance: Tolerance = TOLERANCE,
     update: Update = False,
     summary: Summary = None,
     junit: JUnit = None,
@@ -50,20 +52,25 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Fail if p99 goodput fell by significantly more than a tolerance."""
-    from simserve.errors import SimserveError
+    from simserve.cli import terminal
+    from simserve.study.check.against import check_reference
 
-    if (baseline is None) == (against is None) or (update and baseline is None):
-        rule = "must have one of --baseline FILE, to be written with --update, and --against REF"
-        raise SimserveError(
-            f"check: {rule}, got {'both' if baseline and against else 'no file'}; `check --help` has all"
-        )
+    check_reference(baseline, against, update=update)
     if out is not None:
         _check_folder(out, update=update)
     candidate = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
     if update and baseline is not None:
         _update(candidate, baseline, (goal, tolerance), as_json=as_json)
         return
-    answer = _answer(candidate, (scenario, baseline, against), (goal, tolerance))
+    with terminal.progress_bar() as bar:
+        answer = api.check(
+            candidate,
+            baseline=baseline,
+            against=against,
+            tolerance=tolerance,
+            goal=goal,
+            progress=load_progress(bar),
+        )
     if out is not None:
         compared: list[tuple[str, object]] = [
             ("--baseline", baseline),
@@ -89,26 +96,6 @@ def _check_folder(out: Path, *, update: bool) -> None:
         rule = "must not be with --update, which writes a baseline and no answer"
         raise SimserveError(f"--out: {rule}, got {out}; leave one of them out")
     check_folder(out, CHECK)
-
-
-def _answer(
-    loaded: "Scenario", places: tuple[Path, Path | None, str | None], requested: tuple[float | None, float]
-) -> "CheckAnswer":
-    """Return the answer. Places are those of the scenario, its baseline and its git ref."""
-    from simserve.cli import terminal
-    from simserve.study.check.against import against_file, against_ref
-    from simserve.study.check.check import check as check_sides
-    from simserve.study.check.check import check_facts
-    from simserve.study.check.side import GateSide
-
-    (scenario, baseline, ref), (goal, tolerance) = places, requested
-    with terminal.progress_bar() as bar:
-        text = load_progress(bar)
-        if baseline is not None:
-            against = against_file(baseline, loaded, goal)
-        else:
-            against = against_ref((scenario, str(ref)), loaded, goal, text)
-        return check_facts(check_sides(against, GateSide(loaded, against.goal_frac, text), tolerance))
 
 
 def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None, float], *, as_json: bool) -> None:

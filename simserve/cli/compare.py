@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simserve import api
 from simserve.cli.options import AllowPlugin, AsJson, Jobs
 
 if TYPE_CHECKING:
@@ -40,17 +41,14 @@ def compare(
     from simserve.cli import terminal
     from simserve.cli.check import load_progress
     from simserve.report.comparison.page import tell
-    from simserve.study.compare.compare import REPLICATIONS, read_side
-    from simserve.study.compare.compare import compare as compare_sides
     from simserve.tables.folder import COMPARISON, check_folder
 
     allow_modules(allow_plugin or (), a.parent, b.parent)
-    sides = read_side(a), read_side(b)
     if out is not None:
         check_folder(out, COMPARISON)
     with terminal.progress_bar() as bar:
         shown = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
-        answer = compare_sides(*sides, replications or REPLICATIONS, shown, load_progress(bar))
+        answer = api.compare(a, b, replications=replications, progress=shown, load_progress=load_progress(bar))
     if out is not None:
         _write(out, answer)
     terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)

@@ -5,14 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS, goal_from
+from simserve.metrics.goal import GOAL_FRAC, goal_from
 
 if TYPE_CHECKING:
-    from simserve.metrics.decision import Effort
     from simserve.scenario import Scenario
-
-MOST_RUNS = 1024
-"""Largest budget of runs."""
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
 Assignments = Annotated[
@@ -71,21 +67,6 @@ By = Annotated[
     typer.Option("--by", help="Decide by sampling noise as if costs were exact, or with cost error in any case."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
-
-
-def effort_of(budget_runs: int, confidence: float, by: Literal["noise", "total"] | None = None) -> "Effort":
-    """Return how sure a decision should be. Raises SimserveError."""
-    from simserve.errors import SimserveError
-    from simserve.metrics.decision import LIKELY, Effort
-
-    if not LOOKS[0] <= budget_runs <= MOST_RUNS:
-        rule = f"must be from {LOOKS[0]} to {MOST_RUNS}"
-        raise SimserveError(f"--budget-runs: {rule}, got {budget_runs}; {LOOKS[-1]} are the default")
-    if not LIKELY < confidence < 1:
-        raise SimserveError(
-            f"--confidence: must be above {LIKELY} and below 1, got {confidence}; {CONFIDENCE} is the default"
-        )
-    return Effort(budget_runs, confidence, by)
 
 
 def loaded(

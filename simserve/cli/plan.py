@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simserve import api
+from simserve.api.options import BUDGET_RUNS, MAX_GPUS, MONTHS
 from simserve.cli.options import (
     AllowPlugin,
     AsJson,
@@ -16,18 +18,21 @@ from simserve.cli.options import (
     Jobs,
     ScenarioFile,
     Seed,
-    effort_of,
     loaded,
 )
-from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS
+from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.plan import PlanAnswer
-    from simserve.study.plan.plan import PlanQuestion
 
 NO = 1
 TENSORS = "1,2,4,8"
 
+Gpus = Annotated[
+    str | None, typer.Option("--gpu", metavar="A,B,...", help="GPUs to compare. Default: the scenario's own.")
+]
+Tensors = Annotated[str, typer.Option("--tensor", metavar="N,M,...", help="Tensor parallel degrees to compare.")]
+Growth = Annotated[float, typer.Option("--growth", min=0, max=1, help="Growth of the demand per month: 0.05 is 5%.")]
 Prices = Annotated[
     list[str] | None,
     typer.Option("--price", metavar="GPU=USD", help="Dollars per GPU-hour instead of the catalog's price. Repeatable."),
@@ -36,27 +41,21 @@ Prices = Annotated[
 
 def plan(
     scenario: ScenarioFile,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="A,B,...", help="GPUs to compare. Default: the scenario's own.")
-    ] = None,
-    tensor: Annotated[
-        str, typer.Option("--tensor", metavar="N,M,...", help="Tensor parallel degrees to compare.")
-    ] = TENSORS,
+    gpu: Gpus = None,
+    tensor: Tensors = TENSORS,
     split: Annotated[bool, typer.Option("--split", help="Also compare disaggregated prefill and decode.")] = False,
     spare: Annotated[int, typer.Option("--spare", min=0, max=100, help="Replicas of each pool that may be down.")] = 0,
-    growth: Annotated[
-        float, typer.Option("--growth", min=0, max=1, help="Growth of the demand per month: 0.05 is 5%.")
-    ] = 0.0,
-    months: Annotated[int, typer.Option("--months", min=1, max=120, help="Months of growth to plan for.")] = 12,
+    growth: Growth = 0.0,
+    months: Annotated[int, typer.Option("--months", min=1, max=120, help="Months of growth to plan for.")] = MONTHS,
     goal: Goal = None,
-    max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="Largest fleet to try.")] = 256,
+    max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="Largest fleet to try.")] = MAX_GPUS,
     price: Prices = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-plan.")] = None,
     assignments: Assignments = None,
     seed: Seed = None,
     by: By = None,
     confidence: Confidence = CONFIDENCE,
-    budget_runs: BudgetRuns = LOOKS[-1],
+    budget_runs: BudgetRuns = BUDGET_RUNS,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
@@ -64,63 +63,53 @@ def plan(
     """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
     from simserve.cli import terminal
     from simserve.report.plan.page import tell
-    from simserve.study.plan.outcome import Bounds
-    from simserve.study.plan.plan import PlanQuestion
+    from simserve.tables.folder import PLAN, check_folder
 
-    question = PlanQuestion(
-        loaded(scenario, assignments, seed, allow_plugin),
-        Bounds(goal or GOAL_FRAC, spare, max_gpus, effort_of(budget_runs, confidence, by)),
-        gpus=_names(gpu or ""),
-        tensors=_degrees(tensor),
-        is_split=split,
-        growth_frac=_share(growth),
-        months=months,
-        given_usd=_prices(price or []),
-    )
-    directory = out or Path("reports") / f"{question.scenario.name}-plan"
-    answer = _written(question, directory)
+    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    directory = out or Path("reports") / f"{simulated.name}-plan"
+    check_folder(directory, PLAN)
+    with terminal.progress_bar() as bar:
+        answer = api.plan(
+            simulated,
+            gpus=_names(gpu or ""),
+            tensors=_degrees(tensor),
+            split=split,
+            spare=spare,
+            growth=growth,
+            months=months,
+            goal=goal,
+            max_gpus=max_gpus,
+            price=_prices(price or []),
+            by=by,
+            confidence=confidence,
+            budget_runs=budget_runs,
+            progress=bar.show if bar else None,
+        )
+        _write(directory, answer)
     terminal.answer(tell(answer), answer.facts(), terminal.place_of(directory), as_json=as_json)
     if answer.best is None:
         raise typer.Exit(NO)
 
 
-def _written(question: "PlanQuestion", directory: Path) -> "PlanAnswer":
-    """Find the plan, and write its folder."""
-    from simserve.cli import terminal
+def _write(directory: Path, answer: "PlanAnswer") -> None:
+    """Write the folder, whole or not at all."""
     from simserve.metrics.result_folder import ResultFolder
     from simserve.report.html import page
     from simserve.report.plan.page import tell
-    from simserve.report.plan.words import with_words
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.report.spreadsheet.workbook import workbook
-    from simserve.study.plan.facts import plan_facts
-    from simserve.study.plan.plan import find_plan
-    from simserve.study.plan.rows import plan_rows
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text
-    from simserve.tables.folder import PLAN, check_folder
+    from simserve.tables.folder import PLAN
 
-    check_folder(directory, PLAN)
-    with terminal.progress_bar() as bar:
-        plan = find_plan(question, progress=bar.show if bar else None)
-        answer = with_words(plan_facts(plan))
-        files: dict[str, str | bytes] = {
-            "plan.json": json_text(answer.facts()),
-            "report.html": page(tell(answer)),
-            "plan.xlsx": workbook(sheets_of([ResultFolder("plan", question.scenario.name, answer)])),
-        }
-        if plan.winner is not None:
-            files["scenario.yaml"] = plan.winner.to_yaml()
-        write_study(directory, PLAN, files, plan_rows(answer))
-    return answer
-
-
-def _share(growth: float) -> float:
-    from simserve.errors import SimserveError
-
-    if not 0 <= growth <= 1:  # NaN, which no range refuses
-        raise SimserveError(f"--growth: must be a share per month, got {growth}; for example --growth 0.05")
-    return growth
+    files: dict[str, str | bytes] = {
+        "plan.json": json_text(answer.facts()),
+        "report.html": page(tell(answer)),
+        "plan.xlsx": workbook(sheets_of([ResultFolder("plan", answer.scenario.name, answer)])),
+    }
+    if answer.scenario_yaml is not None:
+        files["scenario.yaml"] = answer.scenario_yaml
+    write_study(directory, PLAN, files, answer.rows)
 
 
 def _names(text: str) -> list[str]:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from simserve import api
+from simserve.api.options import BUDGET_RUNS
 from simserve.cli import trace_file
 from simserve.cli.options import (
     AllowPlugin,
@@ -15,16 +17,12 @@ from simserve.cli.options import (
     Jobs,
     ScenarioFile,
     Seed,
-    effort_of,
     loaded,
 )
-from simserve.metrics.goal import CONFIDENCE, LOOKS
+from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
-    from simserve.cli.terminal import ProgressBar
     from simserve.metrics.results import Results
-    from simserve.scenario import Scenario
-    from simserve.study.precision import Wanted
 
 Steps = Annotated[
     Literal["stretch", "full", "none"],
@@ -42,6 +40,10 @@ Precision = Annotated[
     ),
 ]
 
+Measure = Annotated[
+    str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
+]
+
 
 def run(
     scenario: ScenarioFile,
@@ -54,10 +56,8 @@ def run(
     timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
     replications: Replications = None,
     precision: Precision = None,
-    of: Annotated[
-        str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
-    ] = None,
-    budget_runs: BudgetRuns = LOOKS[-1],
+    of: Measure = None,
+    budget_runs: BudgetRuns = BUDGET_RUNS,
     confidence: Confidence = CONFIDENCE,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
@@ -68,50 +68,32 @@ def run(
     from simserve.cli import terminal
     from simserve.report.run_head import run_head
     from simserve.report.summary_reader import SummaryReader
-    from simserve.study.uncertainty import run_with_replays
     from simserve.tables.folder import check_folder
 
     simulated = loaded(scenario, assignments, seed, allow_plugin)
-    directory = out or Path("reports") / simulated.name
-    check_folder(directory)
+    check_folder(directory := out or Path("reports") / simulated.name)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
-    effort = effort_of(budget_runs, confidence)
-    wanted = _wanted(simulated, replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
-        on_replay = (lambda n, of: bar.show(f"replays: {n} of {of} runs")) if bar else None
-        results = run_with_replays(simulated, bar.draw if bar else None, on_replay, directory, effort)
-        if wanted is not None:
-            _replicate(simulated, results, wanted, bar)
+        results = api.run(
+            simulated,
+            replications=replications,
+            precision=precision,
+            of=of,
+            budget_runs=budget_runs,
+            confidence=confidence,
+            out=directory,
+            progress=bar.draw if bar else None,
+            on_run=(lambda kind, n, of: bar.show(f"{kind}: {n} of {of} runs")) if bar else None,
+        )
         if bar:
             bar.show("writing the results")
         drawn = [each.draw(results) for each in traces]
         results.write(directory, steps=steps, report=None if no_report else _render)
         for each in drawn:
             each.write()
-    document = run_head(SummaryReader(results.summary))
-    where = _place(directory, timeline, has_page=not no_report)
+    document, where = run_head(SummaryReader(results.summary)), _place(directory, timeline, has_page=not no_report)
     terminal.answer(document, results.summary, where, as_json=as_json, quiet=quiet)
-    if not quiet:
-        terminal.warnings(text for each in drawn for text in each.left_out)
-
-
-def _wanted(scenario: "Scenario", n: int | None, precision: float | None, of: str | None) -> "Wanted | None":
-    """Return the replications of the options; None without. Raises SimserveError."""
-    if (n, precision, of) == (None, None, None):
-        return None
-    from simserve.study.deterministic_load import check_not_deterministic
-    from simserve.study.precision import wanted_runs
-
-    wanted = wanted_runs(n, precision, of)
-    check_not_deterministic(scenario, *(("--replications", n) if precision is None else ("--precision", precision)))
-    return wanted
-
-
-def _replicate(scenario: "Scenario", results: "Results", wanted: "Wanted", bar: "ProgressBar | None") -> None:
-    from simserve.study.precision import add_replications
-
-    progress = (lambda n, of: bar.show(f"replication {n} of {of} more")) if bar else None
-    add_replications(scenario, results, wanted, progress)
+    terminal.warnings(text for each in drawn for text in each.left_out if not quiet)
 
 
 def _render(results: "Results") -> str:

@@ -64,17 +64,14 @@ def _question(
 ) -> "SweepQuestion":
     """Return the question; raise its errors before anything runs."""
     from simserve.scenario.template import Template
-    from simserve.study.sweep.points import grid, parse_axis, resolved
+    from simserve.study.sweep.points import parse_axis
     from simserve.study.sweep.points_file import read_points
-    from simserve.study.sweep.sweep import SweepQuestion, check_seeds_differ
+    from simserve.study.sweep.sweep import sweep_question
 
     assignments, seed, replications, goal = requested
     axes = [parse_axis(text) for text in vary]
     listed = read_points(points) if points is not None else []
-    match = resolved(Template.of(scenario, assignments, seed), grid(axes, listed, replications))
-    question = SweepQuestion(match, replications, goal)
-    check_seeds_differ(question)
-    return question
+    return sweep_question(Template.of(scenario, assignments, seed), axes, listed, replications, goal)
 
 
 def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "SweepAnswer":
@@ -84,7 +81,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
     from simserve.report.html import page
     from simserve.report.sweep.page import tell
     from simserve.study.study_folder import write_study
-    from simserve.study.sweep.facts import sweep_facts, sweep_rows
+    from simserve.study.sweep.facts import sweep_facts
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
     from simserve.tables.files import json_text
     from simserve.tables.folder import SWEEP, check_folder
@@ -103,7 +100,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
         with _resume_hint(question, journal, directory):
             answer = sweep_facts(swept)
             texts = {"report.html": page(tell(answer)), "sweep.json": json_text(answer.facts())}
-            write_study(directory, SWEEP, texts, sweep_rows(swept))
+            write_study(directory, SWEEP, texts, answer.rows)
             return answer
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from simserve.errors import OutputError
+from simserve.metrics.answers.shown import Shown
 from simserve.metrics.basis import RunBasis
 from simserve.metrics.decision import Decision
+from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.figures import summary
 from simserve.metrics.goodput import all_met, met_by_goal
@@ -27,7 +29,7 @@ from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilization import utilization
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
 from simserve.metrics.window import ArrivalRates, measured_window, n_in_system
-from simserve.tables.columns import Columns, Flags, Floats, frame
+from simserve.tables.columns import Columns, Flags, Floats, TableRows, frame
 from simserve.tables.facts import RunFacts, facts_to_dict
 from simserve.tables.files import json_text, plain
 from simserve.tables.folder import check_folder, result_folder
@@ -45,8 +47,10 @@ StepRows = Literal["stretch", "full", "none"]
 """Rows of steps.parquet: one per step run, one per step, or no file and no spans.parquet."""
 
 
-class Results:
+class Results(Shown):
     """One run. The tables are pandas DataFrames, made when first asked for; times are in seconds."""
+
+    command = "run"
 
     def __init__(
         self,
@@ -65,8 +69,8 @@ class Results:
         """Contents of summary.json."""
         self.vllm_bench = vllm_bench
         """Contents of vllm_bench.json."""
-        self.decision = decision
-        """The decision of the summary, with what it rests on; None without an SLO, and read from a folder."""
+        self.basis = decision
+        """What the decision of the summary rests on; None without an SLO, and read from a folder."""
 
     @classmethod
     def from_run(
@@ -113,13 +117,23 @@ class Results:
     @property
     def sample(self) -> Sample:
         """The run itself, as a decision sees it; without requests where it has no SLO."""
-        return Sample({}, 1.0, None, None) if self.decision is None else self.decision.runs[0]
+        return Sample({}, 1.0, None, None) if self.basis is None else self.basis.runs[0]
 
     def decide(self, decision: Decision) -> None:
         """Put a decision that rests on more than this run into the summary."""
-        self.decision = decision
+        self.basis = decision
         self.summary["decision"] = plain(decision.facts().model_dump())
         self.summary["answer"] |= {"decision": decision.old_word, "queue": decision.queue}
+
+    @property
+    def decision(self) -> DecisionJson | None:
+        """The decision about the SLO; None without one."""
+        return DecisionJson.of(self.summary)
+
+    @property
+    def rows(self) -> TableRows:
+        """The rows of requests.parquet."""
+        return TableRows("requests.parquet", REQUESTS, self.columns["requests"])
 
     @cached_property
     def requests(self) -> "pd.DataFrame":

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shlex
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
@@ -41,8 +42,8 @@ FAST = 5
 
 def page(document: Document) -> str:
     """Return a whole page as HTML; it works offline and on paper, and a page without charts carries no plotly."""
-    figures = dict(_figures(document.parts))
-    charts = json.dumps(figures, allow_nan=False, separators=(",", ":")).encode() if figures else b""
+    drawn = figures(document)
+    charts = json.dumps(drawn, allow_nan=False, separators=(",", ":")).encode() if drawn else b""
     made = " · ".join(f"{name} {value}" for name, value in document.made.items() if value is not None)
     return (
         _templates()
@@ -50,16 +51,34 @@ def page(document: Document) -> str:
         .render(
             document=document,
             page_title=f"{document.name}: {document.title} · simserve",
-            glyph=GLYPHS[document.state],
             contents=document.parts,
-            policy=_policy(with_charts=bool(figures)),
+            policy=_policy(with_charts=bool(drawn)),
             css=_resource("page.css"),
             foot=made,
-            charts=Markup(_packed(charts)) if figures else "",
-            plotly=Markup(_plotly()[0]) if figures else "",
+            charts=Markup(_packed(charts)) if drawn else "",
+            plotly=Markup(_plotly()[0]) if drawn else "",
             script=_resource("page.js"),
         )
     )
+
+
+def head(document: Document) -> str:
+    """Return the head of a page with its style, for a notebook that shares its own with others."""
+    return f'<style>{_resource("notebook.css")}</style><div class="simserve-answer">{_head(document)}</div>'
+
+
+def _head(document: Document) -> Markup:
+    return Markup(_templates().get_template("blocks.html").module.Head(document, GLYPHS[document.state]))  # type: ignore[attr-defined]
+
+
+def figures(document: Document) -> dict[str, Figure]:
+    """Return each chart of a document by the id of its place."""
+    return dict(_figures(document.parts))
+
+
+def colors() -> dict[str, str]:
+    """Return the colors of the light theme by name."""
+    return dict(reversed(re.findall(r"--(\w+): (#[0-9a-f]{6})", _resource("page.css"))))  # the first theme is light
 
 
 def prose(value: object) -> Markup:
@@ -89,7 +108,7 @@ def _templates() -> Environment:
     templates = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, auto_reload=False
     )
-    filters: dict[str, Any] = {"prose": prose, "draw": draw, "quoted": shlex.quote}
+    filters: dict[str, Any] = {"prose": prose, "draw": draw, "head": _head, "quoted": shlex.quote}
     templates.filters.update(filters)
     return templates
 

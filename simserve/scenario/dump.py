@@ -67,6 +67,20 @@ def plain(value: Any) -> Any:
     return value
 
 
+def given(value: Any) -> Any:
+    """Return a value from Python as plain data: models, paths, and numbers and arrays of numpy."""
+    match value:
+        case BaseModel():
+            return plain(value)
+        case PurePath():
+            return str(value)
+        case Mapping():
+            return {key: given(inner) for key, inner in value.items()}
+        case list() | tuple() | range():
+            return [given(inner) for inner in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _lines(data: Mapping[str, Any], path: Path, origins: Mapping[str, str], indent: str = "") -> Iterator[str]:
     for key, value in data.items():
         here = (*path, key)

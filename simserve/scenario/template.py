@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import BaseModel
-
 from simserve.errors import Problem, ScenarioError, did_you_mean
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.draft import Problems, ScenarioSource
-from simserve.scenario.dump import plain
+from simserve.scenario.dump import given
 from simserve.scenario.experiment import Experiment, ExperimentT
 from simserve.scenario.glossary import remedy_for_unknown
 from simserve.scenario.pool import Pool
 from simserve.scenario.resolve import resolve
-from simserve.scenario.yaml_lines import MOST_LEVELS, YamlDocument, NotYaml, read_yaml, scalar
+from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, read_yaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
 """Keys with a bare name as short form, and the key that the name stands for."""
@@ -71,7 +69,7 @@ class Template:
         """Return plain data shaped like the YAML as a template; None: relative paths are in the current directory."""
         return cls(YamlDocument(given(data)), folder=(base_dir or FilePath.cwd()).resolve())
 
-    def with_options(self, more: Iterable[Override | Problem]) -> "Template":
+    def with_options(self, more: Iterable[Override]) -> "Template":
         """Return the template with further options, which apply after its own."""
         return replace(self, options=(*self.options, *more))
 
@@ -86,13 +84,21 @@ class Template:
             data = {"name": _name_of(self.file)} | data
         return resolve(kind, data, problems, (self.folder, FilePath.cwd()))
 
-    def changes(self, changes: Mapping[str, object]) -> Options:
-        """Return what keyword arguments change: top-level keys, those of the only pool, or dotted paths."""
-        source = ScenarioSource(self.place)
+    def changes(self, changes: Mapping[str, object]) -> tuple[Override, ...]:
+        """Return what keyword arguments change: top-level keys, those of the only pool, or dotted paths.
+
+        Raises ScenarioError for a key that is unknown, or one of several pools.
+        """
+        source, wrong = ScenarioSource(self.place), list[Problem]()
         match self._data(source, Problems(source)):
             case {"cluster": {"pools": [*pools]}}:
-                return tuple(_change(name, value, pools) for name, value in changes.items())
-        return tuple(_change(name, value, [{}]) for name, value in changes.items())
+                pass
+            case _:
+                pools = [{}]
+        overrides = tuple(_change(name, given(value), pools, wrong) for name, value in changes.items())
+        if wrong:
+            raise ScenarioError(wrong)
+        return overrides
 
     def _data(self, source: ScenarioSource, problems: Problems) -> Any:
         """Return the document with the options applied; report those that cannot be."""
@@ -116,33 +122,20 @@ POOL_KEYS = Pool.model_fields.keys() - {"name"}
 TOP_KEYS = {field.alias or key for key, field in Experiment.model_fields.items()}
 
 
-def _change(name: str, value: object, pools: Sequence[Any]) -> Override | Problem:
-    """Return what one keyword argument changes; the problem of one that several pools have."""
-    value, place = given(value), f"argument {name}={shown(given(value))}"
+def _change(name: str, value: object, pools: Sequence[Any], wrong: list[Problem]) -> Override:
+    """Return what one keyword argument changes; add the problem of one that is not clear to `wrong`."""
+    place = f"argument {name}={shown(value)}"
     if "." not in name and name not in TOP_KEYS | POOL_KEYS:
         remedy = remedy_for_unknown((name,)) or did_you_mean(name, sorted(TOP_KEYS | POOL_KEYS))
-        return Problem(place, "unknown key", None, remedy)
+        wrong.append(Problem(place, "unknown key", None, remedy))
     is_stated = any(name in (pool or ()) for pool in pools)
     if name not in POOL_KEYS or (name in TOP_KEYS and not is_stated):
         return Override(place, tuple(name.split(".")), value)
-    if len(pools) == 1:
-        return Override(place, ("cluster", "pools", "0", name), value)
-    rule = f"is a key of each pool, and the scenario has {len(pools)} of them"
-    return Problem(f"argument {name}", rule, None, f'give **{{"cluster.pools.0.{name}": {value!r}}}')
-
-
-def given(value: Any) -> Any:
-    """Return a value from Python as plain data: models, paths, and numbers and arrays of numpy."""
-    match value:
-        case BaseModel():
-            return plain(value)
-        case FilePath():
-            return str(value)
-        case Mapping():
-            return {key: given(inner) for key, inner in value.items()}
-        case list() | tuple() | range():
-            return [given(inner) for inner in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    if len(pools) > 1:
+        rule = f"is a key of each pool, and the scenario has {len(pools)} of them"
+        remedy = f'give **{{"cluster.pools.0.{name}": {value!r}}}'
+        wrong.append(Problem(f"argument {name}", rule, None, remedy))
+    return Override(place, ("cluster", "pools", "0", name), value)
 
 
 def _options(overrides: Iterable[str], seed: int | None) -> Options:

@@ -102,9 +102,9 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
     results.columns["replications"] = _table(scenario.seed, runs)
     results.summary["replications"] = _facts(scenario.seed, runs, wanted)
     results.summary["answer"] = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
-    if results.decision is not None:
-        further = results.decision.runs[len(samples) :]  # where replays had more seeds
-        results.decide(replace(results.decision, runs=[*samples, *further]))
+    if results.basis is not None:
+        further = results.basis.runs[len(samples) :]  # where replays had more seeds
+        results.decide(replace(results.basis, runs=[*samples, *further]))
     trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
     about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
     one_run = (about_one_run, *load_warning(results.summary.get("load") or {}))

@@ -1,22 +1,10 @@
 """The output folder of a study: answer as JSON, rows, scenario, page and workbook, written atomically."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from simserve.tables.columns import Columns
+from simserve.tables.columns import TableRows
 from simserve.tables.folder import Kind, result_folder
-from simserve.tables.schema import Field
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """A table of a study's runs."""
-
-    name: str
-    """Name of its file."""
-    fields: tuple[Field, ...]
-    columns: Columns
 
 
 def write_study(directory: Path, kind: Kind, files: Mapping[str, str | bytes], rows: TableRows | None = None) -> None:

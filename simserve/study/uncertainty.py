@@ -167,8 +167,8 @@ class _Replays:
         """Put what the runs came to into the summary of the scenario's own run."""
         results.summary["prediction"] = None
         if not self.draws:
-            if results.decision is not None:
-                results.decide(replace(results.decision, confidence=self.effort.confidence))
+            if results.basis is not None:
+                results.decide(replace(results.basis, confidence=self.effort.confidence))
             return
         own, replays = Replay.of(results), self._collected(answers, on_replay)
         n, is_whole = len(self.draws), self.segment_frac is None
@@ -178,7 +178,7 @@ class _Replays:
         results.summary |= UNKNOWN if near is None else near.facts()
         chance = results.summary["probability_beyond_capacity"]
         results.summary["warnings"] += beyond_warning(chance)
-        if results.decision is not None:
+        if results.basis is not None:
             self._decide(results, own, perturbed, plain, on_replay)
 
     def _collected(self, answers: Answers, on_replay: OnRun | None) -> list[Replay]:

@@ -113,6 +113,16 @@ def joined(pieces: list[Any]) -> Any:
     return Lists(np.concatenate([piece.values for piece in pieces]), np.concatenate([[0], np.cumsum(counts)]))
 
 
+@dataclass(frozen=True)
+class TableRows:
+    """A table of a study's runs."""
+
+    name: str
+    """Name of its file."""
+    fields: tuple[Field, ...]
+    columns: Columns
+
+
 def typed_columns(fields: Sequence[Field], rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return rows of cells as columns, `(n_rows,)` each; missing or None cells are null."""
     return {field.name: _typed(field, [row.get(field.name) for row in rows]) for field in fields}

@@ -252,8 +252,8 @@ def test_an_interval_is_students_in_logs() -> None:
 def test_the_confidence_counts_without_replays_too() -> None:
     requested = scenario(measure={"replays": 0})
     alone = run_with_replays(requested, effort=Effort(confidence=0.8))
-    assert alone.decision is not None
-    assert alone.decision.confidence == 0.8
+    assert alone.basis is not None
+    assert alone.basis.confidence == 0.8
 
 
 def test_two_scenarios_share_draws_just_where_they_share_the_error() -> None:

@@ -1,14 +1,14 @@
 """Capacity as an answer: what `simserve capacity` found, as capacity.json has it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundReplicas, FoundSplit, SplitRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, SearchEnd
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
-from simserve.metrics.answers.struct import Struct
+from simserve.metrics.answers.struct import Answer
 from simserve.metrics.summary_schema import Share, Slo
 from simserve.tables.files import plain
 
@@ -16,8 +16,10 @@ ASKED = Field(alias="asked")
 Probed = Annotated[Sequence[ProbedLoad], Field(min_length=1)]
 
 
-class CapacityStudy(Struct):
+class CapacityStudy(Answer):
     """The question, its scenario and its warnings, as the answers to all questions have them."""
+
+    command: ClassVar[str] = "capacity"
 
     version: str | None = None
     scenario: ScenarioName

@@ -1,11 +1,11 @@
 """Check as an answer: whether a change lost p99 goodput against a baseline, as `simserve check --json` prints it."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from simserve.metrics.answers.baseline import LoadFacts, looks_until
 from simserve.metrics.answers.parts import DrawnLoad, ScenarioName
-from simserve.metrics.answers.struct import Count, PerS, Signed, Struct
+from simserve.metrics.answers.struct import Answer, Column, Count, Name, PerS, Signed, Struct
 from simserve.metrics.summary_schema import Share, Slo
 
 State = Literal["unchanged", "better", "same", "within tolerance", "unclear", "lost"]
@@ -62,9 +62,9 @@ class FactsOfSides(Struct):
 class PartOfSides(Struct):
     """A part of a request's time, or of the memory, on both sides."""
 
-    key: str
-    label: str
-    unit: Literal["s", "frac"]
+    key: Name
+    label: Name
+    unit: Annotated[Literal["s", "frac"], Column("text", "category")]
     baseline: Signed
     candidate: Signed
     change_frac: Signed
@@ -78,8 +78,11 @@ class ScenarioDifference(Struct):
     candidate: Any
 
 
-class CheckAnswer(Struct):
+class CheckAnswer(Answer):
     """The file check.json."""
+
+    command: ClassVar[str] = "check"
+    listed: ClassVar[tuple[str, type[Struct]] | None] = ("parts", PartOfSides)
 
     passes: bool
     state: State

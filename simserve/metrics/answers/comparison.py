@@ -1,16 +1,15 @@
 """Comparison as an answer: what `simserve compare` found, as comparison.json has it; its sheet has its measures."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.parts import DrawnLoad, Verdict
-from simserve.metrics.answers.struct import FINITE, Column, Flag, PerS, Signed, Struct
+from simserve.metrics.answers.struct import FINITE, Answer, Column, Flag, Name, PerS, Signed, Struct
 from simserve.metrics.summary_schema import Count, Share
 
-Name = Annotated[str, Column("text", "category")]
 ShareOfA = Annotated[summary_schema.Signed, FINITE, Column("share", "float")]
 
 
@@ -85,8 +84,11 @@ class DrawnLoads(Struct):
     b: DrawnLoad | None = None
 
 
-class ComparisonAnswer(Struct):
+class ComparisonAnswer(Answer):
     """The file comparison.json."""
+
+    command: ClassVar[str] = "compare"
+    listed: ClassVar[tuple[str, type[Struct]] | None] = ("measures", MeasureDifference)
 
     version: str | None = None
     a: str

@@ -1,7 +1,7 @@
 """Plan as an answer: what `simserve plan` found, as plan.json has it; its options are the rows of plan.parquet."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from simserve.metrics.answers.fleet_needs import Autoscaling, Growth, OptionGrow
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.answers.struct import (
     FINITE,
+    Answer,
     Column,
     Count,
     Flag,
@@ -187,8 +188,8 @@ class PlanOption(
 
     def may_undercut(self, best: "PlanOption") -> bool:
         """Return whether its smallest tied fleet is cheaper than its own and no more expensive than another option."""
-        least, own = self.usd_per_month_low or 0.0, self.usd_per_month or 0.0
-        return least < own and least <= (best.usd_per_month or 0.0)
+        least = self.usd_per_month_low or 0.0
+        return least < (self.usd_per_month or 0.0) and least <= (best.usd_per_month or 0.0)
 
 
 class PlanDemand(Struct):
@@ -216,9 +217,11 @@ class Assumptions(Struct):
     energy: str = ""
 
 
-class PlanAnswer(Struct):
+class PlanAnswer(Answer):
     """The file plan.json."""
 
+    command: ClassVar[str] = "plan"
+    listed: ClassVar[tuple[str, type[Struct]] | None] = ("options", PlanOption)
     schema_: str = Field(SCHEMA, alias="schema")
     version: str | None = None
     sentence: str = ""

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WrapValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WrapValidator
 
+from simserve.errors import OutputError
 from simserve.metrics import summary_schema
+from simserve.metrics.answers.shown import Shown
 from simserve.metrics.decision_json import Ratio as Capped
 from simserve.tables.schema import Field as TableField
 from simserve.tables.schema import Kind
 
 if TYPE_CHECKING:
-    from simserve.tables.columns import Columns
+    from simserve.tables.columns import Columns, TableRows
 
 Form = Literal["text", "sentence", "flag", "count", "amount", "whole", "share", "seconds", "usd", "ratio"]
 """How a value reads; whole is an amount without decimals."""
@@ -47,6 +49,7 @@ AS_GIVEN = WrapValidator(_as_given)
 """A whole number stays one where others are not whole."""
 
 Text = Annotated[str | None, Column("text", "category")]
+Name = Annotated[str, Column("text", "category")]
 Flag = Annotated[bool | None, Column("flag", "flag")]
 Count = Annotated[summary_schema.Count | None, Column("count", "replica")]
 Gpus = Annotated[summary_schema.Count | None, Column("count", "replica", "GPUs")]
@@ -77,6 +80,45 @@ class Struct(BaseModel):
         """Return the struct as JSON has it."""
         result: dict[str, Any] = _plain(self.model_dump(by_alias=True))
         return result
+
+
+class Answer(Shown, Struct):
+    """The answer of a study, with the runs behind it unless it was read from a file."""
+
+    listed: ClassVar[tuple[str, type[Struct]] | None] = None
+    """The field with the rows of its table, and their struct; None where these are runs."""
+
+    _rows: Any = PrivateAttr(None)
+    _scenario_yaml: str | None = PrivateAttr(None)
+
+    def with_runs(self, rows: "TableRows | None", scenario_yaml: str | None = None) -> Self:
+        """Return the answer with the rows of its parquet file, and the scenario that it is about or found."""
+        answer = self.model_copy()
+        answer._rows, answer._scenario_yaml = rows, scenario_yaml
+        return answer
+
+    @property
+    def rows(self) -> "TableRows":
+        """The rows that its parquet file has. Raises OutputError for an answer that was read from a file."""
+        if self.listed is not None:
+            from simserve.tables.columns import TableRows  # late: numpy
+
+            name, struct = self.listed
+            return TableRows(f"{self.command}.parquet", fields_of(struct), table_of(struct, getattr(self, name)))
+        if self._rows is None:
+            rule = "has no rows, as it was read from a file"
+            raise OutputError(f"{self.command}: the answer {rule}; read the parquet file beside it with pandas")
+        rows: TableRows = self._rows
+        return rows
+
+    @property
+    def scenario_yaml(self) -> str | None:
+        """The scenario as YAML, of a plan with the fleet to take; None where there is none."""
+        return self._scenario_yaml
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what JSON has."""
+        return type(self) is type(other) and self.__dict__ == other.__dict__
 
 
 def column_of(struct: type[Struct], name: str) -> Column | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,7 +10,7 @@ from simserve.metrics import summary_schema
 from simserve.metrics.answer import AnswerJson, Attained
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Index, Interval, NominalLoad, PricedFleet
-from simserve.metrics.answers.struct import Column, Flag, Struct
+from simserve.metrics.answers.struct import Answer, Column, Flag, Struct
 from simserve.metrics.summary_schema import Slo
 from simserve.tables.schema import SCHEMA
 
@@ -97,8 +97,10 @@ class SweptScenario(Struct):
     seed: int | None = None
 
 
-class SweepAnswer(Struct):
+class SweepAnswer(Answer):
     """The file sweep.json."""
+
+    command: ClassVar[str] = "sweep"
 
     schema_: str = Field(SCHEMA, alias="schema")
     version: str | None = None

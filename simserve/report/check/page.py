@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from simserve.metrics.answers.baseline import LOOKS
 from simserve.metrics.answers.check import CheckAnswer, State
 from simserve.metrics.goal import GOAL_FRAC
+from simserve.report.charts import Figure, axis, figure, numbers, scatter, text
 from simserve.report.check.words import (
     changed,
     compared_with,
@@ -96,6 +97,15 @@ def tell(answer: CheckAnswer, command: Sequence[str] = ()) -> Document:
     )
 
 
+def parts_chart(answer: CheckAnswer) -> Figure:
+    """Return a row a part of time or memory: its change as a share of the baseline. The page has a table instead."""
+    changes = {text(part.label): part.change_frac for part in answer.parts if part.change_frac is not None}
+    dots = scatter("markers", numbers([*changes.values()]), [*changes], marker={"color": "$c1", "size": 11})
+    x_axis = axis("Change from the baseline", tickformat="+.3~%", rangemode="tozero")
+    margin = {"l": 132, "r": 18, "t": 8, "b": 50}
+    return figure([dots], 70 + 26 * len(changes), xaxis=x_axis, yaxis=axis(autorange="reversed"), margin=margin)
+
+
 def _question(answer: CheckAnswer) -> str:
     """Return what p99 goodput is, and how much of it may be lost."""
     terms = slo_terms(answer.slo)
@@ -160,11 +170,11 @@ def _cautions(answer: CheckAnswer) -> list[str]:
 
 
 def _next(answer: CheckAnswer, command: Sequence[str]) -> list[Chapter]:
-    text, which = NEXT.get(answer.state, (AGAIN, "again"))
+    intent, which = NEXT.get(answer.state, (AGAIN, "again"))
     if "--against" in command:
-        text, which = AT_REF.get(answer.state, text), "again"
+        intent, which = AT_REF.get(answer.state, intent), "again"
     words = [*command]
     if which == "update":  # without --goal, that has the default, not the goal of the baseline
         is_given = "--goal" in command or answer.goal_frac == GOAL_FRAC
         words += ["--update"] if is_given else ["--goal", str(answer.goal_frac), "--update"]
-    return [Chapter("next", "Next", [Command(words)], text)] if command else []
+    return [Chapter("next", "Next", [Command(words)], intent)] if command else []

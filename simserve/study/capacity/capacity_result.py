@@ -6,8 +6,7 @@ from typing import Any
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_loads import LATENCIES
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.study_folder import TableRows
-from simserve.tables.columns import typed_columns
+from simserve.tables.columns import TableRows, typed_columns
 from simserve.tables.schema import Field
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")

@@ -36,6 +36,14 @@ class Against:
     """Returns the baseline with at least so many seeds."""
 
 
+def check_reference(baseline: str | Path | None, against: str | None, *, update: bool = False) -> None:
+    """Raise SimserveError unless there is one thing to compare with, which may be written if it is a file."""
+    if (baseline is None) == (against is None) or (update and baseline is None):
+        rule = "must have one of --baseline FILE, to be written with --update, and --against REF"
+        got = "both" if baseline and against else "no file"
+        raise SimserveError(f"check: {rule}, got {got}; `check --help` has all")
+
+
 def against_file(path: Path, candidate: Scenario, goal_frac: float | None) -> Against:
     """Return the kept baseline. Raises SimserveError where it cannot be read or answers another question."""
     check_can_be_gated(candidate)

@@ -9,23 +9,16 @@ from simserve.metrics.answers.plan import (
     OptionLatencies,
     OptionShare,
     OtherSizes,
-    PlanAnswer,
     PlanOption,
     Refusal,
     TiedFleet,
 )
-from simserve.metrics.answers.struct import Struct, fields_of, table_of
+from simserve.metrics.answers.struct import Struct
 from simserve.metrics.tails import capped
 from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.options import Replicas
 from simserve.study.plan.outcome import OptionOutcome, Sized, Unloaded
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
-from simserve.study.study_folder import TableRows
-
-
-def plan_rows(answer: PlanAnswer) -> TableRows:
-    """Return `plan.parquet`."""
-    return TableRows("plan.parquet", fields_of(PlanOption), table_of(PlanOption, answer.options))
 
 
 def choice_row(plan: Plan, choice: Choice, rank: int) -> PlanOption:

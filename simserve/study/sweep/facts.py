@@ -19,10 +19,9 @@ from simserve.metrics.answers.sweep import (
 from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.scenario.dump import flow
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
-from simserve.study.study_folder import TableRows
 from simserve.study.sweep.point_runs import PointRuns, drawn_load
 from simserve.study.sweep.sweep import Sweep
-from simserve.tables.columns import typed_columns
+from simserve.tables.columns import TableRows, typed_columns
 from simserve.tables.schema import Field, Kind
 from simserve.version import __version__
 
@@ -31,7 +30,7 @@ Figure = Callable[[Measures[Any]], Any]
 
 
 def sweep_facts(sweep: Sweep) -> SweepAnswer:
-    """Return what `sweep.json` holds and `simserve sweep --json` prints."""
+    """Return what `sweep.json` holds and `simserve sweep --json` prints, with the rows of `sweep.parquet`."""
     question = sweep.question
     slos = [point.scenario.slo for point in question.points if point.scenario is not None]
     ranked = [each for each in sweep.points if each.is_ranked]
@@ -52,7 +51,7 @@ def sweep_facts(sweep: Sweep) -> SweepAnswer:
         ),
         tied=_tied(ranked),
         points=[_point(each) for each in sweep.points],
-    )
+    ).with_runs(sweep_rows(sweep))
 
 
 def sweep_rows(sweep: Sweep) -> TableRows:

@@ -10,7 +10,7 @@ from typing import Any
 
 from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
-from simserve.scenario.dump import flow
+from simserve.scenario.dump import flow, given
 from simserve.scenario.template import Override, Template
 from simserve.scenario.yaml_lines import NotYaml, scalar
 
@@ -59,6 +59,11 @@ def parse_axis(text: str) -> SweepAxis:
     except NotYaml:
         remedy = "separate them by commas, quote text that holds some, and write lists as [8,40]"
         raise _problem(place, "its values cannot be read as YAML", given, remedy) from None
+    return axis_of(".".join(keys), values, place)
+
+
+def axis_of(key: str, values: Iterable[Any], place: str) -> SweepAxis:
+    """Return the axis of a key, with ranges spread out; raise ScenarioError for no value, or one twice."""
     spread = [each for value in values for each in _spread(value, place)]
     if not spread:
         raise _problem(place, "needs at least one value", None, "for example 1,2,4 or 1..8")
@@ -67,7 +72,7 @@ def parse_axis(text: str) -> SweepAxis:
         if _identity(value) in known:
             raise _problem(place, "each value must be given once", flow(value), "leave one out")
         known.add(_identity(value))
-    return SweepAxis(".".join(keys), tuple(spread))
+    return SweepAxis(key, tuple(spread))
 
 
 def _identity(value: Any) -> str:
@@ -124,6 +129,12 @@ def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
 
 def _override(key: str, value: Any, option: str) -> Override:
     return Override(f"{option} {key}={flow(value)}", tuple(key.split(".")), value)
+
+
+def axes_of(template: Template, vary: Mapping[str, Iterable[Any]]) -> list[SweepAxis]:
+    """Return the axes of keyword arguments, with the keys that `Template.changes` takes."""
+    axes = template.changes({name: [*given(values)] for name, values in vary.items()})
+    return [axis_of(".".join(axis.keys), axis.value, axis.place) for axis in axes]
 
 
 def resolved(template: Template, points: Iterable[SweepPoint]) -> tuple[SweepPoint, ...]:

@@ -14,12 +14,13 @@ from simserve.errors import SimserveError
 from simserve.metrics.answers.sweep_runs import SweepRun
 from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.scenario import Scenario
+from simserve.scenario.template import Override, Template
 from simserve.study.deterministic_load import check_not_deterministic, is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.run_seeds import OnRun
 from simserve.study.slo_answer import more_seeds
 from simserve.study.sweep.point_runs import PointRuns
-from simserve.study.sweep.points import SweepPoint
+from simserve.study.sweep.points import SweepAxis, SweepPoint, grid, resolved
 from simserve.study.sweep.run import failed_row, key_of, run_row, task_of
 from simserve.tables.journal import Journal
 
@@ -85,6 +86,19 @@ class Sweep:
         """Return each point with its runs."""
         pairs = zip(self.question.points, self.rows, strict=True)
         return [PointRuns(point, rows, self.question.n_seeds, self.question.goal_frac) for point, rows in pairs]
+
+
+def sweep_question(
+    template: Template,
+    axes: Sequence[SweepAxis],
+    listed: Sequence[tuple[Override, ...]],
+    n_seeds: int,
+    goal_frac: float,
+) -> SweepQuestion:
+    """Return the question about each combination. Raises SimserveError before anything runs."""
+    question = SweepQuestion(resolved(template, grid(axes, listed, n_seeds)), n_seeds, goal_frac)
+    check_seeds_differ(question)
+    return question
 
 
 def check_seeds_differ(question: SweepQuestion) -> None:

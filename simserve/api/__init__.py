@@ -1,0 +1,25 @@
+"""The Python API: a function a question, with the options and defaults of the command of that name.
+
+    import simserve
+    answer = simserve.capacity("chat_burst", gpu="h200-sxm", replicas=3)
+
+A scenario is a path, the name of a shipped one, a dict or a `Scenario`; `changes` are its top-level keys, those of its
+only pool, or dotted paths. Nothing heavy is imported before a function runs.
+"""
+
+from types import ModuleType
+
+from simserve.api.answers import capacity, plan, run
+from simserve.api.comparisons import check, compare, sweep
+from simserve.metrics.answers.shown import bind
+
+__all__ = ["capacity", "check", "compare", "plan", "run", "sweep"]
+
+
+def _teller() -> ModuleType:
+    from simserve.report import pages
+
+    return pages
+
+
+bind(_teller)

@@ -1,0 +1,191 @@
+"""Questions about one scenario: run, capacity, plan."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simserve.api.options import (
+    BUDGET_RUNS,
+    MAX_GPUS,
+    MONTHS,
+    PRECISION,
+    TENSORS,
+    By,
+    Goal,
+    effort_of,
+    goal_of,
+    scenario_with,
+    within,
+)
+from simserve.errors import SimserveError
+from simserve.metrics.goal import CONFIDENCE
+
+if TYPE_CHECKING:
+    from simserve.metrics.answers.capacity import CapacityAnswer
+    from simserve.metrics.answers.plan import PlanAnswer
+    from simserve.metrics.results import Results
+    from simserve.scenario.loader import AnyScenario
+    from simserve.simulation import OnProgress
+    from simserve.study.capacity.capacity_result import CapacityResult
+    from simserve.study.capacity.question import CapacityQuestion
+
+
+def run(
+    scenario: "AnyScenario",
+    *,
+    replications: int | None = None,
+    precision: float | None = None,
+    of: str | None = None,
+    budget_runs: int = BUDGET_RUNS,
+    confidence: float = CONFIDENCE,
+    seed: int | None = None,
+    jobs: int | None = None,
+    out: Path | None = None,
+    progress: "OnProgress | None" = None,
+    on_run: "Callable[[str, int, int], None] | None" = None,
+    **changes: object,
+) -> "Results":
+    """Simulate a scenario, with the runs that decide about its SLO. Raises SimserveError.
+
+    `out`: a folder on the disk that keeps the rows of a long run. `on_run` is called after each further run, with its
+    kind, how many are done and how many there are.
+    """
+    from simserve.study.deterministic_load import check_not_deterministic
+    from simserve.study.precision import add_replications, wanted_runs
+    from simserve.study.processes import limited_to
+    from simserve.study.uncertainty import run_with_replays
+
+    simulated, effort, wanted = scenario_with(scenario, changes, seed), effort_of(budget_runs, confidence), None
+    if (replications, precision, of) != (None, None, None):
+        wanted = wanted_runs(replications, precision, of)
+        option = ("--replications", replications) if precision is None else ("--precision", precision)
+        check_not_deterministic(simulated, *option)
+    replays, more = (on_run and partial(on_run, kind) for kind in ("replays", "replications"))
+    with limited_to(jobs):
+        results = run_with_replays(simulated, progress, replays, out, effort)
+        if wanted is not None:
+            add_replications(simulated, results, wanted, more)
+    return results
+
+
+def capacity(
+    scenario: "AnyScenario",
+    *,
+    goal: Goal = None,
+    precision: float = PRECISION,
+    concurrency: bool = False,
+    replicas: int | str | None = None,
+    ratio: str | None = None,
+    gpus: int | None = None,
+    by: By = None,
+    confidence: float = CONFIDENCE,
+    budget_runs: int = BUDGET_RUNS,
+    seed: int | None = None,
+    jobs: int | None = None,
+    progress: Callable[..., None] | None = None,
+    **changes: object,
+) -> "CapacityAnswer":
+    """Find the highest load at which the SLO holds; or the most clients, fewest replicas, or the best split of GPUs.
+
+    `replicas`: the name of a pool, to find its fewest replicas; a number is a change of the scenario. Raises
+    SimserveError.
+    """
+    from simserve.study.capacity.question import CapacityQuestion
+    from simserve.study.processes import limited_to
+
+    pool = None
+    match replicas:
+        case str():
+            pool = replicas
+        case int():
+            changes["replicas"] = replicas
+    studied, effort = scenario_with(scenario, changes, seed), effort_of(budget_runs, confidence, by)
+    question = CapacityQuestion(studied, goal_of(goal), within("--precision", precision), effort)
+    with limited_to(jobs):
+        result = _capacity(
+            question, {"--concurrency": concurrency, "--replicas": pool, "--ratio": ratio}, gpus, progress
+        )
+    return result.answer.with_runs(result.rows, studied.to_yaml())
+
+
+def _capacity(
+    question: "CapacityQuestion",
+    asked: Mapping[str, bool | str | None],
+    gpus: int | None,
+    progress: Callable[..., None] | None,
+) -> "CapacityResult":
+    """Answer the one question that the options ask. Raises SimserveError for two at once."""
+    from simserve.study.capacity.concurrency import study_concurrency
+    from simserve.study.capacity.fleet_size import study_fleet_size
+    from simserve.study.capacity.rate import study_rate
+    from simserve.study.capacity.ratio import study_ratio
+
+    given = {option: str(value) for option, value in asked.items() if value}
+    if len(given) > 1:
+        raise SimserveError(f"{', '.join(given)}: ask one thing at a time, got {len(given)}; leave out the others")
+    if gpus is not None and "--ratio" not in given:
+        raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
+    match [*given.items()]:
+        case []:
+            return study_rate(question, progress)
+        case [("--concurrency", _)]:
+            return study_concurrency(question, progress)
+        case [("--replicas", pool)]:
+            return study_fleet_size(question, pool, progress)
+    if question.effort.by == "total":
+        remedy = "leave it out, and ask for the capacity of the best split"
+        raise SimserveError(f"--by: must not be total with --ratio, which compares splits by noise; {remedy}")
+    return study_ratio(question, given["--ratio"], gpus, progress)
+
+
+def plan(
+    scenario: "AnyScenario",
+    *,
+    gpus: Sequence[str] = (),
+    tensors: Sequence[int] = TENSORS,
+    split: bool = False,
+    spare: int = 0,
+    growth: float = 0.0,
+    months: int = MONTHS,
+    goal: Goal = None,
+    max_gpus: int = MAX_GPUS,
+    price: Mapping[str, float] | None = None,
+    by: By = None,
+    confidence: float = CONFIDENCE,
+    budget_runs: int = BUDGET_RUNS,
+    seed: int | None = None,
+    jobs: int | None = None,
+    progress: Callable[[str], None] | None = None,
+    **changes: object,
+) -> "PlanAnswer":
+    """Find the cheapest fleet that serves the scenario's load within its SLO. Raises SimserveError.
+
+    `gpus` and `tensors`: cards and tensor parallel degrees to compare; `price`: dollars per GPU-hour by card.
+    """
+    from simserve.report.plan.words import with_words
+    from simserve.study.plan.facts import plan_facts
+    from simserve.study.plan.outcome import Bounds
+    from simserve.study.plan.plan import PlanQuestion, find_plan
+    from simserve.study.processes import limited_to
+
+    for degree in tensors:
+        if type(degree) is not int or degree < 1:
+            raise SimserveError(
+                f"--tensor: must be whole numbers from 1 on, got {degree}; for example --tensor 1,2,4,8"
+            )
+    spare, max_gpus = within("--spare", spare), within("--max-gpus", max_gpus)
+    question = PlanQuestion(
+        scenario_with(scenario, changes, seed),
+        Bounds(goal_of(goal), spare, max_gpus, effort_of(budget_runs, confidence, by)),
+        gpus=gpus,
+        tensors=tensors,
+        is_split=split,
+        growth_frac=within("--growth", growth),
+        months=within("--months", months),
+        given_usd=price or {},
+    )
+    with limited_to(jobs):
+        found = find_plan(question, progress)
+        answer = with_words(plan_facts(found))
+    return answer.with_runs(None, None if found.winner is None else found.winner.to_yaml())

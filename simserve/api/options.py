@@ -1,0 +1,78 @@
+"""Options that questions share: their types, defaults and limits, and the scenario with its changes."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from simserve.errors import SimserveError
+from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS, goal_from
+
+if TYPE_CHECKING:
+    from simserve.metrics.decision import Effort
+    from simserve.scenario import Scenario
+    from simserve.scenario.loader import AnyScenario
+
+Goal = float | str | None
+"""Share of requests that must meet every SLO: 0.99, or as text, "p99"; None: the default."""
+
+By = Literal["noise", "total"] | None
+"""What decides: sampling noise alone, or cost error too; None: cost error where it means much."""
+
+BUDGET_RUNS, MAX_GPUS, MONTHS, PRECISION, TOLERANCE = LOOKS[-1], 256, 12, 0.03, 0.02
+TENSORS = (1, 2, 4, 8)
+
+IN_DOUBT = "leave it out for the default"
+
+Number = TypeVar("Number", int, float)
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "--budget-runs": (LOOKS[0], 1024),
+    "--growth": (0, 1),
+    "--max-gpus": (1, 8192),
+    "--months": (1, 120),
+    "--precision": (0.001, 0.5),
+    "--spare": (0, 100),
+    "--tolerance": (0, 0.9),
+}
+"""Smallest and largest value of an option."""
+
+
+def scenario_with(source: "AnyScenario", changes: Mapping[str, object], seed: int | None) -> "Scenario":
+    """Return the scenario of any form with its changes. Raises ScenarioError."""
+    from simserve.scenario.loader import scenario_from
+
+    return scenario_from(source, with_seed(changes, seed))
+
+
+def with_seed(changes: Mapping[str, object], seed: int | None) -> Mapping[str, object]:
+    """Return changes with the seed among them, if it is given."""
+    return changes if seed is None else {**changes, "seed": seed}
+
+
+def goal_of(goal: Goal) -> float:
+    """Return the goal as a share. Raises SimserveError."""
+    return GOAL_FRAC if goal is None else goal_from(str(goal))
+
+
+def effort_of(budget_runs: int, confidence: float, by: By = None) -> "Effort":
+    """Return how sure a decision should be. Raises SimserveError."""
+    from simserve.metrics.decision import LIKELY, Effort
+
+    if by not in (None, "noise", "total"):
+        raise SimserveError(f"--by: must be noise or total, got {by}; leave it out for the default")
+    within("--budget-runs", budget_runs, remedy=f"{BUDGET_RUNS} are the default")
+    if not LIKELY < confidence < 1:
+        rule = f"must be above {LIKELY} and below 1"
+        raise SimserveError(f"--confidence: {rule}, got {confidence}; {CONFIDENCE} is the default")
+    return Effort(budget_runs, confidence, by)
+
+
+def within(option: str, value: Number, ends: tuple[float, float] | None = None, remedy: str = IN_DOUBT) -> Number:
+    """Return the value of an option. Raises SimserveError for one that is too small or large, or no number."""
+    low, high = ends or LIMITS[option]
+    try:
+        is_within = low <= value <= high
+    except TypeError:
+        is_within = False
+    if not is_within:
+        raise SimserveError(f"{option}: must be from {low:g} to {high:g}, got {value}; {remedy}")
+    return value
