@@ -111,7 +111,7 @@ def capacity(
 
 def _capacity(
     question: "CapacityQuestion",
-    asked: Mapping[str, bool | str | None],
+    requested: Mapping[str, bool | str | None],
     gpus: int | None,
     progress: Callable[..., None] | None,
 ) -> "CapacityResult":
@@ -121,7 +121,7 @@ def _capacity(
     from simserve.study.capacity.rate import study_rate
     from simserve.study.capacity.ratio import study_ratio
 
-    given = {option: str(value) for option, value in asked.items() if value}
+    given = {option: str(value) for option, value in requested.items() if value}
     if len(given) > 1:
         raise SimserveError(f"{', '.join(given)}: ask one thing at a time, got {len(given)}; leave out the others")
     if gpus is not None and "--ratio" not in given:
@@ -186,6 +186,6 @@ def plan(
         given_usd=price or {},
     )
     with limited_to(jobs):
-        found = find_plan(question, progress)
-        answer = with_words(plan_facts(found))
-    return answer.with_runs(None, None if found.winner is None else found.winner.to_yaml())
+        planned = find_plan(question, progress)
+        answer = with_words(plan_facts(planned))
+    return answer.with_runs(None, None if planned.winner is None else planned.winner.to_yaml())

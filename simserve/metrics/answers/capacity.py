@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundReplicas, FoundSplit, SplitRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, SearchEnd
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
-from simserve.metrics.answers.struct import Answer
+from simserve.metrics.answers.struct import StudyAnswer
 from simserve.metrics.summary_schema import Share, Slo
 from simserve.tables.files import plain
 
@@ -16,7 +16,7 @@ ASKED = Field(alias="asked")
 Probed = Annotated[Sequence[ProbedLoad], Field(min_length=1)]
 
 
-class CapacityStudy(Answer):
+class CapacityStudy(StudyAnswer):
     """The question, its scenario and its warnings, as the answers to all questions have them."""
 
     command: ClassVar[str] = "capacity"

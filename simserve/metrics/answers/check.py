@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from simserve.metrics.answers.baseline import LoadFacts, looks_until
 from simserve.metrics.answers.parts import DrawnLoad, ScenarioName
-from simserve.metrics.answers.struct import Answer, Column, Count, Name, PerS, Signed, Struct
+from simserve.metrics.answers.struct import Column, Count, Name, PerS, Signed, Struct, StudyAnswer
 from simserve.metrics.summary_schema import Share, Slo
 
 State = Literal["unchanged", "better", "same", "within tolerance", "unclear", "lost"]
@@ -78,7 +78,7 @@ class ScenarioDifference(Struct):
     candidate: Any
 
 
-class CheckAnswer(Answer):
+class CheckAnswer(StudyAnswer):
     """The file check.json."""
 
     command: ClassVar[str] = "check"

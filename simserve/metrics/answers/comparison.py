@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.parts import DrawnLoad, Verdict
-from simserve.metrics.answers.struct import FINITE, Answer, Column, Flag, Name, PerS, Signed, Struct
+from simserve.metrics.answers.struct import FINITE, Column, Flag, Name, PerS, Signed, Struct, StudyAnswer
 from simserve.metrics.summary_schema import Count, Share
 
 ShareOfA = Annotated[summary_schema.Signed, FINITE, Column("share", "float")]
@@ -84,7 +84,7 @@ class DrawnLoads(Struct):
     b: DrawnLoad | None = None
 
 
-class ComparisonAnswer(Answer):
+class ComparisonAnswer(StudyAnswer):
     """The file comparison.json."""
 
     command: ClassVar[str] = "compare"

@@ -10,7 +10,6 @@ from simserve.metrics.answers.fleet_needs import Autoscaling, Growth, OptionGrow
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.answers.struct import (
     FINITE,
-    Answer,
     Column,
     Count,
     Flag,
@@ -24,6 +23,7 @@ from simserve.metrics.answers.struct import (
     Share,
     Signed,
     Struct,
+    StudyAnswer,
     Text,
     Tokens,
     UsdPerHour,
@@ -217,7 +217,7 @@ class Assumptions(Struct):
     energy: str = ""
 
 
-class PlanAnswer(Answer):
+class PlanAnswer(StudyAnswer):
     """The file plan.json."""
 
     command: ClassVar[str] = "plan"

@@ -82,7 +82,7 @@ class Struct(BaseModel):
         return result
 
 
-class Answer(Shown, Struct):
+class StudyAnswer(Shown, Struct):
     """The answer of a study, with the runs behind it unless it was read from a file."""
 
     listed: ClassVar[tuple[str, type[Struct]] | None] = None

@@ -10,7 +10,7 @@ from simserve.metrics import summary_schema
 from simserve.metrics.answer import AnswerJson, Attained
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Index, Interval, NominalLoad, PricedFleet
-from simserve.metrics.answers.struct import Answer, Column, Flag, Struct
+from simserve.metrics.answers.struct import Column, Flag, Struct, StudyAnswer
 from simserve.metrics.summary_schema import Slo
 from simserve.tables.schema import SCHEMA
 
@@ -97,7 +97,7 @@ class SweptScenario(Struct):
     seed: int | None = None
 
 
-class SweepAnswer(Answer):
+class SweepAnswer(StudyAnswer):
     """The file sweep.json."""
 
     command: ClassVar[str] = "sweep"
