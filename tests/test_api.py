@@ -24,7 +24,9 @@ from simserve.errors import OutputError, ScenarioError, SimserveError
 from simserve.metrics.result_folder import read_result_folders
 from simserve.tables.files import plain
 from tests.cli.invoke import invoke
+from tests.effort import is_thorough
 from tests.golden_answers.studies import scenarios
+from tests.test_readme import blocks, shorter
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = "workload.arrivals.rate_per_s"
@@ -242,6 +244,20 @@ def test_options_have_the_names_and_defaults_of_the_command(name: str) -> None:
             assert ours.default == option.default, key
     assert "seed" in python or name == "compare"
     assert "jobs" in python
+
+
+def test_the_page_of_the_api_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scenarios").mkdir()
+    for name in ("chat_burst", "disaggregated"):
+        text = (ROOT / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
+        (tmp_path / "scenarios" / f"{name}.yaml").write_text(shorter(text), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("simserve.scenario.loader.PACKAGE", tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks((ROOT / "docs" / "python.md").read_text(encoding="utf-8"), "python"):
+        exec(block if is_thorough() else block.replace("precision=0.1", "precision=0.5"), names)
+    assert (tmp_path / "report.html").exists()
+    assert names["points"].points
 
 
 def test_the_package_shows_its_public_names_alone() -> None:
