@@ -17,9 +17,9 @@ __all__ = ["capacity", "check", "compare", "plan", "run", "sweep"]
 
 
 def _teller() -> ModuleType:
-    from simserve.report import pages
+    from simserve.report import tell
 
-    return pages
+    return tell
 
 
 bind(_teller)

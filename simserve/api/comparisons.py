@@ -58,7 +58,7 @@ def sweep(
             listed = read_points(Path(points))
         case _:
             listed = [template.changes(point) for point in points]
-    question = sweep_question(template, axes_of(template, vary or {}), listed, replications, goal_of(goal))
+    question = sweep_question(template, axes_of(template, (vary or {}).items()), listed, replications, goal_of(goal))
     with limited_to(jobs), TemporaryDirectory() as folder, open_journal(Path(folder), SWEEP, read_run) as journal:
         swept = run_sweep(question, journal, in_processes, progress)
     check_any(swept)

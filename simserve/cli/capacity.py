@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve import api
+from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS, PRECISION
 from simserve.cli.options import (
     AllowPlugin,
@@ -84,7 +84,7 @@ def capacity(
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:
-        answer = api.capacity(
+        answer = answers.capacity(
             simulated,
             goal=goal,
             precision=precision,

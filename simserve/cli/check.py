@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve import api
+from simserve.api import comparisons
 from simserve.api.options import TOLERANCE
 from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
 from simserve.metrics.goal import GOAL_FRAC
@@ -63,7 +63,7 @@ def check(
         _update(candidate, baseline, (goal, tolerance), as_json=as_json)
         return
     with terminal.progress_bar() as bar:
-        answer = api.check(
+        answer = comparisons.check(
             candidate,
             baseline=baseline,
             against=against,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve import api
+from simserve.api import comparisons
 from simserve.cli.options import AllowPlugin, AsJson, Jobs
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def compare(
         check_folder(out, COMPARISON)
     with terminal.progress_bar() as bar:
         shown = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
-        answer = api.compare(a, b, replications=replications, progress=shown, load_progress=load_progress(bar))
+        answer = comparisons.compare(a, b, replications=replications, progress=shown, load_progress=load_progress(bar))
     if out is not None:
         _write(out, answer)
     terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve import api
+from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS, MAX_GPUS, MONTHS
 from simserve.cli.options import (
     AllowPlugin,
@@ -69,7 +69,7 @@ def plan(
     directory = out or Path("reports") / f"{simulated.name}-plan"
     check_folder(directory, PLAN)
     with terminal.progress_bar() as bar:
-        answer = api.plan(
+        answer = answers.plan(
             simulated,
             gpus=_names(gpu or ""),
             tensors=_degrees(tensor),

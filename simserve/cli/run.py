@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from simserve import api
+from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS
 from simserve.cli import trace_file
 from simserve.cli.options import (
@@ -74,7 +74,7 @@ def run(
     check_folder(directory := out or Path("reports") / simulated.name)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
-        results = api.run(
+        results = answers.run(
             simulated,
             replications=replications,
             precision=precision,

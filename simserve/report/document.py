@@ -232,3 +232,5 @@ class Document:
     """What a terminal shows, decision first: paragraphs and tables."""
     warnings: Sequence[str] = ()
     """What a terminal prints to stderr below."""
+    chart: "Figure | None" = None
+    """The main chart, if it is not the first of the parts."""

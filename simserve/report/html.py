@@ -42,8 +42,8 @@ FAST = 5
 
 def page(document: Document) -> str:
     """Return a whole page as HTML; it works offline and on paper, and a page without charts carries no plotly."""
-    drawn = figures(document)
-    charts = json.dumps(drawn, allow_nan=False, separators=(",", ":")).encode() if drawn else b""
+    figures = dict(drawn(document.parts))
+    charts = json.dumps(figures, allow_nan=False, separators=(",", ":")).encode() if figures else b""
     made = " · ".join(f"{name} {value}" for name, value in document.made.items() if value is not None)
     return (
         _templates()
@@ -52,11 +52,11 @@ def page(document: Document) -> str:
             document=document,
             page_title=f"{document.name}: {document.title} · simserve",
             contents=document.parts,
-            policy=_policy(with_charts=bool(drawn)),
+            policy=_policy(with_charts=bool(figures)),
             css=_resource("page.css"),
             foot=made,
-            charts=Markup(_packed(charts)) if drawn else "",
-            plotly=Markup(_plotly()[0]) if drawn else "",
+            charts=Markup(_packed(charts)) if figures else "",
+            plotly=Markup(_plotly()[0]) if figures else "",
             script=_resource("page.js"),
         )
     )
@@ -71,14 +71,11 @@ def _head(document: Document) -> Markup:
     return Markup(_templates().get_template("blocks.html").module.Head(document, GLYPHS[document.state]))  # type: ignore[attr-defined]
 
 
-def figures(document: Document) -> dict[str, Figure]:
-    """Return each chart of a document by the id of its place."""
-    return dict(_figures(document.parts))
-
-
-def colors() -> dict[str, str]:
-    """Return the colors of the light theme by name."""
-    return dict(reversed(re.findall(r"--(\w+): (#[0-9a-f]{6})", _resource("page.css"))))  # the first theme is light
+def light_color(name: str) -> str:
+    """Return a color of the light theme, as `#1261b0`."""
+    found = re.search(rf"--{name}: (#[0-9a-f]{{6}})", _resource("page.css"))  # the first theme is light
+    assert found is not None, name
+    return found[1]
 
 
 def prose(value: object) -> Markup:
@@ -92,12 +89,12 @@ def draw(block: Block | Tile) -> Markup:
     return Markup(macro(block))
 
 
-def _figures(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
+def drawn(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
     """Yield each chart of a document by the id of its place."""
     for block in blocks:
         match block:
             case Chapter() | SideBySide():
-                yield from _figures(block.blocks)
+                yield from drawn(block.blocks)
             case Plot() if block.figure is not None:
                 yield block.name, block.figure
 

@@ -1,20 +1,31 @@
-"""Tell: the document of any answer, from the function of its study."""
+"""Tell: the document of any answer, by the function of its study, and what of it Python shows."""
 
-from typing import Any
+import json
+import re
+from typing import TYPE_CHECKING, Any
 
+from simserve.errors import SimserveError
 from simserve.metrics.answers.capacity import ConcurrencyCapacity, RateCapacity, RatioCapacity, ReplicasCapacity
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.shown import Shown
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.results import Results
 from simserve.report.capacity import page as capacity
 from simserve.report.check import page as check
 from simserve.report.comparison import page as comparison
 from simserve.report.document import Document
+from simserve.report.html import drawn, head, light_color, page
 from simserve.report.page import tell as tell_run
 from simserve.report.plan import page as plan
 from simserve.report.sweep import page as sweep
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+TOKEN = re.compile(r'"\$([a-z]\w*)(?:/([\d.]+))?"')
+"""`"$c1"` or `"$c1/0.2"`, as in page.js."""
 
 TELLERS: dict[type, Any] = {
     Results: tell_run,
@@ -34,3 +45,35 @@ def tell(answer: object) -> Document:
     """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan or a sweep."""
     document: Document = TELLERS[type(answer)](answer)
     return document
+
+
+def page_of(answer: Shown) -> str:
+    """Return the page of an answer as HTML."""
+    return page(tell(answer))
+
+
+def sentence_of(answer: Shown) -> str:
+    """Return the first sentence of an answer."""
+    document = tell(answer)
+    return re.split(r"(?<=\.)\s", " ".join(f"{document.title}: {document.lead}".split()))[0]
+
+
+def head_of(answer: Shown) -> str:
+    """Return the head of the page for a notebook: the decision, its reason, and the numbers that matter most."""
+    return head(tell(answer))
+
+
+def figure_of(answer: Shown) -> "Figure":
+    """Return the main chart as a plotly Figure. Raises SimserveError where there is none."""
+    from plotly.graph_objects import Figure  # late: a second
+
+    document = tell(answer)
+    chart = document.chart or next((figure for _, figure in drawn(document.parts)), None)
+    if chart is None:
+        raise SimserveError(f"{answer.command}: has no chart, as nothing ran; to_frame() has the numbers")
+
+    def color(token: re.Match[str]) -> str:
+        opacity = format(round(255 * float(token[2])), "02x") if token[2] else ""
+        return f'"{light_color(token[1])}{opacity}"'
+
+    return Figure(json.loads(TOKEN.sub(color, json.dumps(chart))))

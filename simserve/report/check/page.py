@@ -94,10 +94,11 @@ def tell(answer: CheckAnswer, command: Sequence[str] = ()) -> Document:
         },
         brief=(sentence(answer), table),
         warnings=answer.warnings,
+        chart=_parts_chart(answer),
     )
 
 
-def parts_chart(answer: CheckAnswer) -> Figure:
+def _parts_chart(answer: CheckAnswer) -> Figure:
     """Return a row a part of time or memory: its change as a share of the baseline. The page has a table instead."""
     changes = {text(part.label): part.change_frac for part in answer.parts if part.change_frac is not None}
     dots = scatter("markers", numbers([*changes.values()]), [*changes], marker={"color": "$c1", "size": 11})

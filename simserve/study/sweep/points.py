@@ -131,9 +131,9 @@ def _override(key: str, value: Any, option: str) -> Override:
     return Override(f"{option} {key}={flow(value)}", tuple(key.split(".")), value)
 
 
-def axes_of(template: Template, vary: Mapping[str, Iterable[Any]]) -> list[SweepAxis]:
+def axes_of(template: Template, vary: Iterable[tuple[str, Iterable[Any]]]) -> list[SweepAxis]:
     """Return the axes of keyword arguments, with the keys that `Template.changes` takes."""
-    axes = template.changes({name: [*given(values)] for name, values in vary.items()})
+    axes = template.changes({name: [*given(values)] for name, values in vary})
     return [axis_of(".".join(axis.keys), axis.value, axis.place) for axis in axes]
 
 
