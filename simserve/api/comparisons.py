@@ -6,14 +6,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from simserve.api.options import (
+    BUDGET_RUNS,
     TOLERANCE,
+    By,
     Goal,
+    effort_of,
     goal_of,
     scenario_with,
     with_seed,
     within,
 )
 from simserve.errors import SimserveError
+from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.check import CheckAnswer
@@ -32,6 +36,9 @@ def sweep(
     points: str | Path | Iterable[Mapping[str, object]] = (),
     replications: int = 1,
     goal: Goal = None,
+    by: By = None,
+    confidence: float = CONFIDENCE,
+    budget_runs: int = BUDGET_RUNS,
     seed: int | None = None,
     jobs: int | None = None,
     progress: "OnRun | None" = None,
@@ -58,7 +65,8 @@ def sweep(
             listed = read_points(Path(points))
         case _:
             listed = [template.changes(point) for point in points]
-    question = sweep_question(template, axes_of(template, (vary or {}).items()), listed, replications, goal_of(goal))
+    axes, effort = axes_of(template, (vary or {}).items()), effort_of(budget_runs, confidence, by)
+    question = sweep_question(template, axes, listed, replications, goal_of(goal), effort)
     with limited_to(jobs), TemporaryDirectory() as folder, open_journal(Path(folder), SWEEP, read_run) as journal:
         swept = run_sweep(question, journal, in_processes, progress)
     check_any(swept)

@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.api.options import BUDGET_RUNS, effort_of
+from simserve.cli.options import (
+    AllowPlugin,
+    AsJson,
+    Assignments,
+    BudgetRuns,
+    By,
+    Confidence,
+    Goal,
+    Jobs,
+    ScenarioFile,
+    Seed,
+)
+from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.metrics.answers.sweep import SweepAnswer
     from simserve.metrics.answers.sweep_runs import SweepRun
+    from simserve.metrics.decision import Effort
     from simserve.study.processes import Runner
     from simserve.study.sweep.sweep import SweepQuestion
     from simserve.tables.journal import Journal
@@ -43,6 +56,9 @@ def sweep(
     ] = None,
     assignments: Assignments = None,
     seed: Seed = None,
+    by: By = None,
+    confidence: Confidence = CONFIDENCE,
+    budget_runs: BudgetRuns = BUDGET_RUNS,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
@@ -53,14 +69,20 @@ def sweep(
     from simserve.report.sweep.page import tell
 
     allow_modules(allow_plugin or (), scenario.parent)
-    question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
+    effort = effort_of(budget_runs, confidence, by)
+    template = (assignments or (), seed)
+    question = _question(scenario, vary or (), points, template, (replications, goal or GOAL_FRAC, effort))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
     answer = _result(question, directory, dask)
     terminal.answer(tell(answer), answer.facts(), terminal.place_of(directory), as_json=as_json)
 
 
 def _question(
-    scenario: Path, vary: Sequence[str], points: Path | None, requested: tuple[Sequence[str], int | None, int, float]
+    scenario: Path,
+    vary: Sequence[str],
+    points: Path | None,
+    template: tuple[Sequence[str], int | None],
+    wanted: tuple[int, float, "Effort"],
 ) -> "SweepQuestion":
     """Return the question; raise its errors before anything runs."""
     from simserve.scenario.template import Template
@@ -68,10 +90,10 @@ def _question(
     from simserve.study.sweep.points_file import read_points
     from simserve.study.sweep.sweep import sweep_question
 
-    assignments, seed, replications, goal = requested
+    replications, goal, effort = wanted
     axes = [parse_axis(text) for text in vary]
     listed = read_points(points) if points is not None else []
-    return sweep_question(Template.of(scenario, assignments, seed), axes, listed, replications, goal)
+    return sweep_question(Template.of(scenario, *template), axes, listed, replications, goal, effort)
 
 
 def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "SweepAnswer":
@@ -93,6 +115,12 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
             terminal.message(
                 f"{directory} also holds {n_others} finished runs of other points, another scenario or another version "
                 "of simserve; they are kept, but are not in this answer"
+            )
+        if n := journal.n_unread:
+            runs, they, are = (f"{n} runs", "they", "are") if n > 1 else ("1 run", "it", "is")
+            terminal.message(
+                f"{directory} also holds {runs} in the form of another version of simserve; {they} {are} not in this "
+                f"answer, and {are} run again where {they} {are} needed"
             )
         with _resume_hint(question, journal, directory), terminal.progress_bar() as bar:
             swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)

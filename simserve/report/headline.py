@@ -99,11 +99,16 @@ def ratio(decision: DecisionJson | None) -> str:
     """Return `the p99 of latency/limit is 0.72 (95% CI 0.66–0.80; with cost error 0.55–0.99), P 96%`."""
     if decision is None or decision.r is None or decision.r_noise is None or decision.r_total is None:
         return f"The goal is {GOAL}"
-    level, chance = f"the {level_of(decision)} of latency/limit is", probability(decision.probability or 0.0, SURE)
+    level, chance = f"the {level_of(decision)} of latency/limit is", chance_text(decision)
     if decision.r_noise[0] >= LARGEST:
         return f"{level} above {CAP:g}, P {chance}"
     costs = f"; with cost error {ratio_span(decision.r_total)}" if decision.n_draws else ""
     return f"{level} {ratio_text(decision.r)} (95% CI {ratio_span(decision.r_noise)}{costs}), P {chance}"
+
+
+def chance_text(decision: DecisionJson) -> str:
+    """Return `98%`, or `>97%`."""
+    return probability(decision.probability or 0.0, SURE)
 
 
 def level_of(decision: DecisionJson) -> str:

@@ -11,6 +11,16 @@ from simserve.report.summary_reader import SummaryReader
 DECISIONS: dict[str | None, str] = {"met": "meets", "edge": "edge", "missed": "misses"}
 """What a table says of the SLO."""
 
+BY_WORD: dict[str | None, str] = {
+    "meets": "meets the SLO",
+    "likely_meets": "likely meets the SLO",
+    "edge": "is on the edge of the SLO",
+    "likely_misses": "likely misses the SLO",
+    "misses": "misses the SLO",
+    "saturated": "is saturated",
+}
+"""What a sentence says of a decision."""
+
 
 def at_nominal(load: NominalLoad | None) -> str:
     """Return `at the nominal 14.4 req/s`; nothing where the load has no nominal rate."""

@@ -30,10 +30,10 @@ class DrawnCosts:
     """Seed of each draw: one that the predicted costs also ran."""
 
     @classmethod
-    def of(cls, scenario: Scenario, scenario_at: Callable[[float], Scenario], *, is_same: bool) -> "DrawnCosts":
-        """Return the draws of a scenario. is_same: every seed gives the same run."""
+    def of(cls, scenario: Scenario, scenario_at: Callable[[float], Scenario], n_seeds: int) -> "DrawnCosts":
+        """Return the draws of a scenario. n_seeds: those that the predicted costs ran, or 1 where all are alike."""
         draws = draws_for(scenario)[: LOOKS[0]]
-        seeds = [scenario.seed + (0 if is_same else place) for place in range(len(draws))]
+        seeds = [scenario.seed + place % n_seeds for place in range(len(draws))]
         return cls(scenario_at, draws, residual_of(scenario.setups), seeds)
 
     def samples(self, wanted: Mapping[int, float]) -> dict[int, Sample]:

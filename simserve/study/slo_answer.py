@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.metrics.answer import Outcome, Outcomes, alone_answer, answer, pooled_frac, worst_class
 from simserve.metrics.decision import Decision
-from simserve.metrics.goal import LOOKS, wilson
+from simserve.metrics.goal import wilson
 from simserve.metrics.student import cdf, quantile
 from simserve.metrics.tails import Sample, from_groups
 from simserve.study.intervals import CONFIDENCE, FEW_MISSES, Z_95, Estimate, share_of
@@ -139,11 +139,6 @@ def mean_load(loads: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         return {"kind": "requests", "nominal_per_s": None, "drawn_per_s": None, "off_frac": None}
     nominal, drawn = (sum(load[key] for load in known) / len(known) for key in ("nominal_per_s", "drawn_per_s"))
     return {"kind": known[0]["kind"], "nominal_per_s": nominal, "drawn_per_s": drawn, "off_frac": drawn / nominal - 1}
-
-
-def more_seeds(n_seeds: int, most: int = LOOKS[-1]) -> int:
-    """Return how many seeds may decide an edge: twice as many as it had; no more than it had at the last look."""
-    return max(n_seeds, min(most, LOOKS[-1], 2 * n_seeds))
 
 
 def _deviations(runs: Sequence[Outcome]) -> tuple[Floats, Floats] | None:

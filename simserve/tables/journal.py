@@ -38,8 +38,14 @@ class Journal(Generic[R]):
         self._file, self._path, self._kind, self._read_row = file, path, kind, read
         self.rows: dict[str, R] = {}
         """Rows by the key of the run."""
+        self._unread: set[str] = set()
         is_answered = all((path.parent / name).exists() for name in kind.required_files)
         self._older = OLDER if OLDER not in self._read() and is_answered else b""
+
+    @property
+    def n_unread(self) -> int:
+        """Return how many runs have only rows of another form, as of an earlier version: they count as not run."""
+        return len(self._unread - self.rows.keys())
 
     def add(self, key: str, row: R) -> None:
         """Write a run, also during Ctrl-C; raise OutputError and keep earlier runs."""
@@ -75,7 +81,9 @@ class Journal(Generic[R]):
     def _take(self, line: bytes) -> None:
         with suppress(ValueError, TypeError, KeyError):  # a foreign or damaged line, or no row: that run is repeated
             entry = parse_json(line)
-            self.rows[entry["key"]] = self._read_row(entry["row"])
+            key, row = entry["key"], entry["row"]
+            self._unread.add(key)
+            self.rows[key] = self._read_row(row)
 
 
 @contextmanager

@@ -73,6 +73,8 @@ def test_points_come_from_a_file_and_failed_ones_are_told(tmp_path: Path) -> Non
         (("--vary", f"{REPLICAS}=1,2", "--set", "gpu=h101-sxm"), "no such GPU in the catalog"),
         (("--vary", f"{REPLICAS}=1,2", "--replications", "0"), "--replications"),
         (("--vary", f"{REPLICAS}=1,2", "--dask", "nowhere"), "missing port number"),
+        (("--vary", f"{REPLICAS}=1,2", "--budget-runs", "4"), "--budget-runs: must be from 8 to 1024, got 4"),
+        (("--vary", f"{REPLICAS}=1,2", "--confidence", "0.5"), "--confidence: must be above 0.75"),
     ],
 )
 def test_bad_input_is_said_before_anything_runs(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
@@ -300,5 +302,20 @@ def test_a_line_of_the_journal_with_other_types_is_no_run_and_its_run_is_repeate
         lines[0]["row"][key] = value
         (out / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         outcome = invoke(*requested)
-        assert (outcome.exit_code, outcome.err) == (0, ""), key
+        note = (
+            f"simserve: {out} also holds 1 run in the form of another version of simserve; it is not in this answer, "
+        )
+        assert (outcome.exit_code, outcome.err) == (0, f"{note}and is run again where it is needed\n"), key
         assert len((out / "sweep.jsonl").read_text().splitlines()) == 3
+
+
+def test_costs_are_drawn_unless_noise_is_to_decide(tmp_path: Path) -> None:
+    scenario = write_scenario(tmp_path, measure={"replays": 3})
+    words = ("sweep", scenario, "--vary", f"{REPLICAS}=1,2", "--json", "--out")
+    by_noise = json.loads(invoke(*words, tmp_path / "noise", "--by", "noise").out)["points"]
+    drawn = json.loads(invoke(*words, tmp_path / "drawn").out)["points"]
+    assert [point["judged"]["n_draws"] for point in (*by_noise, *drawn)] == [0, 0, 3, 3]
+    assert [point["judged"]["r"] for point in by_noise] == [point["judged"]["r"] for point in drawn]
+    assert drawn[0]["judged"]["r_total"][1] > by_noise[0]["judged"]["r_total"][1]
+    n_lines = [len((tmp_path / name / "sweep.jsonl").read_text().splitlines()) for name in ("noise", "drawn")]
+    assert n_lines[1] == n_lines[0] + 2 * (3 + 1)

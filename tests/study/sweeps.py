@@ -13,6 +13,9 @@ from tests.cli.scenarios import write_scenario
 
 LOAD = {"kind": "requests", "nominal_per_s": None, "drawn_per_s": None, "off_frac": None}
 
+UNKNOWN = {"tails": [], "n_effective": 1.0, "queue": None, "off_frac": None}
+"""A run of which only the share is known, so that its interval decides."""
+
 
 def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -> FinishedRun:
     """A finished run; `changes` by their key, with `__` for a dot."""
@@ -21,6 +24,7 @@ def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -
     row |= {"slo_attainment.frac": 0.995, "goodput.per_s": goodput, "goodput.per_usd": goodput * 3600 / usd}
     row |= {key.replace("__", "."): value for key, value in changes.items()}
     row = {"outcomes": outcomes(row["slo_attainment.frac"], row["saturated"]), "load": LOAD, "warnings": []} | row
+    row |= {"sample": UNKNOWN, "service_s": 0.0}
     return FinishedRun.model_validate(row)
 
 

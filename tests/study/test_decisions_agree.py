@@ -1,8 +1,14 @@
-"""One decision: a run, a number of replicas, a plan and a capacity say the same of the same fleet."""
+"""One decision: a run, a number of replicas, a plan, a capacity and a sweep say the same of the same fleet."""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from simserve import Scenario, load_scenario
+from simserve.metrics.answers.sweep import PointOfSweep
+from simserve.metrics.answers.sweep_runs import read_run
+from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.metrics.decision_json import DecisionJson
 from simserve.study.capacity.fleet_size import study_fleet_size
 from simserve.study.capacity.question import CapacityQuestion
@@ -10,7 +16,13 @@ from simserve.study.capacity.rate import study_rate
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.outcome import Bounds
 from simserve.study.plan.plan import PlanQuestion, find_plan
+from simserve.study.processes import in_processes
+from simserve.study.sweep.facts import sweep_facts
+from simserve.study.sweep.points import SweepPoint
+from simserve.study.sweep.sweep import SweepQuestion, run_sweep
 from simserve.study.uncertainty import run_with_replays
+from simserve.tables.folder import SWEEP
+from simserve.tables.journal import open_journal
 from tests.cli.scenarios import write_scenario
 
 GOAL = 0.99
@@ -64,3 +76,39 @@ def test_a_capacity_meets_at_the_load_that_a_run_meets_and_counts_on_more(
     assert load.count_on is not None and load.total is not None and load.low is not None
     assert answer.own_load.offered_per_s < load.count_on < load.value
     assert load.total[0] is not None and load.total[0] < load.low
+
+
+def swept(
+    folder: Path, scenarios: Sequence[Scenario], n_seeds: int = 1, effort: Effort = DEFAULT_EFFORT
+) -> Sequence[PointOfSweep]:
+    points = tuple(SweepPoint(place, (), scenario) for place, scenario in enumerate(scenarios))
+    with open_journal(folder / "sweep", SWEEP, read_run) as journal:
+        question = SweepQuestion(points, n_seeds, GOAL, effort)
+        return sweep_facts(run_sweep(question, journal, in_processes)).points
+
+
+def as_json(decision: DecisionJson | None) -> str:
+    assert decision is not None
+    return decision.model_dump_json()
+
+
+def test_a_point_of_a_sweep_is_what_a_run_of_it_says_to_the_digit(
+    scenario: Scenario, of_run: DecisionJson, tmp_path: Path
+) -> None:
+    (point,) = swept(tmp_path, [scenario])
+    assert as_json(point.judged) == as_json(of_run)
+    assert (point.decision, point.n_seeds) == ("met", of_run.n_runs)
+
+
+def test_a_sweep_says_what_runs_say_where_cost_error_decides(tmp_path: Path) -> None:
+    """By noise alone the first meets the SLO and the others miss it, as sweeps said when they took costs as exact."""
+    path, pool = write_scenario(tmp_path), "cluster.pools.0.replicas=2"
+    limits = [f"slo={{ttft_s: 0.05, tpot_s: {limit_s}}}" for limit_s in (0.009, 0.008, 0.0075)]
+    scenarios = [load_scenario(path, overrides=(*LOAD[:-1], pool, limit)) for limit in limits]
+    points = swept(tmp_path / "total", scenarios)
+    of_runs = [DecisionJson.of(run_with_replays(scenario).summary) for scenario in scenarios]
+    assert [as_json(point.judged) for point in points] == list(map(as_json, of_runs))
+    assert [point.word for point in points] == ["likely_meets", "edge", "likely_misses"]
+    assert all(point.is_tied_by_cost for point in points)
+    by_noise = swept(tmp_path / "noise", scenarios, 8, Effort(by="noise"))
+    assert [point.word for point in by_noise] == ["meets", "misses", "misses"]

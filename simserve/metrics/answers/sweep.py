@@ -11,6 +11,7 @@ from simserve.metrics.answer import AnswerJson, Attained
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Index, Interval, NominalLoad, PricedFleet
 from simserve.metrics.answers.struct import Column, Flag, Struct, StudyAnswer
+from simserve.metrics.decision_json import EARLIER, DecisionJson, Word
 from simserve.metrics.summary_schema import Slo
 from simserve.tables.schema import SCHEMA
 
@@ -57,10 +58,22 @@ class PointOfSweep(Struct):
     decision: Attained | None = None
     meets_goal: Flag = Field(title="Meets the goal")
     answer: AnswerJson | None = None
+    judged: DecisionJson | None = None
+    """The decision of a run: with cost error, unless costs hardly matter or count as exact."""
     load: NominalLoad | None = None
     shared_load: NominalLoad | None = None
     measures: Measures[Interval] | None
     warnings: Sequence[str] = ()
+
+    @property
+    def word(self) -> Word | None:
+        """Return the decision in a word, as a run has it; None without an answer."""
+        return self.judged.word if self.judged else EARLIER.get(self.decision or "")
+
+    @property
+    def is_tied_by_cost(self) -> bool:
+        """Return whether the error of the costs keeps it on the edge."""
+        return self.judged is not None and self.judged.edge_by == "cost"
 
     @property
     def means(self) -> Measures[Interval]:

@@ -1,4 +1,4 @@
-"""Runs of a sweep: the rows of sweep.jsonl, with the columns of sweep.parquet."""
+"""Runs of a sweep: the rows of sweep.jsonl; those that finished have the columns of sweep.parquet."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from simserve.metrics.answer import Outcome
+from simserve.metrics.answers.kept_sample import KeptSample
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.answers.struct import FINITE, Column, Struct
-from simserve.metrics.summary_schema import Amount, Signed, Size
+from simserve.metrics.summary_schema import Amount, Share, Signed, Size
 
 CATEGORY, INTEGER = Column("text", "category"), Column("count", "int64")
 
@@ -28,7 +29,7 @@ class StartedRun(Struct):
     """A run by its seed; one that is not final is repeated by the next sweep."""
 
     seed: Annotated[int, INTEGER]
-    status: Annotated[Literal["finished", "failed"], CATEGORY]
+    status: Annotated[Literal["finished", "failed", "drawn", "probed"], CATEGORY]
     reason: Annotated[str | None, CATEGORY] = None
     is_final: bool = True
 
@@ -53,9 +54,28 @@ class FinishedRun(Measures[Annotated[Signed, FINITE]], StartedRun):
     outcomes: Sequence[ClassOutcome]
     load: NominalLoad
     warnings: Sequence[str]
+    sample: KeptSample
+    """How close its requests come to their limits."""
+    service_s: Amount
+    """Mean time of an answer without waiting; 0 where unknown."""
 
 
-SweepRun = FinishedRun | FailedRun
+class DrawnRun(StartedRun):
+    """A run with a draw of costs."""
+
+    status: Literal["drawn"] = "drawn"
+    sample: KeptSample
+
+
+class ProbedPoint(StartedRun):
+    """The load of a point against the capacity of its cluster, over the draws of its costs."""
+
+    status: Literal["probed"] = "probed"
+    beyond_frac: Share | None
+    """Probability that the load is beyond capacity; None where unknown."""
+
+
+SweepRun = FinishedRun | FailedRun | DrawnRun | ProbedPoint
 SWEEP_RUN: TypeAdapter[SweepRun] = TypeAdapter(Annotated[SweepRun, Field(discriminator="status")])
 
 

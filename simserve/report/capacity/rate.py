@@ -23,20 +23,13 @@ from simserve.report.formats import (
     share,
     slo_terms,
 )
-from simserve.report.nominal_load import drawn
+from simserve.report.nominal_load import BY_WORD, drawn
 
 Found = FoundRate | FoundClients | FoundSplit
 Columns = dict[str, Callable[[ProbedLoad], str]]
 """Titles of columns, and what stands there of a load."""
 
 OWN: dict[str | None, str] = {"met": "meets the SLO", "edge": "is on the edge of the SLO", "missed": "misses the SLO"}
-BY_WORD = {
-    "meets": "meets the SLO",
-    "likely_meets": "likely meets the SLO",
-    "edge": "is on the edge of the SLO",
-    "likely_misses": "likely misses the SLO",
-    "misses": "misses the SLO",
-}
 HOLDS: dict[str | None, str] = {"met": "holds", "edge": "may hold", "missed": "may hold"}
 """Verb for a load, by its decision."""
 

@@ -121,6 +121,8 @@ def _table(answer: SweepAnswer) -> Chapter:
     order = "Most goodput per dollar" if answer.has_slo else "Shortest p99 TTFT"
     means = f"Goodput and latencies are means of {plural(len(answer.seeds), 'seed')} that all points share"
     note = f"{order} first. {means}; attainment is at the nominal load, over all seeds of a point."
+    if answer.has_slo:
+        note += " r is a percentile of latency / limit, P the probability that it is at most 1, with cost error."
     return Chapter("points", "Points", [Table(("Point", *columns(answer)), rows, len(rows) > MANY_POINTS)], note)
 
 

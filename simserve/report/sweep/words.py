@@ -7,8 +7,9 @@ from typing import Any
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import BestPoint, PointOfSweep, SweepAnswer
-from simserve.report.formats import NONE, interval, listed, plural, rate, seconds, share, slo_terms
-from simserve.report.nominal_load import DECISIONS, at_nominal, drawn, is_off
+from simserve.report.formats import NONE, as_sentence, interval, listed, plural, rate, seconds, share, slo_terms
+from simserve.report.headline import chance_text, ratio_text
+from simserve.report.nominal_load import BY_WORD, DECISIONS, at_nominal, drawn, is_off
 
 MOST_ROWS = 10
 """Points in the table on the terminal; the page has all."""
@@ -16,8 +17,7 @@ MOST_ROWS = 10
 MOST_TIED = 3
 """Points on the edge that the sentence names."""
 
-CAVEATS = {"missed": ", but it misses the SLO", "edge": ", but it is on the edge of the SLO"}
-"""What keeps a point from being recommended, by its decision."""
+CALIBRATE = "A log of your server decides: simserve calibrate."
 
 
 def sentence(answer: SweepAnswer) -> str:
@@ -31,7 +31,13 @@ def _decision(answer: SweepAnswer) -> str:
     if not answer.has_slo:
         return "Without an slo there is no goodput to rank points by."
     goal = f"{answer.goal_frac * 100:.4g}%"
-    tied = " ".join(_tied(answer, answer.points[number]) for number in answer.tied[:MOST_TIED])
+    edges = [answer.points[number] for number in answer.tied[:MOST_TIED]]
+    tied = " ".join(
+        [
+            *(_tied(answer, point) for point in edges),
+            *([CALIBRATE] if any(point.is_tied_by_cost for point in edges) else []),
+        ]
+    )
     if answer.best.cheapest is None:
         wanted = f"{goal} of requests must {terms(answer)}"
         return f"No point {'surely ' if tied else ''}meets the SLO: {wanted}. {tied or _closest(answer)}"
@@ -39,13 +45,23 @@ def _decision(answer: SweepAnswer) -> str:
     sure = "surely " if tied else ""
     head = f"Cheapest that {sure}meets the SLO: {name_of(answer, point)} for {dollars(point)} an hour."
     reached = f"{attained(point)} {terms(answer)}{at_nominal(point.load)}; the goal is {goal}."
-    return " ".join(filter(None, (head, reached, tied)))
+    return " ".join(filter(None, (head, reached, _sure(point), tied)))
+
+
+def _sure(point: PointOfSweep) -> str:
+    """Return `With the error of the costs P is 98% (r 0.72).`; empty where costs count as exact."""
+    judged = point.judged
+    if judged is None or not judged.n_draws:
+        return ""
+    return f"With the error of the costs P is {chance_text(judged)} (r {ratio_text(judged.r or 0.0)})."
 
 
 def _tied(answer: SweepAnswer, point: PointOfSweep) -> str:
     price = "for" if answer.best.cheapest is None else "costs"
+    if point.is_tied_by_cost:
+        return f"{as_sentence(f'{name_of(answer, point)} costs {dollars(point)} an hour')} {_sure(point)}"
     text = f"{name_of(answer, point)} {price} {dollars(point)} an hour and is statistically tied with the goal"
-    return f"{text[:1].upper()}{text[1:]}: {attained(point)} {terms(answer)}."
+    return as_sentence(f"{text}: {attained(point)} {terms(answer)}")
 
 
 def _closest(answer: SweepAnswer) -> str:
@@ -78,7 +94,8 @@ def _bests(answer: SweepAnswer) -> list[str]:
         if best is not None:
             point, like = answer.points[best.point], best.not_told_apart
             rivals = f" (statistically tied with {plural(len(like), 'other')})" if like else ""
-            amount = f"{rate(figure(point.means).value)} {unit}{rivals}{CAVEATS.get(point.decision or '', '')}"
+            caveat = "" if point.word in (None, "meets") else f", but it {BY_WORD[point.word]}"
+            amount = f"{rate(figure(point.means).value)} {unit}{rivals}{caveat}"
             sentences.append(f"{what}: {name_of(answer, point)}, {amount}.")
     return sentences
 
@@ -158,7 +175,7 @@ def ranked(answer: SweepAnswer) -> list[PointOfSweep]:
 
 def columns(answer: SweepAnswer) -> list[str]:
     """Return the names of the columns."""
-    slo = ["goodput, req/s", "requests/$", "attained", "95% CI", "SLO", "seeds"]
+    slo = ["goodput, req/s", "requests/$", "attained", "95% CI", "r", "P", "SLO", "seeds"]
     given = slo if answer.has_slo else ["req/s", "tokens out/s", "state"]
     return [*short_names(answer.keys), "$/h", *given, "p99 TTFT", "p99 TPOT"]
 
@@ -179,12 +196,14 @@ def cells(answer: SweepAnswer, point: PointOfSweep) -> list[str]:
 
 
 def _slo_cells(point: PointOfSweep) -> list[str]:
-    """Return the share that met the SLO at the nominal load, its interval, the decision and the seeds behind it."""
-    answer = point.answer
+    """Return the share that met the SLO at the nominal load, its interval, r, P, the decision and its seeds."""
+    answer, judged = point.answer, point.judged
     if answer is None or not point.is_finished or point.saturated:
-        return [_state(point), NONE, DECISIONS["missed"] if point.saturated else NONE, str(point.n_seeds)]
+        return [_state(point), *[NONE] * 3, DECISIONS["missed"] if point.saturated else NONE, str(point.n_seeds)]
     ends = interval(answer.low_frac, answer.high_frac)
-    return [share(answer.attained_frac), ends, DECISIONS[point.decision], str(answer.n_runs)]
+    margin = [NONE, NONE] if judged is None else [ratio_text(judged.r or 0.0), chance_text(judged)]
+    word = (point.word or NONE).replace("_", " ")
+    return [share(answer.attained_frac), ends, *margin, word, str(answer.n_runs)]
 
 
 def _state(point: PointOfSweep) -> str:

@@ -42,7 +42,7 @@ def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = Non
     most = min(MOST, scenario.workload.n_requests or MOST)
     costs = None
     if question.effort.by != "noise":
-        costs = DrawnCosts.of(scenario, lambda n: with_clients(scenario, round(n)), is_same=question.is_deterministic)
+        costs = DrawnCosts.of(scenario, lambda n: with_clients(scenario, round(n)), question.most_seeds)
     return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), progress, costs)
 
 

@@ -76,7 +76,7 @@ def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress
 
     def costs_of(n: int) -> DrawnCosts:
         fleet = with_replicas(question.scenario, {place: n})
-        return DrawnCosts.of(fleet, lambda _: fleet, is_same=question.is_deterministic)
+        return DrawnCosts.of(fleet, lambda _: fleet, question.most_seeds)
 
     size = search(question, place, runs_with, None if question.effort.by == "noise" else costs_of)
     return CapacityResult(fleet_size_answer(size), tuple((None, point) for point in size.points))

@@ -61,7 +61,7 @@ def drawn_at_scale(question: CapacityQuestion) -> DrawnCosts | None:
     scenario = question.scenario
     if question.effort.by == "noise":
         return None
-    return DrawnCosts.of(scenario, partial(at_scale, scenario), is_same=question.is_deterministic)
+    return DrawnCosts.of(scenario, partial(at_scale, scenario), question.most_seeds)
 
 
 def study(

@@ -230,7 +230,7 @@ def costs_of(fleets: Fleets, demand: Demand) -> CostsOf:
 
     def costs(replicas: Replicas) -> DrawnCosts:
         fleet = fleets.of(replicas)
-        return DrawnCosts.of(fleet, lambda scale: fleet, is_same=demand.is_deterministic)
+        return DrawnCosts.of(fleet, lambda scale: fleet, len(seeds_of(demand)))
 
     return costs
 

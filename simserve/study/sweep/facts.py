@@ -85,7 +85,7 @@ def _kind(cells: Sequence[Any]) -> Kind:
 
 def _point(each: PointRuns) -> PointOfSweep:
     has_runs = each.status != "failed"
-    reasons = dict.fromkeys(row.reason for row in each.rows if row.reason)
+    reasons = dict.fromkeys(row.reason for row in (*each.rows, *each.cost_rows) if row.reason)
     return PointOfSweep(
         point=each.point.number,
         values=each.point.values,
@@ -97,6 +97,7 @@ def _point(each: PointRuns) -> PointOfSweep:
         decision=each.decision,
         meets_goal=each.decision == "met" if each.answer else None,
         answer=each.answer,
+        judged=each.judged,
         load=drawn_load(each.finished) if has_runs else None,
         shared_load=drawn_load(each.shared) if has_runs else None,
         measures=each.measures if has_runs else None,

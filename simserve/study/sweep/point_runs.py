@@ -1,8 +1,8 @@
-"""Point runs: a point of a sweep with its runs, their means and SLO answer."""
+"""Point runs: a point of a sweep with its runs, their means and SLO answer, and draws of its costs."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simserve.metrics.answer import AnswerJson, Attained
@@ -11,9 +11,17 @@ from simserve.metrics.answers.parts import Interval, NominalLoad
 from simserve.metrics.answers.struct import column_of
 from simserve.metrics.answers.sweep import PointStatus
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
+from simserve.metrics.cost_error import Pair
+from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
+from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.tails import Sample
+from simserve.study.cost_draws import reach_of
+from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import mean_of
+from simserve.study.processes import Task
 from simserve.study.slo_answer import mean_load, slo_answer
 from simserve.study.sweep.points import SweepPoint
+from simserve.study.sweep.run import COSTS, AtCapacity, WithDraw, task_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,11 @@ class PointRuns:
     n_shared: int
     """Seeds shared by all points."""
     goal_frac: float
+    effort: Effort = DEFAULT_EFFORT
+    keys: Sequence[str | None] = ()
+    """Keys of all runs."""
+    known: Mapping[str, SweepRun] = field(default_factory=dict)
+    """Rows of the sweep, by key."""
 
     @cached_property
     def measures(self) -> Measures[Interval]:
@@ -82,14 +95,87 @@ class PointRuns:
         """Return the SLO answer of all its runs at the nominal load; None without a run or an SLO."""
         runs = [{each.slo_class: each for each in run.outcomes} for run in self.finished]
         result = slo_answer(runs, self.goal_frac) if runs else None
-        return None if result is None else AnswerJson(**result)
+        if result is None or self.decided is None:
+            return None if result is None else AnswerJson(**result)
+        return AnswerJson(**result | {"decision": self.decided.old_word, "queue": self.decided.queue})
 
     @property
     def decision(self) -> Attained | None:
         """Return whether the SLO is met; None without an answer. A failed run turns "met" into "edge"."""
         if self.answer is None:
             return None
-        return "edge" if self.status == "partly" and self.answer.decision == "met" else self.answer.decision
+        has_failed = self.status == "partly" or any(row.status == "failed" for row in self.cost_rows)
+        return "edge" if has_failed and self.answer.decision == "met" else self.answer.decision
+
+    @property
+    def judged(self) -> DecisionJson | None:
+        """Return the decision with all that it rests on, as a run has it; None without an answer."""
+        if self.decided is None:
+            return None
+        facts, is_sure = self.decided.facts(), self.decision == self.decided.old_word
+        return facts if is_sure else facts.model_copy(update={"word": "edge"})
+
+    @cached_property
+    def _samples(self) -> Mapping[int, Sample]:
+        """Return the finished runs as a decision sees them, by seed."""
+        return {run.seed: run.sample.sample() for run in self.finished}
+
+    @cached_property
+    def _by_noise(self) -> Decision | None:
+        """Return the decision as if costs were exact; None where no request counts."""
+        samples = [sample for sample in self._samples.values() if sample.n]
+        return Decision(samples, self.goal_frac, confidence=self.effort.confidence) if samples else None
+
+    @cached_property
+    def decided(self) -> Decision | None:
+        """Return the decision, with the error of costs once their draws ran; None where no request counts."""
+        costs, rows = self._costs, self.cost_rows
+        if self._by_noise is None or costs is None or self.cost_tasks:
+            return self._by_noise
+        pairs = [
+            Pair(self._samples[row.seed], row.sample.sample())
+            for row in rows
+            if row.status == "drawn" and row.seed in self._samples
+        ]
+        beyond_frac = next((row.beyond_frac for row in rows if row.status == "probed"), None)
+        return replace(self._by_noise, pairs=pairs, server_sd=costs.server_sd, beyond_frac=beyond_frac)
+
+    @cached_property
+    def _costs(self) -> DrawnCosts | None:
+        """Return the draws of its costs, on seeds that it ran; None where costs count as exact, or hardly matter."""
+        scenario, by_noise = self.point.scenario, self._by_noise
+        if scenario is None or by_noise is None or self.effort.by == "noise" or not self.is_ranked:
+            return None
+        within_reach = by_noise.margin.by_noise.probability(reach_of(scenario.setups))
+        if by_noise.word == "saturated" or within_reach <= 1 - self.effort.confidence:
+            return None
+        first = scenario.model_copy(update={"seed": self.rows[0].seed})
+        costs = DrawnCosts.of(first, lambda _: first, len(self.rows))
+        return costs if costs.draws else None
+
+    @cached_property
+    def _wanted(self) -> Mapping[str, Task]:
+        """Return the runs with draws of its costs, and that of its capacity, by key."""
+        scenario, costs, seed = self.point.scenario, self._costs, self.rows[0].seed
+        if costs is None or scenario is None:
+            return {}
+        run = self.shared[0]
+        keys = [f"{self.keys[own - seed]}{COSTS}{place} of {seed}" for place, own in enumerate(costs.seeds)]
+        draws = [task_of(scenario, own, WithDraw(draw[0])) for own, draw in zip(costs.seeds, costs.draws, strict=True)]
+        probed = {
+            f"{self.keys[0]}{COSTS}capacity": task_of(scenario, seed, AtCapacity(costs.draws, run.load, run.service_s))
+        }
+        return dict(zip(keys, draws, strict=True)) | probed
+
+    @property
+    def cost_rows(self) -> list[SweepRun]:
+        """Return the rows of those that ran."""
+        return [self.known[key] for key in self._wanted if key in self.known]
+
+    @property
+    def cost_tasks(self) -> dict[str, Task]:
+        """Return those that have not run."""
+        return {key: task for key, task in self._wanted.items() if key not in self.known}
 
 
 def drawn_load(runs: Sequence[FinishedRun]) -> NominalLoad:

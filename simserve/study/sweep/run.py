@@ -2,23 +2,81 @@
 
 import time
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.answer import outcomes
+from simserve.metrics.answers.kept_sample import KeptSample
 from simserve.metrics.answers.measures import Measures
-from simserve.metrics.answers.sweep_runs import ClassOutcome, FailedRun, FinishedRun, SweepRun
+from simserve.metrics.answers.parts import NominalLoad
+from simserve.metrics.answers.sweep_runs import ClassOutcome, DrawnRun, FailedRun, FinishedRun, ProbedPoint, SweepRun
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
+from simserve.scenario.setup import Distortion
 from simserve.simulation import simulate
+from simserve.study.capacity_probe import near_capacity
+from simserve.study.cost_draws import Draw
 from simserve.study.fleet import fleet_of
 from simserve.study.measures import figure
-from simserve.study.processes import Task
+from simserve.study.processes import Task, limited_to
 from simserve.version import __version__
+from simserve.workload.load import offered_load
 
 KEYS = tuple(field.alias or name for name, field in Measures.model_fields.items())
 """Keys of the measures in summary.json."""
+
+IN_SAMPLE: dict[str, Any] = {"counts": [], "r": []}
+"""Keys of an outcome that the sample of a row makes needless."""
+
+COSTS = "/costs "
+"""What follows the key of a run in those of draws of its costs."""
+
+
+class RunKind(Protocol):
+    """What a run is made for."""
+
+    def row(self, scenario: Scenario) -> SweepRun:
+        """Run a scenario. Raises SimserveError."""
+
+
+class AsPredicted(NamedTuple):
+    """A run with the predicted costs."""
+
+    def row(self, scenario: Scenario) -> FinishedRun:
+        """Run a scenario."""
+        started_s = time.perf_counter()
+        results = simulate(scenario)
+        return _finished(scenario, results, time.perf_counter() - started_s)
+
+
+class WithDraw(NamedTuple):
+    """A run with a draw of costs."""
+
+    costs: Distortion
+
+    def row(self, scenario: Scenario) -> DrawnRun:
+        """Run a scenario."""
+        return DrawnRun(seed=scenario.seed, sample=KeptSample.of(simulate(scenario, distortion=self.costs).sample))
+
+
+class AtCapacity(NamedTuple):
+    """Short runs that show the capacity of a cluster with each draw of costs."""
+
+    draws: Sequence[Draw]
+    nominal: NominalLoad
+    """Load of the run with the predicted costs and this seed."""
+    service_s: float
+    """Mean time of an answer of that run without waiting."""
+
+    def row(self, scenario: Scenario) -> ProbedPoint:
+        """Compare the load of a scenario with its capacity."""
+        load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+        known = {"load": vars(self.nominal), "e2e_s": {"mean": self.service_s}}
+        with limited_to(1):
+            near = near_capacity(scenario, load, known, self.draws)
+        return ProbedPoint(seed=scenario.seed, beyond_frac=None if near is None else near.probability)
 
 
 def key_of(scenario: Scenario, seed: int) -> str:
@@ -26,21 +84,21 @@ def key_of(scenario: Scenario, seed: int) -> str:
     return f"{scenario.model_copy(update={'seed': seed}).digest}/{seed}/{__version__}"
 
 
-def task_of(scenario: Scenario, seed: int) -> Task:
-    """Return the task that `run_row` takes."""
-    return scenario.to_dict(), seed
+def task_of(scenario: Scenario, seed: int, kind: RunKind | None = None) -> Task:
+    """Return the task that `run_row` takes; without a kind, of a run with the predicted costs."""
+    return scenario.to_dict(), seed, kind or AsPredicted()
 
 
 def run_row(task: Task) -> SweepRun:
     """Run a task in a worker; errors are reported in the row."""
-    data, seed = task
-    started_s = time.perf_counter()
+    data, seed, kind = task
     try:
         scenario = Scenario.from_dict(data).model_copy(update={"seed": seed})
     except SimserveError as error:  # resolved by the caller, so files of this machine differ
         return failed_row(seed, str(error), is_final=False)
     try:
-        return _finished(scenario, simulate(scenario), time.perf_counter() - started_s)
+        row: SweepRun = kind.row(scenario)
+        return row
     except SimserveError as error:
         return failed_row(seed, str(error), is_final=_follows_from_the_scenario(error))
     except MemoryError:
@@ -65,13 +123,16 @@ def failed_row(seed: int, reason: str, *, is_final: bool = True) -> FailedRun:
 
 def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRun:
     summary: Any = results.summary
+    service_s = figure(summary, "e2e_s.mean") - figure(summary, "queue_s.mean")
     figures: dict[str, Any] = vars(fleet_of(scenario)) | {key: figure(summary, key) for key in KEYS}
     return FinishedRun(
         seed=scenario.seed,
         saturated=summary["trust"]["saturated"],
         wall_s=wall_s,
-        outcomes=[ClassOutcome(slo_class=name, **vars(outcome)) for name, outcome in outcomes(summary).items()],
+        outcomes=[ClassOutcome(slo_class=name, **vars(each) | IN_SAMPLE) for name, each in outcomes(summary).items()],
         load=summary["load"],
         warnings=[*results.facts.warnings, *reservation_warnings([summary])],
+        sample=KeptSample.of(results.sample),
+        service_s=max(0.0, service_s),  # NaN is 0
         **figures,
     )

@@ -5,23 +5,24 @@ Runs use all cores or a cluster; finished runs are kept.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.sweep_runs import SweepRun
-from simserve.metrics.goal import GOAL_FRAC, LOOKS
+from simserve.metrics.decision import DEFAULT_EFFORT, Effort
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.scenario.template import Override, Template
 from simserve.study.deterministic_load import check_not_deterministic, is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.run_seeds import OnRun
-from simserve.study.slo_answer import more_seeds
 from simserve.study.sweep.point_runs import PointRuns
 from simserve.study.sweep.points import SweepAxis, SweepPoint, grid, resolved
-from simserve.study.sweep.run import failed_row, key_of, run_row, task_of
+from simserve.study.sweep.run import COSTS, failed_row, key_of, run_row, task_of
 from simserve.tables.journal import Journal
 
 EDGE_SEEDS = 8
@@ -41,6 +42,7 @@ class SweepQuestion:
     n_seeds: int
     """Seeds shared by all points."""
     goal_frac: float = GOAL_FRAC
+    effort: Effort = DEFAULT_EFFORT
 
     @property
     def first(self) -> Scenario:
@@ -79,13 +81,19 @@ class Sweep:
 
     question: SweepQuestion
     rows: tuple[tuple[SweepRun, ...], ...]
-    """Runs of each point, one per seed; shared seeds come first."""
+    """Runs of each point with the predicted costs, one per seed; shared seeds come first."""
+    known: Mapping[str, SweepRun] = field(default_factory=dict)
+    """All rows by key, those of draws of costs too."""
 
     @cached_property
     def points(self) -> list[PointRuns]:
         """Return each point with its runs."""
-        pairs = zip(self.question.points, self.rows, strict=True)
-        return [PointRuns(point, rows, self.question.n_seeds, self.question.goal_frac) for point, rows in pairs]
+        return [self._point(place, rows) for place, rows in enumerate(self.rows)]
+
+    def _point(self, place: int, rows: tuple[SweepRun, ...]) -> PointRuns:
+        question = self.question
+        keys, point = [question.key(place, at) for at in range(len(rows))], question.points[place]
+        return PointRuns(point, rows, question.n_seeds, question.goal_frac, question.effort, keys, self.known)
 
 
 def sweep_question(
@@ -94,9 +102,10 @@ def sweep_question(
     listed: Sequence[tuple[Override, ...]],
     n_seeds: int,
     goal_frac: float,
+    effort: Effort,
 ) -> SweepQuestion:
     """Return the question about each combination. Raises SimserveError before anything runs."""
-    question = SweepQuestion(resolved(template, grid(axes, listed, n_seeds)), n_seeds, goal_frac)
+    question = SweepQuestion(resolved(template, grid(axes, listed, n_seeds)), n_seeds, goal_frac, effort)
     check_seeds_differ(question)
     return question
 
@@ -114,33 +123,33 @@ def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner, 
     Raise OutputError for a full disk, SimserveError for a lost cluster.
     """
     failed: dict[str, SweepRun] = {}
-    rounds = _Rounds(question, journal, run, progress)
+    rounds = _Rounds(journal, run, progress)
     wanted = dict.fromkeys(range(len(question.points)), question.n_seeds)
     while True:
-        rounds.run(wanted, failed)
-        result = Sweep(question, tuple(_rows(question, place, n, journal.rows | failed) for place, n in wanted.items()))
+        rounds.run(_tasks(question, wanted), failed)
+        known = journal.rows | failed
+        result = Sweep(question, tuple(_rows(question, place, n, known) for place, n in wanted.items()), known)
         more = added_seeds(result.points)
-        if not more:
+        of_costs = {} if more else {key: task for each in result.points for key, task in each.cost_tasks.items()}
+        if not more and not of_costs:
             return result
+        rounds.run(of_costs, failed)
         wanted |= more
 
 
 class _Rounds:
     """Runs the missing tasks, and counts them."""
 
-    def __init__(
-        self, question: SweepQuestion, journal: Journal[SweepRun], run: Runner, progress: OnRun | None
-    ) -> None:
-        self._question, self._journal, self._run, self._progress = question, journal, run, progress
+    def __init__(self, journal: Journal[SweepRun], run: Runner, progress: OnRun | None) -> None:
+        self._journal, self._run, self._progress = journal, run, progress
         self._known: set[str] = set()
         self._n_done = 0
 
-    def run(self, wanted: Mapping[int, int], failed: dict[str, SweepRun]) -> None:
-        """Run that many seeds of each point; failures that are not final go into `failed`."""
-        tasks = _tasks(self._question, wanted, self._journal.rows.keys() | failed.keys())
-        keys = {self._question.key(place, at) for place, n in wanted.items() for at in range(n)} - {None}
-        self._n_done += len(keys - self._known) - len(tasks)
-        self._known |= {key for key in keys if key is not None}
+    def run(self, wanted: Mapping[str, Task], failed: dict[str, SweepRun]) -> None:
+        """Run the tasks that have not run, by key; failures that are not final go into `failed`."""
+        tasks = [(key, wanted[key]) for key in wanted if key not in self._journal.rows and key not in failed]
+        self._n_done += len(wanted.keys() - self._known) - len(tasks)
+        self._known |= wanted.keys()
         self._report()
         with closing(self._run(run_row, [task for _, task in tasks])) as reader:
             for place, answer in reader:
@@ -161,8 +170,9 @@ class _Rounds:
 def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
     """Return the points that more seeds may decide, by place, and how many seeds each is to have; empty: none.
 
-    First every edge has EDGE_SEEDS, then each point that may be the cheapest to meet the SLO. Then the edges that are
-    cheaper than any point that surely meets it have twice as many each time, from the cheapest on.
+    First every edge has EDGE_SEEDS, then each point that may be the cheapest to meet the SLO. Once the costs of those
+    are drawn, edges that are cheaper than any point that surely meets it have as many as the next look of `run`, from
+    the cheapest on, unless cost error keeps them there.
     """
     judged = [(place, each) for place, each in enumerate(points) if _may_change(each)]
     first = {place: EDGE_SEEDS for place, each in judged if each.decision == "edge" and len(each.rows) < EDGE_SEEDS}
@@ -174,17 +184,27 @@ def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
     second = {place: EDGE_SEEDS for place, each in near if len(each.rows) < EDGE_SEEDS and _is_near(each)}
     if second:
         return second
-    edges = [(place, each) for place, each in near if each.decision == "edge" and each.usd_per_hour < limit]
+    edges = [(place, each) for place, each in near if _is_open(each) and each.usd_per_hour < limit]
     cheapest = min((each.usd_per_hour for _, each in edges), default=math.inf)
-    return {place: more_seeds(len(each.rows)) for place, each in edges if each.usd_per_hour == cheapest}
+    return {place: _next_look(each) for place, each in edges if each.usd_per_hour == cheapest}
+
+
+def _next_look(each: PointRuns) -> int:
+    """Return the number of seeds of the next look at a point; as many as it has after the last."""
+    return next((look for look in each.effort.looks() if look > len(each.rows)), len(each.rows))
 
 
 def _may_change(each: PointRuns) -> bool:
     """Return whether further seeds may change a decision."""
     scenario = each.point.scenario
-    if not each.is_ranked or each.answer is None or scenario is None or more_seeds(len(each.rows)) == len(each.rows):
+    if not each.is_ranked or each.answer is None or scenario is None or _next_look(each) == len(each.rows):
         return False
     return (each.decision == "edge" or _is_near(each)) and not is_deterministic(scenario)
+
+
+def _is_open(each: PointRuns) -> bool:
+    """Return whether a point is on the edge with the costs known, by noise or too short runs."""
+    return each.decision == "edge" and not each.cost_tasks and (each.decided is None or each.decided.edge_by != "cost")
 
 
 def _is_near(each: PointRuns) -> bool:
@@ -205,25 +225,31 @@ def n_left(question: SweepQuestion, journal: Journal[SweepRun]) -> int:
 
 def n_foreign(question: SweepQuestion, journal: Journal[SweepRun]) -> int:
     """Return how many finished runs in the journal belong to another question."""
-    left = journal.rows.keys() - question.keys
+    left = Counter(key.partition(COSTS)[0] for key in journal.rows)
+    _take(left, question.keys)
     for place in range(len(question.points)):
-        for start, end in itertools.pairwise((question.n_seeds, *LOOKS)):
+        for start, end in itertools.pairwise((question.n_seeds, *question.effort.looks())):
             added = {question.key(place, at) for at in range(start, end)} if left else set()
-            if end > question.n_seeds and not added & left:
+            if end > question.n_seeds and not added & left.keys():
                 break  # seeds are added in order
-            left = left - added
-    return len(left)
+            _take(left, added)
+    return left.total()
 
 
-def _tasks(question: SweepQuestion, wanted: Mapping[int, int], known: Set[str]) -> list[tuple[str, Task]]:
+def _take(left: Counter[str], keys: Set[str | None]) -> None:
+    for key in keys & left.keys():
+        del left[key]
+
+
+def _tasks(question: SweepQuestion, wanted: Mapping[int, int]) -> dict[str, Task]:
     """Return the tasks by key: identical points run once; seeds vary slowest, so that all points advance."""
     result = {}
     for at in range(max(wanted.values())):
         for place, n in wanted.items():
             key, scenario = question.key(place, at) if at < n else None, question.points[place].scenario
-            if scenario is not None and key is not None and key not in known:
+            if scenario is not None and key is not None:
                 result[key] = task_of(scenario, question.first.seed + at)
-    return list(result.items())
+    return result
 
 
 def _rows(question: SweepQuestion, place: int, n: int, by_key: Mapping[str, SweepRun]) -> tuple[SweepRun, ...]:

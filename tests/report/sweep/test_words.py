@@ -150,6 +150,26 @@ def test_a_point_that_misses_the_slo_is_never_recommended() -> None:
     assert "misses: 50.0% within the SLO" in body(render(result))
 
 
+def test_what_the_error_of_the_costs_keeps_from_meeting_the_slo_is_said_with_its_probability() -> None:
+    sure = {"word": "meets", "probability": 0.983, "r": 0.7, "n_draws": 8}
+    unsure = {"word": "likely_meets", "probability": 0.81, "r": 0.9, "edge_by": "cost", "n_draws": 8}
+    edge = point(1, usd=2.0, goodput=9.0, decision="edge", meets_goal=False, judged=unsure)
+    best = {"per_usd": {"point": 1}, "goodput": {"point": 1}, "cheapest": {"point": 0}}
+    result = facts(point(0, judged=sure), edge, best=best, tied=[1])
+    assert (
+        "the goal is 99%. With the error of the costs P is >97% (r 0.70). Point 1 (gpu h100-sxm, tensor 2) costs 2.00 "
+        "dollars an hour. With the error of the costs P is 81% (r 0.90). A log of your server decides: simserve "
+        "calibrate. Most goodput per dollar: point 1 (gpu h100-sxm, tensor 2), 16,200 requests, but it likely meets "
+        "the SLO." in sentence(result)
+    )
+    assert [row[8:12] for row in table_rows(result)[1:]] == [
+        ("0.90", "81%", "likely meets", "8"),
+        ("0.70", ">97%", "meets", "8"),
+    ]
+    by_noise = facts(point(0, judged=sure | {"n_draws": 0}))
+    assert "error of the costs" not in sentence(by_noise)
+
+
 def test_the_drawn_load_is_told_only_where_it_is_far_off_the_nominal_one() -> None:
     assert "drew" not in sentence(facts(point(0, shared_load=NEAR)))
     assert "1 seed drew 9.00 req/s, 10.0% below the nominal 10.0 req/s." in sentence(facts(point(0)))
@@ -192,12 +212,12 @@ def test_the_table_has_the_most_for_its_price_first_and_what_does_not_count_last
     best = {"per_usd": {"point": 3}, "goodput": {"point": 3}, "cheapest": {"point": 2}}
     result = facts(failed(0), grown, point(2, goodput=5.0), point(3, goodput=6.0, decision="edge"), best=best)
     rows = table_rows(result)
-    slo = ("attained", "95% CI", "SLO", "seeds")
+    slo = ("attained", "95% CI", "r", "P", "SLO", "seeds")
     assert rows[0] == ("point", "gpu", "tensor", "$/h", "goodput, req/s", "requests/$", *slo, "p99 TTFT", "p99 TPOT")
     assert [row[0] for row in rows[1:]] == ["3", "2", "1", "0"]
-    slo = ("99.5%", "99.3–99.7%", "edge", "8")
+    slo = ("99.5%", "99.3–99.7%", "–", "–", "edge", "8")
     assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", *slo, "250 ms", "30.0 ms")
-    assert [row[6:9] for row in rows[3:]] == [("saturated", "–", "misses"), ("failed", "–", "–")]
+    assert [row[6:11] for row in rows[3:]] == [("saturated", *"–––", "misses"), ("failed", *"––––")]
 
 
 @pytest.mark.parametrize(

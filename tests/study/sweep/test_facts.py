@@ -61,6 +61,7 @@ def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Pat
         "decision": None,
         "meets_goal": None,
         "answer": None,
+        "judged": None,
         "load": None,
         "shared_load": None,
         "measures": None,

@@ -1,6 +1,7 @@
 """A sweep runs what is not finished, all points with the same seeds, and says what came of each."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,39 @@ def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> No
     assert progress[0] == (2, 2)
     assert progress[-1] == (sum(n_seeds), sum(n_seeds))
     assert sweep_facts(result).seeds == [3]
+
+
+def test_draws_of_costs_that_are_finished_are_not_run_again(tmp_path: Path) -> None:
+    """Two points of one run and three draws each; the first of them is on the edge, and has eight runs."""
+    requested = question(tmp_path, f"{REPLICAS}=1,2", slo={"ttft_s": 0.5}, measure={"replays": 3})
+    first, second = Here(stop_after=5), Here()
+    with pytest.raises(KeyboardInterrupt):
+        swept(tmp_path, requested, first)
+    result = swept(tmp_path, requested, second)
+    afresh = Here()
+    assert sweep_facts(swept(tmp_path / "afresh", requested, afresh)) == sweep_facts(result)
+    assert Counter(first.ran + second.ran) == Counter(afresh.ran)
+    assert [point.judged and point.judged.n_draws for point in sweep_facts(result).points] == [3, 3]
+    third = Here()
+    with open_journal(tmp_path / "out", SWEEP, read_run) as journal:
+        assert len(journal.rows) == len(afresh.ran)
+        assert n_foreign(requested, journal) == 0
+        run_sweep(requested, journal, third)
+    assert third.ran == []
+
+
+def test_a_draw_of_costs_that_fails_leaves_a_point_on_the_edge_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    requested = question(tmp_path, f"{REPLICAS}=1", slo={"ttft_s": 0.5}, measure={"replays": 3})
+    assert sweep_facts(swept(tmp_path, requested, Here())).points[0].decision == "met"
+    monkeypatch.setattr(sweep_run.WithDraw, "row", fail)
+    (point,) = sweep_facts(swept(tmp_path / "failed", requested, Here())).points
+    assert (point.decision, point.word, point.meets_goal) == ("edge", "edge", False)
+    assert point.reason is not None and "out of memory" in point.reason
 
 
 def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> None:
