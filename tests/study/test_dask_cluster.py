@@ -13,7 +13,7 @@ from simserve.errors import SimserveError
 from simserve.study import dask_cluster as module
 from simserve.study.dask_cluster import dask_cluster
 from simserve.study.processes import Lost
-from simserve.study.sweep.run import run_row
+from simserve.study.sweep.run import run_row, task_of
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.study.sweep_work import die, die_once, echo
@@ -66,7 +66,7 @@ def test_every_task_is_answered_once_with_its_place(address: str) -> None:
 def test_a_run_gives_the_row_that_it_gives_here(address: str, tmp_path: Path) -> None:
     from simserve import load_scenario
 
-    task = (load_scenario(write_scenario(tmp_path)).to_dict(), 7)
+    task = task_of(load_scenario(write_scenario(tmp_path)), 7)
     with dask_cluster(address) as cluster:
         ((place, row),) = cluster.run(run_row, [task])
     here = run_row(task)

@@ -6,7 +6,7 @@ Runs use all cores or a cluster; finished runs are kept.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -225,20 +225,15 @@ def n_left(question: SweepQuestion, journal: Journal[SweepRun]) -> int:
 
 def n_foreign(question: SweepQuestion, journal: Journal[SweepRun]) -> int:
     """Return how many finished runs in the journal belong to another question."""
-    left = Counter(key.partition(COSTS)[0] for key in journal.rows)
-    _take(left, question.keys)
+    n_rows = Counter(key.partition(COSTS)[0] for key in journal.rows)
+    left = n_rows.keys() - question.keys
     for place in range(len(question.points)):
         for start, end in itertools.pairwise((question.n_seeds, *question.effort.looks())):
             added = {question.key(place, at) for at in range(start, end)} if left else set()
-            if end > question.n_seeds and not added & left.keys():
+            if end > question.n_seeds and not added & left:
                 break  # seeds are added in order
-            _take(left, added)
-    return left.total()
-
-
-def _take(left: Counter[str], keys: Set[str | None]) -> None:
-    for key in keys & left.keys():
-        del left[key]
+            left = left - added
+    return sum(n_rows[key] for key in left)
 
 
 def _tasks(question: SweepQuestion, wanted: Mapping[int, int]) -> dict[str, Task]:
