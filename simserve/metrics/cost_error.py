@@ -49,11 +49,16 @@ def cost_error(pairs: Sequence[Pair], goal_frac: float) -> tuple[float, int]:
 
 def pair_noise(pairs: Sequence[Pair], goal_frac: float) -> float:
     """Return the variance by noise of the difference of log r within a pair; 0 without pairs."""
+    return float(np.square(half_gaps(pairs, goal_frac)).sum()) / 4 / max(1, len(pairs))
+
+
+def half_gaps(pairs: Iterable[Pair], goal_frac: float) -> Floats:
+    """Return by how much the differences of log r in the halves of each pair differ, `(n_pairs,)`."""
     halves = [
         [_shift(*parts, goal_frac) for parts in zip(pair.nominal.sections(2), pair.drawn.sections(2), strict=True)]
         for pair in pairs
     ]
-    return sum((one - other) ** 2 for one, other in halves) / 4 / max(1, len(halves))
+    return np.array([one - other for one, other in halves])
 
 
 def _shift(nominal: Sample, drawn: Sample, goal_frac: float) -> float:
@@ -72,17 +77,30 @@ def over_errors(limits: Iterable[str], server_sd: Mapping[str, float], value_of:
     value_of: the value with latencies times factors, by limit. Monotone errors of waits and of steps are independent.
     """
     sds = {name: server_sd.get(name, 0.0) for name in limits}
-    by_steps = {name: sd for name, sd in sds.items() if name in STEPS}
-    of_waits, of_steps = sds.get("ttft_s", 0.0), max(by_steps.values(), default=0.0)
+    return over_scores(sds, lambda wait, step: value_of(factors_at(sds, wait, step)))
+
+
+def factors_at(server_sd: Mapping[str, float], wait: float, step: float) -> Factors:
+    """Return the factors of servers' errors at standard normal scores of waits and of steps."""
+    return {name: math.exp(sd * (step if name in STEPS else wait)) for name, sd in server_sd.items()}
+
+
+def over_scores(server_sd: Mapping[str, float], value: Callable[[float, float], float]) -> Floats:
+    """Return a value over scores of waits and of steps, less its value without errors, as `over_errors` does.
+
+    server_sd: those of all that the value depends on.
+    """
+    of_waits, of_steps = server_sd.get("ttft_s", 0.0), max(server_sd.get(name, 0.0) for name in STEPS)
     if of_waits == 0 and of_steps == 0:
         return np.zeros(1)
-
-    def value(wait: float, step: float) -> float:
-        return value_of({"ttft_s": math.exp(of_waits * wait)} | {n: math.exp(sd * step) for n, sd in by_steps.items()})
-
     waits, steps = (SCORES if sd else np.zeros(1) for sd in (of_waits, of_steps))
     grid = np.array([[value(wait, step) for step in steps] for wait in waits]) - value(0.0, 0.0)
     scores = np.array([NormalDist().inv_cdf((k + 0.5) / N_POINTS) for k in range(N_POINTS)])
     along = np.array([np.interp(scores, steps, row) for row in grid]) if of_steps else grid
     both = np.array([np.interp(scores, waits, column) for column in along.T]) if of_waits else along
-    return np.quantile(both, (np.arange(N_POINTS) + 0.5) / N_POINTS)
+    return in_points(both)
+
+
+def in_points(values: Floats) -> Floats:
+    """Return equally likely values as points of equal probability, `(n_points,)`."""
+    return np.quantile(values, (np.arange(N_POINTS) + 0.5) / N_POINTS)

@@ -21,6 +21,8 @@ BY_WORD: dict[str | None, str] = {
 }
 """What a sentence says of a decision."""
 
+CALIBRATE_NEXT = "A log of your server decides: simserve calibrate."
+
 
 def at_nominal(load: NominalLoad | None) -> str:
     """Return `at the nominal 14.4 req/s`; nothing where the load has no nominal rate."""

@@ -1,4 +1,4 @@
-"""One decision: a run, a number of replicas, a plan, a capacity and a sweep say the same of the same fleet."""
+"""One decision: a run, a number of replicas, a plan, a capacity, a sweep and a comparison say the same of one fleet."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from simserve import Scenario, load_scenario
+from simserve.metrics.answers.comparison import NoDecision
 from simserve.metrics.answers.sweep import PointOfSweep
 from simserve.metrics.answers.sweep_runs import read_run
 from simserve.metrics.decision import DEFAULT_EFFORT, Effort
@@ -13,6 +14,8 @@ from simserve.metrics.decision_json import DecisionJson
 from simserve.study.capacity.fleet_size import study_fleet_size
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study_rate
+from simserve.study.compare.compare import ComparedSide, compare
+from simserve.study.fleet import with_replicas
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.outcome import Bounds
 from simserve.study.plan.plan import PlanQuestion, find_plan
@@ -112,3 +115,13 @@ def test_a_sweep_says_what_runs_say_where_cost_error_decides(tmp_path: Path) -> 
     assert all(point.is_tied_by_cost for point in points)
     by_noise = swept(tmp_path / "noise", scenarios, 8, Effort(by="noise"))
     assert [point.word for point in by_noise] == ["meets", "misses", "misses"]
+
+
+def test_a_side_of_a_comparison_is_what_a_run_of_it_says_to_the_digit(
+    scenario: Scenario, of_run: DecisionJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simserve.study.compare.compare.carried_load", lambda *_: NoDecision(reason="not asked"))
+    edge = with_replicas(scenario, {0: 2})
+    answer = compare(ComparedSide("a", scenario), ComparedSide("b", edge), 2)
+    assert as_json(answer.judged.a) == as_json(of_run)
+    assert as_json(answer.judged.b) == as_json(DecisionJson.of(run_with_replays(edge).summary))

@@ -8,8 +8,11 @@ from pydantic import Field, model_validator
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.parts import DrawnLoad, Verdict
 from simserve.metrics.answers.struct import FINITE, Column, Flag, Name, PerS, Signed, Struct, StudyAnswer
+from simserve.metrics.decision_json import Cause, DecisionJson
 from simserve.metrics.summary_schema import Count, Share
 
+Ends = Annotated[Sequence[summary_schema.Signed] | None, FINITE]
+"""Low and high."""
 ShareOfA = Annotated[summary_schema.Signed, FINITE, Column("share", "float")]
 
 
@@ -39,6 +42,12 @@ class LoadDecision(Struct):
     low_frac: ShareOfA
     """None, as `high_frac`, where every seed gives the same run."""
     high_frac: ShareOfA
+    total: Ends = None
+    """Ends of more_frac with the error of costs; None where they count as exact."""
+    probability: Share | None = None
+    """Probability that B carries more load, with the error of costs."""
+    edge_by: Cause | None = None
+    """What keeps the decision from being sure; None where it is, or is not known."""
     n_seeds: Count
     a: SideLoad
     b: SideLoad
@@ -84,6 +93,13 @@ class DrawnLoads(Struct):
     b: DrawnLoad | None = None
 
 
+class SideDecisions(Struct):
+    """Decisions of a run about each side at its own load; None without an SLO."""
+
+    a: DecisionJson | None = None
+    b: DecisionJson | None = None
+
+
 class ComparisonAnswer(StudyAnswer):
     """The file comparison.json."""
 
@@ -100,6 +116,7 @@ class ComparisonAnswer(StudyAnswer):
     decision: LoadDecision | NoDecision | None = None
     """None in answers of earlier versions."""
     load: DrawnLoads = Field(default_factory=DrawnLoads)
+    judged: SideDecisions = Field(default_factory=SideDecisions)
     measures: Sequence[MeasureDifference]
 
     @property
@@ -111,6 +128,11 @@ class ComparisonAnswer(StudyAnswer):
     def loads(self) -> tuple[DrawnLoad | None, DrawnLoad | None]:
         """Return the drawn loads of A and B."""
         return self.load.a, self.load.b
+
+    @property
+    def decisions(self) -> tuple[DecisionJson | None, DecisionJson | None]:
+        """Return the decisions about A and B at their own loads."""
+        return self.judged.a, self.judged.b
 
     @property
     def load_decision(self) -> LoadDecision | None:

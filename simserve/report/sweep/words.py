@@ -9,15 +9,13 @@ from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import BestPoint, PointOfSweep, SweepAnswer
 from simserve.report.formats import NONE, as_sentence, interval, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.headline import chance_text, ratio_text
-from simserve.report.nominal_load import BY_WORD, DECISIONS, at_nominal, drawn, is_off
+from simserve.report.nominal_load import BY_WORD, CALIBRATE_NEXT, DECISIONS, at_nominal, drawn, is_off
 
 MOST_ROWS = 10
 """Points in the table on the terminal; the page has all."""
 
 MOST_TIED = 3
 """Points on the edge that the sentence names."""
-
-CALIBRATE = "A log of your server decides: simserve calibrate."
 
 
 def sentence(answer: SweepAnswer) -> str:
@@ -35,7 +33,7 @@ def _decision(answer: SweepAnswer) -> str:
     tied = " ".join(
         [
             *(_tied(answer, point) for point in edges),
-            *([CALIBRATE] if any(point.is_tied_by_cost for point in edges) else []),
+            *([CALIBRATE_NEXT] if any(point.is_tied_by_cost for point in edges) else []),
         ]
     )
     if answer.best.cheapest is None:

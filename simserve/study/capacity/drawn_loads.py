@@ -82,20 +82,36 @@ class RatioCurve:
         low, high = np.interp([at - 0.1, at + 0.1], self.loads, self.log_r)
         return max(float(high - low) / 0.2, LEAST_SLOPE)
 
+    @cached_property
+    def _near(self) -> Sequence[Sample]:
+        """Requests of each load that decide its r."""
+        return [pooled(runs).beyond(self.goal_frac) for runs in self.runs]
+
+    @property
+    def limits(self) -> set[str]:
+        """The goals of the SLOs."""
+        return self._near[-1].limits
+
+    def root_with(self, factors: Factors) -> float:
+        """Return the root with latencies times factors."""
+        return self.root(self._rising([sample.r(self.goal_frac, factors) for sample in self._near]))
+
     def server_errors(self, server_sd: Mapping[str, float]) -> Floats:
         """Return what errors of servers add to the logarithm of the highest load, at points of equal probability."""
-        near = [pooled(runs).beyond(self.goal_frac) for runs in self.runs]
-
-        def root(factors: Factors) -> float:
-            return self.root(self._rising([sample.r(self.goal_frac, factors) for sample in near]))
-
-        return over_errors(near[-1].limits, server_sd, root)
+        return over_errors(self.limits, server_sd, self.root_with)
 
     def cost_error(self, costs: DrawnCosts, start: float) -> tuple[float, int]:
         """Return the spread of the logarithm of draws' highest loads, less the noise of pairs, and its degrees of
-        freedom. Each draw starts at a load that ran."""
+        freedom."""
+        roots, pairs = self.drawn_roots(costs, start)
+        noise = pair_noise(list(pairs.values()), self.goal_frac) / self.slope**2
+        return math.sqrt(max(float(roots.var(ddof=1)) - noise, 0.0)), len(roots) - 1
+
+    def drawn_roots(self, costs: DrawnCosts, start: float) -> tuple[Floats, Mapping[int, Pair]]:
+        """Return the logarithm of each draw's highest load, and pairs of runs at one load by draw. Each draw starts at
+        a load that ran."""
         searches = [_Search(self, place, math.log(start)) for place in range(len(costs.draws))]
-        pairs: list[Pair] = []
+        pairs: dict[int, Pair] = {}
         first = int(np.argmin(np.abs(self.loads - math.log(start))))
         for _ in range(MOST_ROUNDS):
             wanted = {place: math.exp(each.root) for place, each in enumerate(searches) if not each.is_known}
@@ -106,10 +122,8 @@ class RatioCurve:
             for place in wanted:
                 searches[place].put(samples.get(place))
             if not pairs:
-                pairs = [Pair(self._partner(first, place), drawn) for place, drawn in samples.items() if drawn.n]
-        roots = np.array([each.root for each in searches])
-        noise = pair_noise(pairs, self.goal_frac) / self.slope**2
-        return math.sqrt(max(float(roots.var(ddof=1)) - noise, 0.0)), len(roots) - 1
+                pairs = {place: Pair(self._partner(first, place), drawn) for place, drawn in samples.items() if drawn.n}
+        return np.array([each.root for each in searches]), pairs
 
     def _partner(self, place: int, draw: int) -> Sample:
         """Return the run of a load on the seed of a draw."""

@@ -9,6 +9,8 @@ import numpy as np
 from simserve.errors import NoArrivals
 from simserve.metrics.tails import Sample, pooled
 from simserve.scenario import Scenario
+from simserve.study.capacity.drawn_loads import RatioCurve
+from simserve.study.capacity.point import LoadPoint
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import Run, Summary, each_run
@@ -91,6 +93,15 @@ class GateSide:
             if self._progress:
                 self._progress(scale, n_seeds)
         return done[:n_seeds]
+
+    def ratio_curve(self, n_draws: int) -> RatioCurve | None:
+        """Return r against the load, by the first n_few runs of each that has them; None where there are too few."""
+        points = [
+            LoadPoint(scale, tuple(self._runs[scale][: self.n_few]), tuple(samples))
+            for scale, samples in sorted(self._samples.items())
+            if len(samples) == self.n_few
+        ]
+        return RatioCurve.of(points, self.goal_frac, n_draws)
 
     def first_limit(self, scale: float) -> str | None:
         """Return the limit that fails first in the first n_few runs at a load; None where no request missed any.

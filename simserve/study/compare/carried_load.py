@@ -8,12 +8,14 @@ from simserve.metrics.answers.baseline import LOOKS
 from simserve.metrics.answers.comparison import LoadDecision, NoDecision, SideLoad
 from simserve.metrics.answers.parts import Verdict
 from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.margin import Margin
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
 from simserve.study.check.gate import AttainmentCurve, loss_between
 from simserve.study.check.load_facts import load_facts
 from simserve.study.check.measured import rate_per_scale
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid, OnProgress
+from simserve.study.compare.paired_costs import SideCosts, with_costs
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.load_scale import at_scale
 from simserve.tables.schema import MOST
@@ -90,7 +92,10 @@ def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
 def _compared(
     a: tuple[GateSide, AttainmentCurve], b: tuple[GateSide, AttainmentCurve], loads: Sequence[SideLoad]
 ) -> LoadDecision:
-    """Return the answer where both sides have a p99 goodput."""
+    """Return the answer where both sides have a p99 goodput.
+
+    A side that carries more by noise is tied where the error of costs leaves that unsure.
+    """
     loss = loss_between(a[1], b[1], GOAL_FRAC)
     # a loss is one of scales, each times its side's own rates
     ratio = 1.0 if a[0].scenario.workload == b[0].scenario.workload else rate_per_scale(*b) / rate_per_scale(*a)
@@ -104,7 +109,17 @@ def _compared(
     else:
         outcome = "unclear"
     ends = (low, high) if n_seeds > 1 else (None, None)
-    return _decision(outcome, (loads[0], of_b), (more, *ends), n_seeds)
+    decision = _decision(outcome, (loads[0], of_b), (more, *ends), n_seeds)
+    costs = [SideCosts.of(side, curve) for side, curve in (a, b)]
+    if costs[0] is None or costs[1] is None or outcome == "same":
+        return decision
+    margin = with_costs(Margin(0.0, loss.error, max(1, int(loss.n_free))), costs[0], costs[1])
+    total = [min(end * (1 + more) - 1, MOST) for end in margin.interval(CONFIDENCE)]
+    is_sure = total[0] > 0 or total[1] < 0
+    known = {"total": total, "probability": 1 - margin.probability(-math.log1p(more))}
+    if outcome in ("better", "worse") and not is_sure:
+        known |= {"outcome": "unclear", "edge_by": "cost"}
+    return decision.model_copy(update=known)
 
 
 def _decision(outcome: Verdict, loads: Sequence[SideLoad], more: Numbers, n_seeds: int) -> LoadDecision:

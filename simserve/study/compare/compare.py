@@ -2,27 +2,36 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from simserve.errors import SimserveError
-from simserve.metrics.answers.comparison import ComparisonAnswer
+from simserve.metrics.answers.comparison import ComparisonAnswer, SideDecisions
+from simserve.metrics.decision import DEFAULT_EFFORT, Decision
+from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
+from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.loader import load_scenario
 from simserve.simulation import simulate
+from simserve.study.capacity.point import LoadPoint
 from simserve.study.check.side import OnProgress
 from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not
 from simserve.study.compare.comparison import compare_benchmarks, compare_replications, compare_results
 from simserve.study.deterministic_load import NOTE, is_deterministic
-from simserve.study.run_seeds import OnRun, replicate
+from simserve.study.drawn_costs import DrawnCosts
+from simserve.study.run_seeds import OnRun, Run, each_run
 from simserve.tables.files import read_json
 from simserve.workload.readers.logs.bench import is_result
 
 REPLICATIONS = 10
 """Pairs of runs: enough for an interval half as wide again as that of many."""
+
+NOTHING = Sample({}, 1.0, None, None)
 
 
 @dataclass(frozen=True)
@@ -69,13 +78,16 @@ def compare(
         n_seeds = max(n_replications, LEAST_SEEDS) if is_drawn else 1
         decision = why_not(a.what, b.what) or carried_load(a.what, b.what, n_seeds, load_progress)
         seeds = range(a.what.seed, a.what.seed + (n_replications if is_drawn else 1))
-        summaries = replicate((a.what, b.what), seeds, progress)
+        sides = each_run(partial(_kept, seeds[: LOOKS[0]]), (a.what, b.what), seeds, progress)
+        summaries = [[run.summary for run in side] for side in sides]
         result = compare_replications(names, *summaries)
+        judged = SideDecisions(a=_judged(a.what, a.what.seed, sides[0]), b=_judged(b.what, a.what.seed, sides[1]))
         own = _of_sides(names, (warnings(a.what.setups), warnings(b.what.setups)), summaries)
         pairs = ((key, getattr(a.what, key), getattr(b.what, key)) for key in ("slo", "workload", "measure"))
         differing = (text for pair in pairs for text in _differing(*pair))
         texts = (*own, *differing, *_off_nominal(result), *(() if is_drawn else (NOTE,)))
-        return result.model_copy(update={"warnings": texts, "decision": decision})
+        known = {"warnings": texts, "decision": decision, "judged": judged}
+        return result.model_copy(update=known)
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
         result = compare_results(names, runs[0], runs[1])
@@ -83,8 +95,32 @@ def compare(
         first, second = ((each.slo, each.slo_classes) for each in facts)
         own = _of_sides(names, (facts[0].warnings, facts[1].warnings), ([runs[0].summary], [runs[1].summary]))
         texts = (*own, *_differing("slo", first, second), *_off_nominal(result))
-        return result.model_copy(update={"warnings": texts})
+        judged = SideDecisions(a=DecisionJson.of(runs[0].summary), b=DecisionJson.of(runs[1].summary))
+        return result.model_copy(update={"warnings": texts, "judged": judged})
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
+
+
+def _kept(seeds: range, results: Results) -> Run:
+    """Return what is kept of a run: how close its requests come to their limits only where a decision needs it."""
+    return Run(results.summary, results.sample if results.facts.seed in seeds else NOTHING)
+
+
+def _judged(scenario: Scenario, first: int, runs: Sequence[Run]) -> DecisionJson | None:
+    """Return the decision of `run` about a side at its own load, with the seeds from the first; None without an SLO."""
+
+    def more(places: range) -> list[Run]:
+        return each_run(Run.of, [seeded], range(first + places.start, first + places.stop))[0]
+
+    seeded = scenario.model_copy(update={"seed": first})
+    n_seeds = 1 if is_deterministic(seeded) else LOOKS[0]
+    point = LoadPoint.of(1.0, runs[:n_seeds])
+    if n_seeds > len(point.runs):
+        point = point.with_more(more(range(len(point.runs), n_seeds)))
+    samples = [sample for sample in point.samples if sample.n]
+    if not samples:
+        return None
+    _, decision = DrawnCosts.of(seeded, lambda _: seeded, n_seeds).settled(point, GOAL_FRAC, DEFAULT_EFFORT, more)
+    return (decision or Decision(samples, GOAL_FRAC)).facts()
 
 
 def _run(what: Scenario | Results | Mapping[str, Any], other: Any) -> Results | Mapping[str, Any]:

@@ -51,6 +51,19 @@ def result(decided: dict[str, Any] | None, **changes: Any) -> ComparisonAnswer:
             ("edge", "Statistically tied"),
         ),
         (
+            decision("better", 0.081, (0.065, 0.098), total=(0.031, 0.12), probability=0.999),
+            "new carries 8.1% more load (95% CI 6.5–9.8%; with cost error 3.1–12%): 14.5 req/s against 13.4 at 99% SLO "
+            "attainment. TPOT fails first on both sides.",
+            ("met", "new carries 8.1% more load"),
+        ),
+        (
+            decision("unclear", -0.04, (-0.06, -0.02), total=(-0.11, 0.03), probability=0.13, edge_by="cost"),
+            "Cost error decides: as simulated, new carries 4% less load (95% CI 2–6%; with cost error -3% to +11%), P "
+            "87%. 12.9 req/s against 13.4 at 99% SLO attainment. A log of your server decides: simserve calibrate. "
+            "TPOT fails first on both sides.",
+            ("edge", "Cost error decides"),
+        ),
+        (
             decision("same", 0.0, (0.0, 0.0)),
             "No change: old and new carry the same load, 13.4 req/s at 99% SLO attainment (32 seeds). "
             "TPOT fails first on both sides.",
@@ -100,3 +113,16 @@ def test_an_answer_of_an_earlier_version_has_no_decision() -> None:
     content = result(None)
     assert paragraphs(content) == [f"Measures ({HOW}): new is better at p99 TTFT (-25%)."]
     assert title(content) is None
+
+
+def test_each_side_is_decided_at_its_own_load_as_a_run_decides() -> None:
+    a = {"word": "meets", "probability": 0.983, "r": 0.725, "r_noise": [0.66, 0.795], "r_total": [0.56, 0.97]}
+    b = {"word": "likely_misses", "probability": 0.2, "r": 1.1, "r_noise": [1.05, 1.15], "r_total": [0.9, 1.3]}
+    content = result(decision("same", 0.0, (0.0, 0.0)), judged={"a": a | {"n_draws": 8}, "b": b})
+    assert paragraphs(content)[1] == (
+        "At its own load, old meets the SLO: the p99 of latency/limit is 0.72 (95% CI 0.66–0.80; with cost error "
+        "0.56–0.97), P >97%. At its own load, new likely misses the SLO: the p99 of latency/limit is 1.10 (95% CI "
+        "1.05–1.15), P 20%."
+    )
+    of_before = result(None, judged={"a": {"word": "edge"}, "b": None})
+    assert paragraphs(of_before)[0] == "At its own load, old is on the edge of the SLO."

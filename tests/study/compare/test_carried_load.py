@@ -1,6 +1,7 @@
 """Which of two scenarios carries more load, on servers whose p99 goodput is known."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from simserve.metrics.tails import Sample, Tail
 from simserve.study.check import side as side_module
 from simserve.study.compare import carried_load as module
 from simserve.study.compare.carried_load import carried_load, why_not
+from simserve.study.compare.paired_costs import SideCosts
 from simserve.study.load_scale import at_scale
 from simserve.study.uncertainty import run_with_replays
 from tests.cli.scenarios import write_scenario
@@ -142,6 +144,37 @@ def test_a_load_without_randomness_has_a_difference_but_no_interval(
     result = decided(tmp_path, monkeypatch, Servers(a=1.0, bb=1.2), n_seeds=1)
     assert (result.outcome, result.low_frac, result.high_frac, result.n_seeds) == ("unclear", None, None, 1)
     assert result.more_frac == pytest.approx(0.2, abs=0.02)
+
+
+@pytest.mark.parametrize(("cost_sd", "outcome", "edge_by"), [(0.01, "better", None), (0.2, "unclear", "cost")])
+def test_a_side_that_carries_more_by_noise_is_tied_where_cost_error_leaves_that_unsure(
+    cost_sd: float, outcome: str, edge_by: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SideCosts, "of", lambda *_: True)
+    monkeypatch.setattr(module, "with_costs", lambda noise, *_: replace(noise, cost_sd=cost_sd, n_cost_free=7))
+    result = decided(tmp_path, monkeypatch, Servers(0.1, a=1.0, bb=1.2))
+    assert (result.outcome, result.edge_by) == (outcome, edge_by)
+    assert result.total is not None and result.probability is not None
+    low, high = (end or 0.0 for end in result.total)
+    assert low < ends(result)[0] < 0.2 < ends(result)[1] < high
+    assert (low > 0) == (result.probability > 0.975) == (outcome == "better")
+
+
+def test_draws_of_costs_run_on_both_sides_and_cancel_between_fleets_of_one_server(tmp_path: Path) -> None:
+    load = (
+        "workload.arrivals.rate_per_s=400",
+        "workload.n_requests=1000",
+        "measure.replays=8",
+        "slo={ttft_s: 0.05, tpot_s: 0.012}",
+    )
+    one = load_scenario(write_scenario(tmp_path), overrides=load)
+    result = carried_load(
+        one, load_scenario(tmp_path / "tiny.yaml", overrides=(*load, "cluster.pools.0.replicas=2")), 8
+    )
+    assert isinstance(result, LoadDecision)
+    assert result.outcome == "better" and result.total is not None and result.more_frac is not None
+    low, high = (end or 0.0 for end in result.total)
+    assert 0.5 < low < ends(result)[0] < result.more_frac < ends(result)[1] < high < 2.0
 
 
 def test_what_has_no_load_to_decide_by_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
