@@ -11,7 +11,7 @@ from simserve.metrics.answers.struct import FINITE, Column, Flag, Name, PerS, Si
 from simserve.metrics.decision_json import Cause, DecisionJson
 from simserve.metrics.summary_schema import Count, Share
 
-Ends = Annotated[Sequence[summary_schema.Signed] | None, FINITE]
+Ends = Annotated[Annotated[Sequence[summary_schema.Signed], Field(min_length=2, max_length=2)] | None, FINITE]
 """Low and high."""
 ShareOfA = Annotated[summary_schema.Signed, FINITE, Column("share", "float")]
 
