@@ -55,7 +55,8 @@ def sweep(
     from simserve.study.sweep.facts import sweep_facts
     from simserve.study.sweep.points import axes_of
     from simserve.study.sweep.points_file import read_points
-    from simserve.study.sweep.sweep import check_any, run_sweep, sweep_question
+    from simserve.study.sweep.question import SweepQuestion
+    from simserve.study.sweep.sweep import check_any, run_sweep
     from simserve.tables.folder import SWEEP
     from simserve.tables.journal import open_journal
 
@@ -66,7 +67,7 @@ def sweep(
         case _:
             listed = [template.changes(point) for point in points]
     axes, effort = axes_of(template, (vary or {}).items()), effort_of(budget_runs, confidence, by)
-    question = sweep_question(template, axes, listed, replications, goal_of(goal), effort)
+    question = SweepQuestion.of(template, axes, listed, replications, goal_of(goal), effort)
     with limited_to(jobs), TemporaryDirectory() as folder, open_journal(Path(folder), SWEEP, read_run) as journal:
         swept = run_sweep(question, journal, in_processes, progress)
     check_any(swept)

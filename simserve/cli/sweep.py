@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simserve.metrics.answers.sweep_runs import SweepRun
     from simserve.metrics.decision import Effort
     from simserve.study.processes import Runner
-    from simserve.study.sweep.sweep import SweepQuestion
+    from simserve.study.sweep.question import SweepQuestion
     from simserve.tables.journal import Journal
 
 
@@ -88,12 +88,12 @@ def _question(
     from simserve.scenario.template import Template
     from simserve.study.sweep.points import parse_axis
     from simserve.study.sweep.points_file import read_points
-    from simserve.study.sweep.sweep import sweep_question
+    from simserve.study.sweep.question import SweepQuestion
 
     replications, goal, effort = wanted
     axes = [parse_axis(text) for text in vary]
     listed = read_points(points) if points is not None else []
-    return sweep_question(Template.of(scenario, *template), axes, listed, replications, goal, effort)
+    return SweepQuestion.of(Template.of(scenario, *template), axes, listed, replications, goal, effort)
 
 
 def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "SweepAnswer":

@@ -14,7 +14,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from simserve.report.charts import Figure
 from simserve.report.document import Block, Chapter, Document, Plot, SideBySide, Tile
 from simserve.report.text import unbroken
 
@@ -42,7 +41,7 @@ FAST = 5
 
 def page(document: Document) -> str:
     """Return a whole page as HTML; it works offline and on paper, and a page without charts carries no plotly."""
-    figures = dict(drawn(document.parts))
+    figures = {plot.name: plot.figure for plot in drawn(document.parts)}
     charts = json.dumps(figures, allow_nan=False, separators=(",", ":")).encode() if figures else b""
     made = " · ".join(f"{name} {value}" for name, value in document.made.items() if value is not None)
     return (
@@ -89,14 +88,14 @@ def draw(block: Block | Tile) -> Markup:
     return Markup(macro(block))
 
 
-def drawn(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
-    """Yield each chart of a document by the id of its place."""
+def drawn(blocks: Iterable[Block]) -> Iterator[Plot]:
+    """Yield the charts of a document that are drawn."""
     for block in blocks:
         match block:
             case Chapter() | SideBySide():
                 yield from drawn(block.blocks)
             case Plot() if block.figure is not None:
-                yield block.name, block.figure
+                yield block
 
 
 @cache

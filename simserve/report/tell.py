@@ -22,7 +22,7 @@ from simserve.report.plan import page as plan
 from simserve.report.sweep import page as sweep
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from plotly.graph_objects import Figure as PlotlyFigure
 
 TOKEN = re.compile(r'"\$([a-z]\w*)(?:/([\d.]+))?"')
 """`"$c1"` or `"$c1/0.2"`, as in page.js."""
@@ -63,12 +63,12 @@ def head_of(answer: Shown) -> str:
     return head(tell(answer))
 
 
-def figure_of(answer: Shown) -> "Figure":
+def figure_of(answer: Shown) -> "PlotlyFigure":
     """Return the main chart as a plotly Figure. Raises SimserveError where there is none."""
-    from plotly.graph_objects import Figure  # late: a second
+    from plotly.graph_objects import Figure as PlotlyFigure  # late: a second
 
     document = tell(answer)
-    chart = document.chart or next((figure for _, figure in drawn(document.parts)), None)
+    chart = document.chart or next((plot.figure for plot in drawn(document.parts)), None)
     if chart is None:
         raise SimserveError(f"{answer.command}: has no chart, as nothing ran; to_frame() has the numbers")
 
@@ -76,4 +76,4 @@ def figure_of(answer: Shown) -> "Figure":
         opacity = format(round(255 * float(token[2])), "02x") if token[2] else ""
         return f'"{light_color(token[1])}{opacity}"'
 
-    return Figure(json.loads(TOKEN.sub(color, json.dumps(chart))))
+    return PlotlyFigure(json.loads(TOKEN.sub(color, json.dumps(chart))))

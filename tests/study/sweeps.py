@@ -7,8 +7,9 @@ from typing import Any
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
 from simserve.scenario.template import Template
 from simserve.study.sweep.points import grid, parse_axis, resolved
+from simserve.study.sweep.question import SweepQuestion
 from simserve.study.sweep.run import KEYS, failed_row
-from simserve.study.sweep.sweep import Sweep, SweepQuestion
+from simserve.study.sweep.sweep import Sweep
 from tests.cli.scenarios import write_scenario
 
 LOAD = {"kind": "requests", "nominal_per_s": None, "drawn_per_s": None, "off_frac": None}

@@ -27,7 +27,8 @@ from simserve.study.run_seeds import Summary, replicate
 from simserve.study.slo_answer import slo_answer
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
-from simserve.study.sweep.sweep import SweepQuestion, run_sweep
+from simserve.study.sweep.question import SweepQuestion
+from simserve.study.sweep.sweep import run_sweep
 from simserve.study.uncertainty import run_with_replays
 from simserve.tables.folder import SWEEP
 from simserve.tables.journal import open_journal

@@ -22,7 +22,8 @@ from simserve.study.plan.plan import PlanQuestion, find_plan
 from simserve.study.processes import in_processes
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
-from simserve.study.sweep.sweep import SweepQuestion, run_sweep
+from simserve.study.sweep.question import SweepQuestion
+from simserve.study.sweep.sweep import run_sweep
 from simserve.study.uncertainty import run_with_replays
 from simserve.tables.folder import SWEEP
 from simserve.tables.journal import open_journal

@@ -13,16 +13,12 @@ from functools import cached_property
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.sweep_runs import SweepRun
-from simserve.metrics.decision import DEFAULT_EFFORT, Effort
-from simserve.metrics.goal import GOAL_FRAC
-from simserve.scenario import Scenario
-from simserve.scenario.template import Override, Template
-from simserve.study.deterministic_load import check_not_deterministic, is_deterministic
+from simserve.study.deterministic_load import is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.run_seeds import OnRun
 from simserve.study.sweep.point_runs import PointRuns
-from simserve.study.sweep.points import SweepAxis, SweepPoint, grid, resolved
-from simserve.study.sweep.run import COSTS, failed_row, key_of, run_row, task_of
+from simserve.study.sweep.question import SweepQuestion
+from simserve.study.sweep.run import COSTS, failed_row, run_row, task_of
 from simserve.tables.journal import Journal
 
 EDGE_SEEDS = 8
@@ -32,47 +28,6 @@ NEAR_MISS = 5.0
 """Multiple of the allowed misses up to which a point may miss the SLO by chance."""
 
 MOST_REASONS = 5
-
-
-@dataclass(frozen=True)
-class SweepQuestion:
-    """Points, seeds and goal of a sweep; at least one point is valid."""
-
-    points: tuple[SweepPoint, ...]
-    n_seeds: int
-    """Seeds shared by all points."""
-    goal_frac: float = GOAL_FRAC
-    effort: Effort = DEFAULT_EFFORT
-
-    @property
-    def first(self) -> Scenario:
-        """Return the scenario of the first valid point."""
-        return next(point.scenario for point in self.points if point.scenario is not None)
-
-    @property
-    def seeds(self) -> range:
-        """Return the seeds that all points share."""
-        return range(self.first.seed, self.first.seed + self.n_seeds)
-
-    def key(self, place: int, at: int) -> str | None:
-        """Return the key of a run by point and seed index; None for conflicting values."""
-        scenario = self.points[place].scenario
-        if scenario is None:
-            return None
-        if (place, at) not in self._known:
-            self._known[place, at] = key_of(scenario, self.first.seed + at)
-        return self._known[place, at]
-
-    @cached_property
-    def _known(self) -> dict[tuple[int, int], str]:
-        """Return the cache of keys, as each takes a digest."""
-        return {}
-
-    @cached_property
-    def keys(self) -> frozenset[str]:
-        """Return the keys of runs with shared seeds; identical points count once."""
-        every = (self.key(place, at) for place in range(len(self.points)) for at in range(self.n_seeds))
-        return frozenset(key for key in every if key is not None)
 
 
 @dataclass(frozen=True)
@@ -94,27 +49,6 @@ class Sweep:
         question = self.question
         keys, point = [question.key(place, at) for at in range(len(rows))], question.points[place]
         return PointRuns(point, rows, question.n_seeds, question.goal_frac, question.effort, keys, self.known)
-
-
-def sweep_question(
-    template: Template,
-    axes: Sequence[SweepAxis],
-    listed: Sequence[tuple[Override, ...]],
-    n_seeds: int,
-    goal_frac: float,
-    effort: Effort,
-) -> SweepQuestion:
-    """Return the question about each combination. Raises SimserveError before anything runs."""
-    question = SweepQuestion(resolved(template, grid(axes, listed, n_seeds)), n_seeds, goal_frac, effort)
-    check_seeds_differ(question)
-    return question
-
-
-def check_seeds_differ(question: SweepQuestion) -> None:
-    """Raise SimserveError for several seeds of a deterministic load."""
-    for point in question.points if question.n_seeds > 1 else ():
-        if point.scenario is not None:
-            check_not_deterministic(point.scenario, "--replications", question.n_seeds)
 
 
 def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner, progress: OnRun | None = None) -> Sweep:

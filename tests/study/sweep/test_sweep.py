@@ -28,8 +28,9 @@ from simserve.study.study_folder import write_study
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts, sweep_rows
 from simserve.study.sweep.points import grid, parse_axis, resolved
+from simserve.study.sweep.question import SweepQuestion
 from simserve.study.sweep.run import key_of, run_row, task_of
-from simserve.study.sweep.sweep import Sweep, SweepQuestion, check_any, n_foreign, n_left, n_runs, run_sweep
+from simserve.study.sweep.sweep import Sweep, check_any, n_foreign, n_left, n_runs, run_sweep
 from simserve.tables.folder import SWEEP
 from simserve.tables.journal import open_journal
 from tests.cli.scenarios import write_scenario
