@@ -206,7 +206,7 @@ def test_commands_import_nothing_heavy_before_they_run() -> None:
     for file in (PACKAGE / "cli").glob("*.py"):
         heavy = {name for name in _top_level_imports(file) if name.split(".")[0] not in light | sys.stdlib_module_names}
         inner = {name for name in _top_level_imports(file) if name.startswith("simserve.")}
-        inner -= {"simserve.metrics.goal", "simserve.api.options"}  # numbers that are defaults
+        inner -= {"simserve.metrics.goal", "simserve.api", "simserve.api.options"}  # numbers, and what imports late itself
         assert not heavy, f"{file.name} imports {heavy} at its top"
         assert all(name.startswith("simserve.cli") for name in inner), f"{file.name} imports {inner} at its top"
 

@@ -72,9 +72,9 @@ def _head(document: Document) -> Markup:
 
 def light_color(name: str) -> str:
     """Return a color of the light theme, as `#1261b0`."""
-    found = re.search(rf"--{name}: (#[0-9a-f]{{6}})", _resource("page.css"))  # the first theme is light
-    assert found is not None, name
-    return found[1]
+    color = re.search(rf"--{name}: (#[0-9a-f]{{6}})", _resource("page.css"))  # the first theme is light
+    assert color is not None, name
+    return color[1]
 
 
 def prose(value: object) -> Markup:

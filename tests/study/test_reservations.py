@@ -41,7 +41,7 @@ def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None
     for most, is_said in ((2.0, False), (99.0, True)):
 
         def runs(load: float, seeds: Sequence[int], most: float = most) -> list[Run]:
-            return as_runs(run.summary | (KV if load < most else {}) for run in plain(load, seeds))
+            return [Run(run.summary | (KV if load < most else {}), run.sample) for run in plain(load, seeds)]
 
         assert (TEXT in study(question, runs).answer.warnings) == is_said
 

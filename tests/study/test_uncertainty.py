@@ -55,7 +55,7 @@ def test_a_percentile_lies_between_its_ends_and_every_replay_counts() -> None:
         for level, (low, high) in levels.items():
             assert 0 < low <= result["summary"][key][level] <= high
     assert (result["n_met"], result["slo_probability"]) == (5, None)  # none missed, so that is all there is to say
-    text = prediction(result["summary"])
+    text = prediction(SummaryReader(result["summary"]))
     assert text is not None
     assert text.startswith("Allowing for load and cost-model error (5 perturbed replays), p99 TTFT is ")
     assert text.endswith(" (90% prediction interval). 5 of 5 replays meet the SLO.")
