@@ -106,6 +106,8 @@ class Sheet:
     columns: tuple[SheetColumn, ...]
     groups: tuple[SheetGroup, ...]
     charts: tuple[Chart, ...] = ()
+    borrowed: tuple[tuple["Sheet", Chart], ...] = ()
+    """Charts of other sheets that it shows too."""
 
     @property
     def heads(self) -> tuple[str, ...]:

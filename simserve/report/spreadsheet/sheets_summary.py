@@ -1,4 +1,4 @@
-"""The first sheet: the answers, what was run, what to trust, and what the other sheets hold."""
+"""The first sheet: the answers with their numbers and a chart, what to trust, and what the other sheets hold."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,19 +10,23 @@ from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.parts import Bounded, FoundLoad
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
+from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.capacity.page import paragraphs
 from simserve.report.cautions import cautions
 from simserve.report.check import words as check
 from simserve.report.comparison import words as comparison
 from simserve.report.formats import SHORT, interval, plural, slo_terms
-from simserve.report.headline import headline
+from simserve.report.headline import headline, level_of
 from simserve.report.percentiles import prediction
 from simserve.report.pools import engine_words, has_changed
 from simserve.report.spreadsheet.cost import CAPACITY_NAME, Basis
-from simserve.report.spreadsheet.sheets import Cell, Row, Sheet, SheetColumn, SheetGroup, at, form_and_unit
+from simserve.report.spreadsheet.sheets import Cell, Chart, Row, Sheet, SheetColumn, SheetGroup, at, form_and_unit
 from simserve.report.summary_reader import SummaryReader
 from simserve.report.sweep import words as sweep
+
+DECISIVE = ("Fleet options", "Capacity curve", "Percentiles")
+"""Sheets with a chart that the first sheet shows too."""
 
 
 def summary(sources: Sequence[ResultFolder], others: Sequence[Sheet], basis: Basis | None) -> Sheet:
@@ -36,7 +40,15 @@ def summary(sources: Sequence[ResultFolder], others: Sequence[Sheet], basis: Bas
         "About",
         (SheetColumn("Item", "text"), SheetColumn("Value", "tall")),
         tuple(groups),
+        borrowed=tuple((sheet, chart) for sheet in others for chart in _decisive(sheet)),
     )
+
+
+def _decisive(sheet: Sheet) -> list[Chart]:
+    """Return the chart of a sheet that shows its answer: costs of fleets, attainment against load, percentiles."""
+    if sheet.name not in DECISIVE:
+        return []
+    return [chart for chart in sheet.charts if chart.y_title == "share" or sheet.name != "Capacity curve"][:1]
 
 
 def _text(source: ResultFolder) -> list[Row]:
@@ -61,8 +73,8 @@ def _unit(source: ResultFolder, basis: Basis | None) -> list[Row]:
 
 def _run(result: Mapping[str, Any]) -> list[Row]:
     reader = SummaryReader(result)
-    rows: list[Row] = [("Answer", headline(result)), ("Prediction", prediction(SummaryReader(result)))]
-    rows += [("What to trust", text) for text in cautions(reader)]
+    rows: list[Row] = [("Answer", headline(result)), *_margin(reader.decision)]
+    rows += [("Prediction", prediction(reader)), *(("What to trust", text) for text in cautions(reader))]
     rows += [_pool(pool) for pool in reader.pools]
     ends = reader.attainment_interval
     rows += [
@@ -86,6 +98,20 @@ def _run(result: Mapping[str, Any]) -> list[Row]:
     return rows + _made(result.get("version"), result.get("digest"), result.get("seed"))
 
 
+def _margin(decision: DecisionJson | None) -> list[Row]:
+    """Return r with its intervals, and the probability that the SLO is met."""
+    if decision is None or decision.r is None or decision.r_noise is None or decision.r_total is None:
+        return []
+    name = f"{level_of(decision)} of latency / limit"
+    ends = dict(zip(("low", "high"), decision.r_noise, strict=True))
+    ends |= dict(zip(("low with cost error", "high with cost error"), decision.r_total, strict=True))
+    return [
+        _figure(name, decision.r, "rate"),
+        *(_figure(f"{name}, {end}", value, "rate") for end, value in ends.items()),
+        _figure("Probability that the SLO is met", decision.probability, "share share"),
+    ]
+
+
 def _pool(pool: Mapping[str, Any]) -> Row:
     n, gpus = int(pool["n_replicas"]), int(pool["gpus_per_replica"])
     text = f"{plural(n, 'replica')} of {pool['model']} on {gpus} × {pool['gpu']} ({engine_words(pool)})"
@@ -94,10 +120,9 @@ def _pool(pool: Mapping[str, Any]) -> Row:
 
 def _capacity(result: CapacityAnswer) -> list[Row]:
     rows: list[Row] = [("Answer", text) for text in paragraphs(result)]
-    rows += [("What to trust", caution) for caution in result.warnings]
+    rows += [*_load(result), *(("What to trust", caution) for caution in result.warnings)]
     rows += [_figure("Goal", result.goal_frac, "share share"), ("SLO", slo_terms(result.slo))]
     if result.answer is not None:
-        rows += _load(result)
         fleet = result.answer.fleet
         rows += [
             _figure("GPUs", fleet.n_gpus, "count"),
@@ -148,12 +173,22 @@ def _check(answer: CheckAnswer) -> list[Row]:
 
 def _comparison(answer: ComparisonAnswer) -> list[Row]:
     rows: list[Row] = [("Answer", text) for text in comparison.paragraphs(answer)]
+    if (load := answer.load_decision) is not None:
+        ends = {"": load.more_frac, ", low": load.low_frac, ", high": load.high_frac}
+        rows += [_figure(f"B carries more load by{end}", value, "share share") for end, value in ends.items()]
     rows += [("What to trust", text) for text in answer.warnings]
     return [*rows, ("A", answer.a), ("B", answer.b), ("Intervals", answer.how)]
 
 
 def _plan(answer: PlanAnswer) -> list[Row]:
-    rows: list[Row] = [("Answer", answer.sentence), *(("What to trust", text) for text in answer.warnings)]
+    rows: list[Row] = [("Answer", answer.sentence)]
+    if (best := answer.best) is not None:
+        rows += [
+            _figure("Cost a month", best.usd_per_month, "dollars USD"),
+            _figure("GPUs", best.gpus, "count"),
+            _figure("Probability that the SLO is met", best.probability, "share share"),
+        ]
+    rows += [("What to trust", text) for text in answer.warnings]
     rows += [
         _figure("Goal", answer.goal_frac, "share share"),
         ("SLO", slo_terms(answer.slo)),
@@ -165,6 +200,13 @@ def _plan(answer: PlanAnswer) -> list[Row]:
 
 def _sweep(answer: SweepAnswer) -> list[Row]:
     rows: list[Row] = [("Answer", sweep.sentence(answer))]
+    if (cheapest := answer.best.cheapest) is not None:
+        best = answer.points[cheapest.point]
+        rows += [
+            _figure("Cost of the cheapest that meets the SLO", best.usd_per_hour, "usd USD/h"),
+            _figure("Its goodput", best.goodput_per_s, "rate requests/s"),
+            _figure("Its SLO attainment", best.attained.value, "share share"),
+        ]
     if answer.slo is not None:
         rows += [_figure("Goal", answer.goal_frac, "share share"), ("SLO", slo_terms(answer.slo))]
     return rows + _made(answer.version, None, answer.scenario.seed)

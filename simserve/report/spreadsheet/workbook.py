@@ -159,8 +159,8 @@ class _Page:
 def _place_charts(book: Any, page: Any, sheet: Sheet, first_row: int) -> None:
     """Draw all charts of a sheet, with values from that row on."""
     is_below = sheet.n_rows <= SHORT_ROWS
-    for number, chart in enumerate(sheet.charts):
-        drawn = _drawn(book, sheet, chart, first_row)
+    for number, (home, chart) in enumerate([*((sheet, chart) for chart in sheet.charts), *sheet.borrowed]):
+        drawn = _drawn(book, home, chart, first_row)
         if is_below:
             row, column = first_row + sheet.n_rows + 1 + number // 2 * ROWS_A_CHART, 0
             page.insert_chart(row, column, drawn, {"x_offset": number % 2 * (SIZE["width"] + 20)})

@@ -100,6 +100,20 @@ def test_the_summary_begins_with_the_answers() -> None:
     ]
 
 
+def test_the_numbers_of_an_answer_follow_it_and_its_chart_stands_on_the_first_sheet() -> None:
+    first = sheet("Summary", run_answer(), capacity_answer(), plan_answer(), sweep_answer(), comparison_answer())
+    after = {group.title: [str(row[0]) for row in group.rows[1:4]] for group in first.groups}
+    assert after["Plan chat"][:2] == ["Cost a month (USD)", "GPUs"]
+    assert after["Capacity chat"][0] == "Capacity (requests/s)"
+    assert after["Sweep chat"][0] == "Cost of the cheapest that meets the SLO (USD/h)"
+    assert [(home.name, chart.title.partition(":")[0]) for home, chart in first.borrowed] == [
+        ("Percentiles", "Latency of chat"),
+        ("Capacity curve", "Requests that meet every SLO"),
+        ("Fleet options", "Cost a month"),
+    ]
+    assert not sheet("Summary", check_answer()).borrowed
+
+
 def test_percentiles_are_milliseconds_with_the_goal_beside_them() -> None:
     result = {row["Latency"]: row for row in rows(sheet("Percentiles", run_answer()))}
     assert list(result) == ["TTFT", "TPOT", "ITL", "E2E", "Queue"]
