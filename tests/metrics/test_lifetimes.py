@@ -81,7 +81,7 @@ def test_blocks_are_a_mean_over_the_run() -> None:
 
 
 def test_the_page_says_when_a_replica_was_there() -> None:
-    page = render(Results.from_run(*story(), ""))
+    page = render(Results.from_run(*story(), "")).replace("\u00a0", " ")
     for label in (
         "0<small>serve, gone at 4.00 s",
         "1<small>serve, ready at 2.00 s<",
