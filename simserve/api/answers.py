@@ -1,7 +1,6 @@
 """Questions about one scenario: run, capacity, plan."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from simserve.metrics.answers.plan import PlanAnswer
     from simserve.metrics.results import Results
     from simserve.scenario.loader import AnyScenario
-    from simserve.simulation import OnProgress
     from simserve.study.capacity.capacity_result import CapacityResult
     from simserve.study.capacity.question import CapacityQuestion
 
@@ -42,14 +40,11 @@ def run(
     seed: int | None = None,
     jobs: int | None = None,
     out: Path | None = None,
-    progress: "OnProgress | None" = None,
-    on_run: "Callable[[str, int, int], None] | None" = None,
     **changes: object,
 ) -> "Results":
     """Simulate a scenario, with the runs that decide about its SLO. Raises SimserveError.
 
-    `out`: a folder on the disk that keeps the rows of a long run. `on_run` is called after each further run, with its
-    kind, how many are done and how many there are.
+    `out`: a folder on the disk that keeps the rows of a long run.
     """
     from simserve.study.deterministic_load import check_not_deterministic
     from simserve.study.precision import add_replications, wanted_runs
@@ -61,11 +56,10 @@ def run(
         wanted = wanted_runs(replications, precision, of)
         option = ("--replications", replications) if precision is None else ("--precision", precision)
         check_not_deterministic(simulated, *option)
-    replays, more = (on_run and partial(on_run, kind) for kind in ("replays", "replications"))
     with limited_to(jobs):
-        results = run_with_replays(simulated, progress, replays, out, effort)
+        results = run_with_replays(simulated, out, effort)
         if wanted is not None:
-            add_replications(simulated, results, wanted, more)
+            add_replications(simulated, results, wanted)
     return results
 
 
@@ -83,7 +77,6 @@ def capacity(
     budget_runs: int = BUDGET_RUNS,
     seed: int | None = None,
     jobs: int | None = None,
-    progress: Callable[..., None] | None = None,
     **changes: object,
 ) -> "CapacityAnswer":
     """Find the highest load at which the SLO holds; or the most clients, fewest replicas, or the best split of GPUs.
@@ -103,9 +96,7 @@ def capacity(
     studied, effort = scenario_with(scenario, changes, seed), effort_of(budget_runs, confidence, by)
     question = CapacityQuestion(studied, goal_of(goal), within("--precision", precision), effort)
     with limited_to(jobs):
-        result = _capacity(
-            question, {"--concurrency": concurrency, "--replicas": pool, "--ratio": ratio}, gpus, progress
-        )
+        result = _capacity(question, {"--concurrency": concurrency, "--replicas": pool, "--ratio": ratio}, gpus)
     return result.answer.with_runs(result.rows, studied.to_yaml())
 
 
@@ -113,7 +104,6 @@ def _capacity(
     question: "CapacityQuestion",
     requested: Mapping[str, bool | str | None],
     gpus: int | None,
-    progress: Callable[..., None] | None,
 ) -> "CapacityResult":
     """Answer the one question that the options ask. Raises SimserveError for two at once."""
     from simserve.study.capacity.concurrency import study_concurrency
@@ -128,15 +118,15 @@ def _capacity(
         raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
     match [*given.items()]:
         case []:
-            return study_rate(question, progress)
+            return study_rate(question)
         case [("--concurrency", _)]:
-            return study_concurrency(question, progress)
+            return study_concurrency(question)
         case [("--replicas", pool)]:
-            return study_fleet_size(question, pool, progress)
+            return study_fleet_size(question, pool)
     if question.effort.by == "total":
         remedy = "leave it out, and ask for the capacity of the best split"
         raise SimserveError(f"--by: must not be total with --ratio, which compares splits by noise; {remedy}")
-    return study_ratio(question, given["--ratio"], gpus, progress)
+    return study_ratio(question, given["--ratio"], gpus)
 
 
 def plan(
@@ -156,7 +146,6 @@ def plan(
     budget_runs: int = BUDGET_RUNS,
     seed: int | None = None,
     jobs: int | None = None,
-    progress: Callable[[str], None] | None = None,
     **changes: object,
 ) -> "PlanAnswer":
     """Find the cheapest fleet that serves the scenario's load within its SLO. Raises SimserveError.
@@ -186,6 +175,6 @@ def plan(
         given_usd=price or {},
     )
     with limited_to(jobs):
-        planned = find_plan(question, progress)
+        planned = find_plan(question)
         answer = with_words(plan_facts(planned))
     return answer.with_runs(None, None if planned.winner is None else planned.winner.to_yaml())

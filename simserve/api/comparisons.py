@@ -1,6 +1,6 @@
 """Questions about several scenarios, or changes of one: sweep, compare, check."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from simserve.metrics.results import Results
     from simserve.scenario.loader import AnyScenario
     from simserve.study.compare.compare import ComparedSide
-    from simserve.study.run_seeds import OnRun
 
 
 def sweep(
@@ -41,7 +40,6 @@ def sweep(
     budget_runs: int = BUDGET_RUNS,
     seed: int | None = None,
     jobs: int | None = None,
-    progress: "OnRun | None" = None,
     **changes: object,
 ) -> "SweepAnswer":
     """Run a scenario at every combination of some values, and of the points given. Raises SimserveError.
@@ -69,7 +67,7 @@ def sweep(
     axes, effort = axes_of(template, (vary or {}).items()), effort_of(budget_runs, confidence, by)
     question = SweepQuestion.of(template, axes, listed, replications, goal_of(goal), effort)
     with limited_to(jobs), TemporaryDirectory() as folder, open_journal(Path(folder), SWEEP, read_run) as journal:
-        swept = run_sweep(question, journal, in_processes, progress)
+        swept = run_sweep(question, journal, in_processes)
     check_any(swept)
     return sweep_facts(swept)
 
@@ -80,8 +78,6 @@ def compare(
     *,
     replications: int | None = None,
     jobs: int | None = None,
-    progress: "OnRun | None" = None,
-    load_progress: Callable[[float, int], None] | None = None,
     **changes: object,
 ) -> "ComparisonAnswer":
     """Decide which of two scenarios carries more load, and compare all measures; of results, measures only.
@@ -97,7 +93,7 @@ def compare(
     first = _side(a, {})
     second = _side(a if b is None else b, changes)
     with limited_to(jobs):
-        return compare(first, second, n_runs, progress, load_progress)
+        return compare(first, second, n_runs)
 
 
 def _side(source: "AnyScenario | Results", changes: Mapping[str, object]) -> "ComparedSide":
@@ -130,7 +126,6 @@ def check(
     goal: Goal = None,
     seed: int | None = None,
     jobs: int | None = None,
-    progress: Callable[[float, int], None] | None = None,
     **changes: object,
 ) -> "CheckAnswer":
     """Tell whether p99 goodput fell by significantly more than a tolerance. Raises SimserveError.
@@ -151,5 +146,5 @@ def check(
         elif candidate.file is None:
             raise SimserveError(f"--against {against}: the scenario must be a file, got plain data; use baseline=FILE")
         else:
-            side = against_ref((candidate.file, str(against)), candidate, wanted, progress)
-        return check_facts(check(side, GateSide(candidate, side.goal_frac, progress), tolerance))
+            side = against_ref((candidate.file, str(against)), candidate, wanted)
+        return check_facts(check(side, GateSide(candidate, side.goal_frac), tolerance))

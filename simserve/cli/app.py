@@ -17,7 +17,6 @@ from simserve.cli import (
     plan,
     report,
     run,
-    schema,
     sweep,
     trace,
     validate,
@@ -71,4 +70,4 @@ app.command("sweep")(sweep.sweep)
 app.command("check")(check.check)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
-app.command("schema")(schema.schema)
+app.command("schema")(init.schema)

@@ -1,6 +1,5 @@
 """`simserve capacity`: the highest load at which the SLO still holds; or the fewest replicas, or the best split."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +23,6 @@ from simserve.cli.options import (
 from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
-    from simserve.cli.terminal import ProgressBar
     from simserve.metrics.answers.capacity import CapacityAnswer
 
 NO = 1
@@ -83,7 +81,7 @@ def capacity(
     simulated = loaded(scenario, assignments, seed, allow_plugin)
     if out is not None:
         check_folder(out, CAPACITY)
-    with terminal.progress_bar() as bar:
+    with terminal.progress_bar():
         answer = answers.capacity(
             simulated,
             goal=goal,
@@ -95,20 +93,12 @@ def capacity(
             by=by,
             confidence=confidence,
             budget_runs=budget_runs,
-            progress=_progress(bar, replicas) if bar else None,
         )
     if out is not None:
         _write(out, answer)
     terminal.answer(tell(answer), answer.facts(), terminal.place_of(out) if out else "", as_json=as_json)
     if answer.answer is None and answer.state != "every load":
         raise typer.Exit(NO)
-
-
-def _progress(bar: "ProgressBar", pool: str | None) -> Callable[..., None]:
-    """Return what shows the loads, or the replicas of a pool, on the bar."""
-    if pool:
-        return lambda n: bar.show(f"{n} replicas of {pool}")
-    return lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")
 
 
 def _write(directory: Path, answer: "CapacityAnswer") -> None:

@@ -11,10 +11,8 @@ from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, S
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
-    from simserve.cli.terminal import ProgressBar
     from simserve.metrics.answers.check import CheckAnswer
     from simserve.scenario import Scenario
-    from simserve.study.check.side import OnProgress
 
 NO = 1
 
@@ -62,14 +60,13 @@ def check(
     if update and baseline is not None:
         _update(candidate, baseline, (goal, tolerance), as_json=as_json)
         return
-    with terminal.progress_bar() as bar:
+    with terminal.progress_bar():
         answer = comparisons.check(
             candidate,
             baseline=baseline,
             against=against,
             tolerance=tolerance,
             goal=goal,
-            progress=load_progress(bar),
         )
     if out is not None:
         compared: list[tuple[str, object]] = [
@@ -108,8 +105,8 @@ def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None
 
     goal, tolerance = requested
     check_place(baseline)
-    with terminal.progress_bar() as bar:
-        match = well_measured(GateSide(candidate, goal or GOAL_FRAC, load_progress(bar)), tolerance)
+    with terminal.progress_bar():
+        match = well_measured(GateSide(candidate, goal or GOAL_FRAC), tolerance)
     write_baseline(baseline, match)
     if as_json:
         terminal.result_json(match.model_dump(by_alias=True))
@@ -142,8 +139,3 @@ def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], out: Pa
         if file is not None:
             replace_text(file, made(answer))
     terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)
-
-
-def load_progress(bar: "ProgressBar | None") -> "OnProgress | None":
-    """Return what shows the runs of each load on the bar."""
-    return (lambda scale, n: bar.show(f"{scale:.3g} × the load: {n} runs")) if bar else None

@@ -39,16 +39,14 @@ def compare(
     """Decide which of two scenarios carries more load, and compare all measures; of results, measures only."""
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
-    from simserve.cli.check import load_progress
     from simserve.report.comparison.page import tell
     from simserve.tables.folder import COMPARISON, check_folder
 
     allow_modules(allow_plugin or (), a.parent, b.parent)
     if out is not None:
         check_folder(out, COMPARISON)
-    with terminal.progress_bar() as bar:
-        shown = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
-        answer = comparisons.compare(a, b, replications=replications, progress=shown, load_progress=load_progress(bar))
+    with terminal.progress_bar():
+        answer = comparisons.compare(a, b, replications=replications)
     if out is not None:
         _write(out, answer)
     terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)

@@ -1,4 +1,4 @@
-"""`simserve init`: write a starter scenario."""
+"""`simserve init` and `simserve schema`: a starter scenario, and the JSON Schema of all scenarios."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,3 +19,11 @@ def init(path: Annotated[Path, typer.Argument(help="File to write.")] = Path("sc
         raise OutputError(f"{path}: already exists, and init never overwrites; name another file")
     replace_text(path, starter)
     terminal.message(f"wrote {path}. Next: simserve run {path}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of a scenario, for editors."""
+    from simserve.cli import terminal
+    from simserve.scenario import scenario_schema
+
+    terminal.result_json(scenario_schema())

@@ -41,11 +41,10 @@ def measure_card(
         started_s, first = time.monotonic(), [-1]
 
         def show(result: "Measurement") -> None:
-            if bar is not None:
-                first[0] = result.n_ended - 1 if first[0] < 0 else first[0]
-                each_s = (time.monotonic() - started_s) / (result.n_ended - first[0])
-                left_s = each_s * (result.n_shapes - result.n_ended)
-                bar.show(f"{result.n_ended:,} of {result.n_shapes:,} shapes timed, {left_s / 60:.0f} min left")
+            first[0] = result.n_ended - 1 if first[0] < 0 else first[0]
+            each_s = (time.monotonic() - started_s) / (result.n_ended - first[0])
+            left_s = each_s * (result.n_shapes - result.n_ended)
+            bar.show(f"{result.n_ended:,} of {result.n_shapes:,} shapes timed, {left_s / 60:.0f} min left")
 
         try:
             result = measure(shapes, device, table, minutes * 60, show)

@@ -68,7 +68,7 @@ def plan(
     simulated = loaded(scenario, assignments, seed, allow_plugin)
     directory = out or Path("reports") / f"{simulated.name}-plan"
     check_folder(directory, PLAN)
-    with terminal.progress_bar() as bar:
+    with terminal.progress_bar():
         answer = answers.plan(
             simulated,
             gpus=_names(gpu or ""),
@@ -83,7 +83,6 @@ def plan(
             by=by,
             confidence=confidence,
             budget_runs=budget_runs,
-            progress=bar.show if bar else None,
         )
         _write(directory, answer)
     terminal.answer(tell(answer), answer.facts(), terminal.place_of(directory), as_json=as_json)

@@ -73,7 +73,7 @@ def run(
     simulated = loaded(scenario, assignments, seed, allow_plugin)
     check_folder(directory := out or Path("reports") / simulated.name)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
-    with terminal.progress_bar(is_wanted=not quiet) as bar:
+    with terminal.progress_bar(is_quiet=quiet) as bar:
         results = answers.run(
             simulated,
             replications=replications,
@@ -82,11 +82,8 @@ def run(
             budget_runs=budget_runs,
             confidence=confidence,
             out=directory,
-            progress=bar.draw if bar else None,
-            on_run=(lambda kind, n, of: bar.show(f"{kind}: {n} of {of} runs")) if bar else None,
         )
-        if bar:
-            bar.show("writing the results")
+        bar.show("writing the results")
         drawn = [each.draw(results) for each in traces]
         results.write(directory, steps=steps, report=None if no_report else _render)
         for each in drawn:

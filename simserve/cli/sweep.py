@@ -1,6 +1,5 @@
 """`simserve sweep`: a scenario at many points, on all cores or a cluster; an interrupted sweep resumes."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ from simserve.cli.options import (
 from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC
 
 if TYPE_CHECKING:
-    from simserve.cli.terminal import ProgressBar
     from simserve.metrics.answers.sweep import SweepAnswer
     from simserve.metrics.answers.sweep_runs import SweepRun
     from simserve.metrics.decision import Effort
@@ -122,8 +120,8 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
                 f"{directory} also holds {runs} in the form of another version of simserve; {they} {are} not in this "
                 f"answer, and {are} run again where {they} {are} needed"
             )
-        with _resume_hint(question, journal, directory), terminal.progress_bar() as bar:
-            swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
+        with _resume_hint(question, journal, directory), terminal.progress_bar():
+            swept = run_sweep(question, journal, run)
         check_any(swept)
         with _resume_hint(question, journal, directory):
             answer = sweep_facts(swept)
@@ -162,20 +160,3 @@ def _resume_hint(question: "SweepQuestion", journal: "Journal[SweepRun]", direct
                 f"{n_kept} of {n_runs(question)} runs are kept in {directory}{older}; rerun the same command to resume"
             )
         raise
-
-
-class _Counted:
-    """Shows how many runs are finished."""
-
-    def __init__(self, bar: "ProgressBar") -> None:
-        self._bar = bar
-        self._started_at_s = time.monotonic()
-        self._n_kept: int | None = None
-
-    def __call__(self, n_done: int, n_all: int) -> None:
-        """Show the progress; the first call has the runs finished before."""
-        if self._n_kept is None:
-            self._n_kept = n_done
-        n_now, wall_s = n_done - self._n_kept, time.monotonic() - self._started_at_s
-        left = f"{wall_s * (n_all - n_done) / n_now:,.0f} s left" if n_now else "starting"
-        self._bar.show(f"[{'#' * (20 * n_done // max(1, n_all)):.<20}] {n_done:,} of {n_all:,} runs  {left}")

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from simserve.report.document import Document
-    from simserve.simulation import Progress
+
+LINE_EVERY_S = 10.0
+"""Time between two lines of progress where stderr is no terminal."""
 
 
 def result(text: str) -> None:
@@ -84,44 +86,35 @@ def place_of(directory: Path) -> str:
 
 
 class ProgressBar:
-    """One line on stderr that is redrawn."""
+    """How far a command is: a line of a terminal that is redrawn, or a line every LINE_EVERY_S of a file."""
 
-    def __init__(self) -> None:
-        self._started_at_s = time.monotonic()
-
-    def draw(self, progress: "Progress") -> None:
-        """Show the progress of the run."""
-        self.show(progress_line(progress, time.monotonic() - self._started_at_s))
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self._is_quiet, self._is_drawn = is_quiet, sys.stderr.isatty()
+        self._told_s = time.monotonic()
 
     def show(self, line: str) -> None:
-        """Replace the line, cut to the terminal's width; an empty text erases it."""
-        sys.stderr.write("\r" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
-        sys.stderr.flush()
+        """Show the line, cut to the terminal's width; an empty text erases it."""
+        if self._is_quiet:
+            return
+        if self._is_drawn:
+            sys.stderr.write("\r" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
+            sys.stderr.flush()
+        elif line and time.monotonic() - self._told_s >= LINE_EVERY_S:
+            self._told_s = time.monotonic()
+            message(line)
 
 
 @contextmanager
-def progress_bar(is_wanted: bool = True) -> Iterator[ProgressBar | None]:
-    """Show a bar while the block runs and erase it at the end; None without a terminal."""
-    if not is_wanted or not sys.stderr.isatty():
-        yield None
-        return
-    bar = ProgressBar()
+def progress_bar(*, is_quiet: bool = False) -> Iterator[ProgressBar]:
+    """Show the runs of the block, and erase the line at the end."""
+    from simserve.study.progress import StudyProgress, shown_by
+
+    bar = ProgressBar(is_quiet=is_quiet)
     try:
-        yield bar
+        with shown_by(StudyProgress(bar.show)):
+            yield bar
     finally:
         bar.show("")
-
-
-def progress_line(progress: "Progress", wall_s: float) -> str:
-    """Format share done, simulated time, speed and time left in one line."""
-    speed = f"{progress.n_done / max(wall_s, 1e-9):,.0f} requests/s"
-    simulated = f"{progress.sim_s:,.1f} s simulated"
-    if not progress.n_total:
-        return f"{progress.n_done:,} requests  {simulated}  {speed}"
-    done_frac = min(1.0, progress.n_done / progress.n_total)
-    full = "#" * int(20 * done_frac)
-    left = f"{wall_s * (1 - done_frac) / done_frac:,.0f} s left" if done_frac else "starting"
-    return f"[{full:.<20}] {done_frac:4.0%}  {simulated}  {speed}  {left}"
 
 
 def _write(stream: TextIO, text: str) -> None:

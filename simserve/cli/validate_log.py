@@ -18,8 +18,8 @@ def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool)
 
     server = server_of(scenario)
     read = read_log(log, server.seed)
-    with terminal.progress_bar() as bar:
-        facts = plain(log_error_facts(replay_log(read, server, bar.draw if bar else None)))
+    with terminal.progress_bar():
+        facts = plain(log_error_facts(replay_log(read, server)))
     if page is not None:
         from simserve.lab.log_pages import render_replay
         from simserve.tables.files import replace_text

@@ -1,6 +1,6 @@
 """Errors of a replayed log: measured latencies of a real server against the simulator's for the same requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,9 @@ from simserve.lab.runs import Errors, errors_of
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
-from simserve.simulation import Progress, simulate
+from simserve.simulation import simulate
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
+from simserve.study.progress import of_run
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.load import Load
 from simserve.workload.readers.logs.base import METRICS, Log
@@ -229,7 +230,7 @@ def server_of(path: Path) -> Scenario:
     return load_scenario(path, overrides=STAND_IN)
 
 
-def replay_log(log: Log, scenario: Scenario, progress: Callable[[Progress], None] | None = None) -> ReplayedLog:
+def replay_log(log: Log, scenario: Scenario) -> ReplayedLog:
     """Send the requests of a log to the server of a scenario."""
-    results = simulate(scenario, load=Load(log.trace, log.concurrency), progress=progress)
+    results = simulate(scenario, load=Load(log.trace, log.concurrency), progress=of_run())
     return ReplayedLog(log, scenario, results)

@@ -19,7 +19,7 @@ from simserve.metrics.window import load_warning
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
-from simserve.study.run_seeds import OnRun, Summary, each_run
+from simserve.study.run_seeds import Summary, each_run
 from simserve.study.slo_answer import MOST_SEEDS, at_nominal, slo_answer
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
@@ -74,7 +74,7 @@ def wanted_runs(replications: int | None, precision: float | None, of: str | Non
     return replications
 
 
-def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progress: OnRun | None = None) -> None:
+def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> None:
     """Run the scenario with the seeds after that of `results`, and put `replications` into its summary and tables.
 
     wanted: the number of runs, the first included, or a precision, which takes FIRST_SEEDS to MOST_SEEDS. The files of
@@ -87,9 +87,7 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
         _check_measured(wanted, runs[0])
     while True:
         seeds = range(scenario.seed + len(runs), scenario.seed + n)
-        for summary, sample in (
-            each_run(attrgetter("summary", "sample"), [scenario], seeds, progress)[0] if seeds else []
-        ):
+        for summary, sample in each_run(attrgetter("summary", "sample"), [scenario], seeds)[0] if seeds else []:
             runs.append(summary)
             samples.append(sample)
         if isinstance(wanted, int) or len(runs) >= MOST_SEEDS:

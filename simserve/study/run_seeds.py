@@ -12,12 +12,9 @@ from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
 from simserve.simulation import simulate
 from simserve.study.processes import Lost, Task, in_processes
+from simserve.study.progress import counted
 
 Summary = dict[str, Any]
-
-OnRun = Callable[[int, int], None]
-"""Called after each run, with how many are done and how many there are."""
-
 
 T = TypeVar("T")
 
@@ -43,38 +40,32 @@ class Wanted(NamedTuple):
     """Factors on the costs of the scenario; None: as they are."""
 
 
-def replicate(
-    scenarios: Sequence[Scenario], seeds: Sequence[int], progress: OnRun | None = None
-) -> list[list[Summary]]:
+def replicate(scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[Summary]]:
     """Return the summaries of each scenario at each seed, `(n_scenarios, n_seeds)`; as `each_run` does."""
-    return each_run(attrgetter("summary"), scenarios, seeds, progress)
+    return each_run(attrgetter("summary"), scenarios, seeds)
 
 
-def each_run(
-    kept: Callable[[Results], T], scenarios: Sequence[Scenario], seeds: Sequence[int], progress: OnRun | None = None
-) -> list[list[T]]:
+def each_run(kept: Callable[[Results], T], scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[T]]:
     """Return what a function keeps of each scenario at each seed, `(n_scenarios, n_seeds)`.
 
     Runs of one seed share their randomness, so that differences between scenarios have less sampling noise.
     Raises SimserveError as `simulate` does.
     """
-    ordered = run_all(kept, [Wanted(scenario, seed) for seed in seeds for scenario in scenarios], progress)
+    ordered = run_all(kept, [Wanted(scenario, seed) for seed in seeds for scenario in scenarios])
     return [ordered[i :: len(scenarios)] for i in range(len(scenarios))]
 
 
-def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted], progress: OnRun | None = None) -> list[T]:
+def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted]) -> list[T]:
     """Return what a function keeps of each run, in their order. Raises SimserveError as `simulate` does."""
     runs = [(kept, scenario.to_dict(), seed, costs) for scenario, seed, costs in wanted]
     result: dict[int, T] = {}
     with closing(in_processes(_answer, runs)) as reader:
-        for n_done, (place, answer) in enumerate(reader, start=1):
+        for place, answer in counted(reader, len(runs)):
             if isinstance(answer, NoArrivals):
                 raise answer
             if isinstance(answer, str | Lost):
                 raise SimserveError(answer if isinstance(answer, str) else answer.reason)
             result[place] = answer
-            if progress:
-                progress(n_done, len(runs))
     return [result[place] for place in range(len(runs))]
 
 

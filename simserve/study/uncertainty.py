@@ -13,13 +13,13 @@ from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
 from simserve.scenario.workload import MeasureSection
-from simserve.simulation import OnProgress, n_shards, simulate
+from simserve.simulation import n_shards, simulate
 from simserve.study.capacity_probe import UNKNOWN, near_capacity
 from simserve.study.cost_draws import NO_RESIDUAL, Draw, draws_for, residual_of
 from simserve.study.prediction import ScaledReplays, prediction_over
 from simserve.study.processes import Answers, forked, n_jobs
+from simserve.study.progress import counted, of_run
 from simserve.study.run_figures import RunFigures
-from simserve.study.run_seeds import OnRun
 from simserve.study.slo_answer import slo_answer
 from simserve.workload.load import Load, offered_load, segment
 
@@ -39,8 +39,6 @@ SESSIONS_RUN_IN_FRAC = 0.5
 
 def run_with_replays(
     scenario: Scenario,
-    progress: OnProgress | None = None,
-    on_replay: OnRun | None = None,
     out: Path | None = None,
     effort: Effort = DEFAULT_EFFORT,
 ) -> Results:
@@ -50,24 +48,22 @@ def run_with_replays(
     """
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     if load.concurrency is not None:  # its number of requests, or its end, shows only at the end
-        results = simulate(scenario, load=load, progress=progress, out=out)
-        predict(scenario, results, on_replay, effort)
+        results = simulate(scenario, load=load, progress=of_run(), out=out)
+        predict(scenario, results, effort)
         return results
     replays = _Replays.of(scenario, load, effort)
     if n_shards(scenario, load, n_jobs()) > 1:
-        results = simulate(scenario, load=load, progress=progress, jobs=n_jobs(), out=out)
+        results = simulate(scenario, load=load, progress=of_run(), jobs=n_jobs(), out=out)
         with forked(replays.run, replays.n_runs) as answers:
-            replays.put(results, answers, on_replay)
+            replays.put(results, answers)
         return results
     with forked(replays.run, replays.n_runs) as answers:
-        results = simulate(scenario, load=load, progress=progress, out=out)
-        replays.put(results, answers, on_replay)
+        results = simulate(scenario, load=load, progress=of_run(), out=out)
+        replays.put(results, answers)
     return results
 
 
-def predict(
-    scenario: Scenario, results: Results, on_replay: OnRun | None = None, effort: Effort = DEFAULT_EFFORT
-) -> None:
+def predict(scenario: Scenario, results: Results, effort: Effort = DEFAULT_EFFORT) -> None:
     """Put `prediction` and the `decision` into the summary of a run.
 
     A run of up to MOST_WHOLE requests is run again with the seeds after the scenario's, and each of the first seeds
@@ -80,7 +76,7 @@ def predict(
     requests = results.columns["requests"]
     replays = _Replays.of(scenario, load, effort, len(requests["arrival_s"]), results.facts.last_arrival_s)
     with forked(replays.run, replays.n_runs) as answers:
-        replays.put(results, answers, on_replay)
+        replays.put(results, answers)
 
 
 @dataclass(frozen=True)
@@ -163,14 +159,14 @@ class _Replays:
             load = offered_load(workload, self.scenario.seed + place + 1, self.scenario.base_dir)
         return segment(load, place / (len(self.draws) - 1) * (1 - frac), frac, self.end_s)
 
-    def put(self, results: Results, answers: Answers, on_replay: OnRun | None) -> None:
+    def put(self, results: Results, answers: Answers) -> None:
         """Put what the runs came to into the summary of the scenario's own run."""
         results.summary["prediction"] = None
         if not self.draws:
             if results.basis is not None:
                 results.decide(replace(results.basis, confidence=self.effort.confidence))
             return
-        own, replays = Replay.of(results), self._collected(answers, on_replay)
+        own, replays = Replay.of(results), self._collected(answers)
         n, is_whole = len(self.draws), self.segment_frac is None
         perturbed, plain = (replays[:n], [own, *replays[n:]]) if is_whole else (replays[1::2], replays[::2])
         self._put_prediction(results, own, perturbed, plain)
@@ -179,14 +175,12 @@ class _Replays:
         chance = results.summary["probability_beyond_capacity"]
         results.summary["warnings"] += beyond_warning(chance)
         if results.basis is not None:
-            self._decide(results, own, perturbed, plain, on_replay)
+            self._decide(results, own, perturbed, plain)
 
-    def _collected(self, answers: Answers, on_replay: OnRun | None) -> list[Replay]:
+    def _collected(self, answers: Answers) -> list[Replay]:
         runs: dict[int, Replay] = {}
-        for place, answer in answers:
+        for place, answer in counted(answers, self.n_runs):
             runs[place] = answer
-            if on_replay:
-                on_replay(len(runs), self.n_runs)
         return [runs[place] for place in range(self.n_runs)]
 
     def _put_prediction(
@@ -207,7 +201,6 @@ class _Replays:
         own: Replay,
         perturbed: Sequence[Replay],
         plain: Sequence[Replay],
-        on_replay: OnRun | None,
     ) -> None:
         """Decide about the SLO, with runs of more seeds as long as they may change the decision."""
         is_whole = self.segment_frac is None
@@ -227,18 +220,15 @@ class _Replays:
         n_runs = len(runs)
         for look in self.effort.looks() if is_whole and self.is_drawn else []:
             if look > n_runs and decision.edge_by in ("noise", "load"):
-                more = self._more(n_runs, look - n_runs, on_replay)
+                more = self._more(n_runs, look - n_runs)
                 decision = replace(decision, runs=[*decision.runs, *(sample for sample in more if sample.n)])
                 n_runs = look
         results.decide(decision)
 
-    def _more(self, n_before: int, n_more: int, on_replay: OnRun | None) -> list[Sample]:
+    def _more(self, n_before: int, n_more: int) -> list[Sample]:
         """Make runs with predicted costs at further seeds."""
         runs: dict[int, Sample] = {}
         with forked(lambda place: self.nominal(n_before + place).sample, n_more) as answers:
-            for place, sample in answers:
+            for place, sample in counted(answers, n_more):
                 runs[place] = sample
-                if on_replay:
-                    n_done = len(self.draws) + n_before - 1
-                    on_replay(n_done + len(runs), n_done + n_more)
         return [runs[place] for place in range(n_more)]

@@ -4,12 +4,19 @@ import io
 import os
 import subprocess
 import sys
+import time
+from operator import attrgetter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from simserve import load_scenario
 from simserve.cli import terminal
+from simserve.study.progress import StudyProgress, counted, enter, shown_by
+from simserve.study.run_seeds import each_run
+from tests.cli.scenarios import write_scenario
 
 
 def progress(**changes: Any) -> Any:
@@ -29,54 +36,80 @@ def test_an_empty_table_is_nothing() -> None:
     assert terminal.table([]) == ""
 
 
-def test_the_progress_line_tells_share_simulated_time_speed_and_time_left() -> None:
-    assert terminal.progress_line(progress(), wall_s=2.0) == (
-        "[#####...............]  25%  31.2 s simulated  125 requests/s  6 s left"
-    )
-
-
-def test_the_progress_line_starts_without_a_guess() -> None:
-    assert terminal.progress_line(progress(n_done=0), wall_s=0.0).endswith("starting")
-
-
-def test_the_progress_line_of_an_open_end_counts_only() -> None:
-    line = terminal.progress_line(progress(n_total=None), wall_s=2.0)
-    assert line == "250 requests  31.2 s simulated  125 requests/s"
-
-
-def test_more_done_than_expected_is_all_done() -> None:
-    assert "100%" in terminal.progress_line(progress(n_done=1001), wall_s=1.0)
-
-
-def test_there_is_no_bar_where_stderr_is_not_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+def test_a_run_tells_share_simulated_time_speed_and_time_left() -> None:
+    lines: list[str] = []
+    clock = iter([0.0, 2.0, 2.0, 2.0, 2.0])
+    shown = StudyProgress(lines.append, lambda: next(clock))
+    for changes in ({}, {"n_done": 0}, {"n_total": None}, {"n_done": 1001}):
+        shown.of_run(progress(**changes))
+    assert lines == [
+        "25%, 31.2 s simulated, 125 requests/s, 6 s left",
+        "0%, 31.2 s simulated, 0 requests/s, starting",
+        "31.2 s simulated, 125 requests/s",
+        "100%, 31.2 s simulated, 500 requests/s, 0 s left",
+    ]
+
+
+def test_runs_of_all_rounds_are_counted_once_and_the_seconds_left_follow_the_last_ones() -> None:
+    lines: list[str] = []
+    clock = iter([0.0, *(10.0 * k for k in range(1, 5)), *(40.0 + k for k in range(1, 41))])
+    with shown_by(StudyProgress(lines.append, lambda: next(clock))):
+        enter("1.25 times the load")
+        assert list(counted(iter("abcd"), 4)) == list("abcd")
+        enter("1.5 times the load")
+        assert sum(counted(range(40), 40)) == sum(range(40))
+    assert lines[:4] == [
+        "1.25 times the load",
+        "0 of 4 runs (1.25 times the load)",
+        "1 of 4 runs, 30 s left (1.25 times the load)",
+        "2 of 4 runs, 20 s left (1.25 times the load)",
+    ]
+    assert lines[-2] == "43 of 44 runs, 1 s left (1.5 times the load)"
+    assert lines[-1] == "44 of 44 runs (1.5 times the load)"
+    assert list(counted("xy", 2)) == ["x", "y"]
+    assert len(lines) == 1 + 5 + 1 + 41, "nothing is told outside"
+
+
+def test_a_study_counts_each_of_its_runs(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with shown_by(StudyProgress(lines.append)):
+        scenario = load_scenario(write_scenario(tmp_path))
+        each_run(attrgetter("sample"), [scenario, scenario], [1, 2, 3])
+    assert lines[-1] == "6 of 6 runs"
+
+
+def test_a_file_gets_a_line_every_ten_seconds_and_nothing_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with terminal.progress_bar() as bar:
-        assert bar is None
+        for second in range(25):
+            now[0] = float(second)
+            bar.show(f"{second} of 25 runs")
+    assert stream.getvalue() == "simserve: 10 of 25 runs\nsimserve: 20 of 25 runs\n"
+
+
+def test_quiet_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = on_terminal(monkeypatch)
+    with terminal.progress_bar(is_quiet=True) as bar:
+        bar.show("1 of 2 runs")
     assert stream.getvalue() == ""
 
 
-def test_the_bar_wipes_itself_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", stream)
-    with terminal.progress_bar() as bar:
-        assert bar is not None
-        bar.draw(progress())
-    assert "25%" in stream.getvalue()
-    assert stream.getvalue().endswith("\r\x1b[K")
-
-
-def test_the_bar_never_wraps_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", stream)
+def test_the_bar_erases_itself_and_never_wraps_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = on_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "30")
     with terminal.progress_bar() as bar:
-        assert bar is not None
-        bar.draw(progress())
-    drawn = stream.getvalue().split("\r")[1].removesuffix("\x1b[K")
-    assert len(drawn) == 29
+        bar.show("24 of 60 runs, 41 s left (1.25 times the load)")
+    assert stream.getvalue().endswith("\r\x1b[K")
+    assert stream.getvalue().split("\r")[1].removesuffix("\x1b[K") == "24 of 60 runs, 41 s left (1.2"
 
 
 def test_a_terminal_without_unicode_gets_question_marks_rather_than_an_error() -> None:

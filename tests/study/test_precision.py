@@ -91,7 +91,7 @@ class Runs:
         self.seeds: list[int] = []
         monkeypatch.setattr(precision, "each_run", self.each_run)
 
-    def each_run(self, kept: Any, scenarios: Any, seeds: range, progress: Any) -> list[list[Any]]:
+    def each_run(self, kept: Any, scenarios: Any, seeds: range) -> list[list[Any]]:
         self.seeds += seeds
         return [[(self.summary(seed), Sample({}, 1.0, None, None)) for seed in seeds]]
 

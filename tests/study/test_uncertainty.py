@@ -17,6 +17,7 @@ from simserve.scenario.setup import Distortion
 from simserve.study import processes, uncertainty
 from simserve.study.cost_draws import RESIDUAL_SD, Draw, draws_of, residual_of, spread_of
 from simserve.study.prediction import prediction_interval
+from simserve.study.progress import StudyProgress, shown_by
 from simserve.study.uncertainty import predict, run_with_replays
 from simserve.workload.load import Load, offered_load
 
@@ -210,13 +211,13 @@ def test_who_computes_makes_no_difference(n_requests: int, monkeypatch: pytest.M
     alone = run_with_replays(requested).summary
     monkeypatch.setattr(processes, "cpu_count", lambda: 3)
     monkeypatch.setattr(processes, "can_fork", lambda: True)
-    done: list[tuple[int, int]] = []
-    result = run_with_replays(requested, on_replay=lambda n, of: done.append((n, of))).summary
+    done: list[str] = []
+    with shown_by(StudyProgress(done.append, lambda: 0.0)):
+        result = run_with_replays(requested).summary
     keys = ("prediction", "answer", "decision")
     assert [result[key] for key in keys] == [alone[key] for key in keys]
     n_runs = 3 * 2 if n_requests > 200 else 3 + result["decision"]["n_runs"] - 1
-    assert [n for n, _ in done] == [n + 1 for n in range(n_runs)]
-    assert done[-1] == (n_runs, n_runs)
+    assert done[-1] == f"{n_runs} of {n_runs} runs"
 
 
 @pytest.mark.usefixtures("short_segments")

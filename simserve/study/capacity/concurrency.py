@@ -13,11 +13,12 @@ from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import efficiency_of, precision_of, probed_load, search_of
 from simserve.study.capacity.load_curve import CLIENTS, load_curve
 from simserve.study.capacity.load_margin import LoadMargin, load_margin
-from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
+from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Estimate
+from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 
 MOST = 65_536
@@ -27,7 +28,7 @@ ENOUGH_TURNS = 10
 """Requests per client, as in benchmarks: with fewer, the burst at the start dominates."""
 
 
-def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = None) -> CapacityResult:
+def study_concurrency(question: CapacityQuestion) -> CapacityResult:
     """Return the highest concurrency and its load curve. Raises SimserveError without an SLO or a closed loop."""
     scenario = question.scenario
     check_slo(scenario)
@@ -37,27 +38,27 @@ def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = Non
     own = int(scenario.workload.client["concurrency"])
 
     def runs_with(n: float, seeds: Sequence[int]) -> list[Run]:
+        enter(f"{n:g} clients")
         return each_run(Run.of, [with_clients(scenario, round(n))], seeds)[0]
 
     most = min(MOST, scenario.workload.n_requests or MOST)
     costs = None
     if question.effort.by != "noise":
         costs = DrawnCosts.of(scenario, lambda n: with_clients(scenario, round(n)), question.most_seeds)
-    return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), progress, costs)
+    return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), costs)
 
 
 def study(
     question: CapacityQuestion,
     runs_with: RunsAt,
     axis: SearchAxis,
-    progress: OnProbe | None = None,
     costs: DrawnCosts | None = None,
 ) -> CapacityResult:
     """Return the highest concurrency and its load curve, from any function that runs a number of clients.
 
     costs: draws of the costs with a number of clients; None: costs count as exact.
     """
-    probed = ProbedLoads(question, runs_with, progress)
+    probed = ProbedLoads(question, runs_with)
     highest = Search(probed, axis, Goal(question.goal_frac, question.precision_frac)).highest()
     clients, curve = None, None
     if isinstance(highest, Boundary):

@@ -20,6 +20,7 @@ from simserve.study.capacity.question import CapacityQuestion, check_slo, place_
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.fleet import fleet_of, with_replicas
 from simserve.study.intervals import CONFIDENCE
+from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 
 MOST = 1024
@@ -33,9 +34,6 @@ RunsWith = Callable[[int, Sequence[int]], list[Run]]
 
 CostsOf = Callable[[int], DrawnCosts]
 """Maps a number of replicas to draws of its costs."""
-
-OnProgress = Callable[[int], None]
-"""Called with each number of replicas before it runs."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +62,13 @@ class FleetSize:
         return next((each for each in edges if self.fewest is None or each.scale < self.fewest.scale), None)
 
 
-def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> CapacityResult:
+def study_fleet_size(question: CapacityQuestion, pool: str) -> CapacityResult:
     """Return the fewest replicas of a pool. Raises SimserveError without an SLO or such a pool."""
     check_slo(question.scenario)
     place = place_of_pool(question.scenario, pool, "--replicas")
 
     def runs_with(n: int, seeds: Sequence[int]) -> list[Run]:
-        if progress:
-            progress(n)
+        enter(f"{n} replicas of {pool}")
         return each_run(Run.of, [with_replicas(question.scenario, {place: n})], seeds)[0]
 
     def costs_of(n: int) -> DrawnCosts:

@@ -7,9 +7,6 @@ from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.run_seeds import Run
 
-OnProbe = Callable[[float, int], None]
-"""Called with a rate in requests/s and the number of its runs so far."""
-
 RunsAt = Callable[[float, Sequence[int]], list[Run]]
 """Runs a load, a multiple of the scenario's own or a number of clients, with each of some seeds."""
 
@@ -17,10 +14,9 @@ RunsAt = Callable[[float, Sequence[int]], list[Run]]
 class ProbedLoads:
     """The loads of a search, each with its runs."""
 
-    def __init__(self, question: CapacityQuestion, runs_at: RunsAt, progress: OnProbe | None = None) -> None:
+    def __init__(self, question: CapacityQuestion, runs_at: RunsAt) -> None:
         self.question = question
         self._runs_at = runs_at
-        self._progress = progress
         self._runs: dict[float, list[Run]] = {}
 
     def at(self, scale: float, n_seeds: int) -> LoadPoint:
@@ -36,10 +32,7 @@ class ProbedLoads:
             if not all(run.summary["requests"]["arrived"] for run in more):
                 raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
             runs += more
-        point = LoadPoint.of(scale, runs[:n_seeds])
-        if self._progress and seeds:
-            self._progress(point.offered_per_s, len(runs))
-        return point
+        return LoadPoint.of(scale, runs[:n_seeds])
 
     def if_any(self, scale: float, n_seeds: int) -> LoadPoint | None:
         """Return a load as `at` does; None where it cannot run with a seed."""

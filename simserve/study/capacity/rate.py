@@ -21,13 +21,14 @@ from simserve.study.capacity.facts import (
 from simserve.study.capacity.load_curve import REQUESTS_PER_S, load_curve
 from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
+from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.capacity_probe import UNKNOWN, NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.load_scale import at_scale
+from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 from simserve.workload.load import offered_load
 
@@ -41,19 +42,24 @@ Near = Callable[[CapacityQuestion, Boundary], NearCapacity | None]
 """Compares the answer with the capacity of its cluster."""
 
 
-def study_rate(question: CapacityQuestion, progress: OnProbe | None = None) -> CapacityResult:
+def study_rate(question: CapacityQuestion) -> CapacityResult:
     """Return the highest rate, that of each SLO and class alone, and latency against rate.
 
     Raises SimserveError without an SLO, or without a rate to search over.
     """
-    return study(question, runs_at_scale(question), progress, near_answer, drawn_at_scale(question))
+    return study(question, runs_at_scale(question), near_answer, drawn_at_scale(question))
 
 
 def runs_at_scale(question: CapacityQuestion) -> RunsAt:
     """Return a function that runs the scenario at multiples of its rates. Raises as `study_rate` does."""
     check_slo(question.scenario)
     at_scale(question.scenario, 1.0)
-    return lambda scale, seeds: each_run(Run.of, [at_scale(question.scenario, scale)], seeds)[0]
+
+    def runs(scale: float, seeds: Sequence[int]) -> list[Run]:
+        enter(f"{scale:.3g} times the load")
+        return each_run(Run.of, [at_scale(question.scenario, scale)], seeds)[0]
+
+    return runs
 
 
 def drawn_at_scale(question: CapacityQuestion) -> DrawnCosts | None:
@@ -67,7 +73,6 @@ def drawn_at_scale(question: CapacityQuestion) -> DrawnCosts | None:
 def study(
     question: CapacityQuestion,
     runs_at: RunsAt,
-    progress: OnProbe | None = None,
     near: Near | None = None,
     costs: DrawnCosts | None = None,
 ) -> CapacityResult:
@@ -75,7 +80,7 @@ def study(
 
     costs: draws of the costs at a load; None: costs count as exact.
     """
-    probed = ProbedLoads(question, runs_at, progress)
+    probed = ProbedLoads(question, runs_at)
     highest = Search(probed, SCALES, Goal(question.goal_frac, question.precision_frac)).highest()
     points, curve, margin, own = probed.points, None, None, None
     if isinstance(highest, Boundary):

@@ -15,13 +15,14 @@ from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import bounded, efficiency_of, fails_first, load_warnings, studied
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
+from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.fleet import with_replicas
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.study.load_scale import at_scale
+from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 
 FEW = 8
@@ -70,9 +71,7 @@ class Served:
         return Estimate(at, at, at)
 
 
-def study_ratio(
-    question: CapacityQuestion, pools: str, n_gpus: int | None = None, progress: OnProbe | None = None
-) -> CapacityResult:
+def study_ratio(question: CapacityQuestion, pools: str, n_gpus: int | None = None) -> CapacityResult:
     """Return the best split. Raises SimserveError without an SLO, a rate, these pools, or GPUs for one of each."""
     check_slo(question.scenario)
     at_scale(question.scenario, 1.0)
@@ -89,20 +88,18 @@ def study_ratio(
     def runs_of(name: str) -> RunsAt:
         return lambda scale, seeds: each_run(Run.of, [at_scale(scenarios[name], scale)], seeds)[0]
 
-    served = search(question, splits, runs_of, progress)
-    reference = None if one_pool is None else _served(question, TOGETHER, runs_of(TOGETHER), progress)
+    served = search(question, splits, runs_of)
+    reference = None if one_pool is None else _served(question, TOGETHER, runs_of(TOGETHER))
     return _result(question, scenarios, served, reference)
 
 
-def search(
-    question: CapacityQuestion, splits: Sequence[Split], runs_of: RunsOf, progress: OnProbe | None = None
-) -> list[Served]:
+def search(question: CapacityQuestion, splits: Sequence[Split], runs_of: RunsOf) -> list[Served]:
     """Return the highest rate of each split; of more than FEW, of those on the way to the best."""
     known: dict[int, Served] = {}
 
     def rate(i: int) -> float:
         if i not in known:
-            known[i] = _served(question, splits[i].name, runs_of(splits[i].name), progress)
+            known[i] = _served(question, splits[i].name, runs_of(splits[i].name))
         return known[i].rate.value
 
     low, high = 0, len(splits) - 1
@@ -157,8 +154,9 @@ def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario
     return Scenario.from_dict(data)
 
 
-def _served(question: CapacityQuestion, name: str, runs_at: RunsAt, progress: OnProbe | None) -> Served:
-    probed = ProbedLoads(question, runs_at, progress)
+def _served(question: CapacityQuestion, name: str, runs_at: RunsAt) -> Served:
+    enter(f"split {name}")
+    probed = ProbedLoads(question, runs_at)
     return Served(name, Search(probed, SCALES, Goal(question.goal_frac)).highest(), probed.points)
 
 

@@ -17,7 +17,7 @@ from simserve.scenario.loader import scenario_of
 from simserve.study.check.baseline import read_baseline
 from simserve.study.check.measured import check_can_be_gated, find_grid, measured
 from simserve.study.check.same_question import differences, portable
-from simserve.study.check.side import GateSide, OnProgress
+from simserve.study.check.side import GateSide
 
 MOST_LISTED = 12
 """Limit of differences that an error lists."""
@@ -52,16 +52,14 @@ def against_file(path: Path, candidate: Scenario, goal_frac: float | None) -> Ag
     return Against(str(path), kept.goal_frac, kept.looks, lambda n_seeds: kept)
 
 
-def against_ref(
-    where: tuple[Path, str], candidate: Scenario, goal_frac: float | None, progress: OnProgress | None = None
-) -> Against:
+def against_ref(where: tuple[Path, str], candidate: Scenario, goal_frac: float | None) -> Against:
     """Return the file at a git ref, run now with the candidate's seeds. Raises SimserveError."""
     check_can_be_gated(candidate)
     path, ref = where
     name, goal_frac = f"{path} at {ref}", goal_frac or GOAL_FRAC
     scenario = load_at_ref(path, ref, seed=candidate.seed)
     _check_same_question(name, (portable(scenario), goal_frac), candidate, goal_frac)
-    side = GateSide(scenario, goal_frac, progress)
+    side = GateSide(scenario, goal_frac)
     grid = find_grid(side)
     return Against(name, goal_frac, LOOKS, lambda n_seeds: measured(side, grid, n_seeds))
 

@@ -1,7 +1,6 @@
 """Side: one of the two sides of a comparison by load, run at the loads that its goal lies between."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from simserve.study.capacity.drawn_loads import RatioCurve
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.load_scale import at_scale
+from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, Summary, each_run
 
 RATIO = 1.08
@@ -30,9 +30,6 @@ FEW_SEEDS = 8
 """Seeds to see about where the goal lies."""
 
 COUNTS = ("n_met", "n_arrived")
-
-OnProgress = Callable[[float, int], None]
-"""Called with a load, as a scale, and the number of its runs."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +67,10 @@ class Boundless:
 class GateSide:
     """A scenario and its runs, which are kept, so that more seeds or loads only add to them."""
 
-    def __init__(
-        self, scenario: Scenario, goal_frac: float, progress: OnProgress | None = None, n_few: int = FEW_SEEDS
-    ) -> None:
+    def __init__(self, scenario: Scenario, goal_frac: float, n_few: int = FEW_SEEDS) -> None:
         self.scenario = scenario
         self.goal_frac = goal_frac
         self.n_few = n_few
-        self._progress = progress
         self._runs: dict[float, list[Summary]] = {}
         self._samples: dict[float, list[Sample]] = {}
         """The first n_few runs as a decision sees them; more would fill the memory."""
@@ -86,12 +80,11 @@ class GateSide:
         done = self._runs.setdefault(scale, [])
         seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
         if seeds:
+            enter(f"{scale:.3g} times the load")
             runs = each_run(Run.of, [at_scale(self.scenario, scale)], seeds)[0]
             done += [summary for summary, _ in runs]
             samples = self._samples.setdefault(scale, [])
             samples += [sample for _, sample in runs[: max(0, self.n_few - len(samples))]]
-            if self._progress:
-                self._progress(scale, n_seeds)
         return done[:n_seeds]
 
     def ratio_curve(self, n_draws: int) -> RatioCurve | None:

@@ -14,7 +14,7 @@ from simserve.study.capacity.question import check_slo
 from simserve.study.check.gate import AttainmentCurve, loss_between
 from simserve.study.check.load_facts import load_facts
 from simserve.study.check.measured import rate_per_scale
-from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid, OnProgress
+from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.compare.paired_costs import SideCosts, with_costs
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.load_scale import at_scale
@@ -45,16 +45,14 @@ def why_not(a: Scenario, b: Scenario) -> NoDecision | None:
     return None
 
 
-def carried_load(
-    a: Scenario, b: Scenario, n_seeds: int, progress: OnProgress | None = None
-) -> LoadDecision | NoDecision:
+def carried_load(a: Scenario, b: Scenario, n_seeds: int) -> LoadDecision | NoDecision:
     """Return which side carries more load, or why that cannot be told. One seed: nothing is drawn.
 
     Both sides run at the same two loads with the same seeds, so most of what chance does cancels.
     Raises SimserveError as `simulate` does.
     """
     same_seeds = b.model_copy(update={"seed": a.seed})
-    sides = [GateSide(each, GOAL_FRAC, progress, min(FEW_SEEDS, n_seeds)) for each in (a, same_seeds)]
+    sides = [GateSide(each, GOAL_FRAC, min(FEW_SEEDS, n_seeds)) for each in (a, same_seeds)]
     try:
         curves = _curves(sides[0], sides[1], n_seeds)
         loads = [_side_load(side, curve) for side, curve in zip(sides, curves, strict=True)]

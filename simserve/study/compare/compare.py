@@ -19,12 +19,11 @@ from simserve.scenario.cost_warnings import warnings
 from simserve.scenario.loader import load_scenario
 from simserve.simulation import simulate
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.check.side import OnProgress
 from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not
 from simserve.study.compare.comparison import compare_benchmarks, compare_replications, compare_results
 from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.drawn_costs import DrawnCosts
-from simserve.study.run_seeds import OnRun, Run, each_run
+from simserve.study.run_seeds import Run, each_run
 from simserve.tables.files import read_json
 from simserve.workload.readers.logs.bench import is_result
 
@@ -63,22 +62,19 @@ def compare(
     a: ComparedSide,
     b: ComparedSide,
     n_replications: int = REPLICATIONS,
-    progress: OnRun | None = None,
-    load_progress: OnProgress | None = None,
 ) -> ComparisonAnswer:
     """Return which side carries more load, and by how much B differs from A in each measure.
 
     Scenarios are run, both with the same seeds: at loads about where each stops meeting its SLO, then at their own.
-    `progress` is called after each run at their own load, `load_progress` after the runs of each other load.
     Raises SimserveError.
     """
     names = (a.name, b.name)
     if isinstance(a.what, Scenario) and isinstance(b.what, Scenario):
         is_drawn = not (is_deterministic(a.what) and is_deterministic(b.what))
         n_seeds = max(n_replications, LEAST_SEEDS) if is_drawn else 1
-        decision = why_not(a.what, b.what) or carried_load(a.what, b.what, n_seeds, load_progress)
+        decision = why_not(a.what, b.what) or carried_load(a.what, b.what, n_seeds)
         seeds = range(a.what.seed, a.what.seed + (n_replications if is_drawn else 1))
-        sides = each_run(partial(_kept, seeds[: LOOKS[0]]), (a.what, b.what), seeds, progress)
+        sides = each_run(partial(_kept, seeds[: LOOKS[0]]), (a.what, b.what), seeds)
         summaries = [[run.summary for run in side] for side in sides]
         result = compare_replications(names, *summaries)
         judged = SideDecisions(a=_judged(a.what, a.what.seed, sides[0]), b=_judged(b.what, a.what.seed, sides[1]))

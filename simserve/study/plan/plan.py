@@ -1,7 +1,7 @@
 """Plan: the cheapest fleet that serves a demand, and its growth."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,11 +12,9 @@ from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import Need, hours_of, needs, outgrown_month
 from simserve.study.plan.options import Fleets, checked, options, usd_per_gpu_hour
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of, settled
+from simserve.study.progress import enter
 from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
-
-OnProgress = Callable[[str], None]
-"""Called with the next item of work."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Plan:
         return Fleets(self.question.scenario, self.best.outcome.option).of(self.best.sized.all_up.replicas)
 
 
-def find_plan(question: PlanQuestion, progress: OnProgress | None = None) -> Plan:
+def find_plan(question: PlanQuestion) -> Plan:
     """Find the plan; raise SimserveError for no demand, SLO or such GPU, TraceError for an empty load."""
     check_slo(question.scenario)
     demand = demand_of(question.scenario)
@@ -100,10 +98,9 @@ def find_plan(question: PlanQuestion, progress: OnProgress | None = None) -> Pla
     usd = usd_per_gpu_hour(compared, question.given_usd)
     outcomes = []
     for place, (option, fleets) in enumerate(checked(demand.sized, compared).items(), 1):
-        if progress:
-            progress(f"option {place} of {len(compared)}: {option.name}")
+        enter(f"option {place} of {len(compared)}: {option.name}")
         outcomes.append(outcome_of(option, fleets, demand, question.bounds))
-    return planned(question, demand, usd, settle(outcomes, demand, question.bounds, usd, progress), progress=progress)
+    return planned(question, demand, usd, settle(outcomes, demand, question.bounds, usd))
 
 
 def settle(
@@ -111,7 +108,6 @@ def settle(
     demand: Demand,
     bounds: Bounds,
     usd: Mapping[str, float],
-    progress: OnProgress | None = None,
 ) -> list[OptionOutcome]:
     """Add seeds, from the cheapest option on, to each that may cost no more than the cheapest sure one."""
     result = {each.option: each for each in outcomes}
@@ -120,8 +116,7 @@ def settle(
     for option, current in sorted(held, key=lambda each: _least_usd(each[1], usd[each[0].gpu])):
         if _least_usd(current, usd[option.gpu]) > limit:
             break
-        if progress:
-            progress(f"more seeds of {option.name}")
+        enter(f"more seeds of {option.name}")
         result[option] = settled(result[option], demand, bounds)
         sure = result[option].sized
         if sure is not None:
@@ -140,8 +135,6 @@ def planned(
     demand: Demand,
     usd: Mapping[str, float],
     outcomes: Sequence[OptionOutcome],
-    *,
-    progress: OnProgress | None = None,
 ) -> Plan:
     """Rank the outcomes, and find the monthly and hourly needs of options that meet the SLO."""
     held = [(each, each.sized) for each in outcomes if each.sized is not None]
@@ -150,26 +143,22 @@ def planned(
     others = tuple(each for each in outcomes if each.sized is None)
     if not ranked:
         return Plan(question, demand, usd, (), others)
-    if progress:
-        progress(f"months and hours of {ranked[0].outcome.option.name}")
+    enter(f"months and hours of {ranked[0].outcome.option.name}")
     hours = hours_of(ranked[0].sized, demand, question.bounds)
     if not question.growth_frac:
         return Plan(question, demand, usd, tuple(ranked), others, (), hours)
     months = needs(ranked[0].sized, question.scales, question.bounds)
-    return Plan(question, demand, usd, tuple(_followed(question, ranked, months[-1], progress)), others, months, hours)
+    return Plan(question, demand, usd, tuple(_followed(question, ranked, months[-1])), others, months, hours)
 
 
-def _followed(
-    question: PlanQuestion, ranked: Sequence[Choice], end: Need, progress: OnProgress | None
-) -> Iterator[Choice]:
+def _followed(question: PlanQuestion, ranked: Sequence[Choice], end: Need) -> Iterator[Choice]:
     """Yield choices with the growth of those that may end cheaper than the first; cost never falls."""
     most = usd_of(ranked[0], end)
     for choice in ranked:
         if most is not None and choice.cost.usd_per_month > most:
             yield choice
             continue
-        if progress:
-            progress(f"growth of {choice.outcome.option.name}")
+        enter(f"growth of {choice.outcome.option.name}")
         (at_end,) = needs(choice.sized, question.scales[-1:], question.bounds)
         yield replace(choice, at_end=at_end, outgrown_month=outgrown_month(choice.sized, question.scales))
 

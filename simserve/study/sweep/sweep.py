@@ -15,7 +15,7 @@ from simserve.errors import SimserveError
 from simserve.metrics.answers.sweep_runs import SweepRun
 from simserve.study.deterministic_load import is_deterministic
 from simserve.study.processes import Lost, Runner, Task
-from simserve.study.run_seeds import OnRun
+from simserve.study.progress import counted
 from simserve.study.sweep.point_runs import PointRuns
 from simserve.study.sweep.question import SweepQuestion
 from simserve.study.sweep.run import COSTS, failed_row, run_row, task_of
@@ -51,54 +51,36 @@ class Sweep:
         return PointRuns(point, rows, question.n_seeds, question.goal_frac, question.effort, keys, self.known)
 
 
-def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner, progress: OnRun | None = None) -> Sweep:
+def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner) -> Sweep:
     """Run in rounds what the journal lacks, and add each run once finished.
 
     Raise OutputError for a full disk, SimserveError for a lost cluster.
     """
     failed: dict[str, SweepRun] = {}
-    rounds = _Rounds(journal, run, progress)
     wanted = dict.fromkeys(range(len(question.points)), question.n_seeds)
     while True:
-        rounds.run(_tasks(question, wanted), failed)
+        _run(journal, run, _tasks(question, wanted), failed)
         known = journal.rows | failed
         result = Sweep(question, tuple(_rows(question, place, n, known) for place, n in wanted.items()), known)
         more = added_seeds(result.points)
         of_costs = {} if more else {key: task for each in result.points for key, task in each.cost_tasks.items()}
         if not more and not of_costs:
             return result
-        rounds.run(of_costs, failed)
+        _run(journal, run, of_costs, failed)
         wanted |= more
 
 
-class _Rounds:
-    """Runs the missing tasks, and counts them."""
-
-    def __init__(self, journal: Journal[SweepRun], run: Runner, progress: OnRun | None) -> None:
-        self._journal, self._run, self._progress = journal, run, progress
-        self._known: set[str] = set()
-        self._n_done = 0
-
-    def run(self, wanted: Mapping[str, Task], failed: dict[str, SweepRun]) -> None:
-        """Run the tasks that have not run, by key; failures that are not final go into `failed`."""
-        tasks = [(key, wanted[key]) for key in wanted if key not in self._journal.rows and key not in failed]
-        self._n_done += len(wanted.keys() - self._known) - len(tasks)
-        self._known |= wanted.keys()
-        self._report()
-        with closing(self._run(run_row, [task for _, task in tasks])) as reader:
-            for place, answer in reader:
-                key, task = tasks[place]
-                row = failed_row(task[1], answer.reason, is_final=False) if isinstance(answer, Lost) else answer
-                if row.is_final:
-                    self._journal.add(key, row)
-                else:
-                    failed[key] = row
-                self._n_done += 1
-                self._report()
-
-    def _report(self) -> None:
-        if self._progress:
-            self._progress(self._n_done, len(self._known))
+def _run(journal: Journal[SweepRun], run: Runner, wanted: Mapping[str, Task], failed: dict[str, SweepRun]) -> None:
+    """Run the tasks that have not run, by key; failures that are not final go into `failed`."""
+    tasks = [(key, wanted[key]) for key in wanted if key not in journal.rows and key not in failed]
+    with closing(run(run_row, [task for _, task in tasks])) as reader:
+        for place, answer in counted(reader, len(tasks)):
+            key, task = tasks[place]
+            row = failed_row(task[1], answer.reason, is_final=False) if isinstance(answer, Lost) else answer
+            if row.is_final:
+                journal.add(key, row)
+            else:
+                failed[key] = row
 
 
 def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:

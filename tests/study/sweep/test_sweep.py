@@ -24,6 +24,7 @@ from simserve.scenario.template import Template
 from simserve.simulation import simulate
 from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
+from simserve.study.progress import StudyProgress, shown_by
 from simserve.study.study_folder import write_study
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts, sweep_rows
@@ -119,14 +120,14 @@ def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> No
         swept(tmp_path, requested, first)
     with open_journal(tmp_path / "out", SWEEP, read_run) as journal:
         assert (n_left(requested, journal), n_foreign(requested, journal)) == (0, 0)
-        progress: list[tuple[int, int]] = []
-        result = run_sweep(requested, journal, second, lambda n, of: progress.append((n, of)))
+        progress: list[str] = []
+        with shown_by(StudyProgress(progress.append, lambda: 0.0)):
+            result = run_sweep(requested, journal, second)
         assert n_foreign(requested, journal) == 0
     n_seeds = [len(rows) for rows in result.rows]
     assert min(n_seeds) == 8
     assert len({*first.ran, *second.ran}) == len(first.ran) + len(second.ran) == sum(n_seeds)
-    assert progress[0] == (2, 2)
-    assert progress[-1] == (sum(n_seeds), sum(n_seeds))
+    assert progress[-1] == f"{len(second.ran)} of {len(second.ran)} runs"
     assert sweep_facts(result).seeds == [3]
 
 
@@ -186,12 +187,15 @@ def test_points_that_come_to_the_same_are_run_once(tmp_path: Path) -> None:
     assert result.rows[0] == result.rows[1]
 
 
-def test_progress_begins_with_what_is_kept(tmp_path: Path) -> None:
+def test_progress_is_of_the_runs_that_are_left(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
-    progress: list[tuple[int, int]] = []
-    with open_journal(tmp_path / "out", SWEEP, read_run) as journal:
-        run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here(), lambda n, of: progress.append((n, of)))
-    assert progress == [(2, 4), (3, 4), (4, 4)]
+    progress: list[str] = []
+    with (
+        open_journal(tmp_path / "out", SWEEP, read_run) as journal,
+        shown_by(StudyProgress(progress.append, lambda: 0.0)),
+    ):
+        run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here())
+    assert progress == ["0 of 2 runs", "1 of 2 runs, 0 s left", "2 of 2 runs"]
 
 
 def test_a_run_that_is_lost_is_a_row_and_tried_again_the_next_time(tmp_path: Path) -> None:
