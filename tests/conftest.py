@@ -20,6 +20,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 each spend more time waiting for each other than computing."""
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 """Studies run in the process of their test, as there is a worker a core; tests of processes ask for `all_cores`."""
+os.environ.setdefault("SIMSERVE_PROGRESS", "off")
+"""What is printed does not depend on how long a test takes."""
 
 THOROUGH_LIMIT_S = 3000
 """Limit of a test with --thorough: ten times as many cases, ten times the `timeout` of pyproject.toml."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 10.0
 """Time between two lines of progress where stderr is no terminal."""
 
+SETTING = "SIMSERVE_PROGRESS"
+"""Environment variable that leaves progress out where it is `off`."""
+
 
 def result(text: str) -> None:
     """Print a result to stdout."""
@@ -89,7 +92,7 @@ class ProgressBar:
     """How far a command is: a line of a terminal that is redrawn, or a line every LINE_EVERY_S of a file."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
-        self._is_quiet, self._is_drawn = is_quiet, sys.stderr.isatty()
+        self._is_quiet, self._is_drawn = is_quiet or os.environ.get(SETTING) == "off", sys.stderr.isatty()
         self._told_s = time.monotonic()
 
     def show(self, line: str) -> None:

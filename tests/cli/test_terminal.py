@@ -36,6 +36,11 @@ def test_an_empty_table_is_nothing() -> None:
     assert terminal.table([]) == ""
 
 
+@pytest.fixture(autouse=True)
+def progress_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIMSERVE_PROGRESS")
+
+
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
@@ -96,9 +101,11 @@ def test_a_file_gets_a_line_every_ten_seconds_and_nothing_before(monkeypatch: py
     assert stream.getvalue() == "simserve: 10 of 25 runs\nsimserve: 20 of 25 runs\n"
 
 
-def test_quiet_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", [{"is_quiet": True}, {}])
+def test_quiet_shows_nothing(how: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     stream = on_terminal(monkeypatch)
-    with terminal.progress_bar(is_quiet=True) as bar:
+    monkeypatch.setenv("SIMSERVE_PROGRESS", "on" if how else "off")
+    with terminal.progress_bar(**how) as bar:
         bar.show("1 of 2 runs")
     assert stream.getvalue() == ""
 

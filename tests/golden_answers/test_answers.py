@@ -1,4 +1,6 @@
-"""What ten small studies answer is what is pinned."""
+"""What ten small studies answer is what is pinned, in sentences that a terminal's reader takes in."""
+
+import re
 
 import pytest
 
@@ -22,3 +24,19 @@ def test_a_study_answers_as_pinned(studies: Studies, study: str) -> None:
 
 def test_no_study_is_pinned_that_does_not_run() -> None:
     assert {study for content in pinned().values() for study in content} == COMMANDS.keys()
+
+
+MOST_WORDS, MOST_SEMICOLONS = 30, 1
+
+
+def test_no_sentence_of_a_terminal_is_long() -> None:
+    sentences = [
+        sentence
+        for texts in pinned()["sentences"].values()
+        for key, each in texts.items()
+        if key.startswith("terminal") and "|" not in each["words"]  # rows of tables
+        for sentence in re.split(r"(?<=[.!?]) (?=[A-Z{\"(≥~])", each["words"].removeprefix("simserve: warning: "))
+    ]
+    assert len(sentences) > 50
+    long = [each for each in sentences if len(re.findall(r"\S*[\w{]\S*", each)) > MOST_WORDS]
+    assert long + [each for each in sentences if each.count(";") > MOST_SEMICOLONS] == []

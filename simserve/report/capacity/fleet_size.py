@@ -32,7 +32,8 @@ def sentence(result: ReplicasCapacity) -> str:
     load = result.load
     nominal = "the nominal " if load and load.nominal_per_s else ""
     parts = [
-        f"{name} needs {size}{price}, for {nominal}{offered} req/s, so that {wanted(result)}.",
+        f"{name} needs {size}{price}, for {nominal}{offered} req/s.",
+        f"With them {wanted(result)}.",
         f"SLO attainment: {share(_point(result, answer).attained_frac)} ({_certainty(result, answer)}).",
         _sure(answer),
         f"One replica fewer misses the SLO: {short}." if fewer else "",
