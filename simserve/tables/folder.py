@@ -58,7 +58,10 @@ SWEEP = Kind(
 
 KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP)
 
-_SHEETS = ("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options", "cost", "growth")
+_SHEETS = (
+    *("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options"),
+    *("simulated_fleets", "cost", "growth"),
+)
 EXPORT = Kind("export", frozenset(f"{name}.csv" for name in _SHEETS), frozenset({"summary.csv"}), "--csv")
 """Results as CSV files; simserve never reads them."""
 

@@ -141,7 +141,7 @@ def capacity_json() -> dict[str, Any]:
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
         "slo_classes": {},
         "asked": "rate",
-        "pools": [{"name": "serve", "gpu": "h100-sxm", "n_replicas": 2, "gpus_per_replica": 2}],
+        "pools": [pool("serve", 2, 2)],
         "warnings": [],
         "state": "found",
         "answer": {

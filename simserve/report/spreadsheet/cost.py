@@ -1,8 +1,7 @@
-"""Cost: what a fleet costs for a load, from numbers with their origins; each sum twice, as a number and a formula."""
+"""Cost: what a fleet costs for a load, from numbers with their origins; `formulas.py` has each sum as a formula."""
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simserve.metrics.result_folder import ResultFolder
@@ -11,6 +10,9 @@ from simserve.units import HOURS_A_MONTH
 TARGET_FRAC = 0.8
 GROWTH_FRAC = 0.05
 MONTHS_AHEAD = 12.0
+RESERVED_DISCOUNT, YEARS_OWNED, PUE, USD_PER_KWH = 0.4, 4.0, 1.3, 0.1
+PAID_BACK_H = 12_000
+"""Hours of the price on demand that a bought GPU costs, as an example."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,29 @@ class Known:
 
 
 UNKNOWN = Known(None, "Nothing that was exported tells it: type it in.")
+
+
+EXAMPLE = "An example: type your own."
+
+
+@dataclass(frozen=True)
+class FleetPoint:
+    """A simulated fleet at a load, and what it attained."""
+
+    source: str
+    replicas: int
+    offered_per_s: float
+    attained: tuple[float | None, float | None, float | None] = (None, None, None)
+    """Share of requests that met every SLO, and the ends of its interval."""
+    r: float | None = None
+    probability: float | None = None
+    word: str | None = None
+    meets: bool = False
+
+    def needed(self, demand_per_s: float, target_frac: float) -> int:
+        """Return the replicas for a demand: more than these in proportion, which errs on the safe side; never fewer."""
+        more = demand_per_s * self.replicas / (self.offered_per_s * target_frac)
+        return max(self.replicas, math.ceil(more - float(ALMOST)))
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,13 @@ class Basis:
     growth_frac: Known = Known(GROWTH_FRAC, "An example: type your own forecast.")
     months_ahead: Known = Known(MONTHS_AHEAD, "Of the column After growth.")
     hours_per_month: Known = Known(HOURS_A_MONTH, "8,760 hours a year, by 12.")
+    reserved_discount: Known = Known(RESERVED_DISCOUNT, EXAMPLE)
+    years_owned: Known = Known(YEARS_OWNED, EXAMPLE)
+    watts_per_gpu: Known = UNKNOWN
+    pue: Known = Known(PUE, "A habit: cooling and hosts, by the power of GPUs.")
+    usd_per_kwh: Known = Known(USD_PER_KWH, EXAMPLE)
+    fleets: Sequence[FleetPoint] = ()
+    """Simulated fleets of its unit; with any that meets the goal, they say how many are needed."""
     capacity: ResultFolder | None = None
     """Capacity that holds_per_s is from; its row of the summary is the one source of the number."""
     simulated_gpus: Mapping[int, int | None] = field(default_factory=dict)
@@ -67,6 +99,18 @@ class Basis:
         return None if any(price is None for _, price in result) else sum(n * (price or 0.0) for n, price in result)
 
     @property
+    def met(self) -> list[FleetPoint]:
+        """Return the simulated fleets that meet the goal."""
+        return [fleet for fleet in self.fleets if fleet.meets]
+
+    @property
+    def usd_per_gpu(self) -> Known:
+        """Return an example of what a GPU costs to buy; of no GPU where a price is missing."""
+        hourly = self.usd_per_unit_hour
+        text = f"An example: {PAID_BACK_H:,} hours on demand. Type your quote, with the share of host and network."
+        return Known(hourly / self.gpus_per_unit * PAID_BACK_H if hourly else None, text)
+
+    @property
     def good_tokens(self) -> float | None:
         """Return the output tokens of a request, times the share of good requests."""
         output, good = self.output_tokens.value, self.good_frac.value
@@ -77,25 +121,6 @@ class Basis:
         """Return prompt and output tokens of a request; None unless both are known."""
         prompt, output = self.prompt_tokens.value, self.output_tokens.value
         return prompt + output if prompt and output else None
-
-
-CAPACITY_NAME = "capacity_per_unit"
-"""Name in formulas of what one unit holds, as a capacity found it."""
-
-
-def price_name(gpu: str) -> str:
-    """Return the name of a GPU-hour's price in formulas."""
-    return f"price_per_gpu_hour_{_word(gpu)}"
-
-
-def gpus_name(gpu: str) -> str:
-    """Return the name of a unit's GPUs in formulas."""
-    return f"gpus_of_unit_{_word(gpu)}"
-
-
-def _word(name: str) -> str:
-    """Return only letters, digits and underscores, as a name in a workbook needs."""
-    return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 ALMOST = "0.000000001"
@@ -112,10 +137,12 @@ class CostAtLoad:
     @property
     def units(self) -> float | None:
         """Return the units of the fleet, spare ones included."""
-        holds, target = self.basis.holds_per_s.value, self.basis.target_frac.value
-        if not self.demand_per_s or not holds or not target:
+        demand, holds, target = self.demand_per_s, self.basis.holds_per_s.value, self.basis.target_frac.value
+        if not demand or not holds or not target:
             return None
-        return math.ceil(self.demand_per_s / (holds * target) - float(ALMOST)) + (self.basis.spare_units.value or 0.0)
+        simulated = [fleet.needed(demand, target) for fleet in self.basis.met]
+        needed = min(simulated) if simulated else math.ceil(demand / (holds * target) - float(ALMOST))
+        return needed + (self.basis.spare_units.value or 0.0)
 
     @property
     def gpus(self) -> float | None:
@@ -135,6 +162,22 @@ class CostAtLoad:
         return self.units * hourly * (self.basis.hours_per_month.value or 0.0) if self.units and hourly else None
 
     @property
+    def usd_reserved(self) -> float | None:
+        """Return the cost of a month at the reserved price."""
+        whole, discount = self.usd_per_month, self.basis.reserved_discount.value
+        return None if whole is None or discount is None else whole * (1 - discount)
+
+    @property
+    def usd_owned(self) -> float | None:
+        """Return the cost of a month of bought GPUs and their power, without staff, space and interest."""
+        basis = self.basis
+        price, years, watts = basis.usd_per_gpu.value, basis.years_owned.value, basis.watts_per_gpu.value
+        if not self.gpus or not price or not years or not watts:
+            return None
+        kwh = watts / 1000 * (basis.pue.value or 0.0) * (basis.hours_per_month.value or 0.0)
+        return self.gpus * (price / (years * 12) + kwh * (basis.usd_per_kwh.value or 0.0))
+
+    @property
     def requests_per_month(self) -> float:
         """Return the requests at the mean load."""
         mean, hours = self.basis.mean_frac.value, self.basis.hours_per_month.value
@@ -150,58 +193,3 @@ def grown(basis: Basis, months: float) -> CostAtLoad:
     """Return the cost after a number of months."""
     demand, growth = basis.demand_per_s.value, basis.growth_frac.value or 0.0
     return CostAtLoad(basis, None if demand is None else demand * (1 + growth) ** months)
-
-
-@dataclass(frozen=True)
-class Formulas:
-    """Formulas of the same numbers over other cells, each given as an address or a name."""
-
-    basis: Basis
-    demand_at: str
-    units: str
-    usd_per_month: str
-
-    @property
-    def demand(self) -> str:
-        """Return the demand, 0 where its cell is empty."""
-        return f"N({self.demand_at})"
-
-    def demand_after(self, months: str) -> str:
-        """Return the load a number of months ahead."""
-        return _if("demand_per_s", f"demand_per_s*(1+growth_per_month)^{months}")
-
-    def needed_units(self) -> str:
-        """See `CostAtLoad.units`."""
-        capacity = "holds_per_s*target_frac"
-        return _if(f"{capacity}*{self.demand}", f"ROUNDUP({self.demand}/({capacity})-{ALMOST},0)+spare_units")
-
-    def gpus(self) -> str:
-        """See `CostAtLoad.gpus`."""
-        return _if(f"N({self.units})", f"{self.units}*({'+'.join(map(gpus_name, self.basis.gpus))})")
-
-    def used_frac(self) -> str:
-        """See `CostAtLoad.used_frac`."""
-        return _if(f"N({self.units})*holds_per_s", f"{self.demand}/({self.units}*holds_per_s)")
-
-    def cost_a_month(self) -> str:
-        """See `CostAtLoad.usd_per_month`."""
-        hourly = "+".join(f"{gpus_name(gpu)}*{price_name(gpu)}" for gpu in self.basis.gpus)
-        return _if(f"N({self.units})*({hourly})", f"{self.units}*({hourly})*hours_per_month")
-
-    def requests_a_month(self) -> str:
-        """See `CostAtLoad.requests_per_month`."""
-        return f"={self._requests}"
-
-    def usd_per_million(self, each: str) -> str:
-        """See `CostAtLoad.usd_per_million`."""
-        bought = f"({self._requests}*{each})"
-        return _if(f"N({self.usd_per_month})*{bought}", f"{self.usd_per_month}/{bought}*10^6")
-
-    @property
-    def _requests(self) -> str:
-        return f"{self.demand}*mean_frac*3600*hours_per_month"
-
-
-def _if(positive: str, then: str) -> str:
-    """Return a formula that is empty where an input is missing, so that no error is ever shown."""
-    return f'=IF({positive}>0,{then},"")'

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.metrics.answers.capacity import CapacityAnswer
-from simserve.metrics.answers.parts import PricedFleet
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
@@ -13,16 +12,15 @@ from simserve.report.formats import count, rate, share
 from simserve.report.pools import gpus_of, has_changed
 from simserve.report.spreadsheet.cost import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets import at
+from simserve.report.spreadsheet.sheets_fleet import MEAN_GPU, sweep_gpu, sweep_price
+from simserve.report.spreadsheet.sheets_simulated import fleets_of, most_held
 from simserve.report.summary_reader import SummaryReader
-
-MEAN_GPU = "mean of its GPUs"
-"""Name of the GPU of a fleet that mixes several, or does not say which it has."""
 
 
 def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
     """Return the basis from a plan, else a capacity, a sweep or a run, completed from the others; None without any.
 
-    What one unit holds is the capacity's number, where one was exported of the same scenario and unit.
+    Fleets that were simulated come before what a capacity says that one unit of the same scenario holds.
     """
     readers: tuple[tuple[str, Callable[[ResultFolder], Basis | None]], ...] = (
         ("plan", _of_plan),
@@ -38,11 +36,14 @@ def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
     for source, other in known[1:]:
         missing: dict[str, Any] = {
             name: getattr(other, name)
-            for name in ("prompt_tokens", "output_tokens", "good_frac", "demand_per_s")
+            for name in ("prompt_tokens", "output_tokens", "good_frac", "demand_per_s", "watts_per_gpu")
             if getattr(result, name).value is None
         }
-        if result.capacity is None and other.capacity is not None and _is_same_unit(first, result, source, other):
-            missing |= {"holds_per_s": other.holds_per_s, "capacity": other.capacity}
+        if not result.met and _is_same_unit(first, result, source, other):
+            if other.met:
+                missing |= {name: getattr(other, name) for name in ("fleets", "holds_per_s", "target_frac", "capacity")}
+            elif result.capacity is None and other.capacity is not None:
+                missing |= {"holds_per_s": other.holds_per_s, "capacity": other.capacity}
         result = replace(result, **missing, prices={**other.prices, **result.prices})
     return result
 
@@ -74,8 +75,8 @@ def _of_plan(source: ResultFolder) -> Basis | None:
     best, sized, assumed = answer.best, answer.demand.sized_for_per_s, answer.assumed
     if best is None or not best.needed_replicas or not sized:
         return None
-    whole = best.is_disaggregated
-    most, by = (sized, best.needed_replicas) if whole else _best_used(answer, sized, best.needed_replicas)
+    fleets = () if (whole := best.is_disaggregated) else fleets_of(source)
+    most, by = most_held(fleets) if fleets else (sized, best.needed_replicas)
     held = f"{text}: {best.option} holds {rate(most)} requests/s with {by} replicas."
     assumptions: dict[str, float | None] = {
         "spare_units": 0.0 if whole and assumed.spare_replicas is not None else assumed.spare_replicas,
@@ -94,6 +95,8 @@ def _of_plan(source: ResultFolder) -> Basis | None:
         holds_per_s=Known(sized if whole else most / by, held),
         demand_per_s=Known(sized, f"{text}: the rate that its fleets are sized for."),
         mean_frac=Known(answer.demand.mean_load_frac, f"{text}: mean of its load by what it is sized for."),
+        watts_per_gpu=Known(best.tdp_w, f"{text}: the catalog's TDP, all hours: an upper bound."),
+        fleets=fleets,
         **_tokens(answer, best, text),
         **_all_used(text),
         **given,
@@ -113,20 +116,14 @@ def _tokens(answer: PlanAnswer, best: PlanOption, text: str) -> dict[str, Any]:
     }
 
 
-def _best_used(answer: PlanAnswer, sized: float, needed: int) -> tuple[float, int]:
-    """Return the rate and the replicas that hold it, of the month in which each replica holds the most."""
-    spare, rows = answer.assumed.spare_replicas or 0, answer.growth.rows if answer.growth else ()
-    grown = [(row.offered_per_s, row.replicas - spare) for row in rows if row.replicas]
-    return max([(sized, needed), *grown], key=lambda held: held[0] / held[1])
-
-
 def _of_capacity(source: ResultFolder) -> Basis | None:
     """Read the capacity, divided by the replicas that hold it."""
     result: CapacityAnswer = source.answer
     text = f"Capacity of {source.label}"
     if result.answer is None:
         return None
-    n_gpus, hourly = result.answer.fleet.n_gpus, result.answer.fleet.usd_per_hour
+    fleet = result.answer.fleet
+    n_gpus, hourly = fleet.n_gpus, fleet.usd_per_hour
     light = None if result.question == "ratio" else next((each for each in result.points if not each.saturated), None)
     output, offered = (None, None) if light is None else (light.output_tokens_per_s, light.offered_per_s)
     holds, how, own = _held_load(result, offered)
@@ -138,6 +135,8 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
         unit=unit,
         gpus=gpus,
         prices=dict.fromkeys(gpus, price),
+        watts_per_gpu=Known(fleet.kw * 1000 / n_gpus, f"{text}: the catalog's TDP, all hours: an upper bound."),
+        fleets=fleets_of(source) if unit == "replica" else (),
         holds_per_s=Known(None if holds is None else holds / n_units, held),
         demand_per_s=Known(own, f"{text}: the load of its scenario."),
         good_frac=Known(result.goal_frac, f"{text}: the goal, which holds there."),
@@ -178,22 +177,13 @@ def _of_sweep(source: ResultFolder) -> Basis | None:
             gpu: Known(price, f"{name}: its fleet by its GPUs." if gpu == MEAN_GPU else f"{text}: the catalog.")
             for gpu, price in prices.items()
         },
+        watts_per_gpu=Known(point.fleet.kw * 1000 / point.fleet.n_gpus, f"{name}: the catalog's TDP, all hours."),
         holds_per_s=Known(good, f"{name}: {rate(good)} good requests/s; it may hold more."),
         demand_per_s=Known(good, f"{name}: its good requests."),
         good_frac=Known(means.slo_attainment_frac.value, f"{name}: its attainment."),
         output_tokens=Known(output / served, f"{name}.") if output and served else UNKNOWN,
         **_all_used(text),
     )
-
-
-def sweep_gpu(fleet: PricedFleet) -> str:
-    """Return the GPU of a point, if all of its pools have the same."""
-    return fleet.gpus[0] if len(fleet.gpus) == 1 else MEAN_GPU
-
-
-def sweep_price(fleet: PricedFleet) -> float:
-    """Return the price of a GPU-hour, a mean over the fleet."""
-    return fleet.usd_per_hour / fleet.n_gpus
 
 
 def _of_run(source: ResultFolder) -> Basis | None:

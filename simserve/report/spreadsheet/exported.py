@@ -9,6 +9,7 @@ from simserve.report.spreadsheet.sheets_capacity import capacity_curve
 from simserve.report.spreadsheet.sheets_cost import cost, growth
 from simserve.report.spreadsheet.sheets_fleet import fleet_options
 from simserve.report.spreadsheet.sheets_run import comparison, percentiles, time_series
+from simserve.report.spreadsheet.sheets_simulated import simulated_fleets
 from simserve.report.spreadsheet.sheets_summary import summary
 
 SHEETS = (
@@ -18,6 +19,7 @@ SHEETS = (
     "Capacity curve",
     "Comparison",
     "Fleet options",
+    "Simulated fleets",
     "Cost",
     "Growth",
 )
@@ -36,6 +38,7 @@ def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
         *([capacity_curve(capacities)] if capacities else []),
         *([comparison(comparisons)] if comparisons else []),
         *([fleet_options(fleets, basis)] if fleets else []),
+        *([simulated_fleets(basis)] if basis is not None and basis.met else []),
         *([cost(basis), growth(basis)] if basis is not None else []),
     ]
     return [summary(sources, others, basis), *others]

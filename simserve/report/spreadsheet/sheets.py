@@ -1,6 +1,7 @@
 """Sheets: tables of numbers for spreadsheets, a workbook or CSV files; and the text of the latter."""
 
 import csv
+import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,8 @@ from simserve.metrics.answers import struct
 Value = str | float | int | None
 """None, and a float that is not finite, are empty cells."""
 
-Form = Literal["text", "count", "rate", "number", "ms", "share", "usd", "dollars", "tall"]
-"""Format of a value. usd has cents, dollars none; tall is text that wraps."""
+Form = Literal["text", "count", "rate", "number", "ms", "share", "usd", "dollars", "whole", "tall"]
+"""Format of a value. usd has cents, dollars none; whole is a number without decimals; tall is text that wraps."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class Sheet:
     charts: tuple[Chart, ...] = ()
     borrowed: tuple[tuple["Sheet", Chart], ...] = ()
     """Charts of other sheets that it shows too."""
+    named: Mapping[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
+    """Names in formulas of columns, by the group and head of each."""
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -156,7 +159,6 @@ FORMS: Mapping[struct.Form, Form] = {
     "sentence": "tall",
     "flag": "text",
     "amount": "rate",
-    "whole": "dollars",
     "seconds": "ms",
     "ratio": "rate",
 }
@@ -170,7 +172,9 @@ def columns_of(answer: type[struct.Struct]) -> dict[str, SheetColumn]:
         column = struct.column_of(answer, name)
         if column is not None and field.title is not None:
             head, _, unit = field.title.partition(" (")
-            columns[name] = SheetColumn(head, FORMS.get(column.form, cast(Form, column.form)), unit.removesuffix(")"))
+            form = FORMS.get(column.form, cast(Form, column.form))
+            form = "dollars" if form == "whole" and column.unit == "USD" else form
+            columns[name] = SheetColumn(head, form, unit.removesuffix(")"))
     return columns
 
 

@@ -3,16 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simserve.report.spreadsheet.cost import (
-    CAPACITY_NAME,
-    Basis,
-    CostAtLoad,
-    Formulas,
-    Known,
-    gpus_name,
-    grown,
-    price_name,
-)
+from simserve.report.spreadsheet.cost import Basis, CostAtLoad, Known, grown
+from simserve.report.spreadsheet.formulas import CAPACITY_NAME, Formulas, gpus_name, price_name
 from simserve.report.spreadsheet.sheets import (
     Cell,
     Chart,
@@ -26,9 +18,13 @@ from simserve.report.spreadsheet.sheets import (
 )
 
 NOTE = (
-    "Type into the yellow cells; all else are formulas that follow. The demand by what a unit holds, at the share of it"
-    " that is to be used, is rounded up to whole units. Capacity is taken to grow in proportion to them, which errs on "
-    "the careful side: larger fleets even out bursts. Prices are the catalog's unless given; yours will differ."
+    "Type into the yellow cells; all else are formulas that follow. Prices on demand are the catalog's unless given; "
+    "yours will differ. Owned is the purchase over its years, and power at TDP; staff, space and interest are left out."
+)
+
+SIZED = "By the sheet Simulated fleets, and spare ones."
+LINEAR = (
+    "Linear estimate: the demand by what one holds, pooling gains left out; fewer than were simulated may miss the SLO."
 )
 
 SIMULATED = "The fleet that was simulated."
@@ -45,20 +41,13 @@ SIMULATED_NOTE = " The last column is what the plan found by simulation, at its 
 
 def cost(basis: Basis) -> Sheet:
     """Return the sheet of inputs and outputs."""
-    columns = (
-        SheetColumn("Item", "text"),
-        SheetColumn("Value", "rate"),
-        SheetColumn("After growth", "rate"),
-        SheetColumn("Unit", "text"),
-        SheetColumn("Where it comes from", "tall"),
-    )
+    numbers = (SheetColumn("Value", "rate"), SheetColumn("After growth", "rate"))
+    words = (SheetColumn("Unit", "text"), SheetColumn("Where it comes from", "tall"))
+    columns = (SheetColumn("Item", "text"), *numbers, *words)
     paid = basis.prices.items()
     prices = [_input(gpu, price_name(gpu), price, "usd USD a GPU-hour", (0, 1e4)) for gpu, price in paid]
-    groups = (
-        SheetGroup("Inputs", _inputs(basis)),
-        SheetGroup("Prices", prices),
-        SheetGroup("Outputs", _outputs(basis)),
-    )
+    parts = {"Inputs": _inputs(basis), "Prices": prices, "Outputs": _outputs(basis)}
+    groups = tuple(SheetGroup(title, rows) for title, rows in parts.items())
     return Sheet("Cost", "What it costs", NOTE, "Part", columns, groups)
 
 
@@ -66,14 +55,7 @@ def _inputs(basis: Basis) -> list[Row]:
     unit = basis.unit
     return [
         _input("Demand", "demand_per_s", basis.demand_per_s, "rate requests/s", (0, 1e9)),
-        _input(
-            f"One {unit} holds",
-            "holds_per_s",
-            basis.holds_per_s,
-            "rate requests/s",
-            (0, 1e9),
-            None if basis.capacity is None else f"={CAPACITY_NAME}",
-        ),
+        _holds(basis),
         *(
             _input(f"{gpu} in a {unit}", gpus_name(gpu), Known(float(n), SIMULATED), "count GPUs", (0, 1e5))
             for gpu, n in basis.gpus.items()
@@ -87,7 +69,23 @@ def _inputs(basis: Basis) -> list[Row]:
         _input("Growth", "growth_per_month", basis.growth_frac, "share share a month", (-0.5, 2)),
         _input("Months ahead", "months_ahead", basis.months_ahead, "count months", (0, 120)),
         _input("Hours a month", "hours_per_month", basis.hours_per_month, "count h", (1, 744)),
+        _input("Discount of reserved", "reserved_discount", basis.reserved_discount, "share share", (0, 1)),
+        _input("Purchase of a GPU", "usd_per_gpu", basis.usd_per_gpu, "dollars USD", (0, 1e7)),
+        _input("Years owned", "years_owned", basis.years_owned, "rate years", (0.5, 20)),
+        _input("Power of a GPU", "watts_per_gpu", basis.watts_per_gpu, "count W", (0, 1e5)),
+        _input("Power of all by that of GPUs", "pue", basis.pue, "rate", (1, 5)),
+        _input("Price of energy", "usd_per_kwh", basis.usd_per_kwh, "usd USD/kWh", (0, 10)),
     ]
+
+
+def _holds(basis: Basis) -> Row:
+    """Return what one unit holds: an input, or the most that a simulated fleet holds."""
+    label, known = f"One {basis.unit} holds", basis.holds_per_s
+    if basis.met:
+        held = Cell(known.value, formula="=SUMPRODUCT(MAX(met_loads/met_replicas))", name="holds_per_s")
+        return (label, held, None, "requests/s", known.origin)
+    formula = None if basis.capacity is None else f"={CAPACITY_NAME}"
+    return _input(label, "holds_per_s", known, "rate requests/s", (0, 1e9), formula)
 
 
 def _input(
@@ -138,15 +136,20 @@ def _rows(basis: Basis) -> list[_Output]:
             lambda cost: cost.demand_per_s,
         ),
         _Output(
-            f"{units.capitalize()} needed", "units", f"count {units}", Formulas.needed_units, lambda cost: cost.units
+            f"{units.capitalize()} needed",
+            "units",
+            f"count {units}",
+            Formulas.needed_units,
+            lambda cost: cost.units,
+            SIZED if basis.met else LINEAR,
         ),
         _Output("GPUs needed", "gpus", "count GPUs", Formulas.gpus, lambda cost: cost.gpus),
         _Output("Used of what they hold", "used", "share share", Formulas.used_frac, lambda cost: cost.used_frac, use),
-        _Output("Cost a month", "usd_per_month", "dollars USD", Formulas.cost_a_month, lambda cost: cost.usd_per_month),
+        *PAID,
         _Output(
             "Requests a month",
             "requests_per_month",
-            "dollars requests",
+            "whole requests",
             Formulas.requests_a_month,
             lambda cost: cost.requests_per_month,
         ),
@@ -161,6 +164,16 @@ def _rows(basis: Basis) -> list[_Output]:
         _per_million("output tokens", "output_tokens", basis.output_tokens.value),
         _per_million("good output tokens", "output_tokens*good_frac", basis.good_tokens),
     ]
+
+
+PAID = (
+    _Output("Cost a month", "usd_per_month", "dollars USD", Formulas.cost_a_month, lambda cost: cost.usd_per_month),
+    _Output(
+        "Reserved a month", "usd_reserved", "dollars USD", Formulas.reserved_a_month, lambda cost: cost.usd_reserved
+    ),
+    _Output("Owned a month", "usd_owned", "dollars USD", Formulas.owned_a_month, lambda cost: cost.usd_owned),
+)
+"""The three ways to pay: on demand, reserved, owned."""
 
 
 def _per_million(what: str, each: str, value: float | None, text: str = "") -> _Output:
@@ -183,6 +196,8 @@ def growth(basis: Basis) -> Sheet:
         SheetColumn("Units", "count", f"{basis.unit}s"),
         SheetColumn("GPUs", "count"),
         SheetColumn("Cost a month", "dollars", "USD"),
+        SheetColumn("Reserved a month", "dollars", "USD"),
+        SheetColumn("Owned a month", "dollars", "USD"),
         SheetColumn("Cost so far", "dollars", "USD"),
         SheetColumn("Per million requests", "usd", "USD"),
         SheetColumn("Per million good output tokens", "usd", "USD"),
@@ -210,6 +225,8 @@ def _month(basis: Basis, month: int, cost: CostAtLoad, paid: float) -> Row:
         Cell(cost.units, formula=here.needed_units()),
         Cell(cost.gpus, formula=here.gpus()),
         Cell(cost.usd_per_month, formula=here.cost_a_month()),
+        Cell(cost.usd_reserved, formula=here.reserved_a_month()),
+        Cell(cost.usd_owned, formula=here.owned_a_month()),
         Cell(paid, formula="=N([^Cost so far])+N([Cost a month])" if month else "=0*[Month]"),
         Cell(cost.usd_per_million(1.0), formula=here.usd_per_million("1")),
         Cell(cost.usd_per_million(basis.good_tokens), formula=here.usd_per_million("output_tokens*good_frac")),

@@ -6,11 +6,12 @@ from typing import Any
 
 from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_loads import ProbedLoad
+from simserve.metrics.answers.parts import PricedFleet
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
-from simserve.report.spreadsheet.cost import Basis, price_name
-from simserve.report.spreadsheet.cost_sources import sweep_gpu, sweep_price
+from simserve.report.spreadsheet.cost import Basis
+from simserve.report.spreadsheet.formulas import price_name
 from simserve.report.spreadsheet.sheets import (
     Cell,
     Cells,
@@ -24,10 +25,18 @@ from simserve.report.spreadsheet.sheets import (
     tabulated,
 )
 
+MEAN_GPU = "mean of its GPUs"
+"""Name of the GPU of a fleet that mixes several, or does not say which it has."""
+
 OF_OPTION = list(columns_of(PlanOption).values())
+
+PER_MILLION = ("Per million output tokens", "Per million tokens", "Per million good tokens")
+BOUGHT = {head: f"{head.removeprefix('Per million ').capitalize()} an hour" for head in PER_MILLION}
+"""Columns of what an hour buys, by that of what a million costs."""
 
 MORE = {
     "Cost a month": (SheetColumn("Per million good requests", "usd", "USD"),),
+    "GPU-hours a month": tuple(SheetColumn(head, "whole") for head in BOUGHT.values()),
     "Offered": (SheetColumn("Goodput", "rate", "requests/s"),),
     "One fewer": (
         *(column for column in columns_of(PointOfSweep).values() if column not in OF_OPTION),
@@ -38,7 +47,6 @@ MORE = {
 
 COLUMNS = [each for own in OF_OPTION for each in (own, *MORE.get(own.head, ()))]
 
-PER_MILLION = ("Per million output tokens", "Per million tokens", "Per million good tokens")
 PRICED = ("Price", "Cost a month", *PER_MILLION)
 """Columns of formulas, empty where a number of theirs is unknown."""
 
@@ -96,12 +104,13 @@ def _per_million(option: PlanOption, usd_per_hour: float, hours: float) -> Cells
     """Return costs per million tokens of the load."""
     totals = (option.output_tokens_per_month, option.tokens_per_month, option.good_tokens_per_month)
     bought = {head: total / hours for head, total in zip(PER_MILLION, totals, strict=True) if total}
-    return {head: _of_hourly(usd_per_hour, an_hour) for head, an_hour in bought.items()}
+    costs = {head: _of_hourly(usd_per_hour, an_hour, f"[{BOUGHT[head]}]") for head, an_hour in bought.items()}
+    return {**costs, **{BOUGHT[head]: an_hour for head, an_hour in bought.items()}}
 
 
-def _of_hourly(usd_per_hour: float, bought: float) -> Cell:
-    """Return the cost of a million, of which an hour buys `bought`."""
-    return Cell(usd_per_hour / bought * 1e6, formula=f"=[GPUs]*[Price]/{bought!r}*10^6")
+def _of_hourly(usd_per_hour: float, bought: float, at: str) -> Cell:
+    """Return the cost of a million, of which an hour buys `bought`; `at` is that as a formula."""
+    return Cell(usd_per_hour / bought * 1e6, formula=f"=[GPUs]*[Price]/({at})*10^6")
 
 
 def _sweep(answer: SweepAnswer, basis: Basis | None) -> list[Cells]:
@@ -126,7 +135,9 @@ def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells
     gpu, price = sweep_gpu(fleet), sweep_price(fleet)
     cells |= {"GPU": gpu, "GPUs": fleet.n_gpus, **_costs(gpu, fleet.n_gpus, price, basis)}
     if point.goodput_per_s and "Price" in cells:
-        cells["Per million good requests"] = _of_hourly(fleet.n_gpus * price, point.goodput_per_s * 3600)
+        cells["Per million good requests"] = _of_hourly(
+            fleet.n_gpus * price, point.goodput_per_s * 3600, "[Goodput]*3600"
+        )
     return cells
 
 
@@ -168,3 +179,13 @@ def _costs(gpu: str, gpus: float, price: float, basis: Basis | None) -> Cells:
 
 def _text(claim: Any) -> str | None:
     return None if claim is None else "yes" if claim else "no"
+
+
+def sweep_gpu(fleet: PricedFleet) -> str:
+    """Return the GPU of a point, if all of its pools have the same."""
+    return fleet.gpus[0] if len(fleet.gpus) == 1 else MEAN_GPU
+
+
+def sweep_price(fleet: PricedFleet) -> float:
+    """Return the price of a GPU-hour, a mean over the fleet."""
+    return fleet.usd_per_hour / fleet.n_gpus

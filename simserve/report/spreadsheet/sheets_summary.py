@@ -20,7 +20,8 @@ from simserve.report.formats import SHORT, interval, plural, slo_terms
 from simserve.report.headline import headline, level_of
 from simserve.report.percentiles import prediction
 from simserve.report.pools import engine_words, has_changed
-from simserve.report.spreadsheet.cost import CAPACITY_NAME, Basis
+from simserve.report.spreadsheet.cost import Basis
+from simserve.report.spreadsheet.formulas import CAPACITY_NAME
 from simserve.report.spreadsheet.sheets import Cell, Chart, Row, Sheet, SheetColumn, SheetGroup, at, form_and_unit
 from simserve.report.summary_reader import SummaryReader
 from simserve.report.sweep import words as sweep

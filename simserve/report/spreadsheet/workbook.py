@@ -80,6 +80,11 @@ class _Page:
                 for column, value in enumerate(values, start=1):
                     self._cell((row, column), cell_of(value), is_first=place == 0)
                 row += 1
+        for name, (place, head) in self._sheet.named.items():
+            start, column = FIRST_ROW + self._sheet.first_row(place), self._sheet.place(head)
+            ends = [(start, column), (start + len(self._sheet.groups[place].rows) - 1, column)]
+            cells = ":".join(xl_rowcol_to_cell(*end, True, True) for end in ends)
+            self._book.define_name(name, f"='{self._sheet.name}'!{cells}")
         _place_charts(self._book, self._page, self._sheet, FIRST_ROW)
 
     def _set_up(self) -> None:

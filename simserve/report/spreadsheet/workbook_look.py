@@ -19,8 +19,9 @@ NUMBERS: dict[Form, str] = {
     "number": "General",
     "ms": "#,##0.0",
     "share": "0.00%",
-    "usd": "#,##0.00",
-    "dollars": "#,##0",
+    "usd": "$#,##0.00",
+    "dollars": "$#,##0",
+    "whole": "#,##0",
 }
 
 WIDTH = {"tall": 76.0, "text": 44.0}

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from simserve.report.spreadsheet.cost import Basis, CostAtLoad, Known, grown, price_name
+from simserve.report.spreadsheet.cost import Basis, CostAtLoad, FleetPoint, Known, grown
 from simserve.report.spreadsheet.cost_sources import cost_basis
+from simserve.report.spreadsheet.formulas import price_name
 from tests.report.answers_by_hand import (
     capacity_answer,
     capacity_json,
@@ -72,6 +73,21 @@ def test_a_need_that_is_whole_but_for_rounding_is_not_rounded_up() -> None:
     full = {"holds_per_s": known(0.1), "target_frac": known(1.0), "spare_units": known(0.0)}
     assert (0.1 + 0.2) / 0.1 > 3
     assert CostAtLoad(replace(basis(), **full), 0.1 + 0.2).units == 3  # type: ignore[arg-type]
+
+
+def test_a_simulated_fleet_is_never_divided_and_grows_in_proportion() -> None:
+    """Four replicas meet at 6 requests/s and six at 12, at half of which they are used."""
+    fleets = [FleetPoint("by hand", 4, 6.0, meets=True), FleetPoint("by hand", 6, 12.0, meets=True)]
+    fleets += [FleetPoint("by hand", 1, 100.0)]
+    sized = replace(basis(), fleets=fleets, spare_units=known(0.0))
+    assert [CostAtLoad(sized, demand).units for demand in (0.5, 3.0, 3.1, 6.0, 7.0)] == [4, 4, 5, 6, 7]
+
+
+def test_a_month_reserved_and_owned() -> None:
+    whole = grown(replace(basis(), watts_per_gpu=known(1000.0)), 0)
+    assert whole.usd_reserved == pytest.approx(0.6 * 35_040)
+    assert whole.usd_owned == pytest.approx(16 * (36_000 / 48 + 1.3 * 730 * 0.1))
+    assert grown(basis(), 0).usd_owned is None  # its power is unknown
 
 
 @pytest.mark.parametrize("name", ["holds_per_s", "demand_per_s"])

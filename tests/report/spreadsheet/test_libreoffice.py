@@ -8,7 +8,7 @@ import pytest
 
 from simserve.report.spreadsheet.exported import sheets_of
 from simserve.report.spreadsheet.workbook import workbook
-from tests.report.answers_by_hand import capacity_answer, run_answer
+from tests.report.answers_by_hand import capacity_answer, replicas_answer, run_answer
 from tests.report.spreadsheet.test_workbook import EVERYTHING
 from tests.report.spreadsheets import OFFICE, address_of, computed, convert, formulas, values
 
@@ -20,6 +20,7 @@ def test_it_computes_the_values_that_the_file_holds(tmp_path: Path) -> None:
     written, result = values(content), computed(content, tmp_path)
     assert len(formulas(content)) > 100
     assert written.keys() == result.keys()
+    assert not [value for value in result.values() if isinstance(value, str) and value.startswith(("#", "Err:"))]
     for place, value in written.items():
         assert result[place] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-12)), place
 
@@ -53,7 +54,7 @@ def test_everything_follows_when_inputs_change(tmp_path: Path) -> None:
         42_000,
         56_000,
     ]  # 12, 18, 27, 40.5 and 60.75 requests/s: 2, 2, 3, 5, 7 + 1
-    assert result["Growth", "G16"] == sum(months[1:])
+    assert result["Growth", "I16"] == sum(months[1:])
 
 
 def test_the_cost_follows_what_a_capacity_says_one_replica_holds(tmp_path: Path) -> None:
@@ -62,6 +63,24 @@ def test_the_cost_follows_what_a_capacity_says_one_replica_holds(tmp_path: Path)
     result = computed(content, tmp_path, {address_of(content, "capacity_per_unit"): 4.0})
     assert result[address_of(content, "holds_per_s")] == 4
     assert result[address_of(content, "units_today")] == 4
+
+
+def test_fleets_are_looked_up_among_the_simulated_and_paid_in_three_ways(tmp_path: Path) -> None:
+    """Three replicas of two GPUs hold 12 requests/s: none fewer for 4, four for 13, and one is spare."""
+    content = workbook(sheets_of([replicas_answer()]))
+    changed = {"spare_units": 1.0, "reserved_discount": 0.25, "usd_per_gpu": 24_000.0, "years_owned": 4.0}
+    changed |= {"watts_per_gpu": 1000.0, "pue": 1.5, "usd_per_kwh": 0.2, "hours_per_month": 730.0}
+
+    def at(demand: float, *names: str) -> list[float]:
+        inputs = changed | {"demand_per_s": demand}
+        result = computed(content, tmp_path, {address_of(content, name): number for name, number in inputs.items()})
+        assert not [value for value in result.values() if isinstance(value, str) and value.startswith(("#", "Err:"))]
+        return [result[address_of(content, f"{name}_today")] for name in names]
+
+    assert at(4.0, "units") == [4]
+    units, gpus, whole, reserved, owned = at(13.0, "units", "gpus", "usd_per_month", "usd_reserved", "usd_owned")
+    assert (units, gpus, whole, reserved) == (5, 10, 10 * 3 * 730, 10 * 3 * 730 * 0.75)
+    assert owned == pytest.approx(10 * (24_000 / 48 + 1.5 * 730 * 0.2))
 
 
 @pytest.mark.thorough

@@ -10,6 +10,8 @@ from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of, csv_files, file_name
+from simserve.report.tell import tell
+from simserve.report.text import document_text
 from simserve.tables.folder import EXPORT
 from tests.report.answers_by_hand import (
     capacity_answer,
@@ -51,9 +53,10 @@ def test_each_result_fills_its_sheets() -> None:
     assert names(capacity_answer()) == ["Summary", "Capacity curve", "Cost", "Growth"]
     assert names(check_answer()) == ["Summary"]
     assert names(comparison_answer()) == ["Summary", "Comparison"]
-    assert names(plan_answer()) == ["Summary", "Fleet options", "Cost", "Growth"]
+    assert names(plan_answer()) == ["Summary", "Fleet options", "Simulated fleets", "Cost", "Growth"]
     assert names(sweep_answer()) == ["Summary", "Fleet options", "Cost", "Growth"]
-    assert names(replicas_answer()) == ["Summary", "Capacity curve", "Fleet options", "Cost", "Growth"]
+    fleets = ["Fleet options", "Simulated fleets"]
+    assert names(replicas_answer()) == ["Summary", "Capacity curve", *fleets, "Cost", "Growth"]
     everything = run_answer(), capacity_answer(), comparison_answer(), plan_answer()
     assert tuple(names(*everything)) == SHEETS
 
@@ -95,6 +98,7 @@ def test_the_summary_begins_with_the_answers() -> None:
         "Time series",
         "Capacity curve",
         "Fleet options",
+        "Simulated fleets",
         "Cost",
         "Growth",
     ]
@@ -229,29 +233,58 @@ def test_points_of_a_sweep_have_their_goodput_and_the_reason_of_those_that_faile
     assert result.charts[0].kind == "points"
 
 
+def input_of(label: str, *sources: ResultFolder) -> tuple[Cell, str]:
+    """The cell of an input, and where it comes from."""
+    row = next(row for row in sheet("Cost", *sources).groups[0].rows if row[0] == label)
+    return cell_of(row[1]), str(cell_of(row[4]).value)
+
+
 def test_what_one_replica_holds_is_one_number_that_the_cost_sheet_refers_to() -> None:
-    """The capacity says 18 requests/s on two replicas; the plan of the same scenario would say 24 on four."""
-    plan = plan_answer()
-    sources = run_answer(), plan, capacity_answer(scenario=plan_json()["scenario"])
-    (row,) = [row for row in sheet("Summary", *sources).groups[2].rows if str(row[0]).startswith("One replica holds")]
+    """The capacity says 18 requests/s on two replicas; the run of the same scenario would say 12."""
+    sources = run_answer(), capacity_answer(scenario={"name": "chat", "digest": "0123abcd"})
+    (row,) = [row for row in sheet("Summary", *sources).groups[1].rows if str(row[0]).startswith("One replica holds")]
     source = cell_of(row[1])
     assert (row[0], source.value, source.name) == ("One replica holds (requests/s)", 9.0, "capacity_per_unit")
-    cost = next(row for row in sheet("Cost", *sources).groups[0].rows if row[0] == "One replica holds")
-    holds = cell_of(cost[1])
+    holds, text = input_of("One replica holds", *sources)
     assert (holds.value, holds.formula, holds.name) == (9.0, "=capacity_per_unit", "holds_per_s")
-    assert cost[4] == "Capacity of chat: 18.0 requests/s on 4 GPUs."
+    assert text == "Capacity of chat: 18.0 requests/s on 4 GPUs."
+    (needed,) = [row for row in rows(sheet("Cost", *sources)) if row["Item"] == "Replicas needed"]
+    assert needed["Where it comes from"].startswith("Linear estimate:")
+    assert "pooling gains left out" in needed["Where it comes from"]
 
 
-def test_a_plan_of_another_scenario_or_unit_keeps_its_own_number() -> None:
-    def holds(plan: ResultFolder) -> Cell:
-        cost = sheet("Cost", capacity_answer(), plan)
-        return cell_of(next(row for row in cost.groups[0].rows if row[0] == "One replica holds")[1])
+def test_fleets_that_were_simulated_come_before_a_capacity_divided_by_its_replicas() -> None:
+    """Three replicas hold 12 requests/s: the capacity of the same scenario and unit would say two."""
+    for sources in ((capacity_answer(), replicas_answer()), (replicas_answer(), capacity_answer())):
+        holds, _ = input_of("One replica holds", *sources)
+        assert (holds.value, holds.formula, holds.limits) == (4.0, "=SUMPRODUCT(MAX(met_loads/met_replicas))", None)
+    other = capacity_answer(), replicas_answer(scenario={"name": "chat", "digest": "89ef4567", "seed": 7})
+    assert input_of("One replica holds", *other)[0].value == 9.0
+    assert "Simulated fleets" not in [each.name for each in sheets_of(other)]
 
-    assert (holds(plan_answer()).value, holds(plan_answer()).formula) == (6.0, None)  # another digest
-    scenario = capacity_json()["scenario"]
-    larger = plan_json()["options"][0] | {"gpus_per_replica": 4}
-    assert holds(plan_answer(scenario=scenario, options=[larger])).value == 6.0
-    assert holds(plan_answer(scenario=scenario)).value == 9.0
+
+def test_simulated_fleets_are_those_that_ran_with_the_ones_that_meet_first() -> None:
+    growth = {"outgrown_month": 1, "rows": [{"month": 1, "offered_per_s": 30.0, "replicas": 6, "gpus": 12}]}
+    option = plan_json()["options"][0] | {"fewer_attained_frac": 0.97, "r": 0.9, "probability": 0.96, "decision": "met"}
+    table = rows(sheet("Simulated fleets", plan_answer(options=[option], growth=growth)))
+    assert [(row["Replicas"], row["Load"], row["Attained"]) for row in table] == [
+        (4, 24.0, 0.992),
+        (5, 30.0, None),
+        (3, 24.0, 0.97),
+    ]
+    assert [row["group"] for row in table] == ["Meets the goal"] * 2 + ["Does not surely meet it"]
+    assert (table[0]["r"], table[0]["P (goal met)"], table[0]["Decision"]) == (0.9, 0.96, "met")
+    assert [row["Replicas"] for row in rows(sheet("Simulated fleets", replicas_answer()))] == [3, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "study", [capacity_answer(), replicas_answer(), check_answer(), comparison_answer(), plan_answer(), sweep_answer()]
+)
+def test_answers_are_in_the_words_of_the_terminal(study: ResultFolder) -> None:
+    terminal = " ".join(document_text(tell(study.answer)).split())
+    answers = [str(row["Value"]) for row in rows(sheet("Summary", study)) if row["Item"] == "Answer"]
+    assert answers
+    assert all(" ".join(text.split()) in terminal for text in answers)
 
 
 def test_a_price_that_a_division_left_is_the_same_price() -> None:
