@@ -13,15 +13,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics import summary_schema
 from simserve.metrics.answer import Outcome
 from simserve.metrics.decision import Decision
 from simserve.metrics.goal import LOOKS
 from simserve.metrics.intervals import ENOUGH, inefficiency, mean_interval, percentile_interval, share_interval
 from simserve.metrics.reliability import Steadiness, steadiness
+from simserve.metrics.stats import LatencyJson
 from simserve.metrics.tails import Sample, Tail
 from simserve.metrics.window import measured_window, n_in_system
 from simserve.study.cost_draws import REPLAYS, RESIDUAL_SD, CostSpread, draws_of
@@ -179,7 +182,7 @@ class Replayed:
         (figures,) = self.runs(n, 1_000, 1.0, [7], (1.0, 1.0))
         return figures.latencies["e2e_s"]["p99"]
 
-    def replayed(self, n: int, slo_s: float, i: int) -> tuple[dict[str, tuple[float, float]], float]:
+    def replayed(self, n: int, slo_s: float, i: int) -> tuple[dict[str, Sequence[float] | None], float]:
         """Return the prediction intervals and P(SLO) of a run and its replays."""
         factors = draws_of(CostSpread(COST_SD, 0.0, 0.0, 0.0, 0.0, 0.0), REPLAYS, i)
         costs = [(distortion.compute, residual["e2e_s"]) for distortion, residual in factors]
@@ -193,9 +196,9 @@ class Replayed:
             ]
             whole = ScaledReplays(run, [each[0] for each in pairs], [each[1] for each in pairs], is_drawn=True).whole()
         result = prediction_over(run, whole)
-        chance = result["slo_probability"]
-        held = float(result["n_met"] == REPLAYS) if chance is None else chance
-        return result["latencies"]["e2e_s"], held
+        chance = result.slo_probability
+        held = float(result.n_met == REPLAYS) if chance is None else chance
+        return dict(result.latencies["e2e_s"]), held
 
 
 def _figures(run: Queue, n_run_in: int, residual: float, slo_s: float, off_frac: float) -> RunFigures:
@@ -216,7 +219,9 @@ def _figures(run: Queue, n_run_in: int, residual: float, slo_s: float, off_frac:
         queue="steady",
         by_slo={},
     )
-    errors = {level: log_error({**latencies, "intervals": ends}, level) for level in latencies}
+    known: dict[str, Any] = {**latencies, "intervals": ends}
+    sample = LatencyJson.model_construct(None, **known)
+    errors = {level: log_error(sample, level) for level in latencies}
     return RunFigures({"e2e_s": latencies}, {None: outcome}, n, {"e2e_s": errors})
 
 
@@ -240,7 +245,7 @@ def over_replays(system: Replayed, n: int, slo_s: float, n_runs: int) -> dict[st
                 [
                     low <= run.latencies["e2e_s"][level] <= high
                     for run in real
-                    for low, high in (each[0][level] for each in replayed)
+                    for low, high in (each[0][level] or (math.nan, math.nan) for each in replayed)
                 ]
             )
         )
@@ -389,7 +394,7 @@ def main() -> None:
             _row([f"{label}, {n:,}", *(f"{100 * result[name]:.1f}" for name in names)])
     _print_margins(max(n_runs // 2, 1))
     print("\nHow the queue is classified (%)\n")
-    states = ("steady", "undetermined", "critical", "growing")
+    states: tuple[summary_schema.Queue, ...] = ("steady", "undetermined", "critical", "growing")
     _row(["load, requests", *states])
     _row(["---"] * (len(states) + 1))
     for n in (1_000, 3_000, 10_000, 30_000):

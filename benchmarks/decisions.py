@@ -19,7 +19,7 @@ def rows(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("*.yaml")):
         try:
             scenario = load_scenario(path)
-            decision = DecisionJson.of(run_with_replays(scenario).summary)
+            decision = run_with_replays(scenario).decision
         except SimserveError as error:
             print(f"{path.name}: {error}", file=sys.stderr)
             continue

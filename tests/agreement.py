@@ -21,8 +21,8 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.decode_rows import decode_rows
-from simserve.metrics.results import latency_columns
 from simserve.metrics.slowest import LATENCIES, parts_by_latency
+from simserve.metrics.stats import latency_columns
 from simserve.metrics.time_split import PARTS, split_columns
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter

@@ -88,7 +88,7 @@ def run(
         results.write(directory, steps=steps, report=None if no_report else _render)
         for each in drawn:
             each.write()
-    document, where = run_head(SummaryReader(results.summary)), _place(directory, timeline, has_page=not no_report)
+    document, where = run_head(SummaryReader(results.figures)), _place(directory, timeline, has_page=not no_report)
     terminal.answer(document, results.summary, where, as_json=as_json, quiet=quiet)
     terminal.warnings(text for each in drawn for text in each.left_out if not quiet)
 

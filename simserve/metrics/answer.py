@@ -2,30 +2,31 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simserve.metrics.answers.struct import Struct
+from simserve.metrics.answers.struct import Figures, Struct
 from simserve.metrics.decision_json import Ratio
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC, wilson
 from simserve.metrics.summary_schema import Count, Queue, Share, Signed, Size
 
+Basis = Literal["run", "replays", "replications"]
 Attained = Literal["met", "edge", "missed"]
 
 
-class AnswerJson(Struct):
+class AnswerJson(Figures):
     """The decision about the SLO."""
 
     decision: Attained
     goal_frac: Share
     attained_frac: Share
-    low_frac: Share
-    high_frac: Share
+    low_frac: Share | None
+    high_frac: Share | None
     confidence: Share
     n_runs: Count
     n_requests: Count
-    basis: Literal["run", "replays", "replications"]
+    basis: Basis
     slo_class: str | None
     load_off_frac: Signed
     queue: Queue | None
@@ -44,7 +45,7 @@ FAR_FRAC = 0.5
 """Share of a limit. If 1% of latencies exceeded the limit, and their tail were no heavier than exponential, 10% would
 exceed half of it."""
 
-QUEUE_STATES = ("growing", "critical", "undetermined", "steady")
+QUEUE_STATES: tuple[Queue, ...] = ("growing", "critical", "undetermined", "steady")
 """Worst first."""
 
 
@@ -73,49 +74,6 @@ Outcomes = Mapping[str | None, Outcome]
 """One run: its outcome by class; by None where no class has targets."""
 
 
-def outcomes(summary: Mapping[str, Any]) -> dict[str | None, Outcome]:
-    """Read the outcomes of a run from its summary; none without an SLO or without requests."""
-    by_class = {name: _outcome(summary, own, name) for name, own in (summary.get("classes") or {}).items()}
-    known: dict[str | None, Outcome] = {name: each for name, each in by_class.items() if each is not None}
-    whole = None if known else whole_outcome(summary)
-    return known if whole is None else {None: whole}
-
-
-def whole_outcome(summary: Mapping[str, Any]) -> Outcome | None:
-    """Read the outcome of all requests together, whatever their classes."""
-    return _outcome(summary, summary, None)
-
-
-def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any], name: str | None) -> Outcome | None:
-    """Read what `own`, a class of that name or the whole run, attained."""
-    attained = own.get("slo_attainment") or {}
-    n_arrived, frac = int((own.get("requests") or {}).get("arrived") or 0), attained.get("frac")
-    if not n_arrived or frac is None:
-        return None
-    trust = summary.get("trust") or {}
-    n_effective = (trust.get("n_worth") or summary["requests"]["arrived"]) * n_arrived / summary["requests"]["arrived"]
-    ends: list[Any] = [attained.get("low_frac"), attained.get("high_frac")]
-    groups = next((tail for tail in summary.get("tails") or () if tail["slo_class"] == name), {"counts": (), "r": ()})
-    return Outcome(
-        attained_frac=frac,
-        n_arrived=n_arrived,
-        n_effective=max(1.0, n_effective),
-        off_frac=(summary.get("load") or {}).get("off_frac"),
-        is_far_below=frac == 1 and _is_far_below(own, own.get("slo") or {}),
-        queue="growing" if trust.get("saturated") else trust.get("steady"),
-        by_slo={key: value for key, value in (attained.get("by_slo") or {}).items() if value is not None},
-        interval=None if None in ends else ends,
-        counts=list(groups["counts"]),
-        r=list(groups["r"]),
-    )
-
-
-def _is_far_below(own: Mapping[str, Any], slo: Mapping[str, float]) -> bool:
-    """Whether the highest latency of each goal is at most FAR_FRAC of its limit."""
-    highest = {key: (own.get(key) or {}).get("max") for key in slo}
-    return bool(slo) and all(value is not None and value <= FAR_FRAC * slo[key] for key, value in highest.items())
-
-
 def worst_class(runs: Sequence[Outcomes]) -> str | None:
     """Return the class with the lowest attainment over all runs; None where there are no classes."""
     names = dict.fromkeys(name for run in runs for name in run)
@@ -127,7 +85,7 @@ def pooled_frac(runs: Sequence[Outcome]) -> float:
     return sum(each.attained_frac * each.n_arrived for each in runs) / sum(each.n_arrived for each in runs)
 
 
-def queue_over(states: Iterable[str | None]) -> str | None:
+def queue_over(states: Iterable[Queue | None]) -> Queue | None:
     """Return the state that more than half of the runs have, or worse; None where no run has one."""
     counts = Counter(state for state in states if state is not None)
     n_worse = 0
@@ -138,12 +96,7 @@ def queue_over(states: Iterable[str | None]) -> str | None:
     return None
 
 
-def run_answer(summary: Mapping[str, Any], goal_frac: float) -> dict[str, Any] | None:
-    """Return the answer of a run on its own, by the class that fares worst; None without an SLO or requests."""
-    return alone_answer(outcomes(summary), goal_frac)
-
-
-def alone_answer(run: Outcomes, goal_frac: float) -> dict[str, Any] | None:
+def alone_answer(run: Outcomes, goal_frac: float) -> AnswerJson | None:
     """Return the answer of a run on its own, from its outcomes."""
     if not run:
         return None
@@ -158,11 +111,11 @@ def answer(
     runs: Sequence[Outcome],
     goal_frac: float,
     attained: tuple[float, float, float],
-    basis: str,
+    basis: Basis,
     *,
     slo_class: str | None,
     load_off_frac: float | None,
-) -> dict[str, Any]:
+) -> AnswerJson:
     """Return the answer as the summary holds it.
 
     attained: the share, and the low and high end of its interval. basis: run, replays or replications. load_off_frac:
@@ -178,22 +131,22 @@ def answer(
         load_off_frac=load_off_frac or 0.0,
         queue=queue,
     )
-    return {
-        "decision": decision,
-        "goal_frac": goal_frac,
-        "attained_frac": frac,
-        "low_frac": low,
-        "high_frac": high,
-        "confidence": CONFIDENCE,
-        "n_runs": len(runs),
-        "n_requests": sum(each.n_arrived for each in runs),
-        "basis": basis,
-        "slo_class": slo_class,
-        "load_off_frac": load_off_frac,
-        "queue": queue,
-        "is_far_below": is_far_below,
-        "by_slo": {goal: _mean([each.by_slo[goal] for each in runs if goal in each.by_slo]) for goal in runs[0].by_slo},
-    }
+    return AnswerJson(
+        decision=decision,
+        goal_frac=goal_frac,
+        attained_frac=frac,
+        low_frac=low,
+        high_frac=high,
+        confidence=CONFIDENCE,
+        n_runs=len(runs),
+        n_requests=sum(each.n_arrived for each in runs),
+        basis=basis,
+        slo_class=slo_class,
+        load_off_frac=load_off_frac,
+        queue=queue,
+        is_far_below=is_far_below,
+        by_slo={goal: _mean([each.by_slo[goal] for each in runs if goal in each.by_slo]) for goal in runs[0].by_slo},
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

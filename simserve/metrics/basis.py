@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
-from simserve.metrics.classes import Latencies, by_class, class_cautions
+from simserve.metrics.answers.parts import NominalLoad
+from simserve.metrics.classes import GroupJson, Latencies, by_class, class_cautions
 from simserve.metrics.decision import Decision
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.metrics.goodput import attainment, outcomes, throughput
-from simserve.metrics.kv import kv_use, reservation
+from simserve.metrics.goodput import AttainmentJson, FatesJson, attainment, outcomes, throughput
+from simserve.metrics.kv import KvUseJson, kv_use, reservation
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.ratio_groups import TailJson
-from simserve.metrics.reliability import cautions, reliability, steadiness
+from simserve.metrics.reliability import TrustJson, cautions, reliability, steadiness
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.stats import Distribution
 from simserve.metrics.tails import Sample, in_groups, tails_of
@@ -42,9 +42,9 @@ class RunBasis:
     """Nominal and drawn load; None: unknown."""
 
     @cached_property
-    def outcomes(self) -> dict[str, Any]:
+    def outcomes(self) -> FatesJson:
         """The window's requests by what became of them."""
-        return outcomes(self.requests, self.window)
+        return outcomes(self.requests, self.window, offered=len(self.requests["arrival_s"]))
 
     @cached_property
     def rates(self) -> dict[str, float]:
@@ -52,25 +52,24 @@ class RunBasis:
         return throughput(self.requests, self.window)
 
     @cached_property
-    def load(self) -> dict[str, Any]:
+    def load(self) -> NominalLoad:
         """Drawn against nominal load."""
         return drawn_load(self.window, self.arrivals, self.rates["offered_per_s"])
 
     @cached_property
-    def attained(self) -> Any:
+    def attained(self) -> AttainmentJson | None:
         """The share of requests that met every SLO; None without an SLO."""
         return attainment(self.requests, self.window, self.met)
 
     @cached_property
-    def classes(self) -> dict[str, Any] | None:
+    def classes(self) -> dict[str, GroupJson] | None:
         """The results of each class; None without classes."""
         return by_class(self.requests, self.facts, self.window, self.met, self.latencies_of)
 
     @cached_property
-    def kv(self) -> dict[str, Any]:
+    def kv(self) -> KvUseJson:
         """The use of KV blocks."""
-        held_up = reservation(self.requests, self.steps, self.facts, self.window)
-        return {**kv_use(self.facts), "reservation": held_up}
+        return kv_use(self.facts, reservation(self.requests, self.steps, self.facts, self.window))
 
     @cached_property
     def lives(self) -> Lifetimes:
@@ -78,11 +77,11 @@ class RunBasis:
         return Lifetimes(self.facts)
 
     @cached_property
-    def trust(self) -> dict[str, Any]:
+    def trust(self) -> TrustJson:
         """The flags that tell which numbers to trust."""
         there_frac = self.lives.lived_frac((self.window.start_s, self.window.end_s))
         queue = steadiness(self.requests, self.steps, self.window, self.facts.replica_pool, there_frac)
-        return reliability(self.facts, self.window, queue, self.outcomes["finished"])
+        return reliability(self.facts, self.window, queue, self.outcomes.finished)
 
     @property
     def tails(self) -> list[TailJson]:
@@ -93,10 +92,10 @@ class RunBasis:
     def decision(self) -> Decision | None:
         """The decision about the SLO by this run alone, as if costs were exact; None without an SLO or requests."""
         tails = tails_of(self.requests, self.facts, self.classes)
-        state = "growing" if self.trust["saturated"] else self.trust["steady"]
+        state = "growing" if self.trust.saturated else self.trust.steady
         judged_frac = sum(tail.n for tail in tails.values()) / max(1, self.window.n_requests)
-        n_effective = max(1.0, judged_frac * self.trust["n_worth"])
-        sample = Sample(tails, n_effective, state, self.load["off_frac"])
+        n_effective = max(1.0, judged_frac * (self.trust.n_worth or 1.0))
+        sample = Sample(tails, n_effective, state, self.load.off_frac)
         return Decision([sample], GOAL_FRAC) if tails else None
 
     @property
@@ -104,9 +103,9 @@ class RunBasis:
         """What to know before one trusts the numbers."""
         texts = (
             self.facts.warnings,
-            reservation_warnings([{"kv": self.kv}]),
+            reservation_warnings([self.kv]),
             load_warning(self.load),
-            cautions(self.trust, self.facts, self.window, self.outcomes["finished"]),
+            cautions(self.trust, self.facts, self.window, self.outcomes.finished),
             class_cautions(self.classes),
         )
         return list(chain(*texts))

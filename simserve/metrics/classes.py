@@ -1,12 +1,13 @@
 """Classes and tenants: the metrics of the whole run for each of them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Required
+from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
+from pydantic import Field
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.goodput import (
     AttainmentJson,
     FatesJson,
@@ -18,32 +19,32 @@ from simserve.metrics.goodput import (
     throughput,
 )
 from simserve.metrics.kv import PreemptionsJson, preemptions
-from simserve.metrics.stats import Distribution, LatencyJson
+from simserve.metrics.stats import NO_SAMPLE, Distribution, LatencyJson
 from simserve.metrics.summary_schema import Measured, Slo
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 
 
-class GroupJson(TypedDict, total=False):
+class GroupJson(Figures):
     """Figures of a class or a tenant."""
 
-    requests: Required[FatesJson]
-    offered_per_s: Measured
-    requests_per_s: Measured
-    served_per_s: Measured
-    input_tokens_per_s: Measured
-    output_tokens_per_s: Measured
-    slo_attainment: AttainmentJson | None
-    goodput: GoodputJson | None
-    preemptions: PreemptionsJson
-    priorities: list[int]
-    slo: Slo
-    ttft_s: LatencyJson
-    tpot_s: LatencyJson
-    itl_s: LatencyJson
-    e2e_s: LatencyJson
-    queue_s: LatencyJson
+    requests: FatesJson
+    offered_per_s: Measured = None
+    requests_per_s: Measured = None
+    served_per_s: Measured = None
+    input_tokens_per_s: Measured = None
+    output_tokens_per_s: Measured = None
+    slo_attainment: AttainmentJson | None = None
+    goodput: GoodputJson | None = None
+    preemptions: PreemptionsJson = PreemptionsJson.model_construct()
+    priorities: Sequence[int] = ()
+    slo: Slo = Field(default_factory=dict)
+    ttft_s: LatencyJson = NO_SAMPLE
+    tpot_s: LatencyJson = NO_SAMPLE
+    itl_s: LatencyJson = NO_SAMPLE
+    e2e_s: LatencyJson = NO_SAMPLE
+    queue_s: LatencyJson = NO_SAMPLE
 
 
 UNNAMED = "default"
@@ -57,8 +58,8 @@ Latencies = Callable[[Flags], Mapping[str, Distribution]]
 
 def by_class(
     requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
-) -> dict[str, Any] | None:
-    """Return a mapping for each class, those with targets first; None if no request has a class."""
+) -> dict[str, GroupJson] | None:
+    """Return the figures of each class, those with targets first; None if no request has a class."""
     if requests["slo_class"] is None or not len(requests["slo_class"]):
         return None
     there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
@@ -67,13 +68,12 @@ def by_class(
         mine = of_class(requests, name)
         targets = facts.slo_classes.get(name, facts.slo)
         own_met = {goal: flags for goal, flags in met.items() if goal in targets}
-        groups[name] = {
-            **_group(requests, facts, replace(window, has=window.has & mine), own_met),
-            "priorities": np.unique(requests["priority"][mine]).tolist(),
-            "slo": dict(targets),
-            **{key: each.numbers | {"max": each.highest} for key, each in latencies(mine).items()},
-            "served_per_s": int(np.count_nonzero(mine & served(requests, window))) / window.duration_s,
-        }
+        groups[name] = GroupJson(
+            **_group(requests, facts, replace(window, has=window.has & mine), own_met, latencies(mine)),
+            priorities=np.unique(requests["priority"][mine]).tolist(),
+            slo=dict(targets),
+            served_per_s=int(np.count_nonzero(mine & served(requests, window))) / window.duration_s,
+        )
     return groups
 
 
@@ -84,36 +84,38 @@ def of_class(requests: Columns, name: str) -> Flags:
 
 def by_tenant(
     requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
-) -> dict[str, Any] | None:
-    """Return a mapping for each tenant, by name; None if no request has a tenant."""
+) -> dict[str, GroupJson] | None:
+    """Return the figures of each tenant, by name; None if no request has a tenant."""
     if requests["tenant"] is None or not len(requests["tenant"]):
         return None
     groups = {}
     for name in map(str, np.unique(requests["tenant"])):
         mine = np.equal(requests["tenant"], name)
-        groups[name] = {
-            **_group(requests, facts, replace(window, has=window.has & mine), met),
-            **{key: each.numbers | {"max": each.highest} for key, each in latencies(mine).items()},
-        }
+        groups[name] = GroupJson(
+            **_group(requests, facts, replace(window, has=window.has & mine), met, latencies(mine)),
+        )
     return groups
 
 
-def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags]) -> dict[str, Any]:
-    """Return the outcome and rates of some requests. The window's length is that of all."""
+def _group(
+    requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Mapping[str, Distribution]
+) -> dict[str, Any]:
+    """Return the outcome, rates and latencies of some requests. The window's length is that of all."""
     attained, rates = attainment(requests, window, met), throughput(requests, window)
     return {
         "requests": outcomes(requests, window),
         **{name: rates[name] for name in RATES},
         "slo_attainment": attained,
-        "goodput": attained and goodput(attained["n_met"], window, facts),
+        "goodput": goodput(attained, window, facts),
         "preemptions": preemptions(requests, window),
+        **{key: each.figures() for key, each in latencies.items()},
     }
 
 
-def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:
+def class_cautions(classes: Mapping[str, GroupJson] | None) -> Iterator[str]:
     """Yield warnings about classes without requests in the window."""
     for name, result in (classes or {}).items():
-        if not result["requests"]["arrived"]:
+        if not result.requests.arrived:
             yield (
                 f"no request of class {name} arrived in the measured window, so it has no results; shorten "
                 "measure.warmup_s, or start its requests later"

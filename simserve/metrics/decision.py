@@ -14,6 +14,7 @@ from simserve.metrics.cost_error import Pair
 from simserve.metrics.decision_json import Cause, DecisionJson, Word
 from simserve.metrics.goal import CAP, CONFIDENCE, LOOKS, probability
 from simserve.metrics.margin import Margin, margin_of
+from simserve.metrics.summary_schema import Queue
 from simserve.metrics.tails import Sample, Tail, capped, log_of, pooled
 
 SURE_BY_NOISE = 0.99
@@ -100,7 +101,7 @@ class Decision:
         return margin_of(self.runs, self.goal_frac, self.pairs, self.server_sd)
 
     @cached_property
-    def queue(self) -> str | None:
+    def queue(self) -> Queue | None:
         """The state of the queue in most runs."""
         return queue_over(run.queue for run in self.runs)
 

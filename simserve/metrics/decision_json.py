@@ -1,7 +1,7 @@
 """Decision as answers hold it: a frozen struct that JSON, its schema, pages and terminal read."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -42,11 +42,3 @@ class DecisionJson(BaseModel, frozen=True):
     n_runs: Count = 1
     n_draws: Count = 0
     why: str = ""
-
-    @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> "DecisionJson | None":
-        """Read the decision of summary.json; None without one."""
-        given, answer = summary.get("decision"), summary.get("answer")
-        if given is not None:
-            return cls.model_validate(given)
-        return None if answer is None else cls(word=EARLIER[answer["decision"]], slo_class=answer["slo_class"])

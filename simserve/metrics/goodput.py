@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Required
 
 import numpy as np
-from typing_extensions import TypedDict
+from pydantic import Field
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.intervals import inefficiency, share_interval
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured, Share
@@ -15,45 +15,45 @@ from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 
 
-class FatesJson(TypedDict, total=False):
+class FatesJson(Figures):
     """Requests, by what became of them."""
 
-    offered: Count
-    arrived: Required[Count]
-    finished: Required[Count]
-    rejected: Required[Count]
-    timed_out: Required[Count]
-    failed: Count
-    unfinished: Count
-    reasons: dict[str, Count]
+    offered: Count = 0
+    arrived: Count
+    finished: Count
+    rejected: Count
+    timed_out: Count
+    failed: Count = 0
+    unfinished: Count = 0
+    reasons: dict[str, Count] = Field(default_factory=dict)
 
 
-class AttainmentJson(TypedDict, total=False):
+class AttainmentJson(Figures):
     """Share of requests that met every SLO."""
 
-    frac: Required[Share | None]
-    low_frac: Share | None
-    high_frac: Share | None
-    confidence: Share
-    interval: str
-    n_batches: Count | None
-    correlated: bool | None
-    denominator: str
-    n_met: Count
-    n_arrived: Count
-    of_admitted_frac: Share | None
-    of_finished_frac: Share | None
-    by_slo: dict[str, Share | None]
+    frac: Share | None
+    low_frac: Share | None = None
+    high_frac: Share | None = None
+    confidence: Share = 0.0
+    interval: str = ""
+    n_batches: Count | None = None
+    correlated: bool | None = None
+    denominator: str = ""
+    n_met: Count = 0
+    n_arrived: Count = 0
+    of_admitted_frac: Share | None = None
+    of_finished_frac: Share | None = None
+    by_slo: dict[str, Share | None] = Field(default_factory=dict)
 
 
-class GoodputJson(TypedDict, total=False):
+class GoodputJson(Figures):
     """Requests that met every SLO."""
 
-    per_s: Measured
-    per_gpu_s: Measured
-    per_usd: Measured
-    output_tokens_per_s: Measured
-    total_tokens_per_s: Measured
+    per_s: Measured = None
+    per_gpu_s: Measured = None
+    per_usd: Measured = None
+    output_tokens_per_s: Measured = None
+    total_tokens_per_s: Measured = None
 
 
 GOALS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "e2e_s": "e2e_s", "itl_s": "max_itl_s"}
@@ -107,34 +107,38 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> A
     n_rejected = int(np.count_nonzero(requests["status"].is_("rejected") & window.has))
     n_finished = int(np.count_nonzero(window.finished(requests)))
     interval = share_interval(outcomes, inefficiency(requests["n_in_system"][window.has]))
-    return {
-        "frac": _share(n_met, n_arrived),
-        "low_frac": interval.low_frac if interval else None,
-        "high_frac": interval.high_frac if interval else None,
-        "confidence": 0.95,
-        "interval": "Wilson's, for as many independent requests as batch means tell",
-        "n_batches": interval.n_batches if interval else None,
-        "correlated": interval.correlated if interval else None,
-        "denominator": "arrived in the window",
-        "n_met": n_met,
-        "n_arrived": n_arrived,
-        "of_admitted_frac": _share(n_met, n_arrived - n_rejected),
-        "of_finished_frac": _share(n_met, n_finished),
-        "by_slo": {goal: _share(int(np.count_nonzero(flags & window.has)), n_arrived) for goal, flags in met.items()},
-    }
+    return AttainmentJson(
+        frac=_share(n_met, n_arrived),
+        low_frac=interval.low_frac if interval else None,
+        high_frac=interval.high_frac if interval else None,
+        confidence=0.95,
+        interval="Wilson's, for as many independent requests as batch means tell",
+        n_batches=interval.n_batches if interval else None,
+        correlated=interval.correlated if interval else None,
+        denominator="arrived in the window",
+        n_met=n_met,
+        n_arrived=n_arrived,
+        of_admitted_frac=_share(n_met, n_arrived - n_rejected),
+        of_finished_frac=_share(n_met, n_finished),
+        by_slo={goal: _share(int(np.count_nonzero(flags & window.has)), n_arrived) for goal, flags in met.items()},
+    )
 
 
-def goodput(n_met: int, window: Window, facts: RunFacts) -> GoodputJson:
-    """Return SLO-meeting requests per second of the window, per GPU and second, and per dollar at catalog prices."""
+def goodput(attained: AttainmentJson | None, window: Window, facts: RunFacts, **tokens: float) -> GoodputJson | None:
+    """Return SLO-meeting requests per second of the window, per GPU and second, and per dollar at catalog prices; None
+    without an SLO. tokens: their tokens per second, where known."""
+    if attained is None:
+        return None
     gpus = Lifetimes(facts).gpus_by_pool(window.span_s).tolist()
     n_gpus = sum(gpus)
     usd_per_hour = sum(n * pool.price_per_gpu_hour_usd for n, pool in zip(gpus, facts.pools, strict=True))
-    per_s = n_met / window.duration_s
-    return {
-        "per_s": per_s,
-        "per_gpu_s": per_s / n_gpus if n_gpus else np.nan,
-        "per_usd": per_s / (usd_per_hour / 3600) if usd_per_hour else np.nan,
-    }
+    per_s = attained.n_met / window.duration_s
+    return GoodputJson(
+        per_s=per_s,
+        per_gpu_s=per_s / n_gpus if n_gpus else np.nan,
+        per_usd=per_s / (usd_per_hour / 3600) if usd_per_hour else np.nan,
+        **tokens,
+    )
 
 
 def good_tokens(requests: Columns, window: Window, met: Mapping[str, Flags]) -> dict[str, float]:
@@ -186,10 +190,10 @@ MOST_REASONS = 3
 """Reported reasons at most; a custom policy may have any number."""
 
 
-def outcomes(requests: Columns, window: Window) -> dict[str, Any]:
+def outcomes(requests: Columns, window: Window, **offered: int) -> FatesJson:
     """Count the window's requests by what became of them, and why some did not finish."""
     fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
-    return {"arrived": window.n_requests, **fates, "reasons": reasons(requests, window)}
+    return FatesJson(**offered, arrived=window.n_requests, **fates, reasons=reasons(requests, window))
 
 
 def reasons(requests: Columns, window: Window) -> dict[str, int]:

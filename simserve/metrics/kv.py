@@ -5,30 +5,30 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.summary_schema import Count, Measured, Share, with_facts
+from simserve.metrics.summary_schema import Count, Measured, Share
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
-from simserve.tables.facts import HostFacts, PoolFacts, ReservingFacts, RunFacts
+from simserve.tables.facts import PoolFacts, ReservingFacts, RunFacts
 from simserve.tables.pieces import pieces
 
 
-class PreemptionsJson(TypedDict, total=False):
+class PreemptionsJson(Figures):
     """Preemptions of the window's requests."""
 
-    n: Count
-    requests: Count
-    requests_frac: Share | None
-    recomputed_tokens: Count
+    n: Count = 0
+    requests: Count = 0
+    requests_frac: Share | None = None
+    recomputed_tokens: Count = 0
 
 
-class ReservationJson(TypedDict):
+class ReservationJson(Figures):
     """What requests reserve and use, where reservations keep others waiting."""
 
-    waits_frac: Share
-    is_estimate: bool
+    waits_frac: Share = 1.0
+    is_estimate: bool = False
     at_once: Annotated[int, Field(ge=1)]
     reserved_tokens: Count
     used_tokens: Count
@@ -37,25 +37,25 @@ class ReservationJson(TypedDict):
     without: str | None
 
 
-class KvUseJson(TypedDict, total=False):
+class KvUseJson(Figures):
     """Blocks of keys and values."""
 
-    blocks: Count
-    tokens: Count
-    peak_blocks: Count
-    peak_frac: Measured
-    reservation: ReservationJson | None
+    blocks: Count = 0
+    tokens: Count = 0
+    peak_blocks: Count = 0
+    peak_frac: Measured = None
+    reservation: ReservationJson | None = None
 
 
-class PrefixHitsJson(TypedDict, total=False):
+class PrefixHitsJson(Figures):
     """Hits of a prefix cache."""
 
-    hit_tokens: Count
-    hit_frac: Share | None
-    requests_frac: Share | None
+    hit_tokens: Count = 0
+    hit_frac: Share | None = None
+    requests_frac: Share | None = None
 
 
-class HitTokensJson(TypedDict):
+class HitTokensJson(Figures):
     """Prompt tokens by where they were cached."""
 
     gpu: Count
@@ -63,13 +63,22 @@ class HitTokensJson(TypedDict):
     disk: Count
 
 
-@with_facts(HostFacts, {float: Measured})
-class HostTierJson(TypedDict, total=False):
+class HostTierJson(Figures):
     """Host memory."""
 
-    n_swaps: Count
-    requests_frac: Share | None
-    hit_tokens: HitTokensJson
+    n_swaps: Count = 0
+    requests_frac: Share | None = None
+    hit_tokens: HitTokensJson = HitTokensJson.model_construct(gpu=0, host=0, disk=0)
+    swapped_out_bytes: Measured = None
+    swapped_in_bytes: Measured = None
+    dropped_bytes: Measured = None
+    left_bytes: Measured = None
+    written_bytes: Measured = None
+    read_bytes: Measured = None
+    disk_written_bytes: Measured = None
+    disk_read_bytes: Measured = None
+    wait_s: Measured = None
+    read_s: Measured = None
 
 
 NEAR_LIMIT_FRAC = 0.9
@@ -79,19 +88,20 @@ LEAST_FRAC = 0.01
 """Share of the time with reservations for which these must keep requests waiting to be named as a cause."""
 
 
-def kv_use(facts: RunFacts) -> KvUseJson:
+def kv_use(facts: RunFacts, reserved: ReservationJson | None) -> KvUseJson:
     """Return blocks and tokens of the whole cluster, a mean over the run, and the peak of the replica closest to its
     limit."""
     pools = facts.pools_by_replica
     lived = Lifetimes(facts).lived_frac((0.0, facts.end_s)).tolist()
     pairs = [(pool.n_blocks * frac, pool) for pool, frac in zip(pools, lived, strict=True)]
     fracs = [peak / pool.n_blocks for peak, pool in zip(facts.peak_kv_blocks, pools, strict=True) if pool.n_blocks]
-    return {
-        "blocks": round(sum(n_blocks for n_blocks, _ in pairs)),
-        "tokens": round(sum(n_blocks / pool.blocks_per_tokens * pool.block_size for n_blocks, pool in pairs)),
-        "peak_blocks": max(facts.peak_kv_blocks, default=0),
-        "peak_frac": max(fracs, default=None),
-    }
+    return KvUseJson(
+        blocks=round(sum(n_blocks for n_blocks, _ in pairs)),
+        tokens=round(sum(n_blocks / pool.blocks_per_tokens * pool.block_size for n_blocks, pool in pairs)),
+        peak_blocks=max(facts.peak_kv_blocks, default=0),
+        peak_frac=max(fracs, default=None),
+        reservation=reserved,
+    )
 
 
 def unverified_peak_frac(facts: RunFacts) -> float:
@@ -104,12 +114,12 @@ def preemptions(requests: Columns, window: Window) -> PreemptionsJson:
     """Return the preemptions of the window's requests and the tokens they recomputed."""
     times = requests["n_preemptions"][window.has]
     n_requests = int(np.count_nonzero(times))
-    return {
-        "n": int(times.sum()),
-        "requests": n_requests,
-        "requests_frac": n_requests / len(times) if len(times) else None,
-        "recomputed_tokens": int(requests["n_recomputed_tokens"][window.has].sum()),
-    }
+    return PreemptionsJson(
+        n=int(times.sum()),
+        requests=n_requests,
+        requests_frac=n_requests / len(times) if len(times) else None,
+        recomputed_tokens=int(requests["n_recomputed_tokens"][window.has].sum()),
+    )
 
 
 def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Window) -> ReservationJson | None:
@@ -132,16 +142,16 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
         most = np.minimum(np.ma.filled(limits[chosen], known.longest_tokens), most)
     given: Any = [] if limits is None else np.ma.compressed(limits[chosen])
     reserved = prompts + (most if known.most_output_tokens is None else np.minimum(most, known.most_output_tokens))
-    return {
-        "waits_frac": waits_frac,
-        "is_estimate": known.most_output_tokens is not None,
-        "at_once": max(1, round(at_once)),
-        "reserved_tokens": int(np.median(reserved)),
-        "used_tokens": round(float((prompts + outputs).mean())),
-        "longest_output_tokens": int(outputs.max()),
-        "max_tokens": int(np.median(given)) if len(given) else None,
-        "without": known.without,
-    }
+    return ReservationJson(
+        waits_frac=waits_frac,
+        is_estimate=known.most_output_tokens is not None,
+        at_once=max(1, round(at_once)),
+        reserved_tokens=int(np.median(reserved)),
+        used_tokens=round(float((prompts + outputs).mean())),
+        longest_output_tokens=int(outputs.max()),
+        max_tokens=int(np.median(given)) if len(given) else None,
+        without=known.without,
+    )
 
 
 def _waits(steps: Columns, facts: RunFacts, window: Window, longest_tokens: int) -> tuple[float, float]:
@@ -187,14 +197,14 @@ def prefix_cache(requests: Columns, window: Window) -> PrefixHitsJson:
     """Return the hits of the window's requests, without those after a preemption."""
     cached, prompts = requests["cached_tokens"][window.has], requests["prompt_tokens"][window.has]
     n_tokens = int(prompts.sum())
-    return {
-        "hit_tokens": int(cached.sum()),
-        "hit_frac": float(cached.sum() / n_tokens) if n_tokens else None,
-        "requests_frac": float(np.count_nonzero(cached) / len(cached)) if len(cached) else None,
-    }
+    return PrefixHitsJson(
+        hit_tokens=int(cached.sum()),
+        hit_frac=float(cached.sum() / n_tokens) if n_tokens else None,
+        requests_frac=float(np.count_nonzero(cached) / len(cached)) if len(cached) else None,
+    )
 
 
-def host_tier(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
+def host_tier(requests: Columns, window: Window, facts: RunFacts) -> HostTierJson | None:
     """Return swaps and hits of the window's requests, bytes and waits of the whole run; None without a host tier."""
     if facts.host_tier is None:
         return None
@@ -202,9 +212,9 @@ def host_tier(requests: Columns, window: Window, facts: RunFacts) -> dict[str, A
     cached, on_host, on_disk = (
         int(requests[f"{where}cached_tokens"][window.has].sum()) for where in ("", "host_", "disk_")
     )
-    return {
-        "n_swaps": int(n_swaps.sum()),
-        "requests_frac": float(np.count_nonzero(n_swaps) / len(n_swaps)) if len(n_swaps) else None,
-        "hit_tokens": {"gpu": cached - on_host - on_disk, "host": on_host, "disk": on_disk},
+    return HostTierJson(
+        n_swaps=int(n_swaps.sum()),
+        requests_frac=float(np.count_nonzero(n_swaps) / len(n_swaps)) if len(n_swaps) else None,
+        hit_tokens=HitTokensJson(gpu=cached - on_host - on_disk, host=on_host, disk=on_disk),
         **vars(facts.host_tier),
-    }
+    )

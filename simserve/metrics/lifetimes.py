@@ -4,19 +4,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.summary_schema import Measured
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import MemberFacts, RunFacts
 
 
-class FleetTimeJson(TypedDict, total=False):
+class FleetTimeJson(Figures):
     """GPU-seconds, by state."""
 
-    starting_gpu_s: Measured
-    serving_gpu_s: Measured
-    draining_gpu_s: Measured
+    starting_gpu_s: Measured = None
+    serving_gpu_s: Measured = None
+    draining_gpu_s: Measured = None
 
 
 Span = tuple[float, float]
@@ -77,11 +77,11 @@ class Lifetimes:
 
     def by_state(self) -> FleetTimeJson:
         """Return the GPU time of the whole run by the state of replicas."""
-        return {
-            "starting_gpu_s": self.gpu_seconds(until="ready_s"),
-            "serving_gpu_s": self.gpu_seconds("ready_s", "draining_s"),
-            "draining_gpu_s": self.gpu_seconds("draining_s"),
-        }
+        return FleetTimeJson(
+            starting_gpu_s=self.gpu_seconds(until="ready_s"),
+            serving_gpu_s=self.gpu_seconds("ready_s", "draining_s"),
+            draining_gpu_s=self.gpu_seconds("draining_s"),
+        )
 
     def table(self) -> Columns:
         """Return the table of members."""

@@ -7,8 +7,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.decision_json import Ratio
 from simserve.tables.columns import Floats
 
@@ -25,12 +25,12 @@ class Groups(NamedTuple):
     r: Sequence[float]
 
 
-class TailJson(TypedDict):
+class TailJson(Figures):
     """r of the requests of a class, from the highest on: in groups of neighbors, each with the value in its middle."""
 
     slo_class: str | None
-    counts: list[Annotated[int, Field(ge=1, le=10**15)]]
-    r: list[Ratio]
+    counts: Sequence[Annotated[int, Field(ge=1, le=10**15)]]
+    r: Sequence[Ratio]
 
 
 def grouped(highest: Ratios, n_missed: int) -> Groups:

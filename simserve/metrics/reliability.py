@@ -5,11 +5,10 @@ about numbers that rest on too little.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Required
 
 import numpy as np
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999
 from simserve.metrics.integrals import Presences, presence
 from simserve.metrics.intervals import ENOUGH, LEAST, inefficiency
@@ -44,7 +43,7 @@ the time; below capacity the share is fixed."""
 class Steadiness:
     """The state of the queue, and the evidence for it."""
 
-    state: str
+    state: Queue
     """steady; critical: wanders, growing with the square root of time; growing; undetermined: the run is too short."""
     n_effective: float
     """Effective sample size: independent requests with the information of the window's."""
@@ -65,6 +64,7 @@ def steadiness(
     if window.ends_with != "last arrival" or not window.duration_s > 0:
         return Steadiness("undetermined", n_effective, (math.nan,) * 3, free_frac)
     backlog = backlog_by_thirds(requests, window)
+    state: Queue
     if _grows(backlog, window.n_requests):
         state = "growing"
     elif len(n_in_system) < LEAST:
@@ -122,43 +122,43 @@ def _free_frac(steps: Columns, window: Window, pool: Ints, lived_frac: Floats | 
     return 1.0 - float(held_up_frac.max(initial=0.0))
 
 
-class TrustJson(TypedDict, total=False):
+class TrustJson(Figures):
     """Flags that tell which numbers to trust."""
 
-    calibrated: bool
-    kv_verified: bool
-    kv_limit_is_a_guess: bool
-    n_requests: Count
-    n_enough_for_p99: bool
-    n_enough_for_p999: bool
-    saturated: Required[bool]
-    steady: Queue
-    n_worth: Measured
-    backlog_by_thirds: Sequence[Measured]
-    free_frac: Measured
-    interval_too_narrow: bool
+    calibrated: bool = False
+    kv_verified: bool = False
+    kv_limit_is_a_guess: bool = False
+    n_requests: Count = 0
+    n_enough_for_p99: bool = False
+    n_enough_for_p999: bool = False
+    saturated: bool
+    steady: Queue | None = None
+    n_worth: Measured = None
+    backlog_by_thirds: Sequence[Measured] = ()
+    free_frac: Measured = None
+    interval_too_narrow: bool = False
 
 
-def reliability(facts: RunFacts, window: Window, queue: Steadiness, n_finished: int) -> dict[str, Any]:
+def reliability(facts: RunFacts, window: Window, queue: Steadiness, n_finished: int) -> TrustJson:
     """Return the claims of `trust` in the summary."""
     peak_frac = unverified_peak_frac(facts)
-    return {
-        "calibrated": all(pool.calibrated for pool in facts.pools),
-        "kv_verified": all(pool.kv_verified for pool in facts.pools),
-        "kv_limit_is_a_guess": peak_frac > NEAR_LIMIT_FRAC,
-        "n_requests": window.n_requests,
-        "n_enough_for_p99": n_finished >= FEW_FOR_P99,
-        "n_enough_for_p999": n_finished >= FEW_FOR_P999,
-        "saturated": queue.state == "growing",
-        "steady": queue.state,
-        "n_worth": queue.n_effective,
-        "backlog_by_thirds": list(queue.backlog),
-        "free_frac": queue.free_frac,
-        "interval_too_narrow": window.n_requests >= LEAST and queue.n_effective < ENOUGH,
-    }
+    return TrustJson(
+        calibrated=all(pool.calibrated for pool in facts.pools),
+        kv_verified=all(pool.kv_verified for pool in facts.pools),
+        kv_limit_is_a_guess=peak_frac > NEAR_LIMIT_FRAC,
+        n_requests=window.n_requests,
+        n_enough_for_p99=n_finished >= FEW_FOR_P99,
+        n_enough_for_p999=n_finished >= FEW_FOR_P999,
+        saturated=queue.state == "growing",
+        steady=queue.state,
+        n_worth=queue.n_effective,
+        backlog_by_thirds=queue.backlog,
+        free_frac=queue.free_frac,
+        interval_too_narrow=window.n_requests >= LEAST and queue.n_effective < ENOUGH,
+    )
 
 
-def cautions(result: dict[str, Any], facts: RunFacts, window: Window, n_finished: int) -> list[str]:
+def cautions(trust: TrustJson, facts: RunFacts, window: Window, n_finished: int) -> list[str]:
     """Return `trust` as warnings, but for costs that are not calibrated, which the cost model warns about."""
     text = []
     if not window.n_requests:
@@ -167,30 +167,30 @@ def cautions(result: dict[str, Any], facts: RunFacts, window: Window, n_finished
         text.append(
             "no end of the warm-up was found, so nothing is left out; make the run longer, or set measure.warmup_s"
         )
-    if result["saturated"]:
+    if trust.saturated:
         text.append(
             "the backlog grew through the whole window: more arrives than is served, so latencies reflect the length "
             "of the run, not the cluster"
         )
-    if result["steady"] == "critical":
+    if trust.steady == "critical":
         text.append(
             "the queue hardly ever empties, as at capacity: it grows with the square root of time, so latencies "
             "reflect the length of the run; offer less"
         )
-    if result["kv_limit_is_a_guess"]:
+    if trust.kv_limit_is_a_guess:
         text.append(
             f"KV cache use reached {unverified_peak_frac(facts):.0%} of an estimated number of blocks; set "
             "num_gpu_blocks to the number in the server's log"
         )
-    if not result["n_enough_for_p99"]:
+    if not trust.n_enough_for_p99:
         text.append(f"p99 of {n_finished:,} requests is a guess; it needs at least {FEW_FOR_P99:,}")
     if n_finished < window.n_requests:
         text.append(
             f"latencies are those of the {n_finished:,} requests that finished; {window.n_requests - n_finished:,} in "
             "the window did not and count as misses"
         )
-    if result["interval_too_narrow"] and result["steady"] not in ("growing", "critical"):  # longer would not help
-        text.append(too_short(window.n_requests, result["n_worth"], result["steady"]))
+    if trust.interval_too_narrow and trust.steady not in ("growing", "critical"):  # longer would not help
+        text.append(too_short(window.n_requests, trust.n_worth or 1.0, trust.steady))
     if window.ends_with == "last finish":
         text.append(
             "all requests in the window were sent at one instant, so rates divide by the time to the last answer"
@@ -198,7 +198,7 @@ def cautions(result: dict[str, Any], facts: RunFacts, window: Window, n_finished
     return text
 
 
-def too_short(n: int, n_effective: float, state: str) -> str:
+def too_short(n: int, n_effective: float, state: Queue | None) -> str:
     """Return why intervals are too narrow, and how long a run would do."""
     steady = "; whether the queue is steady cannot be told" if state == "undetermined" else ""
     times = math.ceil(ENOUGH / max(n_effective, 1))

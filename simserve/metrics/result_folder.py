@@ -14,6 +14,7 @@ from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.struct import READ
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.figures import Summary
 from simserve.metrics.results import Results
@@ -59,7 +60,7 @@ class ResultFolder:
     label: str
     """The label among results of one command."""
     answer: Any
-    """The answer that `--json` printed: the struct of a study, or a mapping where it has none."""
+    """The answer that `--json` printed: the struct of a study, or the figures of a run."""
     rows: Columns | None = None
     """The time series of a run."""
 
@@ -95,7 +96,7 @@ def load_results(directory: str | Path) -> Results:
         for name, fields in (TABLES | MORE_TABLES).items()
         if _is_there(folder, name)
     }
-    facts = _facts(folder / "requests.parquet", tables["requests"][1], summary.get("wall_s") or 0.0)
+    facts = _facts(folder / "requests.parquet", tables["requests"][1], summary.wall_s)
     scenario = folder / "scenario.yaml"
     try:
         scenario_yaml = read_file(scenario, SCENARIO_BYTES).decode("utf-8")
@@ -117,11 +118,11 @@ def read_answer(directory: Path, kind: Kind) -> Any:
     name, schema = ANSWERS[kind]
     answer = read_json(directory / name)
     try:
-        read = TypeAdapter(schema).validate_python(answer, strict=True)
+        read = TypeAdapter(schema).validate_python(answer, strict=True, context=READ)
     except ValidationError as error:
         problem = replace(problems_of(error, answer)[0], remedy="run the command again")
         raise OutputError(f"{directory / name}: {problem}") from None
-    return answer if kind is RUN else read
+    return read
 
 
 def _read(directory: Path) -> ResultFolder:
@@ -138,9 +139,7 @@ def _label(kind: Kind, answer: Any) -> str:
         return str(answer.scenario.name or kind.name)
     if kind is COMPARISON:
         return f"{answer.b} against {answer.a}"
-    scenario = answer.get("scenario")
-    name = scenario.get("name") if isinstance(scenario, Mapping) else scenario
-    return str(name or answer.get("name") or kind.name)
+    return str(answer.name or kind.name)
 
 
 def _rows(directory: Path, kind: Kind) -> Columns | None:

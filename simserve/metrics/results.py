@@ -17,12 +17,14 @@ from simserve.metrics.basis import RunBasis
 from simserve.metrics.decision import Decision
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
-from simserve.metrics.figures import summary
+from simserve.metrics.figures import Summary, figures_of
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.intervals import inefficiency
 from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.stats import Distribution, distribution, with_intervals
+from simserve.metrics.outcomes import with_answer
+from simserve.metrics.stats import Distribution, distribution, latency_columns, with_intervals
 from simserve.metrics.tails import Sample
 from simserve.metrics.time_split import split_columns
 from simserve.metrics.timeseries import time_series
@@ -33,7 +35,7 @@ from simserve.tables.columns import Columns, Flags, Floats, TableRows, frame
 from simserve.tables.facts import RunFacts, facts_to_dict
 from simserve.tables.files import json_text, plain
 from simserve.tables.folder import check_folder, result_folder
-from simserve.tables.pieces import Derived, computed, in_turn, release
+from simserve.tables.pieces import computed, in_turn, release
 from simserve.tables.run_tables import RunTables, full_steps
 from simserve.tables.schema import MORE_TABLES, REQUESTS, TABLES
 
@@ -57,7 +59,7 @@ class Results(Shown):
         columns: dict[str, Columns],
         facts: RunFacts,
         scenario_yaml: str,
-        summary: dict[str, Any],
+        figures: Summary,
         vllm_bench: dict[str, Any],
         decision: Decision | None = None,
     ) -> None:
@@ -65,8 +67,8 @@ class Results(Shown):
         """The tables as numpy columns, by their names in `tables.schema`; not all have steps, spans, replications."""
         self.facts = facts
         self.scenario_yaml = scenario_yaml
-        self.summary = summary
-        """Contents of summary.json."""
+        self.figures = figures
+        """What summary.json has, as a struct."""
         self.vllm_bench = vllm_bench
         """Contents of vllm_bench.json."""
         self.basis = decision
@@ -112,7 +114,8 @@ class Results(Shown):
 
         run = RunBasis(requests, spans, tables.steps, facts, window, met, use, latencies, latencies_of, arrivals)
         bench = vllm_bench(requests, window, latencies, met, fastest)
-        return cls(columns, facts, scenario_yaml, plain(summary(run)), plain(bench), run.decision)
+        figures = with_answer(figures_of(run), GOAL_FRAC, None if run.decision is None else run.decision.old_word)
+        return cls(columns, facts, scenario_yaml, figures, plain(bench), run.decision)
 
     @property
     def sample(self) -> Sample:
@@ -121,14 +124,23 @@ class Results(Shown):
 
     def decide(self, decision: Decision) -> None:
         """Put a decision that rests on more than this run into the summary."""
-        self.basis = decision
-        self.summary["decision"] = plain(decision.facts().model_dump())
-        self.summary["answer"] |= {"decision": decision.old_word, "queue": decision.queue}
+        self.basis, answer = decision, self.figures.answer
+        old = {"decision": decision.old_word, "queue": decision.queue}
+        self.put(decision=decision.facts(), answer=answer and answer.model_copy(update=old))
+
+    def put(self, **figures: Any) -> None:
+        """Put what further runs tell into the summary."""
+        self.figures = self.figures.model_copy(update=figures)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Contents of summary.json."""
+        return self.figures.facts()
 
     @property
     def decision(self) -> DecisionJson | None:
         """The decision about the SLO; None without one."""
-        return DecisionJson.of(self.summary)
+        return self.figures.decided
 
     @property
     def rows(self) -> TableRows:
@@ -202,23 +214,6 @@ class Results(Shown):
             remedy = remedies.get(name, "without --steps none")
             raise OutputError(f"{name}: this run was written without them; run it again {remedy}")
         return frame((TABLES | MORE_TABLES)[name], self.columns[name])
-
-
-def latency_columns(requests: Columns) -> Derived:
-    """Return queue_s, ttft_s, tpot_s and e2e_s, `(n_requests,)` each; NaN where a timestamp is missing.
-
-    TPOT is (last token - first token) / (output tokens - 1); a request with one output token has none. It is vLLM's
-    `tpot`, and the inter-token latency of GuideLLM and AIPerf.
-    """
-    arrival_s, first_token_s, finish_s = (requests[f"{name}_s"] for name in ("arrival", "first_token", "finish"))
-    n_gaps = np.asarray(requests["output_tokens"] - 1, np.float64)
-    n_gaps[n_gaps < 1] = np.nan
-    return {
-        "queue_s": requests["scheduled_s"] - arrival_s,
-        "ttft_s": first_token_s - arrival_s,
-        "tpot_s": (finish_s - first_token_s) / n_gaps,
-        "e2e_s": finish_s - arrival_s,
-    }
 
 
 def _latencies(

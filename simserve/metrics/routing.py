@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Required
+from typing import Any, Literal
 
 import numpy as np
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.stats import distribution
+from simserve.metrics.stats import LatencyJson, distribution
 from simserve.metrics.summary_schema import Count, Measured, Share
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
@@ -17,42 +17,35 @@ from simserve.tables.facts import LinkFacts, RunFacts
 from simserve.tables.run_tables import prefilled_at
 
 
-class RoutingJson(TypedDict, total=False):
+class RoutingJson(Figures):
     """Balance of replicas."""
 
-    busiest_frac: Share | None
-    outstanding_std: Measured
-    session_kept_frac: Share | None
+    busiest_frac: Share | None = None
+    outstanding_std: Measured = None
+    session_kept_frac: Share | None = None
 
 
-class WaitsJson(TypedDict):
+class WaitsJson(Figures):
     """Mean waits, in seconds."""
 
-    prefill: Measured
-    link: Measured
-    decode: Measured
+    prefill: Measured = None
+    link: Measured = None
+    decode: Measured = None
 
 
-TransferJson = TypedDict(
-    "TransferJson",
-    {
-        "apart_frac": Share | None,
-        "kept_frac": Share | None,
-        "n": Required[Count],
-        "mean": Measured,
-        "p50": Measured,
-        "p90": Measured,
-        "p95": Measured,
-        "p99": Measured,
-        "p99.9": Measured,
-        "bytes": Measured,
-        "found_tokens": Count,
-        "link_busy_frac": Measured,
-        "mean_wait_s": WaitsJson,
-        "binds": Literal["prefill", "link", "decode"] | None,
-    },
-    total=False,
-)
+Bottleneck = Literal["prefill", "link", "decode"]
+
+
+class TransferJson(LatencyJson):
+    """Hand-offs from prefill to decode."""
+
+    apart_frac: Share | None = None
+    kept_frac: Share | None = None
+    bytes: Measured = None
+    found_tokens: Count = 0
+    link_busy_frac: Measured = None
+    mean_wait_s: WaitsJson = WaitsJson.model_construct()
+    binds: Bottleneck | None = None
 
 
 WORTH_NAMING_S = 1e-3
@@ -76,11 +69,11 @@ def routing(requests: Columns, window: Window, facts: RunFacts) -> RoutingJson |
     counts = np.bincount(replica[window.has & routed], minlength=len(entries))[entries]
     n_routed = int(counts.sum())
     is_fixed = bool((Lifetimes(facts).lived_frac((window.start_s, window.end_s)) == 1).all())
-    return {
-        "busiest_frac": float(counts.max() / n_routed) if n_routed else None,
-        "outstanding_std": _outstanding_std(requests, replica, routed, window, n) if is_fixed else None,
-        "session_kept_frac": _kept_frac(requests["session_id"], replica, routed, window.has),
-    }
+    return RoutingJson(
+        busiest_frac=float(counts.max() / n_routed) if n_routed else None,
+        outstanding_std=_outstanding_std(requests, replica, routed, window, n) if is_fixed else None,
+        session_kept_frac=_kept_frac(requests["session_id"], replica, routed, window.has),
+    )
 
 
 def _outstanding_std(requests: Columns, replica: Ints, routed: Flags, window: Window, n_replicas: int) -> float:
@@ -125,7 +118,7 @@ def _kept_frac(sessions: Any, replica: Ints, routed: Flags, has: Flags) -> float
     return n_kept / n_following if n_following else None
 
 
-def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilization) -> dict[str, Any] | None:
+def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilization) -> TransferJson | None:
     """Return the hand-offs of the window's requests; None without prefill and decode pools."""
     if facts.link is None:
         return None
@@ -134,17 +127,18 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
     totals = distribution(total_s)
     waits_s = _mean_waits(requests, window, handed, is_pushed=facts.link.how == "push")
     step_s = _mean(requests["tpot_s"][handed])
-    shares = _shares(requests, window, facts)
-    is_backed_up = not shares["kept_frac"] and _is_backed_up(facts, use)  # else local decodes may fill them
-    return {
-        **shares,
+    apart_frac, kept_frac = _shares(requests, window, facts)
+    is_backed_up = not kept_frac and _is_backed_up(facts, use)  # else local decodes may fill them
+    return TransferJson(
+        apart_frac=apart_frac,
+        kept_frac=kept_frac,
         **totals.numbers,
-        "bytes": float(_sent_tokens(requests, handed, facts.link).sum()) * facts.link.kv_bytes_per_token,
-        "found_tokens": int(requests["decode_cached_tokens"][handed].sum()),
-        "link_busy_frac": _busiest_frac(requests, facts.link, facts),
-        "mean_wait_s": waits_s,
-        "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if totals.n else None,
-    }
+        bytes=float(_sent_tokens(requests, handed, facts.link).sum()) * facts.link.kv_bytes_per_token,
+        found_tokens=int(requests["decode_cached_tokens"][handed].sum()),
+        link_busy_frac=_busiest_frac(requests, facts.link, facts),
+        mean_wait_s=WaitsJson(**waits_s),
+        binds=_binds(waits_s, step_s, is_backed_up=is_backed_up) if totals.n else None,
+    )
 
 
 def _mean_waits(requests: Columns, window: Window, handed: Flags, *, is_pushed: bool) -> dict[str, float]:
@@ -158,23 +152,23 @@ def _mean_waits(requests: Columns, window: Window, handed: Flags, *, is_pushed: 
     return {"prefill": _mean(queue_s[window.has]), "link": _mean(total_s[handed]), "decode": _mean(room_s[handed])}
 
 
-def _shares(requests: Columns, window: Window, facts: RunFacts) -> dict[str, float | None]:
+def _shares(requests: Columns, window: Window, facts: RunFacts) -> tuple[float | None, float | None]:
     """Return the shares of the window's requests that were disaggregated, and that a prefill replica kept after the
     first token. An answer of one token needs no hand-off and counts as disaggregated."""
     handed, computed_at = requests["prefill_replica"] >= 0, prefilled_at(requests)
     placed = window.has & (computed_at >= 0)
     if not placed.any():
-        return {"apart_frac": None, "kept_frac": None}
+        return None, None
     goes_on = ~np.isnan(requests["first_token_s"]) & (requests["output_tokens"] > 1)
     went = facts.in_pools(computed_at[placed], lambda pool: pool.role == "prefill")
     kept = went & (goes_on & ~handed)[placed]
-    return {"apart_frac": float((went & ~kept).mean()), "kept_frac": float(kept.mean())}
+    return float((went & ~kept).mean()), float(kept.mean())
 
 
-def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -> str | None:
+def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -> Bottleneck | None:
     """Name the bottleneck, the longest wait. A handed-over request waits for the next step anyway, so that does not
     count; nor does the queue of prefill replicas that are blocked."""
-    held_s = {"link": waits_s["link"], "decode": waits_s["decode"] - step_s}
+    held_s: dict[Bottleneck, float] = {"link": waits_s["link"], "decode": waits_s["decode"] - step_s}
     if not is_backed_up:
         held_s["prefill"] = waits_s["prefill"]
     longest = max(held_s, key=lambda name: held_s[name])

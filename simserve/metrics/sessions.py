@@ -1,66 +1,51 @@
 """Sessions: conversations and tasks with requests that wait for earlier answers, and clients that retry."""
 
-from typing import Any, Required
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
-from simserve.metrics.stats import LatencyJson, distribution
+from simserve.metrics.answers.struct import Figures
+from simserve.metrics.stats import NO_SAMPLE, LatencyJson, distribution
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.pieces import pieces
 
 
-class RetryFactsJson(TypedDict, total=False):
+class RetryFactsJson(Figures):
     """Attempts."""
 
-    requests: Count
-    attempts: Count
-    attempts_per_request: Measured
-    succeeded: Count
-    succeeded_frac: Measured
-    slo_met_frac: Measured
-    e2e_s: LatencyJson
+    requests: Count = 0
+    attempts: Count = 0
+    attempts_per_request: Measured = None
+    succeeded: Count = 0
+    succeeded_frac: Measured = None
+    slo_met_frac: Measured = None
+    e2e_s: LatencyJson = NO_SAMPLE
 
 
-class WastedJson(TypedDict, total=False):
+class WastedJson(Figures):
     """Work for requests without an answer."""
 
-    tokens: Count
-    frac: Measured
+    tokens: Count = 0
+    frac: Measured = None
 
 
-TimesJson = TypedDict(
-    "TimesJson",
-    {
-        "mean": Measured,
-        "p50": Measured,
-        "p90": Measured,
-        "p95": Measured,
-        "p99": Measured,
-        "p99.9": Measured,
-        "max": Measured,
-    },
-    total=False,
-)
-
-
-class SessionsJson(TypedDict, total=False):
+class SessionsJson(Figures):
     """Sessions that began in the window."""
 
-    n: Required[Count]
-    finished: Count
-    refused: Count
-    cut: Count
-    requests_mean: Measured
-    per_s: Measured
-    e2e_s: TimesJson
-    in_flight_s: TimesJson
+    n: Count
+    finished: Count = 0
+    refused: Count = 0
+    cut: Count = 0
+    requests_mean: Measured = None
+    per_s: Measured = None
+    e2e_s: LatencyJson = NO_SAMPLE
+    in_flight_s: LatencyJson = NO_SAMPLE
 
 
-def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
+def sessions(requests: Columns, window: Window) -> SessionsJson | None:
     """Return the sessions with their first request in the window; None where no request waits for another's answer.
 
     requests: rows in order of arrival. A session is finished when all its planned requests are, at any attempt, and
@@ -84,16 +69,16 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
     of_finished = finished[session]
     e2e_s, in_flight_s = _times(session[of_finished], arrival_s[of_finished], end_s[of_finished])
     n = int(finished.sum())
-    return {
-        "n": int(began.sum()),
-        "finished": n,
-        "refused": int(refused.sum()),
-        "cut": int((began & ~finished & ~refused).sum()),
-        "requests_mean": float(n_requests[finished].mean()) if n else None,
-        "per_s": n / window.duration_s,
-        "e2e_s": _summary(e2e_s),
-        "in_flight_s": _summary(in_flight_s),
-    }
+    return SessionsJson(
+        n=int(began.sum()),
+        finished=n,
+        refused=int(refused.sum()),
+        cut=int((began & ~finished & ~refused).sum()),
+        requests_mean=float(n_requests[finished].mean()) if n else None,
+        per_s=n / window.duration_s,
+        e2e_s=distribution(e2e_s).figures(),
+        in_flight_s=distribution(in_flight_s).figures(),
+    )
 
 
 def _is_last(request_id: NDArray[Any]) -> Flags:
@@ -122,12 +107,7 @@ def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, 
     return e2e_s, e2e_s - np.bincount(np.cumsum(is_first) - 1, idle_s, len(e2e_s))
 
 
-def _summary(values: Floats) -> dict[str, float]:
-    sample = distribution(values)
-    return {"mean": sample.mean, **sample.levels, "max": sample.highest}
-
-
-def retries(requests: Columns, window: Window) -> dict[str, Any]:
+def retries(requests: Columns, window: Window) -> RetryFactsJson:
     """Return the outcomes of requests with a first attempt in the window; latencies count from the first attempt.
 
     At most one attempt of a request finishes, as clients retry only without an answer.
@@ -138,16 +118,15 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
     met = requests["slo_met"]
     finished = mine & requests["status"].is_("finished")
     n, n_attempts, n_finished = (int(np.count_nonzero(which)) for which in (is_first, mine, finished))
-    e2e = distribution((requests["finish_s"] - first_sent_s)[finished])
-    return {
-        "requests": n,
-        "attempts": n_attempts,
-        "attempts_per_request": n_attempts / n if n else None,
-        "succeeded": n_finished,
-        "succeeded_frac": n_finished / n if n else None,
-        "slo_met_frac": float(np.count_nonzero(mine & met) / n) if n and met is not None else None,
-        "e2e_s": e2e.numbers,
-    }
+    return RetryFactsJson(
+        requests=n,
+        attempts=n_attempts,
+        attempts_per_request=n_attempts / n if n else None,
+        succeeded=n_finished,
+        succeeded_frac=n_finished / n if n else None,
+        slo_met_frac=float(np.count_nonzero(mine & met) / n) if n and met is not None else None,
+        e2e_s=LatencyJson(**distribution((requests["finish_s"] - first_sent_s)[finished]).numbers),
+    )
 
 
 def wasted(requests: Columns, steps: Columns) -> WastedJson:
@@ -157,4 +136,4 @@ def wasted(requests: Columns, steps: Columns) -> WastedJson:
     for part in pieces(steps):
         decoded = part["decode_requests"].astype(np.int64) * part["n_steps"]
         n_all += int(part["prefill_tokens"].sum() + decoded.sum() + part["accepted_tokens"].sum())
-    return {"tokens": n_tokens, "frac": n_tokens / n_all if n_all else 0.0}
+    return WastedJson(tokens=n_tokens, frac=n_tokens / n_all if n_all else 0.0)

@@ -1,12 +1,12 @@
 """Slowest: the time split of the slowest requests compared with the average, to answer "why this p99"."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.summary_schema import Count, Number
 from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
@@ -16,7 +16,7 @@ from simserve.tables.pieces import computed, in_turn, pieces, rows_where
 from simserve.tables.schema import SPLIT
 
 
-class TimePartsJson(TypedDict):
+class TimePartsJson(Figures):
     """Parts of a latency, in seconds."""
 
     front_end_s: Number
@@ -36,7 +36,7 @@ class TimePartsJson(TypedDict):
     batch_wait_s: Number
 
 
-class SlowestRequestsJson(TypedDict):
+class SlowestRequestsJson(Figures):
     """Where the time of the slowest requests went."""
 
     n: Count
@@ -46,10 +46,10 @@ class SlowestRequestsJson(TypedDict):
     binds: str | None
 
 
-class TimeSplitJson(TypedDict):
+class TimeSplitJson(Figures):
     """Where the time of finished requests went."""
 
-    parts: list[str]
+    parts: Sequence[str]
     mean: TimePartsJson
     slowest: dict[str, SlowestRequestsJson | None]
 
@@ -69,7 +69,7 @@ ROUNDING_S = 1e-9
 SlowestParts = dict[str, Floats]
 
 
-def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
+def time_split(requests: Columns, window: Window, facts: RunFacts) -> TimeSplitJson | None:
     """Return the mean of each part over the window's finished requests, and over the slowest by each latency.
 
     None where nothing finished, or where there is no time split.
@@ -79,14 +79,14 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
     rows = rows_where(lambda part: part["chosen"], table)
     if not len(rows) or any(np.isnan(part[name][part["chosen"]]).any() for part in pieces(table) for name in PARTS):
         return None
-    slowest, mean = {}, {}
+    slowest = {}
     parts_of = parts_by_latency(requests, rows, facts)
     for latency in in_turn(LATENCIES, requests):  # one at a time, as its parts are as large as the table
         parts = parts_of(latency)
         slowest[latency] = _of_slowest(requests[latency][chosen], parts)
         if latency == "e2e_s":
             mean = _means(parts, slice(None))
-    return {"parts": list(PARTS), "mean": mean, "slowest": slowest}
+    return TimeSplitJson(parts=PARTS, mean=mean, slowest=slowest)
 
 
 def parts_by_latency(requests: Columns, rows: Ints, facts: RunFacts) -> Callable[[str], SlowestParts]:
@@ -143,7 +143,7 @@ LATENCIES: dict[str, Callable[[SlowestParts, SlowestParts, Columns], SlowestPart
 """Latency to rank by, with the share of each part in it."""
 
 
-def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None:
+def _of_slowest(latency_s: Floats, parts: SlowestParts) -> SlowestRequestsJson | None:
     """Return the slowest requests by one latency: threshold, means, overall means, and the part that differs most."""
     known = np.flatnonzero(~np.isnan(latency_s))
     if not len(known):
@@ -151,16 +151,16 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None
     n = int(np.ceil(SLOWEST_FRAC * len(known)))
     slow = known[np.argsort(latency_s[known], kind="stable")[-n:]]
     mean, of_all = _means(parts, slow), _means(parts, known)
-    more = {name: mean[name] - of_all[name] for name in PARTS}
+    more = {name: getattr(mean, name) - getattr(of_all, name) for name in PARTS}
     binds = max(more, key=lambda name: more[name])
-    return {
-        "n": n,
-        "from_s": float(latency_s[slow].min()),
-        "mean": mean,
-        "all": of_all,
-        "binds": binds if more[binds] > 0 else None,
-    }
+    return SlowestRequestsJson(
+        n=n,
+        from_s=float(latency_s[slow].min()),
+        mean=mean,
+        all=of_all,
+        binds=binds if more[binds] > 0 else None,
+    )
 
 
-def _means(parts: SlowestParts, chosen: Any) -> dict[str, float]:
-    return {name: float(parts[name][chosen].mean()) for name in in_turn(PARTS, parts)}
+def _means(parts: SlowestParts, chosen: Any) -> TimePartsJson:
+    return TimePartsJson(**{name: float(parts[name][chosen].mean()) for name in in_turn(PARTS, parts)})

@@ -1,37 +1,57 @@
-"""Statistics: distributions, with percentiles as in numpy."""
+"""Statistics: the latencies of requests, and distributions, with percentiles as in numpy."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Required
+from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
+from pydantic import Field
 
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.intervals import Ends, mean_interval, percentile_interval
 from simserve.metrics.summary_schema import Count, EndsJson, Measured
-from simserve.tables.columns import Floats
+from simserve.tables.columns import Columns, Floats
+from simserve.tables.pieces import Derived
 
-LatencyJson = TypedDict(
-    "LatencyJson",
-    {
-        "n": Required[Count],
-        "mean": Required[Measured],
-        "std": Measured,
-        "p50": Required[Measured],
-        "p90": Required[Measured],
-        "p95": Required[Measured],
-        "p99": Required[Measured],
-        "p99.9": Required[Measured],
-        "max": Measured,
-        "intervals": dict[str, EndsJson | None],
-    },
-    total=False,
-)
-"""Statistics of a latency, in seconds."""
+
+class LatencyJson(Figures):
+    """Statistics of a latency or another time, in seconds."""
+
+    n: Count
+    mean: Measured
+    std: Measured = None
+    p50: Measured
+    p90: Measured
+    p95: Measured
+    p99: Measured
+    p999: Measured = Field(alias="p99.9")
+    max: Measured = None
+    intervals: dict[str, EndsJson | None] = Field(default_factory=dict)
+
+
+NO_SAMPLE = LatencyJson.model_construct(n=0, mean=None, p50=None, p90=None, p95=None, p99=None, p999=None)
+"""The latency of nothing, as files of earlier versions lack some."""
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 """Reported percentiles of every latency."""
+
+
+def latency_columns(requests: Columns) -> Derived:
+    """Return queue_s, ttft_s, tpot_s and e2e_s, `(n_requests,)` each; NaN where a timestamp is missing.
+
+    TPOT is (last token - first token) / (output tokens - 1); a request with one output token has none. It is vLLM's
+    `tpot`, and the inter-token latency of GuideLLM and AIPerf.
+    """
+    arrival_s, first_token_s, finish_s = (requests[f"{name}_s"] for name in ("arrival", "first_token", "finish"))
+    n_gaps = np.asarray(requests["output_tokens"] - 1, np.float64)
+    n_gaps[n_gaps < 1] = np.nan
+    return {
+        "queue_s": requests["scheduled_s"] - arrival_s,
+        "ttft_s": first_token_s - arrival_s,
+        "tpot_s": (finish_s - first_token_s) / n_gaps,
+        "e2e_s": finish_s - arrival_s,
+    }
 
 
 @dataclass(frozen=True)
@@ -54,14 +74,18 @@ class Distribution:
         return {level_name(level): value for level, value in self.percentiles.items()}
 
     @property
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, Any]:
         """Count, mean and percentiles."""
         return {"n": self.n, "mean": self.mean, **self.levels}
 
-    def figures(self) -> dict[str, Any]:
-        """Return all of it, as the summary holds it."""
-        numbers = {"n": self.n, "mean": self.mean, "std": self.std, **self.levels, "max": self.highest}
-        return numbers | {"intervals": dict(self.intervals)}
+    def figures(self, **more: Any) -> LatencyJson:
+        """Return it as the summary holds it, as a class does without `std` and `intervals`."""
+        return LatencyJson(**self.numbers, max=self.highest, **more)
+
+    @property
+    def all_figures(self) -> LatencyJson:
+        """All of it, as the summary holds it."""
+        return self.figures(std=self.std, intervals=dict(self.intervals))
 
 
 EMPTY = Distribution(0, math.nan, math.nan, dict.fromkeys(PERCENTILES, math.nan), math.nan)

@@ -15,6 +15,7 @@ from simserve.metrics.classes import of_class
 from simserve.metrics.goal import CAP
 from simserve.metrics.goodput import GOALS
 from simserve.metrics.ratio_groups import Groups, Ratios, TailJson, grouped
+from simserve.metrics.summary_schema import Queue
 from simserve.tables.columns import Columns, Flags, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import pieces
@@ -93,7 +94,7 @@ class Tail:
 def in_groups(name: str | None, tail: Tail) -> TailJson:
     """Return r of the requests of a tail in groups, so that runs can be pooled later."""
     counts, r = tail.groups or grouped(tail.highest(), tail.n_missed)
-    return {"slo_class": name, "counts": list(counts), "r": list(r)}
+    return TailJson(slo_class=name, counts=counts, r=r)
 
 
 def from_groups(counts: Sequence[int], r: Sequence[float]) -> Tail:
@@ -113,7 +114,7 @@ class Sample:
     tails: Tails
     n_effective: float
     """Independent requests that carry as much information as those of the run."""
-    queue: str | None
+    queue: Queue | None
     """steady, critical, growing or undetermined."""
     off_frac: float | None
     """Drawn over nominal load, less 1; None where there is no nominal load."""

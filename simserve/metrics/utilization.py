@@ -2,60 +2,31 @@
 and yields.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Required
+from typing import Any
 
 import numpy as np
-from pydantic import Field
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.parts import PoolJson
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.integrals import Places
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.summary_schema import Amount, Count, Measured, Number, Size, with_facts
+from simserve.metrics.summary_schema import Count, Measured
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
+from simserve.tables.facts import RunFacts, WorkFacts
 from simserve.tables.pieces import Rows
 
 
-class SpeculatingJson(TypedDict, total=False):
-    """How a pool speculates."""
-
-    kind: Required[str]
-    tokens: Required[Count]
-    acceptance: Sequence[Number]
-    model: str | None
-
-
-@with_facts(PoolFacts, {int: Count, float: Amount, int | float: Amount}, "work", "reserving")
-class PoolJson(TypedDict, total=False):
-    """A pool."""
-
-    name: Required[str]
-    n_replicas: Required[Annotated[int, Field(ge=0, le=10**9)]]
-    gpus_per_replica: Required[Size]
-    ranks_per_replica: Size
-    gpu: Required[str]
-    model: Required[str]
-    engine: Required[str]
-    scheduler: Required[str]
-    speculation: SpeculatingJson | None
-    mean_gpus: Measured
-    busy_frac: Measured
-    mfu: Measured
-    mbu: Measured
-
-
-class SpeculationJson(TypedDict, total=False):
+class SpeculationJson(Figures):
     """Proposed tokens."""
 
-    request_steps: Count
-    tokens_per_step: Measured
-    proposed_tokens: Count
-    accepted_tokens: Count
-    accepted_frac: Measured
-    drafting_frac: Measured
+    request_steps: Count = 0
+    tokens_per_step: Measured = None
+    proposed_tokens: Count = 0
+    accepted_tokens: Count = 0
+    accepted_frac: Measured = None
+    drafting_frac: Measured = None
 
 
 NOTHING = WorkFacts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -224,21 +195,25 @@ def speculation(
     proposed = int((n_steps * n_proposed[own["replica"]]).sum())
     of_them = facts.in_pools(steps["replica"], lambda pool: pool.speculation)
     busy_s = float((steps["end_s"] - steps["start_s"])[of_them].sum())
-    return {
-        "request_steps": n_request_steps,
-        "tokens_per_step": n_tokens / n_request_steps if n_request_steps else None,
-        "proposed_tokens": proposed,
-        "accepted_tokens": n_tokens - n_request_steps,
-        "accepted_frac": (n_tokens - n_request_steps) / proposed if proposed else None,
-        "drafting_frac": sum(facts.drafting_s) / busy_s if busy_s else None,
-    }
+    return SpeculationJson(
+        request_steps=n_request_steps,
+        tokens_per_step=n_tokens / n_request_steps if n_request_steps else None,
+        proposed_tokens=proposed,
+        accepted_tokens=n_tokens - n_request_steps,
+        accepted_frac=(n_tokens - n_request_steps) / proposed if proposed else None,
+        drafting_frac=sum(facts.drafting_s) / busy_s if busy_s else None,
+    )
 
 
-def pool_figures(facts: RunFacts, use: Utilization, mean_gpus: Floats) -> list[dict[str, Any]]:
+def pool_figures(facts: RunFacts, use: Utilization, mean_gpus: Floats) -> list[PoolJson]:
     """Return the facts of each pool and its use over the window, as the summary holds them."""
     return [
-        _without(pool, "work", "speculation", "reserving")
-        | {"speculation": _without(pool.speculation, "draft"), "mean_gpus": n_gpus, **vars(shares)}
+        PoolJson(
+            **_without(pool, "work", "speculation", "reserving"),
+            speculation=_without(pool.speculation, "draft"),
+            mean_gpus=n_gpus,
+            **vars(shares),
+        )
         for pool, shares, n_gpus in zip(facts.pools, use.by_pool, mean_gpus, strict=True)
     ]
 

@@ -5,35 +5,26 @@ their arrival; rates divide by the window's length.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Required
+from typing import Any, Literal, Protocol
 
 import numpy as np
-from pydantic import Field
-from typing_extensions import TypedDict
 
+from simserve.metrics.answers.parts import NominalLoad
+from simserve.metrics.answers.struct import Figures
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.metrics.summary_schema import Measured, Signed
+from simserve.metrics.summary_schema import Measured
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.pieces import Rows, column, joined, pieces
 
 
-class WindowFactsJson(TypedDict, total=False):
+class WindowFactsJson(Figures):
     """When requests count."""
 
-    start_s: Required[Measured]
-    end_s: Required[Measured]
-    duration_s: Required[Measured]
-    ends_with: str
-    settled: bool | None
-
-
-class LoadJson(TypedDict):
-    """Drawn against nominal load."""
-
-    kind: Literal["requests", "sessions"]
-    nominal_per_s: Annotated[float, Field(gt=0, le=1e18)] | None
-    drawn_per_s: Measured
-    off_frac: Signed
+    start_s: Measured
+    end_s: Measured
+    duration_s: Measured
+    ends_with: str = ""
+    settled: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -62,9 +53,9 @@ class Window:
         result: Flags = requests["status"].is_("finished") & self.has
         return result
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> WindowFactsJson:
         """Return the window as the summary holds it."""
-        return {name: value for name, value in vars(self).items() if name != "has"}
+        return WindowFactsJson(**{name: value for name, value in vars(self).items() if name != "has"})
 
     @property
     def n_requests(self) -> int:
@@ -169,31 +160,31 @@ class ArrivalRates(Protocol):
     """Rates of what an arrival process drew and was expected to draw."""
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["requests", "sessions"]:
         """Requests or sessions."""
 
     def rates_per_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:
         """Return the drawn and the expected rate between two instants; None where nothing is expected."""
 
 
-def drawn_load(window: Window, arrivals: ArrivalRates | None, offered_per_s: float) -> dict[str, Any]:
+def drawn_load(window: Window, arrivals: ArrivalRates | None, offered_per_s: float) -> NominalLoad:
     """Return drawn and nominal rate over the window; nominal is None for traces, closed loops and some plug-ins."""
     rates = None
     if arrivals is not None and window.ends_with == "last arrival":
         rates = arrivals.rates_per_s(window.start_s, window.end_s)
     if arrivals is None or rates is None:
-        return {"kind": "requests", "nominal_per_s": None, "drawn_per_s": offered_per_s, "off_frac": None}
+        return NominalLoad(kind="requests", nominal_per_s=None, drawn_per_s=offered_per_s, off_frac=None)
     drawn_per_s, nominal_per_s = rates
     off_frac = drawn_per_s / nominal_per_s - 1
-    return {"kind": arrivals.kind, "nominal_per_s": nominal_per_s, "drawn_per_s": drawn_per_s, "off_frac": off_frac}
+    return NominalLoad(kind=arrivals.kind, nominal_per_s=nominal_per_s, drawn_per_s=drawn_per_s, off_frac=off_frac)
 
 
-def load_warning(load: Mapping[str, Any]) -> list[str]:
+def load_warning(load: NominalLoad) -> list[str]:
     """Warn where the drawn load is too far from the nominal load for the run to stand for it."""
-    off_frac = load.get("off_frac")
+    off_frac = load.off_frac
     if off_frac is None or abs(off_frac) <= LOAD_TOLERANCE_FRAC:
         return []
     side = "below" if off_frac < 0 else "above"
-    unit = "req/s" if load["kind"] == "requests" else "sessions/s"
-    rates = f"{load['drawn_per_s']:.3g} against {load['nominal_per_s']:.3g} {unit}"
+    unit = "req/s" if load.kind == "requests" else "sessions/s"
+    rates = f"{load.drawn_per_s:.3g} against {load.nominal_per_s:.3g} {unit}"
     return [f"the drawn load is {abs(off_frac):.0%} {side} nominal ({rates}); latencies are those of the drawn load"]

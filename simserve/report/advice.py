@@ -3,9 +3,9 @@
 import math
 
 from simserve.metrics.reservation import cause_and_remedy
-from simserve.report.formats import SHORT, count, goal, listed, number, plural, rate, seconds, share
+from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
 from simserve.report.mechanisms import mean_outstanding
-from simserve.report.pools import budget_argument, has_changed, slots_argument
+from simserve.report.pools import budget_argument, slots_argument
 from simserve.report.summary_reader import SummaryReader
 
 HELD_UP = {
@@ -43,7 +43,7 @@ def worst_slo(reader: SummaryReader) -> str | None:
     by_slo = {key: met for key in reader.slo if (met := _met_frac(reader, key)) is not None}
     if by_slo:
         return min(by_slo, key=lambda key: by_slo[key])
-    used = {key: (reader.number(key, "p99") or 0) / goal for key, goal in reader.slo.items() if key != "itl_s"}
+    used = {key: (reader.number(f"{key}.p99") or 0) / goal for key, goal in reader.slo.items() if key != "itl_s"}
     worst = max(used, key=lambda key: used[key], default=None)
     return worst if worst is not None and used[worst] > 1 else None
 
@@ -51,17 +51,17 @@ def worst_slo(reader: SummaryReader) -> str | None:
 def _met_frac(reader: SummaryReader, key: str) -> float | None:
     """Share of requests that met one goal, over all runs behind the answer."""
     answer = reader.answer
-    if answer is None or answer["slo_class"] is not None or key not in answer["by_slo"]:
-        return reader.number("slo_attainment", "by_slo", key)
-    return number(answer["by_slo"][key])
+    if answer is None or answer.slo_class is not None or key not in answer.by_slo:
+        return reader.met_frac(key)
+    return answer.by_slo[key]
 
 
 def _how_much(reader: SummaryReader, key: str) -> str:
     """Return the p99 where it is over the limit, else the share of requests that miss in all runs of the answer."""
-    p99, met = reader.number(key, "p99"), _met_frac(reader, key)
+    p99, met = reader.number(f"{key}.p99"), _met_frac(reader, key)
     if met is None or p99 is None or p99 > reader.slo[key]:
         return f"p99 {seconds(p99)}, limit {goal(reader.slo[key])}"
-    n_runs = int((reader.answer or {}).get("n_runs", 1))
+    n_runs = reader.answer.n_runs if reader.answer else 1
     return f"{share(1 - met)} of requests" + (f" over {n_runs} runs" if n_runs > 1 else "")
 
 
@@ -90,7 +90,7 @@ def lost(reader: SummaryReader) -> str:
 
 def in_the_end(reader: SummaryReader) -> str:
     """Return what became of retried requests."""
-    succeeded, n = reader.number("retries", "succeeded_frac"), reader.number("retries", "requests")
+    succeeded, n = reader.number("retries.succeeded_frac"), reader.number("retries.requests")
     if not reader.has_retries or succeeded is None or n is None:
         return ""
     return f". After retries, {share(succeeded)} of {plural(n, 'request')} were answered in the end"
@@ -98,17 +98,17 @@ def in_the_end(reader: SummaryReader) -> str:
 
 def _cause(reader: SummaryReader, key: str) -> str:
     """Return where the time of a failing latency goes, and what shortens it."""
-    queue_s, total_s = reader.number("queue_s", "p99"), reader.number(key, "p99")
+    queue_s, total_s = reader.number("queue_s.p99"), reader.number(f"{key}.p99")
     is_late = key in ("ttft_s", "e2e_s")
     is_queued = is_late and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s
     if is_queued and reader.reservation:
         return f"mostly in the queue. {reserved(reader)}"
-    if is_late and any(pool.get("streamed") is False for pool in reader.pools):
+    if is_late and any(not pool.streamed for pool in reader.pools):
         return "as answers leave whole with their batch. Take a continuous or chunked scheduler, or set stream: true"
     if is_queued:
         if reader.binds in HELD_UP:
             return HELD_UP[reader.binds]
-        mean, spread = mean_outstanding(reader), reader.number("routing", "outstanding_std")
+        mean, spread = mean_outstanding(reader), reader.number("routing.outstanding_std")
         if mean is not None and spread is not None and spread > UNEVEN * max(mean, 1) ** 0.5:
             return (
                 f"mostly queueing at some replicas while others have far fewer requests (mean {rate(mean)}, standard "
@@ -120,7 +120,7 @@ def _cause(reader: SummaryReader, key: str) -> str:
         return "mostly in the prefill itself. Raise tensor parallelism, take a faster GPU or shorten the prompts"
     if reader.binds in HELD_UP:
         return HELD_UP[reader.binds]
-    preempted = reader.number("preemptions", "requests_frac")
+    preempted = reader.number("preemptions.requests_frac")
     if preempted is not None and preempted > 0.01:
         lacking = f"with {share(preempted)} of requests preempted for lack of KV"
         return f"{lacking}. Add KV memory or lower {slots_argument(reader.pools)}"
@@ -138,8 +138,8 @@ def replicas_needed(reader: SummaryReader) -> str:
     offered, served = reader.number("offered_per_s"), reader.number("served_per_s")
     if reader.binds:
         return " or raise kv_link.bytes_per_s" if reader.binds == "link" else f" or add {reader.binds} replicas"
-    if len(reader.pools) != 1 or has_changed(reader.pools[0]) or not offered or not served:
+    if len(reader.pools) != 1 or reader.pools[0].has_changed or not offered or not served:
         return " or add replicas"
-    n_replicas = int(reader.pools[0]["n_replicas"])
+    n_replicas = reader.pools[0].n_replicas
     needed = max(math.ceil(n_replicas * offered / served), n_replicas + 1)
     return f" or use about {plural(needed, 'replica')} instead of {n_replicas}"

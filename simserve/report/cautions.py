@@ -1,9 +1,10 @@
 """Cautions: what stands between the numbers of a run or a capacity and a decision, each a sentence with its remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate
+from simserve.metrics.answers.parts import StudiedPool
 from simserve.report.document import Cautions
 from simserve.report.formats import as_sentence, count, listed
 from simserve.report.summary_reader import SummaryReader
@@ -31,13 +32,9 @@ def capacity_warnings(result: CapacityAnswer) -> Cautions:
     """Return the section of a capacity's page."""
     highest = result.answer if result.question == "rate" or result.question == "concurrency" else None
     few_turns = result.question == "concurrency" and result.answer is not None and not result.answer.enough_turns
-    guess = highest is not None and bool(highest.kv_limit_is_a_guess)
-    run = {
-        "pools": [pool.facts() for pool in result.pools],
-        "warnings": result.warnings,
-        "trust": {"kv_limit_is_a_guess": guess},
-    }
-    text = cautions(SummaryReader(run)) + ([] if highest is None else list(_imprecise(highest, result.goal_frac)))
+    is_a_guess = highest is not None and bool(highest.kv_limit_is_a_guess)
+    text = [*map(as_sentence, result.warnings), *_of_pools(result.pools, is_a_guess=is_a_guess)]
+    text += [] if highest is None else _imprecise(highest, result.goal_frac)
     chance = CHANCE_OF_SPLITS if result.question == "ratio" else CHANCE
     return Cautions([*text, *([FEW_TURNS] if few_turns else []), chance])
 
@@ -67,32 +64,24 @@ def _imprecise(highest: FoundRate | FoundClients, goal_frac: float) -> Iterator[
 
 def cautions(reader: SummaryReader) -> list[str]:
     """Return the run's own warnings first, then those that follow from its setup."""
-    own = [_uncalibrated(reader), _unverified(reader), _without_interval(reader)]
-    return [as_sentence(warning) for warning in reader.warnings] + [caution for caution in own if caution]
+    text = [*map(as_sentence, reader.warnings)]
+    text += _of_pools(reader.pools, is_a_guess=reader.summary.trust.kv_limit_is_a_guess)
+    if reader.attainment is not None and reader.attainment_interval is None:
+        text.append("The attainment has no interval: the window has too few requests.")
+    return text
 
 
-def _uncalibrated(reader: SummaryReader) -> str:
-    """Say how to use costs that are not calibrated; the run itself warns that they are not."""
-    engines = {str(pool.get("engine")) for pool in reader.pools if not pool.get("calibrated")}
-    if not engines:
-        return ""
+def _of_pools(pools: Sequence[StudiedPool], *, is_a_guess: bool) -> Iterator[str]:
+    """Yield how to use costs that are not calibrated, which a run itself warns of, and a warning about a computed KV
+    capacity, unless a run itself warns that this decides the result."""
+    engines = {pool.engine for pool in pools if not pool.calibrated}
     if engines == {"ideal"}:
-        return "Take these latencies as a lower bound: no real engine reaches the data sheet."
-    return "Until costs are calibrated, trust comparisons, not absolute times, and measure one point before you buy."
-
-
-def _unverified(reader: SummaryReader) -> str:
-    """Warn about a computed KV capacity, unless the run itself warns that it decides the result."""
-    pools = [str(pool["name"]) for pool in reader.pools if not pool.get("kv_verified")]
-    if not pools or (reader.summary.get("trust") or {}).get("kv_limit_is_a_guess"):
-        return ""
-    return (
-        f"KV capacity of {listed(pools)} is computed, not verified: set num_gpu_blocks to the number that the "
-        "engine logs at start-up."
-    )
-
-
-def _without_interval(reader: SummaryReader) -> str:
-    if reader.attainment is None or reader.attainment_interval is not None:
-        return ""
-    return "The attainment has no interval: the window has too few requests."
+        yield "Take these latencies as a lower bound: no real engine reaches the data sheet."
+    elif engines:
+        yield "Until costs are calibrated, trust comparisons, not absolute times, and measure one point before you buy."
+    names = [pool.name for pool in pools if not pool.kv_verified]
+    if names and not is_a_guess:
+        yield (
+            f"KV capacity of {listed(names)} is computed, not verified: set num_gpu_blocks to the number that the "
+            "engine logs at start-up."
+        )

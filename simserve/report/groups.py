@@ -51,8 +51,8 @@ def _cells(own: SummaryReader) -> list[str]:
     return [
         count(own.n("arrived")),
         share(own.attainment),
-        f"{rate(own.number('goodput', 'per_s'))}/s",
-        *(seconds(own.number(key, level)) for key, level in latencies),
+        f"{rate(own.number('goodput.per_s'))}/s",
+        *(seconds(own.number(f"{key}.{level}")) for key, level in latencies),
         f"{rate(own.number('output_tokens_per_s'))}/s",
-        count(own.number("preemptions", "n")),
+        count(own.number("preemptions.n")),
     ]

@@ -1,7 +1,7 @@
 """The answer in one sentence that a planner can act on; shared by the page and the terminal."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import CAP, GOAL_FRAC, probability
@@ -19,6 +19,9 @@ from simserve.report.formats import (
 )
 from simserve.report.nominal_load import at_load
 from simserve.report.summary_reader import SummaryReader
+
+if TYPE_CHECKING:  # imports numpy
+    from simserve.metrics.figures import Summary
 
 GOAL = f"{GOAL_FRAC * 100:.4g}%"
 
@@ -38,10 +41,9 @@ CALIBRATE = "simserve calibrate --logs LOG --scenario SCENARIO --out DIR"
 """The command that makes cost error smaller."""
 
 
-def headline(summary: Mapping[str, Any]) -> str:
+def headline(summary: "Summary") -> str:
     """Return the decision, the number behind it, the cause and what to do about it."""
-    reader = SummaryReader(summary)
-    return f"{STATES[reader.state].title}: {detail(reader)}"
+    return f"{STATES[(reader := SummaryReader(summary)).state].title}: {detail(reader)}"
 
 
 def detail(reader: SummaryReader) -> str:
@@ -62,7 +64,7 @@ def _of_worst(reader: SummaryReader) -> str:
 
 
 def _met(reader: SummaryReader) -> str:
-    goodput = f"Goodput is {rate(reader.number('goodput', 'per_s'))} req/s on {reader.gpus}"
+    goodput = f"Goodput is {rate(reader.number('goodput.per_s'))} req/s on {reader.gpus}"
     decision = reader.decision
     first = ""
     if decision is not None and decision.first_limit and decision.break_even:
@@ -76,10 +78,8 @@ def _edge(reader: SummaryReader) -> str:
     if decision.edge_by == "cost":
         holds = ""
         if decision.first_limit and decision.break_even:
-            limit = SHORT[decision.first_limit]
-            holds = (
-                f": the SLO holds while your server's {limit} is at most {decision.break_even:.3g} times the simulated"
-            )
+            whose = f"your server's {SHORT[decision.first_limit]}"
+            holds = f": the SLO holds while {whose} is at most {decision.break_even:.3g} times the simulated"
         return f"{start}. Cost error decides{holds}. Calibrate with a log: {CALIBRATE}."
     cause = f"Sampling noise decides after {plural(decision.n_runs, 'run')}"
     cause = "Few independent bursts decide" if decision.edge_by == "load" else cause
@@ -127,7 +127,7 @@ def ratio_text(r: float) -> str:
 
 
 def _none(reader: SummaryReader) -> str:
-    ttft, tpot = (seconds(reader.number(key, "p99")) for key in ("ttft_s", "tpot_s"))
+    ttft, tpot = (seconds(reader.number(f"{key}.p99")) for key in ("ttft_s", "tpot_s"))
     served = f"{count(reader.n('finished'))} of {plural(reader.n('arrived'), 'request')} finished"
     at_rate = f"{rate(reader.number('requests_per_s'))} req/s"
     return (
@@ -170,21 +170,21 @@ def _beyond(reader: SummaryReader) -> str:
 
 def _against_capacity(reader: SummaryReader) -> str:
     """`32.0 req/s exceed the capacity of 33.5 req/s (90% prediction interval 30.1–37.2) with a probability of 24%`."""
-    chance, near = reader.beyond_frac or 0.0, reader.summary.get("near_capacity")
+    chance, near = reader.beyond_frac or 0.0, reader.summary.near_capacity
     if not near:
         return f"the load exceeds capacity with a probability of {probability(chance)}"
-    ends = f"{rate(near['low_per_s'])}–{rate(near['high_per_s'])}"
+    ends = f"{rate(near.low_per_s)}–{rate(near.high_per_s)}"
     return (
-        f"{rate(near['offered_per_s'])} req/s exceed the capacity of {rate(near['capacity_per_s'])} req/s "
-        f"({near['confidence']:.0%} prediction interval {ends}) with a probability of {probability(chance)}"
+        f"{rate(near.offered_per_s)} req/s exceed the capacity of {rate(near.capacity_per_s)} req/s "
+        f"({near.confidence:.0%} prediction interval {ends}) with a probability of {probability(chance)}"
     )
 
 
 def _stay_below(reader: SummaryReader) -> str:
-    near = reader.summary.get("near_capacity")
+    near = reader.summary.near_capacity
     if reader.reservation:
         return f"{reserved(reader)}."
-    return f"Stay below {rate(near['low_per_s'])} req/s, or add capacity." if near else "Offer less, or add capacity."
+    return f"Stay below {rate(near.low_per_s)} req/s, or add capacity." if near else "Offer less, or add capacity."
 
 
 def _nothing(reader: SummaryReader) -> str:

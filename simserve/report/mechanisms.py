@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from simserve.report.document import Chapter, Facts, Row, Table
-from simserve.report.formats import NONE, count, number, plural, rate, seconds, share
-from simserve.report.pools import has_changed
+from simserve.report.formats import NONE, count, plural, rate, seconds, share
 from simserve.report.summary_reader import SummaryReader
 
 Pairs = list[tuple[str, str]]
@@ -25,8 +24,8 @@ QUEUES = {
 
 def mechanisms(reader: SummaryReader) -> dict[str, Pairs]:
     """Return the figures of each mechanism that was active, by its title."""
-    result = {title: tell(reader) for key, (title, tell) in MECHANISMS.items() if reader.summary.get(key)}
-    return {title: facts for title, facts in result.items() if facts}
+    active = {title: tell for key, (title, tell) in MECHANISMS.items() if getattr(reader.summary, key) is not None}
+    return {title: facts for title, tell in active.items() if (facts := tell(reader))}
 
 
 def mechanism_list(reader: SummaryReader) -> list[Chapter]:
@@ -42,17 +41,17 @@ def use(reader: SummaryReader) -> Chapter:
         ("Requests served", f"{rate(at('served_per_s'))}/s"),
         ("Prompt tokens", f"{rate(at('input_tokens_per_s'))}/s"),
         ("Output tokens", f"{rate(at('output_tokens_per_s'))}/s"),
-        ("SLO-met requests per dollar", rate(at("goodput", "per_usd"))),
+        ("SLO-met requests per dollar", rate(at("goodput.per_usd"))),
         ("Finished", plural(reader.n("finished"), "request")),
         (
             "Rejected, timed out, unfinished",
             " / ".join(count(reader.n(fate)) for fate in ("rejected", "timed_out", "unfinished")),
         ),
         *([("Failed with their replicas", count(reader.n("failed")))] if reader.n("failed") else []),
-        ("Preemptions", count(at("preemptions", "n"))),
-        ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
-        ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
-        ("KV peak, fullest replica", share(at("kv", "peak_frac"))),
+        ("Preemptions", count(at("preemptions.n"))),
+        ("Tokens recomputed", count(at("preemptions.recomputed_tokens"))),
+        ("KV capacity", f"{rate(at('kv.tokens'))} tokens"),
+        ("KV peak, fullest replica", share(at("kv.peak_frac"))),
         ("Queue", QUEUES.get(reader.queue_state or "", NONE)),
         ("Busy", share(at("busy_frac"))),
         ("FLOP utilization (MFU)", share(at("mfu"))),
@@ -72,13 +71,13 @@ def asked_for(reader: SummaryReader) -> list[Table]:
 def _sessions(reader: SummaryReader) -> Pairs:
     """Describe conversations and tasks, in which requests wait for answers."""
     at = reader.number
-    ends = " / ".join(count(at("sessions", end)) for end in ("finished", "refused", "cut"))
+    ends = " / ".join(count(at(f"sessions.{end}")) for end in ("finished", "refused", "cut"))
     return [
         ("Finished / refused / cut off", ends),
-        ("Length, p50", seconds(at("sessions", "e2e_s", "p50"))),
-        ("Length, p99", seconds(at("sessions", "e2e_s", "p99"))),
-        ("Length, mean", seconds(at("sessions", "e2e_s", "mean"))),
-        ("Time with a request in flight, mean", seconds(at("sessions", "in_flight_s", "mean"))),
+        ("Length, p50", seconds(at("sessions.e2e_s.p50"))),
+        ("Length, p99", seconds(at("sessions.e2e_s.p99"))),
+        ("Length, mean", seconds(at("sessions.e2e_s.mean"))),
+        ("Time with a request in flight, mean", seconds(at("sessions.in_flight_s.mean"))),
     ]
 
 
@@ -87,12 +86,12 @@ def _retries(reader: SummaryReader) -> Pairs:
     at = reader.number
     asked_again = reader.has_retries
     again = [
-        ("Attempts per request", rate(at("retries", "attempts_per_request"))),
-        ("Answered after retries", share(at("retries", "succeeded_frac"))),
-        ("Met the SLO after retries", share(at("retries", "slo_met_frac"))),
-        ("First attempt to answer, p99", seconds(at("retries", "e2e_s", "p99"))),
+        ("Attempts per request", rate(at("retries.attempts_per_request"))),
+        ("Answered after retries", share(at("retries.succeeded_frac"))),
+        ("Met the SLO after retries", share(at("retries.slo_met_frac"))),
+        ("First attempt to answer, p99", seconds(at("retries.e2e_s.p99"))),
     ]
-    wasted = at("wasted", "frac")
+    wasted = at("wasted.frac")
     return [
         *(again if asked_again else []),
         *([("Tokens computed in vain", share(wasted))] if wasted else []),
@@ -102,39 +101,37 @@ def _retries(reader: SummaryReader) -> Pairs:
 def mean_outstanding(reader: SummaryReader) -> float | None:
     """Mean requests at a replica, by Little's law; None where they are handed off, or not all answered, and where
     replicas joined or left."""
-    if any(map(has_changed, reader.pools)):
+    if any(pool.has_changed for pool in reader.pools):
         return None
-    entered_per_s, stay_s = reader.number("requests_per_s"), reader.number("e2e_s", "mean")
-    if reader.summary.get("transfer") or reader.n("finished") < reader.n("arrived") or not entered_per_s or not stay_s:
+    entered_per_s, stay_s = reader.number("requests_per_s"), reader.number("e2e_s.mean")
+    if reader.summary.transfer or reader.n("finished") < reader.n("arrived") or not entered_per_s or not stay_s:
         return None
-    return (
-        entered_per_s * stay_s / sum(int(pool["n_replicas"]) * int(pool["ranks_per_replica"]) for pool in reader.pools)
-    )
+    return entered_per_s * stay_s / sum(pool.n_replicas * pool.ranks_per_replica for pool in reader.pools)
 
 
 def _routing(reader: SummaryReader) -> Pairs:
     """Describe how evenly the router spread requests."""
     at = reader.number
-    kept_frac = at("routing", "session_kept_frac")
+    kept_frac = at("routing.session_kept_frac")
     kept = [] if kept_frac is None else [("Next request of a session on the same replica", share(kept_frac))]
     mean = mean_outstanding(reader)
     around = [] if mean is None else [("Requests at a replica, mean", rate(mean))]
     return [
-        ("Requests sent to the busiest", share(at("routing", "busiest_frac"))),
+        ("Requests sent to the busiest", share(at("routing.busiest_frac"))),
         *around,
-        ("Requests at a replica, std. deviation", rate(at("routing", "outstanding_std"))),
+        ("Requests at a replica, std. deviation", rate(at("routing.outstanding_std"))),
         *kept,
     ]
 
 
 def _prefix_cache(reader: SummaryReader) -> Pairs:
     """Describe hits of prefix caches."""
-    hit_frac = reader.number("prefix_cache", "hit_frac")
+    hit_frac = reader.number("prefix_cache.hit_frac")
     if not hit_frac:
         return []
     return [
         ("Prompt tokens from the cache", share(hit_frac)),
-        ("Requests with a cache hit", share(reader.number("prefix_cache", "requests_frac"))),
+        ("Requests with a cache hit", share(reader.number("prefix_cache.requests_frac"))),
     ]
 
 
@@ -142,11 +139,11 @@ def _host_tier(reader: SummaryReader) -> Pairs:
     """Describe traffic to and from host memory and disk."""
     at = reader.number
     out, back, read = (
-        f"{(at('host_tier', f'{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
+        f"{(at(f'host_tier.{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
     )
-    hits = [at("host_tier", "hit_tokens", where) for where in ("gpu", "host", "disk")]
+    hits = [at(f"host_tier.hit_tokens.{where}") for where in ("gpu", "host", "disk")]
     swaps = [
-        ("Requests swapped out", count(at("host_tier", "n_swaps"))),
+        ("Requests swapped out", count(at("host_tier.n_swaps"))),
         ("Copied by swaps, out / in", f"{out} / {back}"),
     ]
     result = [
@@ -154,9 +151,9 @@ def _host_tier(reader: SummaryReader) -> Pairs:
         ("Cache hits on GPU / host / disk, tokens", " / ".join(map(count, hits))),
     ]
     return [
-        *(swaps if at("host_tier", "n_swaps") else []),
+        *(swaps if at("host_tier.n_swaps") else []),
         *(result if any(hits) else []),
-        ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
+        ("Steps waited for copies", seconds(at("host_tier.wait_s"))),
     ]
 
 
@@ -164,24 +161,24 @@ def _speculation(reader: SummaryReader) -> Pairs:
     """Describe gain and cost of speculative decoding."""
     at = reader.number
     return [
-        ("Tokens per request and step", rate(at("speculation", "tokens_per_step"))),
-        ("Proposed tokens accepted", share(at("speculation", "accepted_frac"))),
-        ("Time spent drafting", share(at("speculation", "drafting_frac"))),
+        ("Tokens per request and step", rate(at("speculation.tokens_per_step"))),
+        ("Proposed tokens accepted", share(at("speculation.accepted_frac"))),
+        ("Time spent drafting", share(at("speculation.drafting_frac"))),
     ]
 
 
 def _transfer(reader: SummaryReader) -> Pairs:
     """Describe hand-offs from prefill to decode replicas: both sides and the link."""
     at = reader.number
-    disaggregated_frac = at("transfer", "apart_frac")
+    disaggregated_frac = at("transfer.apart_frac")
     disaggregated = (
         [("Prefilled on prefill replicas", share(disaggregated_frac))]
         if disaggregated_frac is not None and disaggregated_frac < 1
         else []
     )
-    kept_frac = at("transfer", "kept_frac")
+    kept_frac = at("transfer.kept_frac")
     kept = [("Decoded on prefill replicas", share(kept_frac))] if kept_frac else []
-    found_tokens = at("transfer", "found_tokens")
+    found_tokens = at("transfer.found_tokens")
     not_sent = [("Prompt tokens that the decode side had", f"{found_tokens:,.0f}")] if found_tokens else []
     sides = ("prefill", "link", "decode")
     return [
@@ -189,10 +186,10 @@ def _transfer(reader: SummaryReader) -> Pairs:
         *kept,
         *not_sent,
         ("Bottleneck", reader.binds or "nothing"),
-        ("Hand-off, p99", seconds(at("transfer", "p99"))),
-        *((f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in reader.pools),
-        ("Busy, busiest port of the link", share(at("transfer", "link_busy_frac"))),
-        *((f"Mean wait for {name}", seconds(at("transfer", "mean_wait_s", name))) for name in sides),
+        ("Hand-off, p99", seconds(at("transfer.p99"))),
+        *((f"Busy, {pool.name}", share(pool.busy_frac)) for pool in reader.pools),
+        ("Busy, busiest port of the link", share(at("transfer.link_busy_frac"))),
+        *((f"Mean wait for {name}", seconds(at(f"transfer.mean_wait_s.{name}"))) for name in sides),
     ]
 
 

@@ -1,11 +1,8 @@
 """Nominal load: the load that runs drew against the one that their scenario names, in words."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.report.formats import number, plural, rate
+from simserve.report.formats import plural, rate
 from simserve.report.summary_reader import SummaryReader
 
 DECISIONS: dict[str | None, str] = {"met": "meets", "edge": "edge", "missed": "misses"}
@@ -28,18 +25,18 @@ def at_nominal(load: NominalLoad | None) -> str:
     """Return `at the nominal 14.4 req/s`; nothing where the load has no nominal rate."""
     if load is None or load.nominal_per_s is None:
         return ""
-    return f" at the nominal {rate(load.nominal_per_s)} {_unit(vars(load))}"
+    return f" at the nominal {rate(load.nominal_per_s)} {_unit(load)}"
 
 
-def drawn(load: Mapping[str, Any] | None, n_seeds: int) -> str:
+def drawn(load: NominalLoad | None, n_seeds: int) -> str:
     """Return `8 seeds drew 13.9 req/s on average, 3.3% below the nominal 14.4 req/s.`; nothing without nominal rate."""
-    if not load or not load["nominal_per_s"]:
+    if load is None or not load.nominal_per_s:
         return ""
-    off_frac = load["off_frac"]
+    off_frac = load.off_frac or 0.0
     average = " on average" if n_seeds > 1 else ""
     by = f"{abs(off_frac) * 100:.1f}% {'below' if off_frac < 0 else 'above'}"
     unit = _unit(load)
-    text = f"{rate(load['drawn_per_s'])} {unit}{average}, {by} the nominal {rate(load['nominal_per_s'])} {unit}"
+    text = f"{rate(load.drawn_per_s)} {unit}{average}, {by} the nominal {rate(load.nominal_per_s)} {unit}"
     return f"{plural(n_seeds, 'seed')} drew {text}."
 
 
@@ -50,11 +47,11 @@ def is_off(load: NominalLoad | None) -> bool:
 
 def drawn_load(reader: SummaryReader) -> str:
     """Return `Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s.`"""
-    load = reader.summary.get("load") or {}
-    nominal_per_s, unit = number(load.get("nominal_per_s")), _unit(load)
+    load, nominal_per_s = reader.summary.load, reader.summary.load.nominal_per_s
+    unit = _unit(load)
     if nominal_per_s is None or (reader.replications and unit != "req/s"):
         return ""
-    drawn_per_s = reader.number("offered_per_s") if reader.replications else number(load["drawn_per_s"])
+    drawn_per_s = reader.number("offered_per_s") if reader.replications else load.drawn_per_s
     off = against((drawn_per_s or 0.0) / nominal_per_s - 1)
     at = f"{rate(drawn_per_s)} {unit}{' on average' if reader.replications else ''}"
     return f"Latencies are those of the drawn load: {at}, {off} the nominal {rate(nominal_per_s)} {unit}."
@@ -62,11 +59,10 @@ def drawn_load(reader: SummaryReader) -> str:
 
 def at_load(reader: SummaryReader) -> str:
     """Return ` at the nominal 14.4 req/s`, or at the drawn load where the answer is not corrected for it."""
-    load, answer = reader.summary.get("load") or {}, reader.answer or {}
-    nominal, unit = number(load.get("nominal_per_s")), _unit(load)
+    nominal, unit = reader.summary.load.nominal_per_s, _unit(reader.summary.load)
     if nominal is None:
         return ""
-    off_frac = number(answer.get("load_off_frac"))
+    off_frac = reader.answer.load_off_frac if reader.answer else None
     if not off_frac:
         return f" at the nominal {rate(nominal)} {unit}"
     return f" at {rate(nominal * (1 + off_frac))} {unit} ({against(off_frac)} the nominal {rate(nominal)} {unit})"
@@ -79,5 +75,5 @@ def against(off_frac: float) -> str:
     return f"{abs(off_frac):.0%} {'below' if off_frac < 0 else 'above'}"
 
 
-def _unit(load: Mapping[str, Any]) -> str:
-    return "sessions/s" if load.get("kind") == "sessions" else "req/s"
+def _unit(load: NominalLoad) -> str:
+    return "sessions/s" if load.kind == "sessions" else "req/s"

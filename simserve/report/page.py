@@ -46,8 +46,10 @@ def render(results: "Results") -> str:
 
 def tell(results: "Results") -> Document:
     """Return all that a run tells."""
-    reader, page_data = SummaryReader(results.summary), gather(results)
-    first = SummaryReader({**results.summary, "replications": None})  # the charts show the requests of the first run
+    reader, page_data = SummaryReader(results.figures), gather(results)
+    first = SummaryReader(
+        results.figures.model_copy(update={"replications": None})
+    )  # the charts show the requests of the first run
     latencies = (
         _distribution(first, page_data, "ttft_s"),
         _distribution(first, page_data, "tpot_s"),
@@ -125,7 +127,7 @@ def _no_values(page_data: PageData, key: str) -> str:
 
 def _levels(reader: SummaryReader, key: str, levels: tuple[str, ...]) -> dict[str, float]:
     """Return percentiles of a latency."""
-    return {level: value for level in levels if (value := reader.number(key, level)) is not None}
+    return {level: value for level in levels if (value := reader.number(f"{key}.{level}")) is not None}
 
 
 def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
@@ -163,7 +165,7 @@ def _over_time(reader: SummaryReader, page_data: PageData) -> Plot:
     """Return what happened when, where anything arrived: how to read it, and what a point is."""
     if len(page_data.arrival_s) == 0:
         return Plot("time", None, otherwise="Nothing arrived.")
-    start_s, end_s = reader.number("window", "start_s"), reader.number("window", "end_s")
+    start_s, end_s = reader.number("window.start_s"), reader.number("window.end_s")
     window_s = (start_s or 0.0, page_data.end_s if end_s is None else end_s)
     arrivals_s, series_s = bin_widths_s(page_data)
     others = f", the other panels over {goal(series_s)}."

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from simserve.metrics.goal import probability
 from simserve.report.document import Chapter, Row, Table
-from simserve.report.formats import LATENCIES, NONE, SHORT, count, goal, listed, number, plural, seconds, span
+from simserve.report.formats import LATENCIES, NONE, SHORT, count, goal, listed, plural, seconds, span
 from simserve.report.nominal_load import drawn_load
 from simserve.report.summary_reader import FEWEST, SummaryReader
 
@@ -39,7 +39,7 @@ def _heads(reader: SummaryReader) -> tuple[str, ...]:
 def _rows(reader: SummaryReader) -> Iterator[tuple[str | None, list[str]]]:
     """Yield each latency with its cells, guesses marked, and below them those of its intervals, if any is known."""
     for key in LATENCIES:
-        cells = [seconds(reader.number(key, level)) for level in LEVELS]
+        cells = [seconds(reader.number(f"{key}.{level}")) for level in LEVELS]
         guesses = [reader.is_guess(level) and cell != NONE for level, cell in zip(LEVELS, cells, strict=True)]
         marked = [f"~{cell}" if is_guess else cell for cell, is_guess in zip(cells, guesses, strict=True)]
         yield key, [*marked, *([goal(reader.slo.get(key))] if reader.slo else [])]
@@ -67,23 +67,23 @@ def how_sure(reader: SummaryReader) -> str:
 
 def over_runs(reader: SummaryReader) -> str:
     """Return `10 runs (seeds 0 to 9)`."""
-    seeds = (reader.replications or {"seeds": [0]})["seeds"]
+    seeds = reader.replications.seeds if reader.replications else (0,)
     return f"{len(seeds)} runs (seeds {seeds[0]} to {seeds[-1]})"
 
 
 def prediction(reader: SummaryReader) -> str:
     """Return what replays with other loads and costs came to, for what the SLO limits; "" without replays."""
-    result = reader.summary.get("prediction")
+    result = reader.summary.prediction
     if not result:
         return ""
     keys = dict.fromkeys((*reader.slo, "ttft_s", "tpot_s"))
     known = {key: ends for key in keys if (ends := reader.predicted(key, "p99")) is not None}
     intervals = listed([f"p99 {SHORT[key]} is {span(*ends)}" for key, ends in known.items()])
-    n = int(result["replays"])
+    n = result.replays
     of_all = " over all classes" if len(reader.classes) > 1 else ""
-    confidence = f"{result['confidence'] * 100:.0f}% prediction interval{of_all}"
+    confidence = f"{result.confidence * 100:.0f}% prediction interval{of_all}"
     text = f"Allowing for load and cost-model error ({n} perturbed replays), {intervals} ({confidence})."
-    n_met, chance = number(result.get("n_met")), number(result.get("slo_probability"))
+    n_met, chance = result.n_met, result.slo_probability
     if n_met is not None:
         text += f" {count(n_met)} of {plural(n, 'replay')} meet the SLO"
         text += "." if chance is None else f"; the probability for a window like this is {probability(chance)}."

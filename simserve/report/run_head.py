@@ -5,7 +5,6 @@ from simserve.report.document import Document, Table, Tile, Toned
 from simserve.report.formats import (
     SHORT,
     goal,
-    number,
     plural,
     rate,
     seconds,
@@ -54,7 +53,7 @@ def run_head(reader: SummaryReader) -> Document:
 
 def _made_from(reader: SummaryReader) -> dict[str, object]:
     """Return what the foot of the page says."""
-    made: dict[str, object] = {name: reader.summary.get(key) for name, key in MADE.items()}
+    made: dict[str, object] = {name: getattr(reader.summary, key) for name, key in MADE.items()}
     wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
     if wall_s is not None and simulated_s is not None:
         made[f"{seconds(simulated_s)} simulated in"] = seconds(wall_s)
@@ -62,7 +61,7 @@ def _made_from(reader: SummaryReader) -> dict[str, object]:
 
 
 def _setup(reader: SummaryReader) -> str:
-    window_s, warmup_s = reader.number("window", "duration_s"), reader.number("window", "start_s")
+    window_s, warmup_s = reader.number("window.duration_s"), reader.number("window.start_s")
     measured = f"{reader.requested} in {seconds(window_s)}" if window_s else "No window"
     after = f" after {seconds(warmup_s)} of warm-up" if warmup_s else ""
     text = f"{pools_words(reader.pools)} {measured}{after}. {drawn_load(reader)}"
@@ -91,21 +90,21 @@ def _goodput_tile(reader: SummaryReader) -> Tile:
     offered = f"of {rate(reader.number('offered_per_s'))}/s offered"
     if not reader.has_slo:
         return Tile("Throughput", f"{rate(reader.number('requests_per_s'))}/s", [offered])
-    per_gpu = reader.number("goodput", "per_gpu_s")
+    per_gpu = reader.number("goodput.per_gpu_s")
     more = "" if per_gpu is None else f"{rate(per_gpu)}/s per GPU"
-    return Tile("Goodput", f"{rate(reader.number('goodput', 'per_s'))}/s", [offered, more])
+    return Tile("Goodput", f"{rate(reader.number('goodput.per_s'))}/s", [offered, more])
 
 
 def _latency_tile(reader: SummaryReader, key: str) -> Tile:
     """Return the tile of a p99, with its prediction interval, the median and the share within the SLO."""
     ends = reader.predicted(key, "p99")
     lines: list[str | Toned] = [] if ends is None else [f"90% PI {span(*ends)}"]
-    lines.append(f"p50 {seconds(reader.number(key, 'p50'))}")
-    within = number(((reader.answer or {}).get("by_slo") or {}).get(key))
+    lines.append(f"p50 {seconds(reader.number(f'{key}.p50'))}")
+    within = reader.answer.by_slo.get(key) if reader.answer else None
     if within is not None and key in reader.slo and not reader.classes:
         tone, glyph = _decided(reader, within)
         lines.append(Toned(f"{glyph}{share(within)} ≤ {goal(reader.slo[key])}", tone))
-    return Tile(f"{SHORT[key]} p99", seconds(reader.number(key, "p99")), lines)
+    return Tile(f"{SHORT[key]} p99", seconds(reader.number(f"{key}.p99")), lines)
 
 
 def _decided(reader: SummaryReader, within_frac: float) -> tuple[str, str]:

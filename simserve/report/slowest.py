@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from simserve.metrics import reservation
+from simserve.metrics.slowest import SlowestRequestsJson
 from simserve.report.advice import worst_slo
 from simserve.report.document import Bars, Block, Chapter, Items, Row, Slice, Table
 from simserve.report.formats import NONE, SHORT, plural, seconds, share
 from simserve.report.pools import budget_argument, slots_argument
 from simserve.report.summary_reader import SummaryReader
 
-SlowestResult = Mapping[str, Mapping[str, Any]]
+SlowestResult = Mapping[str, SlowestRequestsJson]
 """Results of `metrics/slowest.py`, by latency."""
 
 ORDER = ("ttft_s", "tpot_s", "e2e_s")
@@ -44,10 +44,10 @@ SPECULATE = "use speculative decoding"
 SWAP = "swap instead of recomputing (host_tier)"
 
 IN_USE: Mapping[str, Callable[[SummaryReader], bool]] = {
-    DISAGGREGATE: lambda reader: any(pool.get("role", "both") != "both" for pool in reader.pools),
-    CACHE: lambda reader: bool(reader.number("prefix_cache", "hit_frac")),
-    SPECULATE: lambda reader: reader.summary.get("speculation") is not None,
-    SWAP: lambda reader: reader.summary.get("host_tier") is not None,
+    DISAGGREGATE: lambda reader: any(pool.role != "both" for pool in reader.pools),
+    CACHE: lambda reader: bool(reader.number("prefix_cache.hit_frac")),
+    SPECULATE: lambda reader: reader.summary.speculation is not None,
+    SWAP: lambda reader: reader.summary.host_tier is not None,
 }
 """Which remedies a run has already."""
 
@@ -143,22 +143,21 @@ def why_slow(reader: SummaryReader, latency: str) -> str | None:
 def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | None:
     """Return two sentences; the second is empty where a run does already all that would help."""
     result = _slowest(reader).get(latency)
-    if not result or result["binds"] not in PARTS:
+    if result is None or result.binds not in PARTS:
         return None
-    name, mean, each = result["binds"], result["mean"], "/token" if latency == "tpot_s" else ""
-    part = PARTS[name]
-    requests = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, ≥ {seconds(result['from_s'])})"
+    part, mean, each = PARTS[name := result.binds], vars(result.mean), "/token" if latency == "tpot_s" else ""
+    requests = f"The slowest 1% by {SHORT[latency]} ({plural(result.n, 'request')}, ≥ {seconds(result.from_s)})"
     acts = LONG_ANSWERS if (latency, name) == ("e2e_s", "decode_s") else part.acts
     if name in RESERVED and reader.reservation:
         acts = (reservation.remedy(reader.reservation),)
     spent = part.spent.format(time=_of_total(mean[name], sum(mean.values())) + each)
-    return f"{requests} {spent} (average: {seconds(result['all'][name])}).", _remedy(reader, acts)
+    return f"{requests} {spent} (average: {seconds(result.all.at(name))}).", _remedy(reader, acts)
 
 
 def _remedy(reader: SummaryReader, acts: Sequence[str]) -> str:
     """Return what would help and is not in use yet, after a space."""
     budget = budget_argument(reader.pools)
-    is_chunked = any(pool.get("scheduler") == "chunked" for pool in reader.pools)
+    is_chunked = any(pool.scheduler == "chunked" for pool in reader.pools)
     chunk = "long_prefill_token_threshold" if is_chunked else budget
     text = ", or ".join(act for act in acts if act not in IN_USE or not IN_USE[act](reader))
     text = text.format(slots=slots_argument(reader.pools), budget=budget, chunk=chunk)
@@ -186,11 +185,9 @@ def slowest(reader: SummaryReader) -> list[Chapter]:
         return []
     bars = []
     for latency, of in result.items():
-        longest_s = max(sum(of[key].values()) for _, key in GROUPS) or 1.0
-        bars += [
-            _bar(f"{SHORT[latency]}, {label}", of[key], longest_s)
-            for label, key in (("all", "all"), ("slowest 1%", "mean"))
-        ]
+        parts = {"all": _parts(of, "all"), "slowest 1%": _parts(of, "mean")}
+        longest_s = max(sum(each.values()) for each in parts.values()) or 1.0
+        bars += [_bar(f"{SHORT[latency]}, {label}", each, longest_s) for label, each in parts.items()]
     blocks: list[Block] = [Items(_sentences(reader, result)), Bars(_keys(result), bars), _table(result)]
     note = (
         "Means over the window's finished requests. Each bar adds up to its latency; TPOT is per token. "
@@ -208,22 +205,28 @@ def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
 
 
 def _slowest(reader: SummaryReader) -> SlowestResult:
-    return (reader.summary.get("time_split") or {}).get("slowest") or {}
+    slowest = reader.summary.time_split.slowest if reader.summary.time_split else {}
+    return {latency: of for latency, of in slowest.items() if of is not None}
+
+
+def _parts(of: SlowestRequestsJson, key: str) -> Mapping[str, float]:
+    """Return the parts of the slowest requests ("mean"), or of all."""
+    return dict(getattr(of, key))
 
 
 def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> tuple[str, list[Slice], str]:
     """Return the parts side by side, on the scale of the longest bar of a latency."""
     slices = [
-        Slice(part.color, part.strength, parts[name] / longest_s, part.title, seconds(parts[name]))
+        Slice(part.color, part.strength, part_s / longest_s, part.title, seconds(part_s))
         for name, part in PARTS.items()
-        if parts.get(name, 0.0) > 0
+        if (part_s := parts[name]) > 0
     ]
     return label, slices, seconds(sum(parts.values()))
 
 
 def _keys(result: SlowestResult) -> list[tuple[str, float, str]]:
     """Return the keys of the parts that are worth showing."""
-    bars = [of[key] for of in result.values() for _, key in GROUPS]
+    bars = [_parts(of, key) for of in result.values() for _, key in GROUPS]
     return [
         (part.color, part.strength, part.title)
         for name, part in PARTS.items()
@@ -233,7 +236,7 @@ def _keys(result: SlowestResult) -> list[tuple[str, float, str]]:
 
 def _table(result: SlowestResult) -> Table:
     """Return the table of all parts that any request had, of all and of the slowest."""
-    columns = [(f"{SHORT[latency]}, {group}", of[key]) for latency, of in result.items() for group, key in GROUPS]
+    columns = [(f"{SHORT[name]}, {group}", _parts(of, key)) for name, of in result.items() for group, key in GROUPS]
     rows = [
         Row(part.title, _cells([parts[name] for _, parts in columns]))
         for name, part in PARTS.items()

@@ -1,15 +1,25 @@
-"""Summary reader: reads the keys of a run's summary for page, terminal and workbook."""
+"""Summary reader: a run, or a class of it, as page, terminal and workbook show it: means over runs where there are
+several, and its state."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from simserve.metrics.answer import BEYOND_FRAC, queue_over, run_answer
+from simserve.metrics.answer import BEYOND_FRAC, AnswerJson, queue_over
+from simserve.metrics.answers.over_runs import OverJson, ReplicationsJson
+from simserve.metrics.answers.parts import PoolJson
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, GOAL_FRAC
-from simserve.report.formats import LATENCIES, number, plural, rate
-from simserve.report.pools import gpus_of, has_changed
+from simserve.metrics.outcomes import run_answer
+from simserve.metrics.summary_schema import Queue
+from simserve.report.formats import LATENCIES, plural, rate
+
+if TYPE_CHECKING:  # these import numpy
+    from simserve.metrics.classes import GroupJson
+    from simserve.metrics.figures import Summary
+    from simserve.metrics.kv import ReservationJson
 
 FEWEST = {"p99": FEW_FOR_P99, "p99.9": FEW_FOR_P999}
 """Finished requests below which a percentile is a guess."""
@@ -19,44 +29,42 @@ FEWEST = {"p99": FEW_FOR_P99, "p99.9": FEW_FOR_P999}
 class SummaryReader:
     """A summary for the report; a number that was not measured is None."""
 
-    summary: Mapping[str, Any]
+    summary: "Summary"
 
     @property
     def name(self) -> str:
         """Name of the scenario."""
-        return str(self.summary.get("name", "run"))
+        return self.summary.name
 
     @property
-    def pools(self) -> list[Mapping[str, Any]]:
+    def pools(self) -> Sequence[PoolJson]:
         """The facts of each pool."""
-        return list(self.summary.get("pools") or [])
+        return self.summary.pools
 
     @property
     def slo(self) -> dict[str, float]:
         """The goals by latency column, in the order of LATENCIES."""
-        given = self.summary.get("slo") or {}
-        return {key: goal for key in LATENCIES if (goal := number(given.get(key))) is not None}
+        return {key: self.summary.slo[key] for key in LATENCIES if key in self.summary.slo}
 
     @property
     def has_slo(self) -> bool:
         """Whether there are targets, of all requests or of a class."""
-        return bool(self.slo or self.summary.get("slo_classes"))
+        return bool(self.slo or self.summary.slo_classes)
 
     @property
     def classes(self) -> dict[str, "SummaryReader"]:
         """The figures of each class of requests."""
-        return self._groups("classes")
+        return self._groups(self.summary.classes)
 
     @property
-    def answer(self) -> Mapping[str, Any] | None:
+    def answer(self) -> AnswerJson | None:
         """The decision and what it rests on; None without an SLO or without requests."""
-        given: Mapping[str, Any] | None = self.summary.get("answer")
-        return (given or run_answer(self.summary, GOAL_FRAC)) if self.has_slo else None
+        return (self.summary.answer or run_answer(self.summary, GOAL_FRAC)) if self.has_slo else None
 
     @property
     def decision(self) -> DecisionJson | None:
         """The decision by its margin; of a file of an earlier version, no more than its word. None without an SLO."""
-        return DecisionJson.of({**self.summary, "answer": self.answer}) if self.answer else None
+        return self.summary.model_copy(update={"answer": self.answer}).decided if self.answer else None
 
     @property
     def judged_class(self) -> str | None:
@@ -66,60 +74,54 @@ class SummaryReader:
     @property
     def judged(self) -> "SummaryReader":
         """The figures of the class that decides, or of the whole run."""
-        worst = self.judged_class
+        worst, answer, decision = self.judged_class, self.summary.answer, self.summary.decision
         if worst is None or self.answer is None:
             return self
         own = {
-            key: self.summary.get(key) and {**self.summary[key], "slo_class": None} for key in ("answer", "decision")
+            "answer": answer and answer.model_copy(update={"slo_class": None}),
+            "decision": decision and decision.model_copy(update={"slo_class": None}),
         }
-        return SummaryReader({**self.classes[worst].summary, **own})
+        return SummaryReader(self.classes[worst].summary.model_copy(update=own))
 
     @property
     def tenants(self) -> dict[str, "SummaryReader"]:
         """The figures of each tenant."""
-        return self._groups("tenants")
+        return self._groups(self.summary.tenants)
 
-    def _groups(self, key: str) -> dict[str, "SummaryReader"]:
+    def _groups(self, groups: "Mapping[str, GroupJson] | None") -> dict[str, "SummaryReader"]:
         """Return readers of the first run where there are several."""
         alone: dict[str, None] = dict.fromkeys(
             ("classes", "replications", "answer", "decision", "probability_beyond_capacity")
         )
-        return {
-            name: SummaryReader({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()
-        }
+        figures = {name: dict(own) for name, own in (groups or {}).items()}
+        return {name: SummaryReader(self.summary.model_copy(update=own | alone)) for name, own in figures.items()}
 
     def n(self, fate: str) -> int:
         """Requests of the window: `arrived`, `finished`, `rejected`, `timed_out`, `failed` or `unfinished`."""
-        return round(self.number("requests", fate) or 0)
+        return round(self.number(f"requests.{fate}") or 0)
 
-    def number(self, *path: str) -> float | None:
-        """The number at a path of keys; its mean over replications, where there are any."""
-        of_all = self._over_runs(".".join(path))
+    def number(self, key: str) -> float | None:
+        """The number at a dotted key; its mean over replications, where there are any."""
+        of_all = self._over_runs(key)
         if of_all is not None:
-            return number(of_all["mean"])
-        result: Any = self.summary
-        for key in path:
-            result = result.get(key) if isinstance(result, Mapping) else None
-        return number(result)
+            return of_all.mean
+        value = self.summary.at(key)
+        return None if math.isnan(value) else value
 
-    def _over_runs(self, key: str) -> Mapping[str, Any] | None:
-        """Return `mean`, `low` and `high` of a number over replications; None without, or where it is not recorded."""
-        result: Mapping[str, Any] | None = (self.replications or {}).get("measures", {}).get(key)
-        return result
+    def _over_runs(self, key: str) -> OverJson | None:
+        """Return a number over replications; None without, or where it is not recorded."""
+        return None if self.replications is None else self.replications.measures.get(key)
 
     @property
-    def replications(self) -> Mapping[str, Any] | None:
+    def replications(self) -> ReplicationsJson | None:
         """Figures over all replications; None for a single run."""
-        return self.summary.get("replications")
+        return self.summary.replications
 
     def confidence(self, latency: str, level: str) -> tuple[float, float | None] | None:
         """Return the 95% interval of a percentile; no high end where the run, or each run, is too short for one."""
         of_all = self._over_runs(f"{latency}.{level}")
-        if of_all is not None:
-            low, high = number(of_all["low"]), number(of_all["high"])
-            return None if low is None else (low, high)
-        ends = ((self.summary.get(latency) or {}).get("intervals") or {}).get(level)
-        return None if ends is None else (float(ends[0]), number(ends[1]))
+        ends = getattr(self.summary, latency).intervals.get(level) if of_all is None else (of_all.low, of_all.high)
+        return None if ends is None or ends[0] is None else (ends[0], ends[1])
 
     def is_guess(self, level: str) -> bool:
         """Whether too few requests finished for a p99, or a p99.9."""
@@ -127,38 +129,42 @@ class SummaryReader:
 
     def predicted(self, latency: str, level: str) -> tuple[float, float] | None:
         """Return the prediction interval of a percentile, over other loads and costs; None without replays."""
-        result = (self.summary.get("prediction") or {}).get("latencies", {}).get(latency, {}).get(level)
-        return None if result is None else (float(result[0]), float(result[1]))
+        prediction = self.summary.prediction
+        result = prediction.latencies.get(latency, {}).get(level) if prediction else None
+        return None if result is None else (result[0], result[1])
 
     @property
     def attainment(self) -> float | None:
         """Share of requests that meet every SLO, at the nominal load where the answer is; None without an SLO."""
         answer = self.answer
-        if answer is None or answer["slo_class"] is not None:
-            return self.number("slo_attainment", "frac") if self.has_slo else None
-        return number(answer["attained_frac"])
+        if answer is None or answer.slo_class is not None:
+            return self.number("slo_attainment.frac") if self.has_slo else None
+        return answer.attained_frac
 
     @property
     def attainment_interval(self) -> tuple[float, float] | None:
         """Its 95% interval; None where a run alone is too short for one."""
-        answer, own = self.answer, self.summary.get("slo_attainment") or {}
-        if answer is None or answer["slo_class"] is not None or answer["basis"] == "run":
-            low, high = number(own.get("low_frac")), number(own.get("high_frac"))
-        else:
-            low, high = number(answer["low_frac"]), number(answer["high_frac"])
-        return None if low is None or high is None else (low, high)
+        answer, own = self.answer, self.summary.slo_attainment
+        ends = answer if answer is not None and answer.slo_class is None and answer.basis != "run" else own
+        if ends is None or ends.low_frac is None or ends.high_frac is None:
+            return None
+        return ends.low_frac, ends.high_frac
+
+    def met_frac(self, key: str) -> float | None:
+        """Return the share of requests of the run that met one goal; None where it has none."""
+        attained = self.summary.slo_attainment
+        return None if attained is None else attained.by_slo.get(key)
 
     @property
     def n_gpus(self) -> float:
         """GPUs of all pools; of a fleet that changed, the mean over the window."""
-        return sum(map(gpus_of, self.pools))
+        return sum(pool.n_gpus for pool in self.pools)
 
     @property
     def gpus(self) -> str:
         """`2 GPUs`, or `3.4 GPUs on average` of a fleet that changed."""
-        return (
-            f"{rate(self.n_gpus)} GPUs on average" if any(map(has_changed, self.pools)) else plural(self.n_gpus, "GPU")
-        )
+        has_changed = any(pool.has_changed for pool in self.pools)
+        return f"{rate(self.n_gpus)} GPUs on average" if has_changed else plural(self.n_gpus, "GPU")
 
     @property
     def is_saturated(self) -> bool:
@@ -166,59 +172,56 @@ class SummaryReader:
         return self.queue_state == "growing"
 
     @property
-    def queue_state(self) -> str | None:
+    def queue_state(self) -> Queue | None:
         """Steady, critical, growing or undetermined; of several runs what more than half of them are, or worse."""
-        answer, trust = self.answer, self.summary.get("trust") or {}
-        state: str | None = trust.get("steady")
-        if answer is not None:
-            state = answer["queue"]
-        elif self.replications:
-            state = queue_over(Counter(self.replications["states"]).elements())
-        elif trust.get("saturated"):
-            state = "growing"
-        return state
+        if self.answer is not None:
+            return self.answer.queue
+        if self.replications:
+            return queue_over(Counter(self.replications.states).elements())
+        return "growing" if self.summary.trust.saturated else self.summary.trust.steady
 
     @property
     def beyond_frac(self) -> float | None:
         """Probability that the load is beyond capacity; None where it is unknown."""
-        return number(self.summary.get("probability_beyond_capacity"))
+        return self.summary.probability_beyond_capacity
 
     @property
     def has_retries(self) -> bool:
         """Whether clients retried, so that arrivals are attempts."""
-        return (self.number("retries", "attempts_per_request") or 0) > 1
+        return (self.number("retries.attempts_per_request") or 0) > 1
 
     @property
     def requested(self) -> str:
         """Arrivals in the window: `8,927 attempts`, or `12,000 requests` without retries."""
         what = "attempt" if self.has_retries else "request"
         if self.replications:
-            return f"{plural(self.replications['n_requests'], what)} in {self.replications['n']} runs"
+            return f"{plural(self.replications.n_requests, what)} in {self.replications.n} runs"
         return plural(self.n("arrived"), what)
 
     @property
-    def reasons(self) -> dict[str, int]:
+    def reasons(self) -> Mapping[str, int]:
         """Why requests of the window got no full answer, the most frequent reasons first."""
-        return dict((self.summary.get("requests") or {}).get("reasons") or {})
+        return self.summary.requests.reasons
 
     @property
     def binds(self) -> str | None:
         """Bottleneck among prefill, link and decode; None without roles, or where none is."""
-        return (self.summary.get("transfer") or {}).get("binds")
+        return self.summary.transfer.binds if self.summary.transfer else None
 
     @property
-    def reservation(self) -> Mapping[str, Any] | None:
+    def reservation(self) -> "ReservationJson | None":
         """What requests reserve and use, where reservations keep others waiting for most of their queueing time; else
         None."""
-        mean = (self.summary.get("time_split") or {}).get("mean") or {}
-        queue_s = sum(mean.get(name, 0.0) for name in ("queue_seats_s", "queue_blocks_s"))
-        others_s = sum(mean.get(name, 0.0) for name in ("queue_budget_s", "queue_turn_s"))
-        return None if queue_s < others_s else (self.summary.get("kv") or {}).get("reservation")
+        if self.summary.time_split is not None:
+            mean = self.summary.time_split.mean
+            if mean.queue_seats_s + mean.queue_blocks_s < mean.queue_budget_s + mean.queue_turn_s:
+                return None
+        return self.summary.kv.reservation
 
     @property
-    def warnings(self) -> list[str]:
+    def warnings(self) -> Sequence[str]:
         """Warnings of the run itself, and notes of the load."""
-        return [str(text) for key in ("warnings", "notes") for text in self.summary.get(key) or []]
+        return [*self.summary.warnings, *self.summary.notes]
 
     @property
     def state(self) -> str:

@@ -5,12 +5,13 @@ the load, a cluster shows its capacity at once, so a short run per draw of costs
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from simserve.metrics.answers.over_runs import NearCapacityJson
 from simserve.metrics.student import cdf, quantile
 from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
@@ -39,9 +40,6 @@ MIDDLE = (0.3, 0.8)
 
 BATCHES = 20
 """Parts of a trace, for the error of its rate."""
-
-UNKNOWN: Mapping[str, Any] = {"probability_beyond_capacity": None, "near_capacity": None}
-"""Facts where the load adapts, or is too short to fill the cluster."""
 
 
 @dataclass(frozen=True)
@@ -84,35 +82,33 @@ class NearCapacity:
             center - quantile(1 - share, len(self.logs) - 1) * math.hypot(self._spread, self.rate.log_error)
         )
 
-    def facts(self) -> dict[str, Any]:
-        """Return the comparison as summary.json and capacity.json have it."""
-        near = None
-        if len(self.logs) > 1:
-            center = float(self.logs.mean())
-            half = quantile((1 + CONFIDENCE) / 2, len(self.logs) - 1) * self._spread
-            near = {
-                "offered_per_s": self.rate.per_s,
-                "capacity_per_s": math.exp(center),
-                "low_per_s": math.exp(center - half),
-                "high_per_s": math.exp(center + half),
-                "confidence": CONFIDENCE,
-                "n_draws": len(self.logs),
-            }
-        return {"probability_beyond_capacity": self.probability, "near_capacity": near}
+    def facts(self) -> NearCapacityJson | None:
+        """Return the comparison as answers have it; None where the load is so far off that costs do not matter."""
+        if len(self.logs) == 1:
+            return None
+        center = float(self.logs.mean())
+        half = quantile((1 + CONFIDENCE) / 2, len(self.logs) - 1) * self._spread
+        return NearCapacityJson(
+            offered_per_s=self.rate.per_s,
+            capacity_per_s=math.exp(center),
+            low_per_s=math.exp(center - half),
+            high_per_s=math.exp(center + half),
+            confidence=CONFIDENCE,
+            n_draws=len(self.logs),
+        )
 
     @property
     def _spread(self) -> float:
         return float(self.logs.std(ddof=1)) * math.sqrt(1 + 1 / len(self.logs))
 
 
-def offered_rate(summary: Mapping[str, Any], load: Load) -> OfferedRate | None:
+def offered_rate(nominal_per_s: float | None, load: Load) -> OfferedRate | None:
     """Return the rate of a run's load; None of a load that adapts, or that has less than two instants.
 
     Later turns and batch jobs belong to the requests per instant drawn.
     """
     if load.concurrency is not None or len(load.trace) < 2:
         return None
-    nominal_per_s = (summary.get("load") or {}).get("nominal_per_s")
     if nominal_per_s is not None and load.drawn is not None:
         return OfferedRate(nominal_per_s * len(load.trace) / len(load.drawn.at_s), 0.0)
     at_s = np.sort(load.trace.arrival_s)
@@ -125,20 +121,20 @@ def offered_rate(summary: Mapping[str, Any], load: Load) -> OfferedRate | None:
 
 
 def near_capacity(
-    scenario: Scenario, load: Load, summary: Mapping[str, Any], draws: Sequence[Draw]
+    scenario: Scenario, load: Load, nominal_per_s: float | None, service_s: float, draws: Sequence[Draw]
 ) -> NearCapacity | None:
     """Compare a load with capacity; None where it adapts, is too short to fill the cluster, or has batch jobs, which
     are no rate.
 
-    load, summary: of a run of the scenario. draws: of its costs; so far from capacity that costs do not matter, one
-    probe is enough. Draw k has a load of its own, with the k-th seed after the run's, or another part of a trace.
-    Deterministic.
+    load: of a run of the scenario, with its nominal rate, and the mean time of an answer without waiting. draws: of
+    its costs; so far from capacity that costs do not matter, one probe is enough. Draw k has a load of its own, with
+    the k-th seed after the run's, or another part of a trace. Deterministic.
     """
-    rate = offered_rate(summary, load)
+    rate = offered_rate(nominal_per_s, load)
     if rate is None or scenario.workload.batch is not None or not draws:
         return None
     for n_requests in REQUESTS:
-        probe = _Probe.of(scenario, load, summary, n_requests, draws)
+        probe = _Probe.of(scenario, load, service_s, n_requests, draws)
         served, least = probe.run(len(draws))
         if served is not None or n_requests >= len(load.trace):
             break
@@ -166,9 +162,7 @@ class _Probe:
     draws: Sequence[Draw]
 
     @classmethod
-    def of(
-        cls, scenario: Scenario, load: Load, summary: Mapping[str, Any], n_requests: int, draws: Sequence[Draw]
-    ) -> "_Probe":
+    def of(cls, scenario: Scenario, load: Load, service_s: float, n_requests: int, draws: Sequence[Draw]) -> "_Probe":
         """Return the probes of a scenario, with views refreshed as often per request as in the run."""
         views = scenario.cluster.views
         if views is not None:
@@ -176,8 +170,7 @@ class _Probe:
         cluster = scenario.cluster.model_copy(update={"admission": None, "views": views})
         workload = scenario.workload.model_copy(update={"timeout": None, "retries": None})
         update = {"cluster": cluster, "workload": workload, "measure": MeasureSection()}
-        mean_s = [(summary.get(key) or {}).get("mean") or 0.0 for key in ("e2e_s", "queue_s")]
-        return cls(scenario.model_copy(update=update), load, max(mean_s[0] - mean_s[1], 0.0), n_requests, draws)
+        return cls(scenario.model_copy(update=update), load, service_s, n_requests, draws)
 
     def run(self, place: int) -> tuple[float | None, float]:
         """Return the rate of a full cluster with the costs of a draw, requests/s, None where it never fills; and the

@@ -69,9 +69,9 @@ class DrawnCosts:
             return None
         drawn = self.samples(dict.fromkeys(range(len(self.draws)), load))
         pairs = [Pair(samples[place % len(samples)], sample) for place, sample in drawn.items()]
-        scenario = self.scenario_at(load)
+        scenario, first = self.scenario_at(load), point.runs[0]
         offered = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-        near = near_capacity(scenario, offered, point.runs[0], self.draws)
+        near = near_capacity(scenario, offered, first.load.nominal_per_s, first.service_s, self.draws)
         beyond_frac = None if near is None else near.probability
         return Decision(_counted(point), goal_frac, pairs, self.server_sd, beyond_frac, confidence)
 

@@ -1,12 +1,12 @@
 """Measures: the numbers of a summary for decisions, with their labels and better direction."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.struct import Form, column_of
+from simserve.metrics.figures import Summary
 
 Unit = Literal["s", "frac", "per_s", "count"]
 
@@ -22,19 +22,9 @@ class Measure:
     is_cost: bool
     """Whether less is better."""
 
-    def of(self, summary: Mapping[str, Any]) -> float:
+    def of(self, summary: Summary) -> float:
         """Return its value; NaN where the run has none."""
-        return figure(summary, self.key)
-
-
-def figure(summary: Mapping[str, Any], key: str) -> float:
-    """Return the number at a dotted key; NaN where the run has none."""
-    value: Any = summary
-    for part in key.split(".", 1):
-        if not isinstance(value, Mapping):
-            return math.nan
-        value = value.get(part)
-    return math.nan if value is None else float(value)
+        return summary.at(self.key)
 
 
 UNITS: Mapping[Form, Unit] = {"share": "frac", "seconds": "s"}

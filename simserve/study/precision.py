@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
 from simserve.errors import SimserveError, did_you_mean
-from simserve.metrics.answer import outcomes, whole_outcome
+from simserve.metrics.answers.over_runs import OverJson, ReachedPrecisionJson, ReplicationsJson
+from simserve.metrics.figures import Summary
 from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.outcomes import outcomes, whole_outcome
 from simserve.metrics.reliability import too_short
 from simserve.metrics.results import Results
 from simserve.metrics.stats import PERCENTILES, level_name
@@ -19,7 +20,7 @@ from simserve.metrics.window import load_warning
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
-from simserve.study.run_seeds import Summary, each_run
+from simserve.study.run_seeds import each_run
 from simserve.study.slo_answer import MOST_SEEDS, at_nominal, slo_answer
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
@@ -82,12 +83,12 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
     Raises SimserveError as `simulate` does, and for a measure that the run lacks.
     """
     n = wanted if isinstance(wanted, int) else FIRST_SEEDS
-    runs, samples = [dict(results.summary)], [results.sample]
+    runs, samples = [results.figures], [results.sample]
     if isinstance(wanted, Precision):
         _check_measured(wanted, runs[0])
     while True:
         seeds = range(scenario.seed + len(runs), scenario.seed + n)
-        for summary, sample in each_run(attrgetter("summary", "sample"), [scenario], seeds)[0] if seeds else []:
+        for summary, sample in each_run(attrgetter("figures", "sample"), [scenario], seeds)[0] if seeds else []:
             runs.append(summary)
             samples.append(sample)
         if isinstance(wanted, int) or len(runs) >= MOST_SEEDS:
@@ -98,15 +99,14 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
         more = width**2 if math.isfinite(width) else MOST_AT_ONCE
         n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
     results.columns["replications"] = _table(scenario.seed, runs)
-    results.summary["replications"] = _facts(scenario.seed, runs, wanted)
-    results.summary["answer"] = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
+    answer = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
+    results.put(replications=_facts(scenario.seed, runs, wanted), answer=answer)
     if results.basis is not None:
         further = results.basis.runs[len(samples) :]  # where replays had more seeds
         results.decide(replace(results.basis, runs=[*samples, *further]))
-    trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
-    about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
-    one_run = (about_one_run, *load_warning(results.summary.get("load") or {}))
-    results.summary["warnings"] = [text for text in results.summary["warnings"] if text not in one_run]
+    own, trust = results.figures, results.figures.trust
+    one_run = (too_short(own.requests.arrived, trust.n_worth or 1.0, trust.steady), *load_warning(own.load))
+    results.put(warnings=[text for text in own.warnings if text not in one_run])
 
 
 def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
@@ -115,7 +115,7 @@ def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
     A high end that is open is infinite; a measure that a run lacks has no mean.
     """
     values = [measure.of(run) for run in runs]
-    n_effective = sum(run["trust"]["n_worth"] or 0.0 for run in runs)
+    n_effective = sum(run.trust.n_worth or 0.0 for run in runs)
     if measure is ATTAINMENT:
         known = [each for each in map(whole_outcome, runs) if each is not None]
         return at_nominal(known) if len(known) == len(runs) else mean_of(values)
@@ -145,33 +145,24 @@ def _check_measured(wanted: Precision, first: Summary) -> None:
         raise SimserveError(f"--of: {rule}, got {wanted.key!r}, which is null in its summary; name another")
 
 
-def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) -> dict[str, Any]:
+def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) -> ReplicationsJson:
     """Return `replications` of summary.json; null where an interval is open, or a run lacks the measure."""
     result = {measure.key: estimate(measure, runs) for measure in RECORDED}
-    facts: dict[str, Any] = {
-        "n": len(runs),
-        "seeds": [first_seed + i for i in range(len(runs))],
-        "confidence": CONFIDENCE,
-        "n_requests": sum(run["requests"]["arrived"] for run in runs),
-        "states": dict(Counter(run["trust"]["steady"] for run in runs)),
-        "measures": {
-            key: {"mean": _known(e.value), "low": _known(e.low), "high": _known(e.high)} for key, e in result.items()
-        },
-        "precision": None,
-    }
+    reached = None
     if isinstance(wanted, Precision):
-        reached = half_frac(wanted.key, runs)
-        facts["precision"] = {
-            "of": wanted.key,
-            "asked_frac": wanted.half_frac,
-            "reached_frac": _known(reached),
-            "is_reached": reached <= wanted.half_frac,
-        }
-    return facts
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        half = half_frac(wanted.key, runs)
+        reached = ReachedPrecisionJson(
+            of=wanted.key, asked_frac=wanted.half_frac, reached_frac=half, is_reached=half <= wanted.half_frac
+        )
+    return ReplicationsJson(
+        n=len(runs),
+        seeds=range(first_seed, first_seed + len(runs)),
+        confidence=CONFIDENCE,
+        n_requests=sum(run.requests.arrived for run in runs),
+        states=Counter(run.trust.steady or "undetermined" for run in runs),
+        measures={key: OverJson(mean=each.value, low=each.low, high=each.high) for key, each in result.items()},
+        precision=reached,
+    )
 
 
 def _table(first_seed: int, runs: Sequence[Summary]) -> Columns:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log, sqrt
-from typing import Any
 
 import numpy as np
 
 from simserve.metrics.answer import Outcome, queue_over, worst_class
+from simserve.metrics.answers.over_runs import PredictionJson
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.student import quantile
 from simserve.study.cost_draws import CONFIDENCE
@@ -138,17 +138,17 @@ class ScaledReplays:
         return result
 
 
-def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str, Any]:
+def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> PredictionJson:
     """Return the prediction of a run from its replays, all of one length."""
     runs = [run.outcomes, *(replay.outcomes for replay in replays)]
     name = worst_class(runs)
     judged = [each[name] for each in runs if name in each]
     is_full = queue_over(each.queue for each in judged) in FULL  # attainment then depends on length
     attained = [replay.outcomes[name].attained_frac for replay in replays if name in replay.outcomes]
-    return {
-        "replays": len(replays),
-        "confidence": CONFIDENCE,
-        "latencies": {
+    return PredictionJson(
+        replays=len(replays),
+        confidence=CONFIDENCE,
+        latencies={
             key: {
                 level: prediction_interval(value, [r.latencies[key][level] for r in replays])
                 for level, value in levels.items()
@@ -156,10 +156,10 @@ def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str,
             for key, levels in run.latencies.items()
             if all(key in replay.latencies for replay in replays)
         },
-        "attainment": [min(attained), max(attained)] if attained else None,
-        "n_met": sum(frac >= GOAL_FRAC for frac in attained) if attained and not is_full else None,
-        "slo_probability": None if is_full else met_probability(judged, GOAL_FRAC),
-    }
+        attainment=[min(attained), max(attained)] if attained else None,
+        n_met=sum(frac >= GOAL_FRAC for frac in attained) if attained and not is_full else None,
+        slo_probability=None if is_full else met_probability(judged, GOAL_FRAC),
+    )
 
 
 def prediction_interval(predicted: float | None, values: Sequence[float]) -> list[float] | None:

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
-from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import FAR_FRAC, Outcome, Outcomes, outcomes
+from simserve.metrics.answer import FAR_FRAC, Outcome, Outcomes
 from simserve.metrics.classes import of_class
 from simserve.metrics.goodput import met_by_goal
 from simserve.metrics.intervals import T_95
+from simserve.metrics.outcomes import outcomes
 from simserve.metrics.results import Results
+from simserve.metrics.stats import LatencyJson
 from simserve.study.cost_draws import NO_RESIDUAL
 from simserve.tables.columns import Flags
 
@@ -36,30 +37,33 @@ class RunFigures:
     @classmethod
     def of(cls, results: Results, residual: Mapping[str, float] = NO_RESIDUAL) -> "RunFigures":
         """Return the figures of a run when its latencies are off by the residual factors."""
-        summary = results.summary
+        summary = results.figures
         latencies = {
-            key: {level: summary[key][level] * factor for level in LEVELS}
+            key: {level: summary.at(f"{key}.{level}") * factor for level in LEVELS}
             for key, factor in residual.items()
-            if summary[key]["n"]
+            if summary.at(f"{key}.n")
         }
         of_run = outcomes(summary) if residual is NO_RESIDUAL else _outcomes(results, residual)
-        errors = {key: {level: log_error(summary[key], level) for level in levels} for key, levels in latencies.items()}
-        return cls(latencies, of_run, summary["requests"]["arrived"], errors)
+        errors = {
+            key: {level: log_error(getattr(summary, key), level) for level in levels}
+            for key, levels in latencies.items()
+        }
+        return cls(latencies, of_run, summary.requests.arrived, errors)
 
 
-def log_error(latency: Mapping[str, Any], level: str) -> float:
+def log_error(latency: LatencyJson, level: str) -> float:
     """Return the standard error of a latency's logarithm by its interval in the summary; 0 where it has none."""
-    low, high = latency["intervals"].get(level) or (0.0, None)
-    if not low > 0:
+    low, high = latency.intervals.get(level) or (0.0, None)
+    if low is None or not low > 0:
         return 0.0
-    return log(latency[level] / low if high is None else high / low) / (1 if high is None else 2) / T_95[max(T_95)]
+    return log(latency.at(level) / low if high is None else high / low) / (1 if high is None else 2) / T_95[max(T_95)]
 
 
 def _outcomes(results: Results, residual: Mapping[str, float]) -> dict[str | None, Outcome]:
     """Return the outcomes of a run when its latencies are off by the residual factors."""
     met, is_far = _met(results, residual), _met(results, residual, FAR_FRAC)
     requests, result = results.columns["requests"], {}
-    for name, outcome in outcomes(results.summary).items():
+    for name, outcome in outcomes(results.figures).items():
         mine = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
         changes = {
             "attained_frac": float(np.logical_and.reduce(list(met.values()))[mine].mean()),

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from simserve.errors import NoArrivals, SimserveError
+from simserve.metrics.figures import Summary
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
@@ -13,8 +14,6 @@ from simserve.scenario.setup import Distortion
 from simserve.simulation import simulate
 from simserve.study.processes import Lost, Task, in_processes
 from simserve.study.progress import counted
-
-Summary = dict[str, Any]
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ class Run(NamedTuple):
     @classmethod
     def of(cls, results: Results) -> "Run":
         """Return what a search keeps of a run."""
-        return cls(results.summary, results.sample)
+        return cls(results.figures, results.sample)
 
 
 class Wanted(NamedTuple):
@@ -42,7 +41,7 @@ class Wanted(NamedTuple):
 
 def replicate(scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[Summary]]:
     """Return the summaries of each scenario at each seed, `(n_scenarios, n_seeds)`; as `each_run` does."""
-    return each_run(attrgetter("summary"), scenarios, seeds)
+    return each_run(attrgetter("figures"), scenarios, seeds)
 
 
 def each_run(kept: Callable[[Results], T], scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[T]]:

@@ -1,12 +1,12 @@
 """SLO answer of several runs, each with a load of its own: the attainment at the nominal load, and the decision."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from simserve.metrics.answer import Outcome, Outcomes, alone_answer, answer, pooled_frac, worst_class
+from simserve.metrics.answer import AnswerJson, Outcome, Outcomes, alone_answer, answer, pooled_frac, worst_class
+from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.decision import Decision
 from simserve.metrics.goal import wilson
 from simserve.metrics.student import cdf, quantile
@@ -30,9 +30,6 @@ FULL = ("growing", "critical")
 
 MOST_SEEDS = 128
 """Seeds of a load, at most."""
-
-Answer = Mapping[str, Any]
-"""As a summary holds it: decision, attained_frac, low_frac, high_frac, n_runs and more."""
 
 
 def at_nominal(runs: Sequence[Outcome]) -> Estimate:
@@ -82,7 +79,7 @@ def met_probability(runs: Sequence[Outcome], goal_frac: float) -> float | None:
     return cdf((math.log(1.5) - mean) / (spread * math.sqrt(1 + 1 / n)), n - 2)
 
 
-def answer_over(runs: Sequence[Outcomes], goal_frac: float) -> dict[str, Any] | None:
+def answer_over(runs: Sequence[Outcomes], goal_frac: float) -> AnswerJson | None:
     """Return the answer of several runs of one scenario; None without an SLO or requests."""
     name = worst_class(runs)
     mine = [run[name] for run in runs if name in run]
@@ -103,14 +100,14 @@ def _off_frac(runs: Sequence[Outcome]) -> float | None:
     return 0.0 if min(known) <= 0 <= max(known) else min(known, key=abs)
 
 
-def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> dict[str, Any] | None:
+def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> AnswerJson | None:
     """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests.
 
     It is decided by the margin, or by the interval of the share where only shares are known.
     """
     result = alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac)
     decision = _by_margin(runs, goal_frac)
-    return result if result is None or decision is None else result | {"decision": decision.old_word}
+    return result if result is None or decision is None else result.model_copy(update={"decision": decision.old_word})
 
 
 def _by_margin(runs: Sequence[Outcomes], goal_frac: float) -> Decision | None:
@@ -127,18 +124,17 @@ def _by_margin(runs: Sequence[Outcomes], goal_frac: float) -> Decision | None:
     return Decision(samples, goal_frac)
 
 
-def attained_of(answer: Answer) -> Estimate:
+def attained_of(answer: AnswerJson) -> Estimate:
     """Return the attainment with its interval."""
-    return Estimate(*(answer[key] for key in ("attained_frac", "low_frac", "high_frac")))
+    return Estimate(answer.attained_frac, answer.at("low_frac"), answer.at("high_frac"))
 
 
-def mean_load(loads: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+def mean_load(loads: Sequence[NominalLoad]) -> NominalLoad:
     """Return nominal and drawn load over runs of one load; no nominal rate where a run has none."""
-    known = [load for load in loads if load and load["nominal_per_s"]]
-    if not known or len(known) < len(loads):
-        return {"kind": "requests", "nominal_per_s": None, "drawn_per_s": None, "off_frac": None}
-    nominal, drawn = (sum(load[key] for load in known) / len(known) for key in ("nominal_per_s", "drawn_per_s"))
-    return {"kind": known[0]["kind"], "nominal_per_s": nominal, "drawn_per_s": drawn, "off_frac": drawn / nominal - 1}
+    if not loads or not all(load.nominal_per_s for load in loads):
+        return NominalLoad(kind="requests", nominal_per_s=None, drawn_per_s=None, off_frac=None)
+    nominal, drawn = (sum(load.at(key) for load in loads) / len(loads) for key in ("nominal_per_s", "drawn_per_s"))
+    return NominalLoad(kind=loads[0].kind, nominal_per_s=nominal, drawn_per_s=drawn, off_frac=drawn / nominal - 1)
 
 
 def _deviations(runs: Sequence[Outcome]) -> tuple[Floats, Floats] | None:

@@ -14,7 +14,7 @@ from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
 from simserve.scenario.workload import MeasureSection
 from simserve.simulation import n_shards, simulate
-from simserve.study.capacity_probe import UNKNOWN, near_capacity
+from simserve.study.capacity_probe import near_capacity
 from simserve.study.cost_draws import NO_RESIDUAL, Draw, draws_for, residual_of
 from simserve.study.prediction import ScaledReplays, prediction_over
 from simserve.study.processes import Answers, forked, n_jobs
@@ -161,7 +161,7 @@ class _Replays:
 
     def put(self, results: Results, answers: Answers) -> None:
         """Put what the runs came to into the summary of the scenario's own run."""
-        results.summary["prediction"] = None
+        results.put(prediction=None)
         if not self.draws:
             if results.basis is not None:
                 results.decide(replace(results.basis, confidence=self.effort.confidence))
@@ -170,10 +170,12 @@ class _Replays:
         n, is_whole = len(self.draws), self.segment_frac is None
         perturbed, plain = (replays[:n], [own, *replays[n:]]) if is_whole else (replays[1::2], replays[::2])
         self._put_prediction(results, own, perturbed, plain)
-        near = near_capacity(self.scenario, self.load, results.summary, self.draws)
-        results.summary |= UNKNOWN if near is None else near.facts()
-        chance = results.summary["probability_beyond_capacity"]
-        results.summary["warnings"] += beyond_warning(chance)
+        own_run = results.figures
+        near = near_capacity(self.scenario, self.load, own_run.load.nominal_per_s, own_run.service_s, self.draws)
+        chance = None if near is None else near.probability
+        warnings = [*own_run.warnings, *beyond_warning(chance)]
+        around = None if near is None else near.facts()
+        results.put(probability_beyond_capacity=chance, near_capacity=around, warnings=warnings)
         if results.basis is not None:
             self._decide(results, own, perturbed, plain)
 
@@ -190,10 +192,10 @@ class _Replays:
         run, ordered = own.figures, [replay.figures for replay in perturbed]
         if self.segment_frac is None:
             nominal = [replay.figures.outcomes for replay in plain]
-            results.summary["answer"] = slo_answer(nominal, GOAL_FRAC)
+            results.put(answer=slo_answer(nominal, GOAL_FRAC))
         else:
             ordered = ScaledReplays(run, [replay.figures for replay in plain], ordered, self.is_drawn).whole()
-        results.summary["prediction"] = prediction_over(run, ordered)
+        results.put(prediction=prediction_over(run, ordered))
 
     def _decide(
         self,
@@ -214,7 +216,7 @@ class _Replays:
             GOAL_FRAC,
             pairs,
             residual_of(self.scenario.setups),
-            results.summary["probability_beyond_capacity"],
+            results.figures.probability_beyond_capacity,
             self.effort.confidence,
         )
         n_runs = len(runs)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -30,7 +30,7 @@ class DrawnArrivals:
     process: Arrivals
     at_s: Floats
     """`(n_drawn,)`, never decreasing."""
-    kind: str = "requests"
+    kind: Literal["requests", "sessions"] = "requests"
     """sessions: each instant is the start of one."""
 
     def rates_per_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:

@@ -52,7 +52,7 @@ def assert_holds_with_one_down(scenario: Path, n_needed: int) -> None:
     assert json.loads(ran.out)["slo_attainment"]["frac"] >= 0.99
     overrides = [[f"cluster.pools.0.replicas={n}"] for n in (n_needed, n_needed - 1)]
     down = replicate([load_scenario(scenario, overrides=each) for each in overrides], range(3, 11))
-    shares = [sum(run["slo_attainment"]["frac"] for run in runs) / len(runs) for runs in down]
+    shares = [sum(run.attained.at("frac") for run in runs) / len(runs) for runs in down]
     assert shares[0] >= 0.99 > shares[1]
 
 

@@ -10,6 +10,7 @@ import pytest
 from simserve.report.headline import headline
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
+from tests.summaries import summary_of
 
 CAUSE = (
     r"ach request reserves 131,072 tokens of KV but uses about 8\d\d, so a replica holds 3 at once and others wait\. "
@@ -101,7 +102,7 @@ def test_every_scheduler_that_reserves_is_named_in_headline_cause_and_warning(
     for changes in ({}, {"probability_beyond_capacity": 1.0}, {"slo": {}, "slo_classes": {}}):
         for queue in ("critical", "steady"):
             trust = summary["trust"] | {"steady": queue, "saturated": False}
-            assert f"E{cause}. {act}." in headline(summary | {"trust": trust, "answer": None} | changes)
+            assert f"E{cause}. {act}." in headline(summary_of(summary | {"trust": trust, "answer": None} | changes))
 
 
 def test_sglang_that_counts_on_longest_answers_is_named_too(tmp_path: Path) -> None:

@@ -5,18 +5,10 @@ from typing import Any
 
 import pytest
 
-from simserve.metrics.answer import (
-    QUEUE_STATES,
-    Outcome,
-    answer,
-    outcomes,
-    pooled_frac,
-    queue_over,
-    run_answer,
-    whole_outcome,
-    worst_class,
-)
+from simserve.metrics.answer import QUEUE_STATES, Outcome, answer, pooled_frac, queue_over, worst_class
 from simserve.metrics.goal import wilson
+from simserve.metrics.outcomes import outcomes, run_answer, whole_outcome
+from tests.summaries import summary_of
 
 
 def share(frac: float | None, **more: Any) -> dict[str, Any]:
@@ -44,25 +36,25 @@ def test_an_outcome_is_what_the_summary_says() -> None:
     summary = part(200, 0.9, low_frac=0.8, high_frac=0.95, by_slo={"ttft_s": 0.9, "tpot_s": None})
     summary |= {"trust": {"n_worth": 50, "steady": "critical"}, "load": {"off_frac": -0.01}}
     known: dict[str, Any] = {"n_effective": 50.0, "off_frac": -0.01, "queue": "critical", "interval": [0.8, 0.95]}
-    assert whole_outcome(summary) == outcome(0.9, 200, counts=[], r=[], **known)
-    assert outcomes(summary) == {None: whole_outcome(summary)}
-    plain = whole_outcome(part(200, 0.9, low_frac=0.8))
+    assert whole_outcome(summary_of(summary)) == outcome(0.9, 200, counts=[], r=[], **known)
+    assert outcomes(summary_of(summary)) == {None: whole_outcome(summary_of(summary))}
+    plain = whole_outcome(summary_of(part(200, 0.9, low_frac=0.8)))
     assert plain == outcome(0.9, 200, by_slo={}, counts=[], r=[])
-    assert whole_outcome(part(200, 0.9, high_frac=0.8)) == plain
+    assert whole_outcome(summary_of(part(200, 0.9, high_frac=0.8))) == plain
 
 
 def test_a_saturated_run_has_a_growing_queue() -> None:
     for is_saturated, queue in ((True, "growing"), (False, "steady")):
-        result = whole_outcome(part(9, 1.0) | {"trust": {"saturated": is_saturated, "steady": "steady"}})
+        result = whole_outcome(summary_of(part(9, 1.0) | {"trust": {"saturated": is_saturated, "steady": "steady"}}))
         assert result is not None
         assert result.queue == queue
 
 
 @pytest.mark.parametrize("summary", [part(0, 1.0), part(9, None), {"requests": {"arrived": 9}}, {}])
 def test_no_requests_or_no_goal_give_no_answer(summary: dict[str, Any]) -> None:
-    assert whole_outcome(summary) is None
-    assert outcomes(summary) == {}
-    assert run_answer(summary, 0.99) is None
+    assert whole_outcome(summary_of(summary)) is None
+    assert outcomes(summary_of(summary)) == {}
+    assert run_answer(summary_of(summary), 0.99) is None
 
 
 @pytest.mark.parametrize(
@@ -70,16 +62,16 @@ def test_no_requests_or_no_goal_give_no_answer(summary: dict[str, Any]) -> None:
     [(1.0, 0.2, True), (1.0, 0.201, False), (0.999, 0.2, False), (1.0, None, False)],
 )
 def test_far_below_is_half_of_each_limit_and_no_miss(frac: float, highest_s: float | None, is_far_below: bool) -> None:
-    result = whole_outcome(part(9, frac, highest_s))
+    result = whole_outcome(summary_of(part(9, frac, highest_s)))
     assert result is not None
     assert result.is_far_below is is_far_below
     two = part(9, frac, highest_s)
     two["slo"] |= {"tpot_s": 0.01}
     two["tpot_s"] = {"max": 0.006}
-    result = whole_outcome(two)
+    result = whole_outcome(summary_of(two))
     assert result is not None
     assert result.is_far_below is False
-    none = whole_outcome(part(9, frac, highest_s) | {"slo": {}})
+    none = whole_outcome(summary_of(part(9, frac, highest_s) | {"slo": {}}))
     assert none is not None
     assert none.is_far_below is False
 
@@ -87,19 +79,22 @@ def test_far_below_is_half_of_each_limit_and_no_miss(frac: float, highest_s: flo
 def test_classes_share_the_information_of_the_run_by_their_requests() -> None:
     summary = part(400, 0.9) | {"trust": {"n_worth": 100}}
     summary["classes"] = {"chat": part(300, 0.99), "rare": part(1, 1.0), "batch": share(None), "none": part(0, None)}
-    result = outcomes(summary)
+    result = outcomes(summary_of(summary))
     assert {name: each.n_effective for name, each in result.items()} == {"chat": 75.0, "rare": 1.0}
-    answered = run_answer(summary, 0.9)
+    answered = run_answer(summary_of(summary), 0.9)
     assert answered is not None
-    assert (answered["slo_class"], answered["attained_frac"], answered["n_requests"]) == ("chat", 0.99, 300)
-    assert (answered["low_frac"], answered["high_frac"]) == pytest.approx(wilson(0.99, 75, 1.959964))
+    assert (answered.slo_class, answered.attained_frac, answered.n_requests) == ("chat", 0.99, 300)
+    assert (answered.low_frac, answered.high_frac) == pytest.approx(wilson(0.99, 75, 1.959964))
     summary["classes"] = {"none": part(0, None)}
-    assert list(outcomes(summary)) == [None]  # no class has targets
+    assert list(outcomes(summary_of(summary))) == [None]  # no class has targets
 
 
 def test_the_answer_of_a_run_has_its_own_interval_and_load() -> None:
-    result = run_answer(part(200, 0.99, low_frac=0.985, high_frac=0.999) | {"load": {"off_frac": 0.01}}, 0.98)
-    assert result == {
+    result = run_answer(
+        summary_of(part(200, 0.99, low_frac=0.985, high_frac=0.999) | {"load": {"off_frac": 0.01}}), 0.98
+    )
+    assert result is not None
+    assert result.model_dump() == {
         "decision": "met",
         "goal_frac": 0.98,
         "attained_frac": 0.99,
@@ -149,11 +144,11 @@ def test_runs_together_answer_with_what_they_have_in_common() -> None:
     runs = [outcome(1.0, 100, is_far_below=True, queue="steady"), outcome(0.5, 50, queue="steady")]
     runs[0].by_slo["itl_s"] = 0.25  # type: ignore[index]
     result = answer(runs, 0.9, (0.95, 0.92, 0.97), "replays", slo_class="chat", load_off_frac=None)
-    assert (result["decision"], result["queue"], result["is_far_below"]) == ("met", "steady", False)
-    assert (result["n_runs"], result["n_requests"], result["basis"]) == (2, 150, "replays")
-    assert (result["slo_class"], result["load_off_frac"]) == ("chat", None)
-    assert result["by_slo"] == {"ttft_s": 0.75, "itl_s": 0.25}
+    assert (result.decision, result.queue, result.is_far_below) == ("met", "steady", False)
+    assert (result.n_runs, result.n_requests, result.basis) == (2, 150, "replays")
+    assert (result.slo_class, result.load_off_frac) == ("chat", None)
+    assert result.by_slo == {"ttft_s": 0.75, "itl_s": 0.25}
     runs = [outcome(is_far_below=True), outcome(is_far_below=True, queue="growing"), outcome(queue="growing")]
-    assert answer(runs[:1], 0.9, (1.0, 0.5, 1.0), "run", slo_class=None, load_off_frac=0.0)["decision"] == "met"
-    assert answer(runs, 0.9, (1.0, 0.99, 1.0), "run", slo_class=None, load_off_frac=0.0)["decision"] == "missed"
-    assert answer(runs[:1], 0.9, (1.0, 0.99, 1.0), "run", slo_class=None, load_off_frac=0.1)["decision"] == "edge"
+    assert answer(runs[:1], 0.9, (1.0, 0.5, 1.0), "run", slo_class=None, load_off_frac=0.0).decision == "met"
+    assert answer(runs, 0.9, (1.0, 0.99, 1.0), "run", slo_class=None, load_off_frac=0.0).decision == "missed"
+    assert answer(runs[:1], 0.9, (1.0, 0.99, 1.0), "run", slo_class=None, load_off_frac=0.1).decision == "edge"

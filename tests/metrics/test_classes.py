@@ -50,7 +50,7 @@ def test_each_request_is_held_against_the_targets_of_its_own_class() -> None:
     assert met["e2e_s"].tolist() == [True, True, True, False, False]
     result = attainment(columns, everything(5), met)
     assert result is not None
-    assert result["frac"] == 2 / 5
+    assert result.frac == 2 / 5
 
 
 def test_a_class_without_targets_has_met_its_slo_when_it_finished() -> None:
@@ -85,7 +85,7 @@ def test_tenants_are_told_apart_and_come_to_the_whole() -> None:
 
 
 def test_the_verdict_names_the_class_that_fares_worst() -> None:
-    text = headline(results().summary)
+    text = headline(results().figures)
     assert text.startswith("Misses the SLO: of 2 classes, batch has the least margin: ")
     assert "of 100 requests meet E2E ≤ 200 ms" in text
     assert "E2E fails most" in text
@@ -97,7 +97,7 @@ def test_one_small_class_that_misses_is_a_miss_however_good_the_whole_looks() ->
         Scenario.from_dict(data | {"slo": {"default": {"ttft_s": 1}, "classes": {"batch": {"e2e_s": 0.01}}}})
     )
     assert result.summary["slo_attainment"]["frac"] > 0.99
-    assert "batch has the least margin: " in headline(result.summary)
+    assert "batch has the least margin: " in headline(result.figures)
     assert result.summary["decision"]["slo_class"] == "batch"
 
 
@@ -107,7 +107,7 @@ def test_the_page_and_the_terminal_have_a_row_a_class_with_names_made_harmless()
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
     assert [
-        [each.heads[0], *(row.name for row in each.rows)] for each in group_tables(SummaryReader(results().summary))
+        [each.heads[0], *(row.name for row in each.rows)] for each in group_tables(SummaryReader(results().figures))
     ] == [
         ["Class", "batch", "default"],
         ["Tenant", "(none)", "<b>", "a"],
@@ -127,7 +127,7 @@ def test_without_classes_and_tenants_there_are_none() -> None:
     workload = {key: value for key, value in DATA["workload"].items() if key not in ("tenants", "batch")}
     result = simulate(Scenario.from_dict(DATA | {"workload": workload, "slo": {"ttft_s": 1}}))
     assert (result.summary["classes"], result.summary["tenants"], result.summary["slo_classes"]) == (None, None, {})
-    assert group_tables(SummaryReader(result.summary)) == []
+    assert group_tables(SummaryReader(result.figures)) == []
     assert "a scheduler orders by priority and all requests have the same one" in result.summary["notes"]
 
 
@@ -157,4 +157,4 @@ def test_a_class_that_came_before_the_window_is_told() -> None:
     assert any(
         "no request of class batch arrived in the measured window" in text for text in result.summary["warnings"]
     )
-    assert "default" not in headline(result.summary)[:40]
+    assert "default" not in headline(result.figures)[:40]

@@ -1,11 +1,15 @@
 """Drawn load against nominal load, and the warning where they differ."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
-from simserve.metrics.window import drawn_load, load_warning
+from simserve.metrics.answers.parts import NominalLoad
+from simserve.metrics.window import Window, drawn_load, load_warning
 from tests.metrics.stories import window_of
+
+Kind = Literal["requests", "sessions"]
 
 
 @dataclass
@@ -13,7 +17,7 @@ class Drawn:
     """Arrivals that drew one rate and expected another."""
 
     rates: tuple[float, float] | None
-    kind: str = "requests"
+    kind: Kind = "requests"
 
     def rates_per_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:
         """Return both rates in the window of the test."""
@@ -31,9 +35,11 @@ class Drawn:
         (9.0, "sessions", "the drawn load is 10% below nominal (9 against 10 sessions/s)"),
     ],
 )
-def test_more_than_a_twentieth_off_is_warned_of(drawn_per_s: float, kind: str, warning: str | None) -> None:
+def test_more_than_a_twentieth_off_is_warned_of(
+    drawn_per_s: float, kind: Literal["requests", "sessions"], warning: str | None
+) -> None:
     load = drawn_load(window_of(2.0, 6.0), Drawn((drawn_per_s, 10.0), kind), 7.0)
-    assert load == {
+    assert load.facts() == {
         "kind": kind,
         "nominal_per_s": 10.0,
         "drawn_per_s": drawn_per_s,
@@ -43,9 +49,14 @@ def test_more_than_a_twentieth_off_is_warned_of(drawn_per_s: float, kind: str, w
 
 
 def test_without_an_expected_rate_the_offered_one_is_that_of_the_load() -> None:
-    known = {"kind": "requests", "nominal_per_s": None, "drawn_per_s": 7.0, "off_frac": None}
+    known = NominalLoad(kind="requests", nominal_per_s=None, drawn_per_s=7.0, off_frac=None)
     at_once = window_of(2.0, 6.0)
     at_once = type(at_once)(2.0, 6.0, 4.0, "last finish", at_once.has)
-    for window, arrivals in ((window_of(2.0, 6.0), None), (window_of(2.0, 6.0), Drawn(None)), (at_once, Drawn((1, 1)))):
+    loads: list[tuple[Window, Drawn | None]] = [
+        (window_of(2.0, 6.0), None),
+        (window_of(2.0, 6.0), Drawn(None)),
+        (at_once, Drawn((1, 1))),
+    ]
+    for window, arrivals in loads:
         assert drawn_load(window, arrivals, 7.0) == known
-    assert load_warning(known) == load_warning({}) == []
+    assert load_warning(known) == []

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.goodput import attainment, good_tokens, goodput, met_by_goal
+from simserve.metrics.goodput import AttainmentJson, attainment, good_tokens, goodput, met_by_goal
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical, Columns
 from tests.metrics.stories import STATUS, Life, Teller, pool_facts, run_facts, tables, window_of
@@ -27,7 +27,7 @@ def everything(n: int) -> Window:
 def attained(columns: Columns, **slo: float) -> Any:
     result = attainment(columns, everything(len(columns["output_tokens"])), met_by_goal(columns, slo))
     assert result is not None
-    return result
+    return result.facts()
 
 
 def test_a_latency_equal_to_the_goal_meets_it() -> None:
@@ -73,7 +73,7 @@ def test_requests_outside_of_the_window_do_not_count() -> None:
     window = Window(0.0, 10.0, 10.0, "last arrival", np.array([True, False]))
     result = attainment(columns, window, met_by_goal(columns, {"ttft_s": 1}))
     assert result is not None
-    assert (result["frac"], result["n_arrived"]) == (1.0, 1)
+    assert (result.frac, result.n_arrived) == (1.0, 1)
 
 
 def test_without_a_goal_there_is_no_attainment() -> None:
@@ -85,7 +85,7 @@ def test_without_arrivals_the_share_is_unknown_rather_than_perfect() -> None:
     nobody = Window(0.0, 10.0, np.nan, "last arrival", np.array([False]))
     result = attainment(columns, nobody, met_by_goal(columns, {"ttft_s": 1}))
     assert result is not None
-    assert (result["frac"], result["low_frac"], result["by_slo"]) == (None, None, {"ttft_s": None})
+    assert (result.frac, result.low_frac, result.by_slo) == (None, None, {"ttft_s": None})
 
 
 def test_goodput_is_per_second_per_gpu_and_per_dollar() -> None:
@@ -93,9 +93,9 @@ def test_goodput_is_per_second_per_gpu_and_per_dollar() -> None:
     pools = (pool_facts("a", 2, gpus_per_replica=4, price_per_gpu_hour_usd=9.0),)
     facts = run_facts(tables(lives, [Teller(lives)]), pools=pools)
     # 800 requests in 10 s on 8 GPUs that cost 72 dollars an hour, which is 0.02 dollars a second
-    assert goodput(800, window_of(0.0, 10.0), facts) == pytest.approx(
-        {"per_s": 80.0, "per_gpu_s": 10.0, "per_usd": 4000.0}
-    )
+    result = goodput(AttainmentJson(frac=1.0, n_met=800), window_of(0.0, 10.0), facts)
+    assert result is not None
+    assert result.facts() == pytest.approx({"per_s": 80.0, "per_gpu_s": 10.0, "per_usd": 4000.0})
 
 
 def test_good_tokens_are_those_of_requests_in_the_window_that_met_every_slo() -> None:

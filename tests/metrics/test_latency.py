@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simserve.metrics.results import latency_columns
+from simserve.metrics.stats import latency_columns
 from tests.metrics.stories import Life, S, Teller, tables
 
 

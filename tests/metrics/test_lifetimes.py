@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simserve.metrics.goodput import goodput
+from simserve.metrics.goodput import AttainmentJson, goodput
 from simserve.metrics.kv import kv_use
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.results import Results
@@ -45,8 +45,9 @@ def test_gpu_time_counts_from_the_order_of_a_replica_to_its_end() -> None:
 
 def test_goodput_per_gpu_divides_by_the_mean_of_the_window() -> None:
     # 40 requests in 4 s on 2 GPUs for 4 s and 2 for 3 s: 3.5 on average, which cost 31.5 dollars an hour
-    result = goodput(40, window_of(0.0, 4.0), story()[1])
-    assert result == pytest.approx({"per_s": 10.0, "per_gpu_s": 10 / 3.5, "per_usd": 10 / (31.5 / 3600)})
+    result = goodput(AttainmentJson(frac=1.0, n_met=40), window_of(0.0, 4.0), story()[1])
+    assert result is not None
+    assert result.facts() == pytest.approx({"per_s": 10.0, "per_gpu_s": 10 / 3.5, "per_usd": 10 / (31.5 / 3600)})
 
 
 def test_a_series_covers_the_life_of_its_replica(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ def test_the_series_of_a_pool_weighs_replicas_by_time(monkeypatch: pytest.Monkey
 def test_blocks_are_a_mean_over_the_run() -> None:
     _, facts = story()
     facts = RunFacts(**{**vars(facts), "peak_kv_blocks": (10, 10, 0)})
-    assert kv_use(facts)["blocks"] == 100 * (4 + 6) / 8
+    assert kv_use(facts, None).blocks == 100 * (4 + 6) / 8
 
 
 def test_the_page_says_when_a_replica_was_there() -> None:

@@ -224,7 +224,7 @@ def test_groups_say_of_runs_what_their_requests_say(n: int, seed: int, goal: flo
     rng = np.random.default_rng(seed)
     whole = [tail(rng.exponential(0.3, n)) for _ in range(3)]
     groups = [in_groups(None, each) for each in whole]
-    again = [from_groups(each["counts"], each["r"]) for each in groups]
+    again = [from_groups(each.counts, each.r) for each in groups]
     assert [(each.n, each.n_missed) for each in again] == [(each.n, each.n_missed) for each in whole]
     one, other = (pooled([Sample({None: each}, 9.0, "steady", 0.0) for each in some]) for some in (whole, again))
     assert other.r(goal) == pytest.approx(one.r(goal), rel=0.03, abs=1e-5)
@@ -238,13 +238,13 @@ def test_a_long_run_keeps_its_highest_ratios_and_counts_all_requests() -> None:
     columns["status"] = Categorical(np.zeros(n, np.int32), ("finished",))
     (kept,) = tails_of(columns, FACTS, None).values()  # type: ignore[arg-type]
     assert (kept.n, len(kept.ratios) < n / 2) == (n, True)
-    counts, values = in_groups(None, kept)["counts"], in_groups(None, kept)["r"]
+    counts, values = in_groups(None, kept).counts, in_groups(None, kept).r
     assert from_groups(counts, values).r(0.5) == pytest.approx(np.quantile(r, 0.5), rel=0.03)
     for goal in (0.9, 0.99, 0.999):
         assert kept.r(goal) == pytest.approx(np.quantile(r, goal, method="inverted_cdf"))
         halves = [np.quantile(half, goal, method="inverted_cdf") for half in np.array_split(r, 2)]
         assert [half.r(goal) for half in kept.sections(2)] == pytest.approx(halves)
-    assert sum(in_groups(None, kept)["counts"]) == n
+    assert sum(in_groups(None, kept).counts) == n
 
 
 @pytest.mark.parametrize("p90", [0.30, 0.44, 0.45, 0.6])
@@ -283,7 +283,7 @@ def test_a_single_run_and_its_groups_have_one_word(r: float) -> None:
     rng = np.random.default_rng(9)
     run = sample(rng.exponential(r / math.log(100), 10_000), n_effective=5000.0)
     groups = in_groups(None, run.tails[None])
-    again = replace(run, tails={None: from_groups(groups["counts"], groups["r"])}, is_ordered=False)
+    again = replace(run, tails={None: from_groups(groups.counts, groups.r)}, is_ordered=False)
     assert Decision([again], GOAL).word == Decision([run], GOAL).word in ("meets", "misses")
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.reliability import Steadiness, cautions, reliability, too_short
+from simserve.metrics.reliability import Steadiness, TrustJson, cautions, reliability, too_short
+from simserve.metrics.summary_schema import Queue
 from simserve.metrics.window import Window
 from tests.metrics.stories import Life, Teller, pool_facts, run_facts, tables
 
@@ -14,8 +15,8 @@ LONG = 20_000
 
 
 def assessed(
-    n: int = LONG, n_finished: int | None = None, state: str = "steady", n_effective: float = 50.0, **more: Any
-) -> tuple[dict[str, Any], list[str]]:
+    n: int = LONG, n_finished: int | None = None, state: Queue = "steady", n_effective: float = 50.0, **more: Any
+) -> tuple[TrustJson, list[str]]:
     """Return the claims about a run, and their warnings."""
     facts = run_facts(tables([Life(0, 1)], [Teller([Life(0, 1)])]), pools=more.pop("pools", ()), peak_kv_blocks=(91,))
     window = Window(0.0, 9.0, 9.0, more.pop("ends_with", "last arrival"), np.ones(n, np.bool_), **more)
@@ -27,8 +28,8 @@ def assessed(
 def test_a_long_run_is_not_warned_of() -> None:
     claims, warnings = assessed()
     assert warnings == []
-    assert (claims["n_requests"], claims["n_worth"], claims["free_frac"]) == (LONG, 50.0, 0.25)
-    assert claims["backlog_by_thirds"] == [1.0, 2.0, 3.0]
+    assert (claims.n_requests, claims.n_worth, claims.free_frac) == (LONG, 50.0, 0.25)
+    assert claims.backlog_by_thirds == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -58,14 +59,15 @@ def test_each_doubt_is_warned_of(changes: dict[str, Any], starts: list[str]) -> 
 def test_percentiles_need_ten_values_beyond_them() -> None:
     for n, enough in ((999, (False, False)), (1000, (True, False)), (9_999, (True, False)), (10_000, (True, True))):
         claims, _ = assessed(n_finished=n)
-        assert (claims["n_enough_for_p99"], claims["n_enough_for_p999"]) == enough
+        assert (claims.n_enough_for_p99, claims.n_enough_for_p999) == enough
 
 
 def test_all_pools_must_be_calibrated_and_verified() -> None:
     good, bad = pool_facts("a"), pool_facts("b", calibrated=False, kv_verified=False)
-    assert assessed(pools=(good,))[0]["calibrated"] is assessed(pools=(good,))[0]["kv_verified"] is True
+    claims, _ = assessed(pools=(good,))
+    assert claims.calibrated is claims.kv_verified is True
     claims, _ = assessed(pools=(bad,))
-    assert (claims["calibrated"], claims["kv_verified"], claims["kv_limit_is_a_guess"]) == (False, False, True)
+    assert (claims.calibrated, claims.kv_verified, claims.kv_limit_is_a_guess) == (False, False, True)
 
 
 @pytest.mark.parametrize(

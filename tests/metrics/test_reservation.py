@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.kv import reservation
+from simserve.metrics.kv import KvUseJson, ReservationJson, reservation
 from simserve.metrics.reservation import cause_and_remedy, reservation_warnings
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical
@@ -53,7 +53,8 @@ def measured(
 
 def test_it_says_what_is_reserved_what_is_used_and_how_many_fit() -> None:
     result = measured([(3.0, 2, 4, 80, 5, "blocks"), (1.0, 1, 2, 40, 0, "")])
-    assert result == {
+    assert result is not None
+    assert result.facts() == {
         "waits_frac": 0.75,
         "is_estimate": False,
         "at_once": 2,
@@ -82,11 +83,18 @@ def test_it_is_silent_where_reservations_do_not_bind(row: tuple[float, int, int,
 
 
 def test_a_padded_batch_that_blocks_kept_small_waits_for_reservations_though_it_names_a_slot() -> None:
-    assert measured([(3.0, 2, 4, 80, 5, "seats")])["at_once"] == 2
+    assert measured([(3.0, 2, 4, 80, 5, "seats")]).at_once == 2
     assert measured([(3.0, 2, 4, 60, 5, "seats")]) is None  # a third would have fit: it came later
 
 
-KEYS = {"is_estimate": False, "reserved_tokens": 131_072, "used_tokens": 850, "at_once": 3, "longest_output_tokens": 90}
+KEYS: dict[str, Any] = {
+    "waits_frac": 1.0,
+    "is_estimate": False,
+    "reserved_tokens": 131_072,
+    "used_tokens": 850,
+    "at_once": 3,
+    "longest_output_tokens": 90,
+}
 
 
 @pytest.mark.parametrize(
@@ -100,25 +108,26 @@ KEYS = {"is_estimate": False, "reserved_tokens": 131_072, "used_tokens": 850, "a
     ],
 )
 def test_the_remedy_is_the_key_that_helps(limit: int | None, without: str | None, remedy: str) -> None:
-    sentences = cause_and_remedy({**KEYS, "max_tokens": limit, "without": without})
+    reserved = ReservationJson(**KEYS, max_tokens=limit, without=without)
+    sentences = cause_and_remedy(reserved)
     cause = "ach request reserves 131,072 tokens of KV but uses about 850, so a replica holds 3 at once and others wait"
     assert sentences == f"E{cause}. {remedy}"
     assert max(len(each.split()) for each in sentences.split(". ")) <= 30
-    run = {"kv": {"reservation": {**KEYS, "max_tokens": limit, "without": without}}}
-    assert reservation_warnings([{}, {"kv": {"reservation": None}}, run, run]) == [f"e{cause}. {remedy}"]
+    use = KvUseJson(reservation=reserved)
+    assert reservation_warnings([KvUseJson(), use, use]) == [f"e{cause}. {remedy}"]
 
 
 def test_limits_of_a_trace_are_what_is_reserved() -> None:
     row = (3.0, 2, 4, 80, 5, "blocks")
-    assert measured([row], max_tokens=[300, 400, 500])["reserved_tokens"] == 500
-    assert measured([row], max_tokens=[300, 5000, 5000])["reserved_tokens"] == 1000  # no more than the model allows
+    assert measured([row], max_tokens=[300, 400, 500]).reserved_tokens == 500
+    assert measured([row], max_tokens=[300, 5000, 5000]).reserved_tokens == 1000  # no more than the model allows
 
 
 def test_a_policy_that_only_counts_on_blocks_is_named_where_the_longest_request_would_have_fitted() -> None:
     counting = ReservingFacts(8, 1000, "a lower cap", most_output_tokens=400)
     result = measured([(3.0, 4, 30, 0, 5, "blocks"), (1.0, 1, 8, 0, 0, "")], counting)
-    assert (result["waits_frac"], result["at_once"]) == (0.75, 4)
-    assert (result["reserved_tokens"], result["used_tokens"], result["is_estimate"]) == (500, 120, True)
+    assert (result.waits_frac, result.at_once) == (0.75, 4)
+    assert (result.reserved_tokens, result.used_tokens, result.is_estimate) == (500, 120, True)
     assert cause_and_remedy(result).startswith(
         "Each request starts only where 500 tokens of KV are free but uses about 120, so a replica holds 4 at once and "
         "others wait. Set workload.max_tokens (the longest answer has 30 tokens), or set a lower cap"

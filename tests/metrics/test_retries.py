@@ -61,10 +61,10 @@ def test_users_are_counted_once_and_wait_from_their_first_attempt_on() -> None:
     )
     has = (requests["arrival_s"] >= 1) & (requests["arrival_s"] <= 5)
     result = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", has))
-    assert (result["requests"], result["attempts"], result["succeeded"]) == (3, 6, 2)
-    assert result["attempts_per_request"] == 2
-    assert result["succeeded_frac"] == result["slo_met_frac"] == pytest.approx(2 / 3)
-    assert result["e2e_s"]["mean"] == (2 + 9) / 2
+    assert (result.requests, result.attempts, result.succeeded) == (3, 6, 2)
+    assert result.attempts_per_request == 2
+    assert result.succeeded_frac == result.slo_met_frac == pytest.approx(2 / 3)
+    assert result.e2e_s.mean == (2 + 9) / 2
 
 
 def test_users_count_by_their_first_attempt_at_the_ends_of_the_window_too() -> None:
@@ -78,15 +78,15 @@ def test_users_count_by_their_first_attempt_at_the_ends_of_the_window_too() -> N
     )
     window = Window(1.0, 5.0, 4.0, "last arrival", np.array([True, False, True, True, False]))
     result = retries(requests, window)
-    assert (result["requests"], result["attempts"], result["succeeded"], result["slo_met_frac"]) == (2, 4, 2, 1.0)
-    assert result["e2e_s"]["n"] == 2
-    assert retries(requests | {"slo_met": None}, window)["slo_met_frac"] is None
+    assert (result.requests, result.attempts, result.succeeded, result.slo_met_frac) == (2, 4, 2, 1.0)
+    assert result.e2e_s.n == 2
+    assert retries(requests | {"slo_met": None}, window).slo_met_frac is None
 
 
 def test_without_requests_there_are_no_shares() -> None:
     requests = attempts((0.0, 0.0, 1, "finished"))
     result = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", np.zeros(1, np.bool_)))
-    assert (result["requests"], result["attempts_per_request"], result["succeeded_frac"]) == (0, None, None)
+    assert (result.requests, result.attempts_per_request, result.succeeded_frac) == (0, None, None)
 
 
 def test_tokens_for_nobody_are_a_share_of_all_that_steps_computed() -> None:
@@ -97,9 +97,9 @@ def test_tokens_for_nobody_are_a_share_of_all_that_steps_computed() -> None:
         "n_steps": np.array([1, 10]),
         "accepted_tokens": np.array([0, 25]),
     }
-    assert wasted({"wasted_tokens": np.array([0, 25])}, steps) == {"tokens": 25, "frac": 0.2}
+    assert wasted({"wasted_tokens": np.array([0, 25])}, steps).facts() == {"tokens": 25, "frac": 0.2}
     nothing = {name: column[:0] for name, column in steps.items()}
-    assert wasted({"wasted_tokens": np.array([0])}, nothing) == {"tokens": 0, "frac": 0.0}
+    assert wasted({"wasted_tokens": np.array([0])}, nothing).facts() == {"tokens": 0, "frac": 0.0}
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ def facts(**changes: Any) -> RunFacts:
 
 def split_of(requests: Columns, **changes: Any) -> Any:
     n = len(requests["ttft_s"])
-    return time_split(requests, Window(0.0, 1.0, 1.0, "last arrival", np.ones(n, np.bool_)), facts(**changes))
+    result = time_split(requests, Window(0.0, 1.0, 1.0, "last arrival", np.ones(n, np.bool_)), facts(**changes))
+    return result and result.facts()
 
 
 def requests(n: int = 200, **parts: Any) -> Columns:

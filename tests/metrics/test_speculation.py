@@ -69,7 +69,8 @@ def test_what_a_request_step_proposes_and_gives_by_hand() -> None:
     }
     window = Window(0.0, 9.0, 9.0, "last arrival", np.array([True, True, True, False, True]))
     result = speculation(requests, spans, steps, window, facts_of(3, None, 1))
-    assert result == {
+    assert result is not None
+    assert result.facts() == {
         "request_steps": 5,
         "tokens_per_step": (7 + 4) / 5,  # the first token of each span comes from its prefill
         "proposed_tokens": 3 * 3 + 2 * 1,
@@ -81,8 +82,8 @@ def test_what_a_request_step_proposes_and_gives_by_hand() -> None:
     nothing = {name: column[:0] for name, column in steps.items()}
     empty = speculation(requests, spans, nothing, everyone, facts_of(3, None, 1))
     assert empty is not None
-    assert (empty["request_steps"], empty["proposed_tokens"]) == (0, 0)
-    assert empty["tokens_per_step"] is empty["accepted_frac"] is empty["drafting_frac"] is None
+    assert (empty.request_steps, empty.proposed_tokens) == (0, 0)
+    assert empty.tokens_per_step is empty.accepted_frac is empty.drafting_frac is None
     assert speculation(requests, spans, steps, window, facts_of(None)) is None
 
 
@@ -181,7 +182,7 @@ def test_drafts_are_a_part_of_the_time(result: Results) -> None:
 
 
 def test_the_page_says_what_it_gave_and_took(result: Results) -> None:
-    text = dict(mechanisms(SummaryReader(result.summary))["Speculative decoding"])
+    text = dict(mechanisms(SummaryReader(result.figures))["Speculative decoding"])
     assert text["Tokens per request and step"] == f"{result.summary['speculation']['tokens_per_step']:.2f}"
     assert {"Proposed tokens accepted", "Time spent drafting"} <= text.keys()
     assert any("the acceptance rate is an assumption of the scenario" in note for note in result.summary["notes"])

@@ -5,28 +5,29 @@ import json
 import math
 import re
 import shutil
-import sys
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from typing_extensions import is_typeddict
+from pydantic import TypeAdapter, ValidationError
 
 from simserve import load_results
 from simserve.errors import OutputError
 from simserve.metrics import figures
 from simserve.metrics.answers.capacity import CapacityAnswer
-from simserve.metrics.answers.parts import Bounded, Index
+from simserve.metrics.answers.parts import Bounded, Index, PoolJson
+from simserve.metrics.answers.struct import READ, Figures
 from simserve.metrics.figures import FIGURES, Summary
+from simserve.metrics.kv import HostTierJson
 from simserve.metrics.result_folder import read_result_folders
 from simserve.metrics.results import Results
 from simserve.metrics.slowest import TimePartsJson
 from simserve.metrics.summary_schema import Count, Size
+from simserve.tables.facts import HostFacts, PoolFacts
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
 from tests.metrics.stories import random_story, run_facts
@@ -50,7 +51,7 @@ SCHEMA, PAGE = DOCS / "summary.schema.json", DOCS / "outputs.md"
 
 def schema_text() -> str:
     """Return the JSON Schema of summary.json."""
-    schema = untitled(TypeAdapter(Summary).json_schema())
+    schema = untitled(Summary.model_json_schema())
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
@@ -70,10 +71,16 @@ def page_text() -> str:
 def meanings() -> dict[str, str]:
     """Return the docstring of each key of the summary; "" without."""
     tree = ast.parse(Path(figures.__file__).read_text(encoding="utf-8"))
-    body = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Summary").body
-    keys = [(key.target.id, after) for key, after in pairwise([*body, None]) if isinstance(key, ast.AnnAssign)]  # type: ignore[union-attr]
-    texts = ((name, getattr(getattr(after, "value", None), "value", "")) for name, after in keys)
-    return {name: " ".join(text.split()) for name, text in texts}
+    (body,) = (each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Summary")
+    result, name = {}, ""
+    for each in body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            field = Summary.model_fields[each.target.id]
+            name = field.alias or each.target.id
+            result[name] = ""
+        elif name and isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+            result[name] = " ".join(str(each.value.value).split())
+    return result
 
 
 def parts_of(page: str) -> tuple[str, str, str]:
@@ -90,22 +97,19 @@ def untitled(value: Any) -> Any:
     return [untitled(inner) for inner in value] if isinstance(value, list) else value
 
 
-@pytest.fixture
-def no_more(monkeypatch: pytest.MonkeyPatch) -> TypeAdapter[Any]:
-    """Return the schema of a summary without keys beyond those that it declares."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("simserve.metrics.")]
-    for each in {id(value): value for module in modules for value in vars(module).values()}.values():
-        if is_typeddict(each):
-            monkeypatch.setattr(each, "__pydantic_config__", ConfigDict(extra="forbid"), raising=False)
-    return TypeAdapter(Summary)
-
-
 @pytest.mark.parametrize(
     "name", ["classes.yaml", "agents.yaml", "conditional_disaggregation.yaml", "host_tier.yaml", "speculation.yaml"]
 )
-def test_runs_write_what_is_declared_and_nothing_else(no_more: TypeAdapter[Any], name: str) -> None:
+def test_runs_write_what_is_declared_and_nothing_else(name: str) -> None:
     assert name in GOLDEN["short"]
-    no_more.validate_python(run(name, is_short=True).summary, strict=True)
+    result = run(name, is_short=True)
+    assert not result.figures.model_extra
+    assert Summary.model_validate(result.summary, strict=True, context=READ).facts() == result.summary
+
+
+@pytest.mark.parametrize(("facts", "figures"), [(PoolFacts, PoolJson), (HostFacts, HostTierJson)])
+def test_facts_of_a_run_are_figures_of_its_summary(facts: Any, figures: type[Figures]) -> None:
+    assert {each.name for each in fields(facts)} - {"work", "reserving"} <= figures.model_fields.keys()
 
 
 def test_the_schema_and_the_page_are_those_of_the_figures() -> None:
@@ -120,7 +124,7 @@ def test_a_run_has_its_figures_in_their_order(folder: Path) -> None:
 
 
 def test_the_parts_of_a_latency_are_those_of_the_tables() -> None:
-    assert set(TimePartsJson.__annotations__) == {*SPLIT, "transfer_wait_s", "preempted_s"}
+    assert set(TimePartsJson.model_fields) == {*SPLIT, "transfer_wait_s", "preempted_s"}
 
 
 @pytest.fixture(scope="module")

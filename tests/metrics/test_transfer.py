@@ -50,12 +50,10 @@ def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
 def test_bytes_waits_and_the_busiest_port() -> None:
     result = transfer(handed(0.5, 0.1, 0.2), WHOLE, facts(), use())
     assert result is not None
-    assert (result["n"], result["bytes"], result["found_tokens"]) == (3, 4500.0, 150)
-    assert result["mean"] == pytest.approx(0.3)
-    assert result["mean_wait_s"] == {
-        k: pytest.approx(v) for k, v in {"prefill": 0.5, "link": 0.2, "decode": 0.1}.items()
-    }
-    assert result["link_busy_frac"] == pytest.approx(4.5 / 20.0)  # all three came in through the port of replica 2
+    assert (result.n, result.bytes, result.found_tokens) == (3, 4500.0, 150)
+    assert result.mean == pytest.approx(0.3)
+    assert result.mean_wait_s.facts() == pytest.approx({"prefill": 0.5, "link": 0.2, "decode": 0.1})
+    assert result.link_busy_frac == pytest.approx(4.5 / 20.0)  # all three came in through the port of replica 2
 
 
 def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
@@ -65,8 +63,8 @@ def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
     )
     assert result is not None
     assert shared is not None
-    assert result["link_busy_frac"] == pytest.approx(2.5 / 20.0)  # 100 and 150 tokens from 0, 200 from 1
-    assert shared["link_busy_frac"] == pytest.approx(4.5 / 20.0)
+    assert result.link_busy_frac == pytest.approx(2.5 / 20.0)  # 100 and 150 tokens from 0, 200 from 1
+    assert shared.link_busy_frac == pytest.approx(4.5 / 20.0)
 
 
 def test_lanes_of_a_pipeline_have_one_port() -> None:
@@ -74,7 +72,7 @@ def test_lanes_of_a_pipeline_have_one_port() -> None:
     lanes = tuple(MemberFacts(first_lane=2 if i in (3, 4) else None) for i in range(5))
     result = transfer(spread, WHOLE, replace(facts(LINK), members=lanes), use())
     assert result is not None
-    assert result["link_busy_frac"] == pytest.approx(4.5 / 20.0)
+    assert result.link_busy_frac == pytest.approx(4.5 / 20.0)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_what_binds_is_where_requests_wait(
     given = replace(given, pools=(pool,), peak_kv_blocks=(peak_blocks,) * 5)
     result = transfer(handed(queue_s, room_s, link_s), WHOLE, given, use(busy_frac))
     assert result is not None
-    assert result["binds"] == binds
+    assert result.binds == binds
 
 
 def test_where_room_comes_first_waiting_for_it_is_part_of_the_queue() -> None:
@@ -109,7 +107,7 @@ def test_where_room_comes_first_waiting_for_it_is_part_of_the_queue() -> None:
         "link": 0.2,
         "decode": 0.1,
     }  # who was not handed over queued too
-    assert result["mean_wait_s"] == {name: pytest.approx(wait_s) for name, wait_s in waits_s.items()}
+    assert result.mean_wait_s.facts() == pytest.approx(waits_s)
 
 
 def test_the_share_that_is_prefilled_apart_counts_answers_of_one_token() -> None:
@@ -118,7 +116,7 @@ def test_the_share_that_is_prefilled_apart_counts_answers_of_one_token() -> None
     given = replace(given, pools=pools, replica_pool=(0, 0, 1, 1, 1))
     ended = handed(0.5, 0.1, 0.2)
     moved = ended | {"replica": np.array([2, 2, 2, 3], np.int32)}
-    fracs = [(transfer(each, WHOLE, given, use()) or {})["apart_frac"] for each in (ended, moved)]
+    fracs = [(of := transfer(each, WHOLE, given, use())) and of.apart_frac for each in (ended, moved)]
     assert fracs == [1.0, 0.75]  # the last one ended on prefill replica 0; or was computed whole by replica 3
 
 
@@ -129,8 +127,8 @@ def test_who_goes_on_after_a_first_token_where_its_prompt_was_computed_was_kept(
     longer = handed(0.5, 0.1, 0.2) | {"output_tokens": np.full(4, 2)}
     unknown = longer | {"first_token_s": np.array([1.0, 1.0, 1.0, np.nan])}
     elsewhere = longer | {"replica": np.array([2, 2, 2, 3], np.int32)}
-    result = [transfer(each, WHOLE, given, use()) or {} for each in (longer, unknown, elsewhere)]
-    shares = [(each["apart_frac"], each["kept_frac"]) for each in result]
+    result = [transfer(each, WHOLE, given, use()) for each in (longer, unknown, elsewhere)]
+    shares = [(each.apart_frac, each.kept_frac) for each in result if each is not None]
     assert shares == [(0.75, 0.25), (1.0, 0.0), (0.75, 0.0)]
 
 
@@ -138,7 +136,7 @@ def test_where_nothing_is_handed_over_nothing_binds() -> None:
     nobody = handed(0.5, 0.0, 0.0) | {"prefill_replica": np.full(4, -1, np.int32)}
     result = transfer(nobody, WHOLE, facts(), use())
     assert result is not None
-    assert (result["n"], result["binds"]) == (0, None)
+    assert (result.n, result.binds) == (0, None)
 
 
 def test_pools_of_both_roles_hand_nothing_over() -> None:

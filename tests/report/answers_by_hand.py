@@ -13,6 +13,7 @@ from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.tables.columns import Categorical
 from tests.report.check.test_words import result
+from tests.summaries import summary_of
 
 LATENCY = {"n": 100, "mean": 0.2, "std": 0.1, "p50": 0.1, "p90": 0.2, "p95": 0.3, "p99": 0.4, "p99.9": 0.5, "max": 0.6}
 
@@ -51,7 +52,7 @@ def run_answer(name: str = "chat", **changes: Any) -> ResultFolder:
         },
         "warnings": ["=1+1 is what a load was called"],
     }
-    return ResultFolder("run", name, answer | changes, timeseries(2))
+    return ResultFolder("run", name, summary_of(answer | changes), timeseries(2))
 
 
 def pool(name: str, n_replicas: int, gpus_per_replica: int, gpu: str = "h100-sxm") -> dict[str, Any]:

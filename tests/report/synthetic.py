@@ -7,6 +7,7 @@ import numpy as np
 
 from simserve.metrics.results import Results
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
+from tests.summaries import summary_of
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 SLO = {"ttft_s": 0.5, "tpot_s": 0.05}
@@ -56,7 +57,11 @@ def synthetic(
     facts = _facts(goals, pools, n_replicas, duration_s)
     text = _summary(requests, facts) | summary
     return Results(
-        {"requests": requests, "timeseries": series}, facts, "schema: simserve/1\nname: synthetic\n", text, {}
+        {"requests": requests, "timeseries": series},
+        facts,
+        "schema: simserve/1\nname: synthetic\n",
+        summary_of(text),
+        {},
     )
 
 

@@ -2,28 +2,30 @@
 
 import subprocess
 import sys
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from simserve.metrics.answer import queue_over
+from simserve.metrics.figures import Summary
+from simserve.metrics.summary_schema import Queue
 from simserve.report.cautions import cautions
 from simserve.report.headline import headline
 from simserve.report.percentiles import how_sure, terminal_table
 from simserve.report.summary_reader import SummaryReader
 from tests.report.synthetic import synthetic
+from tests.summaries import summary_of
 
 
-def summary(**keys: Any) -> dict[str, Any]:
-    return synthetic(200).summary | keys
+def summary(**keys: Any) -> Summary:
+    return summary_of(synthetic(200).summary | keys)
 
 
 def attained(frac: float, low: float, high: float, **met_by_slo: float) -> dict[str, Any]:
     return {"frac": frac, "low_frac": low, "high_frac": high, "by_slo": met_by_slo}
 
 
-def latency_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
+def latency_rows(summary: Summary) -> list[tuple[str, ...]]:
     """The table of the terminal, with its heads."""
     table = terminal_table(SummaryReader(summary))
     return [tuple(table.heads), *((row.name, *row.cells) for row in table.rows)]
@@ -280,7 +282,7 @@ def test_a_late_first_token_of_such_a_pair_asks_for_prefill_replicas() -> None:
 @pytest.mark.parametrize("trust", [{"saturated": True}, {"saturated": False}])
 @pytest.mark.parametrize("n_requests", [0, 1, 50])
 def test_every_verdict_is_one_line_that_ends_in_a_full_stop(trust: dict[str, bool], n_requests: int) -> None:
-    sentence = headline(synthetic(n_requests, trust=trust).summary)
+    sentence = headline(synthetic(n_requests, trust=trust).figures)
     assert sentence.endswith(".")
     assert "\n" not in sentence and "None" not in sentence and "nan" not in sentence
 
@@ -390,8 +392,8 @@ def test_over_replications_means_and_their_intervals_are_told() -> None:
         ({"undetermined": 6, "steady": 4}, "undetermined"),
     ],
 )
-def test_the_queue_is_called_what_it_is_in_most_runs(states: dict[str, int], state: str) -> None:
-    assert queue_over(Counter(states).elements()) == state
+def test_the_queue_is_called_what_it_is_in_most_runs(states: dict[Queue, int], state: Queue) -> None:
+    assert queue_over((state for state, n in states.items() for _ in range(n))) == state
     known = {"replications": WITH_REPLICATIONS | {"n": 10, "states": states}, "slo": None}
     reader = SummaryReader(summary(requests=REQUESTS, **known))
     assert reader.queue_state == state

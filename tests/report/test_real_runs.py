@@ -57,7 +57,7 @@ def test_a_page_of_whole_answers_says_that_there_is_no_time_per_token() -> None:
     page = render(results)
     assert "tpot" not in figures(page)
     assert "Answers come whole" in page
-    assert "answers leave whole with their batch" in headline(results.summary)
+    assert "answers leave whole with their batch" in headline(results.figures)
 
 
 def test_more_than_the_cluster_serves_is_called_saturated() -> None:
@@ -67,8 +67,8 @@ def test_more_than_the_cluster_serves_is_called_saturated() -> None:
         "n_requests": 1500,
     }
     results = run(workload=workload, cluster={"pools": [{"replicas": 1}]})
-    assert re.match(r"Saturated: 60\.\d requests/s arrived and [\d.]+ were served", headline(results.summary))
-    assert re.search(r"use about \d+ replicas instead of 1", headline(results.summary))
+    assert re.match(r"Saturated: 60\.\d requests/s arrived and [\d.]+ were served", headline(results.figures))
+    assert re.search(r"use about \d+ replicas instead of 1", headline(results.figures))
     assert "All prompts have 2,048 tokens" in render(results).replace("\u00a0", " ")
 
 
@@ -94,7 +94,7 @@ def test_when_all_are_refused_the_page_still_tells_why_it_has_no_curves() -> Non
         "n_requests": 80,
     }
     results = run(workload=workload, cluster={"pools": [{"max_model_len": 700}]})
-    assert headline(results.summary).startswith("Nothing finished: none of 80 requests in the window was answered")
+    assert headline(results.figures).startswith("Nothing finished: none of 80 requests in the window was answered")
     page = render(results)
     assert set(figures(page)) == {"time"}
     assert page.count("No request had a first token.") == 2

@@ -10,6 +10,7 @@ from simserve.report.page import render
 from simserve.report.slowest import PARTS, slowest, terminal_sentence, why_slow
 from simserve.report.summary_reader import SummaryReader
 from tests.report.synthetic import synthetic
+from tests.summaries import summary_of
 
 
 def of(binds: str | None, mean: dict[str, float], of_all: dict[str, float]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ QUEUED = of("queue_seats_s", {"queue_seats_s": 1.5, "prefill_s": 0.5}, {"queue_s
 
 
 def reader(**summary: Any) -> SummaryReader:
-    return SummaryReader(synthetic(200).summary | summary)
+    return SummaryReader(summary_of(synthetic(200).summary | summary))
 
 
 def test_every_part_has_words_in_the_order_of_a_requests_life() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.figures import Summary
 from simserve.metrics.tails import Sample, Tail
 from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
@@ -12,6 +13,7 @@ from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import SCALES, runs_at_scale
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.run_seeds import Run
+from tests.summaries import summary_of
 
 N = 100_000
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
@@ -58,7 +60,7 @@ def runs_at(
             tails = {name: exponential(n, {"e2e_s": of(load)}) for name, of in classes.items()}
         return Sample(tails, float(n), "growing" if load >= saturates_at else "steady", None)
 
-    return lambda load, seeds: [Run(run(load, seed), sample(load, seed)) for seed in seeds]
+    return lambda load, seeds: [Run(summary_of(run(load, seed)), sample(load, seed)) for seed in seeds]
 
 
 def exponential(n: int, missed: Mapping[str, float]) -> Tail:
@@ -80,9 +82,10 @@ def of_ratios(ratios: Any, limit: str = "ttft_s") -> Sample:
     return Sample({None: tail}, float(len(column)), None, None)
 
 
-def as_runs(summaries: Iterable[dict[str, Any]]) -> list[Run]:
+def as_runs(summaries: Iterable[Mapping[str, Any] | Summary]) -> list[Run]:
     """Runs of which only the summary is known."""
-    return [Run(each, Sample({}, 1.0, None, None)) for each in summaries]
+    read = [each if isinstance(each, Summary) else summary_of(each) for each in summaries]
+    return [Run(each, Sample({}, 1.0, None, None)) for each in read]
 
 
 def _attained(missed: Mapping[str, float], n: int, n_unlucky: int) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError
-from simserve.metrics.answer import outcomes
 from simserve.metrics.answers.comparison import LoadDecision, NoDecision
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.answers.sweep_runs import read_run
+from simserve.metrics.figures import Summary
+from simserve.metrics.outcomes import outcomes
 from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
@@ -23,7 +24,7 @@ from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.outcome import Bounds
 from simserve.study.plan.plan import PlanQuestion, find_plan
 from simserve.study.processes import in_processes
-from simserve.study.run_seeds import Summary, replicate
+from simserve.study.run_seeds import replicate
 from simserve.study.slo_answer import slo_answer
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
@@ -107,13 +108,13 @@ def test_run_sweep_capacity_and_plan_imply_each_other(
     assert alone is not None
     assert together is not None
     low, high = load_interval(highest_rate(CapacityQuestion(scenario, GOAL, 0.5)))
-    assert high >= 1 or together["decision"] != "met"
-    assert low <= 1 or together["decision"] != "missed"
+    assert high >= 1 or together.decision != "met"
+    assert low <= 1 or together.decision != "missed"
 
     sweep = swept([with_replicas(scenario, n) for n in range(1, MOST_REPLICAS + 1)])
     first = sweep.points[0]
     if first.n_seeds == 8:
-        assert (first.decision, first.attained.value) == (together["decision"], together["attained_frac"])
+        assert (first.decision, first.attained.value) == (together.decision, together.attained_frac)
     assert high >= 1 or first.decision != "met"
     by_replicas = {place + 1: point.decision for place, point in enumerate(sweep.points)}
     assert all(point.meets_goal == (point.decision == "met") for point in sweep.points)
@@ -148,7 +149,7 @@ def test_capacity_and_check_give_one_rate(
         return
     offered, drawn = (
         result.offered_per_s,
-        1 + (result.below.load["off_frac"] or 0.0),
+        1 + (result.below.load.off_frac or 0.0),
     )  # the gate's rate is the drawn one
     assert rate.low <= offered.high * drawn
     assert offered.low * drawn <= rate.high

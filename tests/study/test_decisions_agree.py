@@ -48,7 +48,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
 
 @pytest.fixture(scope="module")
 def of_run(scenario: Scenario) -> DecisionJson:
-    decision = DecisionJson.of(run_with_replays(scenario).summary)
+    decision = run_with_replays(scenario).decision
     assert decision is not None and decision.n_draws == 8
     return decision
 
@@ -110,7 +110,7 @@ def test_a_sweep_says_what_runs_say_where_cost_error_decides(tmp_path: Path) -> 
     limits = [f"slo={{ttft_s: 0.05, tpot_s: {limit_s}}}" for limit_s in (0.009, 0.008, 0.0075)]
     scenarios = [load_scenario(path, overrides=(*LOAD[:-1], pool, limit)) for limit in limits]
     points = swept(tmp_path / "total", scenarios)
-    of_runs = [DecisionJson.of(run_with_replays(scenario).summary) for scenario in scenarios]
+    of_runs = [run_with_replays(scenario).decision for scenario in scenarios]
     assert [as_json(point.judged) for point in points] == list(map(as_json, of_runs))
     assert [point.word for point in points] == ["likely_meets", "edge", "likely_misses"]
     assert all(point.is_tied_by_cost for point in points)
@@ -125,4 +125,4 @@ def test_a_side_of_a_comparison_is_what_a_run_of_it_says_to_the_digit(
     edge = with_replicas(scenario, {0: 2})
     answer = compare(ComparedSide("a", scenario), ComparedSide("b", edge), 2)
     assert as_json(answer.judged.a) == as_json(of_run)
-    assert as_json(answer.judged.b) == as_json(DecisionJson.of(run_with_replays(edge).summary))
+    assert as_json(answer.judged.b) == as_json(run_with_replays(edge).decision)

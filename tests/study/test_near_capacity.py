@@ -46,9 +46,9 @@ def scenario(rate_per_s: float, n_requests: int = 400, slots: int = 4, **changes
 
 def near(requested: Scenario) -> NearCapacity | None:
     """Return the comparison for a run of the scenario."""
-    results = simulate(requested)
+    run = simulate(requested).figures
     load = offered_load(requested.workload, requested.seed, requested.base_dir)
-    return near_capacity(requested, load, results.summary, draws_for(requested))
+    return near_capacity(requested, load, run.load.nominal_per_s, run.service_s, draws_for(requested))
 
 
 def capacity_per_s(requested: Scenario) -> float:
@@ -74,12 +74,13 @@ def test_capacity_of_one_slot_is_one_over_the_time_of_an_answer() -> None:
 def test_a_run_of_minutes_does_not_decide(of_capacity: float, decision: str) -> None:
     """The SLO is so wide that no request of the run misses it; residual errors of 2.5% are all that is unknown."""
     requested = scenario(of_capacity * ALONE_PER_S, slots=1, slo={"e2e_s": 1000})
-    summary = run_with_replays(requested).summary
-    assert summary["slo_attainment"]["frac"] == 1
-    assert summary["answer"]["decision"] == decision
+    summary = run_with_replays(requested).figures
+    assert summary.attained.frac == 1
+    assert summary.answer is not None and summary.answer.decision == decision
     is_beyond = of_capacity > 1
-    assert (summary["probability_beyond_capacity"] > 0.95) == is_beyond
-    assert any("beyond capacity" in text for text in summary["warnings"]) == is_beyond
+    assert summary.probability_beyond_capacity is not None
+    assert (summary.probability_beyond_capacity > 0.95) == is_beyond
+    assert any("beyond capacity" in text for text in summary.warnings) == is_beyond
     assert headline(summary).startswith("Beyond capacity: " if is_beyond else "Meets the SLO: ")
 
 
@@ -94,20 +95,19 @@ def test_unknown_costs_make_it_a_matter_of_probability() -> None:
     """The draws of an engine whose kernels were timed on another card spread by some 15%."""
     changes: dict[str, Any] = {"engine": "vllm", "gpu": "h20-sxm", "slo": {"e2e_s": 1000}}
     at = capacity_per_s(scenario(4.0, **changes))
-    chances = [
-        (run_with_replays(scenario(factor * at, **changes)).summary, factor) for factor in (0.5, 0.9, 1.0, 1.1, 1.8)
-    ]
-    values = [float(summary["probability_beyond_capacity"]) for summary, _ in chances]
+    runs = [run_with_replays(scenario(factor * at, **changes)).figures for factor in (0.5, 0.9, 1.0, 1.1, 1.8)]
+    values = [run.at("probability_beyond_capacity") for run in runs]
     assert values == sorted(values)
     assert values[0] < 0.05 < values[1] < 0.45 < values[2] < 0.55 < values[3] < 0.95 < values[4]
-    decisions = [summary["answer"]["decision"] for summary, _ in chances]
+    decisions = [run.answer and run.answer.decision for run in runs]
     assert decisions == ["met", "edge", "edge", "edge", "missed"]
-    summary = chances[2][0]
-    compared = summary["near_capacity"]
-    assert compared["low_per_s"] < compared["offered_per_s"] < compared["high_per_s"]
-    assert compared["n_draws"] == 8
+    summary = runs[2]
+    compared = summary.near_capacity
+    assert compared is not None
+    assert compared.at("low_per_s") < compared.at("offered_per_s") < compared.at("high_per_s")
+    assert compared.n_draws == 8
     assert headline(summary).startswith("Near capacity: ")
-    assert sum("costs within their error decide" in text for text in summary["warnings"]) == 1
+    assert sum("costs within their error decide" in text for text in summary.warnings) == 1
 
 
 def test_far_from_capacity_one_probe_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_far_from_capacity_one_probe_is_enough(monkeypatch: pytest.MonkeyPatch) 
         n_runs.clear()
         result = near(scenario(of_capacity * ALONE_PER_S, slots=1))
         assert result is not None
-        assert (result.facts(), len(n_runs)) == ({"probability_beyond_capacity": probability, "near_capacity": None}, 1)
+        assert (result.probability, result.facts(), len(n_runs)) == (probability, None, 1)
 
 
 LIMITS: Mapping[str, dict[str, Any]] = {

@@ -9,6 +9,8 @@ import pytest
 
 from simserve import Scenario, load_scenario, simulate
 from simserve.errors import SimserveError
+from simserve.metrics.figures import Summary
+from simserve.metrics.goodput import FatesJson
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.study import precision
@@ -24,6 +26,7 @@ from simserve.study.precision import (
 )
 from simserve.study.slo_answer import MOST_SEEDS
 from tests.cli.scenarios import write_scenario
+from tests.summaries import summary_of
 
 
 @pytest.fixture
@@ -57,9 +60,10 @@ def test_what_a_run_lacks_has_neither_mean_nor_interval() -> None:
     assert math.isnan(estimate(measure("ttft_s.p50"), runs).value)
 
 
-def summary(frac: float, n_effective: float = 1000.0, **levels: Any) -> dict[str, Any]:
+def summary(frac: float, n_effective: float = 1000.0, **levels: Any) -> Summary:
     trust = {"n_worth": n_effective, "steady": "steady"}
-    return {"slo_attainment": {"frac": frac}, "ttft_s": levels, "trust": trust, "requests": {"arrived": 1000}}
+    given = {"slo_attainment": {"frac": frac}, "ttft_s": levels, "trust": trust, "requests": {"arrived": 1000}}
+    return summary_of(given)
 
 
 def measure(key: str) -> Any:
@@ -95,9 +99,9 @@ class Runs:
         self.seeds += seeds
         return [[(self.summary(seed), Sample({}, 1.0, None, None)) for seed in seeds]]
 
-    def summary(self, seed: int) -> dict[str, Any]:
-        result = summary(0.99, p50=self.values[seed], p99=None)
-        return result | {"requests": {"arrived": 10}, "warnings": []}
+    def summary(self, seed: int) -> Summary:
+        requests = FatesJson(arrived=10, finished=10, rejected=0, timed_out=0)
+        return summary(0.99, p50=abs(self.values[seed]), p99=None).model_copy(update={"requests": requests})
 
     def search(self, half_frac: float) -> dict[str, Any]:
         results = Results({}, None, "", self.summary(0), {})  # type: ignore[arg-type]
@@ -156,7 +160,7 @@ def test_options_that_make_no_sense_are_told(options: Any, text: str) -> None:
 
 def test_a_measure_that_the_run_lacks_is_told(small: Scenario) -> None:
     results = simulate(small)
-    results.summary["slo_attainment"] = None
+    results.put(slo_attainment=None)
     with pytest.raises(SimserveError, match=r"--of: must name a measure that the run has, got 'slo_attainment\.frac'"):
         add_replications(small, results, Precision("slo_attainment.frac", 0.01))
 

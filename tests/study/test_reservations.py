@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from simserve import load_scenario
+from simserve.metrics.figures import Summary
+from simserve.metrics.kv import KvUseJson, ReservationJson
 from simserve.report.sweep.words import warnings as words_of
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
@@ -28,11 +30,15 @@ from tests.study.sweeps import made_up
 from tests.study.sweeps import run as row_of
 
 SIZES = {"at_once": 3, "reserved_tokens": 131_072, "used_tokens": 850, "longest_output_tokens": 1689}
-KV: dict[str, Any] = {"kv": {"reservation": SIZES | {"max_tokens": None, "without": None}}}
+KV = KvUseJson(reservation=ReservationJson(waits_frac=1.0, is_estimate=False, max_tokens=None, without=None, **SIZES))
 TEXT = (
     "each request reserves 131,072 tokens of KV but uses about 850, so a replica holds 3 at once and others wait. "
     "Set workload.max_tokens (the longest answer has 1,689 tokens)"
 )
+
+
+def _with(run: Run, *, is_held_up: bool) -> Summary:
+    return run.summary.model_copy(update={"kv": KV} if is_held_up else {})
 
 
 def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None:
@@ -41,7 +47,7 @@ def test_capacity_names_them_on_both_sides_of_its_answer(tmp_path: Path) -> None
     for most, is_said in ((2.0, False), (99.0, True)):
 
         def runs(load: float, seeds: Sequence[int], most: float = most) -> list[Run]:
-            return [Run(run.summary | (KV if load < most else {}), run.sample) for run in plain(load, seeds)]
+            return [Run(_with(run, is_held_up=load < most), run.sample) for run in plain(load, seeds)]
 
         assert (TEXT in study(question, runs).answer.warnings) == is_said
 
@@ -50,9 +56,7 @@ class Reserving(World):
     """Fleets of fewer than four replicas wait for reserved blocks."""
 
     def __call__(self, replicas: tuple[int, ...], scale: float, seeds: Any) -> list[Run]:
-        return as_runs(
-            run.summary | (KV if sum(replicas) < 4 else {}) for run in super().__call__(replicas, scale, seeds)
-        )
+        return as_runs(_with(run, is_held_up=sum(replicas) < 4) for run in super().__call__(replicas, scale, seeds))
 
 
 def test_a_plan_names_them_where_one_replica_fewer_waits_for_them(tmp_path: Path) -> None:

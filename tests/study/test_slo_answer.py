@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.answer import Outcome, Outcomes, outcomes
+from simserve.metrics.answer import Outcome, Outcomes
+from simserve.metrics.outcomes import outcomes
 from simserve.study.intervals import share_of
 from simserve.study.slo_answer import answer_over, at_nominal, met_probability, slo_answer
+from tests.summaries import summary_of
 
 
 def outcome(attained_frac: float, off_frac: float | None = None, **changes: Any) -> Outcome:
@@ -79,18 +81,19 @@ def test_the_class_that_fares_worst_decides() -> None:
     good, bad = outcome(1.0, n_effective=1e5), outcome(0.9, n_effective=1e5)
     found = answer_over([{"chat": good, "batch": bad}] * 4, 0.99)
     assert found is not None
-    assert (found["slo_class"], found["decision"], found["attained_frac"]) == ("batch", "missed", pytest.approx(0.9))
+    assert (found.slo_class, found.decision) == ("batch", "missed")
+    assert found.attained_frac == pytest.approx(0.9)
 
 
 def test_loads_that_all_lie_below_the_nominal_one_cannot_say_met() -> None:
     runs: list[Outcomes] = [{None: outcome(1.0, off, n_effective=1e6)} for off in (-0.2, -0.15, -0.1, -0.08)]
     found = answer_over(runs, 0.99)
     assert found is not None
-    assert (found["decision"], found["load_off_frac"]) == ("edge", -0.08)
+    assert (found.decision, found.load_off_frac) == ("edge", -0.08)
 
 
 def test_without_an_slo_there_is_no_answer() -> None:
-    assert slo_answer([outcomes({"requests": {"arrived": 5}, "slo_attainment": None})], 0.99) is None
+    assert slo_answer([outcomes(summary_of({"requests": {"arrived": 5}}))], 0.99) is None
 
 
 def test_the_probability_of_meeting_the_goal_is_that_of_one_more_window() -> None:

@@ -20,6 +20,7 @@ from simserve.study.prediction import prediction_interval
 from simserve.study.progress import StudyProgress, shown_by
 from simserve.study.uncertainty import predict, run_with_replays
 from simserve.workload.load import Load, offered_load
+from tests.summaries import summary_of
 
 FITTED: dict[str, Any] = {"model": "qwen3-32b", "engine": {"name": "vllm", "version": "0.12"}}
 """A server that host constants were fitted to, on an H100."""
@@ -56,7 +57,7 @@ def test_a_percentile_lies_between_its_ends_and_every_replay_counts() -> None:
         for level, (low, high) in levels.items():
             assert 0 < low <= result["summary"][key][level] <= high
     assert (result["n_met"], result["slo_probability"]) == (5, None)  # none missed, so that is all there is to say
-    text = prediction(SummaryReader(result["summary"]))
+    text = prediction(SummaryReader(summary_of(result["summary"])))
     assert text is not None
     assert text.startswith("Allowing for load and cost-model error (5 perturbed replays), p99 TTFT is ")
     assert text.endswith(" (90% prediction interval). 5 of 5 replays meet the SLO.")
@@ -127,7 +128,7 @@ def test_without_replays_there_is_no_prediction() -> None:
     results = simulate(requested)
     predict(requested, results)
     assert results.summary["prediction"] is None
-    assert prediction(SummaryReader(results.summary)) == ""
+    assert prediction(SummaryReader(results.figures)) == ""
 
 
 CLOSED = {

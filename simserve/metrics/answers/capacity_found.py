@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from simserve.metrics.answers.capacity_loads import Attained, SearchEnd
+from simserve.metrics.answers.over_runs import NearCapacityJson
 from simserve.metrics.answers.parts import Bounded, FoundLoad, Limit, StudiedFleet
 from simserve.metrics.answers.struct import Ratio, Share, Struct
 from simserve.metrics.decision_json import Cause, Word
@@ -33,17 +34,6 @@ class FoundPrecision(Struct):
     kv_limit_is_a_guess: bool | None = None
 
 
-class CapacityOverDraws(Struct):
-    """Offered rate against capacity, over draws of costs."""
-
-    offered_per_s: Measured
-    capacity_per_s: Measured
-    low_per_s: Measured
-    high_per_s: Measured
-    confidence: KnownShare
-    n_draws: Count
-
-
 class HighestRate(FoundPrecision):
     """The highest rate."""
 
@@ -60,7 +50,7 @@ class FoundRate(Efficiency, HighestRate):
     """The highest rate with its efficiency, and how it compares with the capacity of its cluster."""
 
     probability_beyond_capacity: Share = None
-    near_capacity: CapacityOverDraws | None = None
+    near_capacity: NearCapacityJson | None = None
 
 
 class HighestConcurrency(FoundPrecision):

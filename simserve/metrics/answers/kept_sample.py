@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, model_validator
 
 from simserve.metrics.answers.struct import Struct
-from simserve.metrics.summary_schema import Count, Signed, Size
+from simserve.metrics.summary_schema import Count, Queue, Signed, Size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class KeptSample(Struct):
 
     tails: Sequence[KeptTail]
     n_effective: Annotated[float, Field(gt=0, le=1e18)]
-    queue: str | None
+    queue: Queue | None
     off_frac: Signed
 
     @classmethod

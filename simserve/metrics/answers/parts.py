@@ -7,14 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from simserve.metrics.answers import struct
-from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Struct
+from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Figures, Struct
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.metrics.summary_schema import Amount, Measured, Number, Share, Signed, Size
+from simserve.metrics.summary_schema import Amount, Count, Measured, Number, Share, Signed, Size
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Ends = Annotated[Sequence[Measured] | None, AS_GIVEN, FINITE]
 """Low and high end of an interval; None where it is unknown."""
 
+Given = Annotated[Amount, AS_GIVEN]
 Index = Annotated[int, Field(ge=0, le=10**9)]
 Verdict = Literal["better", "worse", "same", "unclear"]
 Limit = Literal["queue", "ttft_s", "tpot_s", "itl_s", "e2e_s"]
@@ -28,7 +29,7 @@ class ScenarioName(Struct):
     seed: int | None = None
 
 
-class StudiedPool(Struct):
+class StudiedPool(Figures):
     """A pool of the scenario that was studied, with the keys of a run's summary."""
 
     name: str
@@ -44,6 +45,61 @@ class StudiedPool(Struct):
     calibrated: bool | None = None
     calibration: str | None = None
     kv_verified: bool | None = None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether replicas joined or left during the window."""
+        return False
+
+    @property
+    def n_gpus(self) -> float:
+        """Its GPUs; if it changed, the mean over the window."""
+        return self.n_replicas * self.gpus_per_replica
+
+
+class SpeculatingJson(Figures):
+    """How a pool speculates."""
+
+    kind: str
+    tokens: Count
+    acceptance: Sequence[Number] = ()
+    model: str | None = None
+
+
+class PoolJson(StudiedPool):
+    """A pool of a run."""
+
+    role: str = "both"
+    n_replicas: Annotated[int, Field(ge=0, le=10**9)]
+    ranks_per_replica: Size = 1
+    model: str
+    engine: str
+    scheduler: str
+    slots_argument: str | None = None
+    budget_argument: str | None = None
+    calibrated: bool = False
+    kv_verified: bool = False
+    n_blocks: Count = 0
+    block_size: Count = 0
+    streamed: bool = True
+    price_per_gpu_hour_usd: Given | None = None
+    tdp_w: Given | None = None
+    blocks_per_tokens: Given = 1.0
+    speculation: SpeculatingJson | None = None
+    mean_gpus: Measured = None
+    busy_frac: Measured = None
+    mfu: Measured = None
+    mbu: Measured = None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether replicas joined or left during the window."""
+        return self.mean_gpus not in (None, self.n_replicas * self.gpus_per_replica)
+
+    @property
+    def n_gpus(self) -> float:
+        """Its GPUs; if it changed, the mean over the window."""
+        return super().n_gpus if self.mean_gpus is None or not self.has_changed else self.mean_gpus
 
 
 class DrawnLoad(Struct):
@@ -109,8 +165,8 @@ def _down(end: float | None) -> int | None:
     return None if end is None or math.isnan(end) else math.floor(end + 1e-9)
 
 
-class NominalLoad(Struct):
-    """Drawn against nominal load."""
+class NominalLoad(Figures):
+    """Drawn against nominal load; a trace or a closed loop has no nominal load."""
 
     kind: Literal["requests", "sessions"] | None = None
     nominal_per_s: Positive | None
@@ -122,6 +178,10 @@ class NominalLoad(Struct):
         if self.nominal_per_s is not None and None in (self.drawn_per_s, self.off_frac):
             raise ValueError("must have drawn_per_s and off_frac where it has nominal_per_s")
         return self
+
+
+NO_LOAD = NominalLoad.model_construct(nominal_per_s=None, drawn_per_s=None, off_frac=None)
+"""The load of a file of an earlier version."""
 
 
 class Interval(Struct):

@@ -1,10 +1,20 @@
 """Struct: a frozen record of an answer; each field carries a title, a unit and a form."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WrapValidator,
+    model_validator,
+)
 
 from simserve.errors import OutputError
 from simserve.metrics import summary_schema
@@ -80,6 +90,31 @@ class Struct(BaseModel):
         """Return the struct as JSON has it."""
         result: dict[str, Any] = _plain(self.model_dump(by_alias=True))
         return result
+
+
+class Figures(Struct):
+    """What was measured in a run; None in place of NaN and infinity, which a file must not hold."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures as JSON has them, without those that were not measured."""
+        result: dict[str, Any] = _plain(self.model_dump(by_alias=True, exclude_unset=True))
+        return result
+
+    def at(self, key: str) -> float:
+        """Return the number at a dotted key, such as `ttft_s.p99.9`; NaN where there is none."""
+        value: Any = self
+        for part in key.replace("p99.9", "p999").split("."):
+            value = getattr(value, part, None)
+        return math.nan if value is None else float(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finite(cls, given: Any, info: ValidationInfo) -> Any:
+        return given if info.context == READ else _plain(given)
+
+
+READ = "read"
+"""Context of validation for what a file holds."""
 
 
 class StudyAnswer(Shown, Struct):

@@ -31,7 +31,7 @@ def tail_tiles(point: ProbedLoad) -> list[Tile]:
 
 def setup(result: CapacityStudy) -> tuple[str]:
     """Return the pools in words."""
-    return (pools_words([pool.facts() for pool in result.pools]),)
+    return (pools_words(result.pools),)
 
 
 @dataclass(frozen=True)

@@ -238,4 +238,4 @@ def load_table(result: CapacityStudy, points: Sequence[ProbedLoad], columns: Col
 
 def drawn_by_seeds(result: CapacityAnswer, n_seeds: int) -> str:
     """Return the load that the seeds drew; nothing without a nominal rate."""
-    return drawn(None if result.load is None else result.load.facts(), n_seeds)
+    return drawn(result.load, n_seeds)

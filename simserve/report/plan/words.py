@@ -33,7 +33,7 @@ def supported(answer: PlanAnswer, best: PlanOption) -> str:
         _tied(answer, best),
         f"That is {price} of requests that met the SLO.",
         "".join(_runner_up(row, best) for row in answer.held[1:2]),
-        drawn(None if load is None else load.facts(), best.n_seeds or 1),
+        drawn(load, best.n_seeds or 1),
         "" if best.calibrated else f"Step costs of {best.gpu} are uncalibrated: measure one before you buy.",
     ]
     return " ".join(filter(None, parts))

@@ -1,17 +1,16 @@
 """Cost sources: the fleet and its load, read from plans, capacities, sweeps and runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.parts import StudiedPool
 from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
-from simserve.report.pools import gpus_of, has_changed
 from simserve.report.spreadsheet.cost import UNKNOWN, Basis, Known
-from simserve.report.spreadsheet.sheets import at
 from simserve.report.spreadsheet.sheets_fleet import MEAN_GPU, sweep_gpu, sweep_price
 from simserve.report.spreadsheet.sheets_simulated import fleets_of, most_held
 from simserve.report.summary_reader import SummaryReader
@@ -57,10 +56,7 @@ def _is_same_unit(a: ResultFolder, of_a: Basis, b: ResultFolder, of_b: Basis) ->
 def _digest(source: ResultFolder) -> str | None:
     if source.command in ("capacity", "plan"):
         return source.answer.scenario.digest  # type: ignore[no-any-return]
-    if source.command == "sweep":
-        return None  # its points are scenarios of their own
-    digest: str | None = (source.answer.get("scenario") or {}).get("digest")
-    return digest
+    return None  # points of a sweep are scenarios of their own
 
 
 def _all_used(text: str) -> dict[str, Any]:
@@ -128,7 +124,7 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
     output, offered = (None, None) if light is None else (light.output_tokens_per_s, light.offered_per_s)
     holds, how, own = _held_load(result, offered)
     pools = result.found_pools if result.question == "replicas" else result.pools
-    unit, n_units, gpus = _units([pool.facts() for pool in pools], n_gpus)
+    unit, n_units, gpus = _units(pools, n_gpus)
     held = f"{text}: {rate(holds)} requests/s {how}on {count(n_gpus)} GPUs."
     price = Known(hourly / n_gpus, f"{text}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
     return Basis(
@@ -201,10 +197,7 @@ def _of_run(source: ResultFolder) -> Basis | None:
     return Basis(
         unit=unit,
         gpus=gpus,
-        prices={
-            str(pool["gpu"]): Known(at(pool, "price_per_gpu_hour_usd"), f"{text}: the catalog.")
-            for pool in reader.pools
-        },
+        prices={pool.gpu: Known(pool.price_per_gpu_hour_usd, f"{text}: the catalog.") for pool in reader.pools},
         holds_per_s=replace(holds, value=None if holds.value is None else holds.value / n_units),
         demand_per_s=Known(_load(reader), f"{text}: its load."),
         good_frac=UNKNOWN if reader.attainment is None else Known(reader.attainment, f"{text}: its attainment."),
@@ -217,7 +210,7 @@ def _held(reader: SummaryReader, text: str) -> Known:
     """Return the requests per second that the whole fleet holds."""
     if not reader.has_slo:
         return Known(reader.number("served_per_s"), f"{text} served it; without an SLO nothing says that it was good.")
-    if reader.answer is None or reader.answer["decision"] != "met":
+    if reader.answer is None or reader.answer.decision != "met":
         sentence = f"{text} does not surely meet its SLO ({share(reader.attainment)} attained)"
         return Known(None, f"{sentence}, so its capacity is unknown: export a capacity with it.")
     held = _load(reader)
@@ -226,15 +219,15 @@ def _held(reader: SummaryReader, text: str) -> Known:
 
 def _load(reader: SummaryReader) -> float | None:
     """Return the nominal load of a run, as its answer is given there; else what was offered."""
-    return reader.number("load", "nominal_per_s") or reader.number("offered_per_s")
+    return reader.number("load.nominal_per_s") or reader.number("offered_per_s")
 
 
-def _units(pools: Sequence[Mapping[str, Any]], n_gpus: float) -> tuple[str, int, dict[str, float]]:
+def _units(pools: Sequence[StudiedPool], n_gpus: float) -> tuple[str, int, dict[str, float]]:
     """Return the unit of a fleet, their number and the GPUs of one: replicas of a single pool; else the fleet as it is,
     or as it was on average."""
-    if len(pools) == 1 and not has_changed(pools[0]):
-        return "replica", int(pools[0]["n_replicas"]), {str(pools[0]["gpu"]): int(pools[0]["gpus_per_replica"])}
+    if len(pools) == 1 and not pools[0].has_changed:
+        return "replica", pools[0].n_replicas, {pools[0].gpu: pools[0].gpus_per_replica}
     gpus: dict[str, float] = {}
     for pool in pools:
-        gpus[str(pool["gpu"])] = gpus.get(str(pool["gpu"]), 0) + gpus_of(pool)
+        gpus[pool.gpu] = gpus.get(pool.gpu, 0) + pool.n_gpus
     return "fleet", 1, gpus or {"GPU": round(n_gpus)}

@@ -110,18 +110,20 @@ def _parts(run: ResultFolder) -> list[tuple[str, SummaryReader]]:
 
 
 def _latency(reader: SummaryReader, key: str) -> Row:
-    figures = [ms(reader.number(key, name)) for name in ("mean", *LEVELS, "max")]
-    within = reader.number("slo_attainment", "by_slo", key) if key in reader.slo else None
-    intervals = (reader.summary.get(key) or {}).get("intervals") or {}
-    ends = (*(intervals.get("p99") or (None, None)), *(reader.predicted(key, "p99") or (None, None)))
-    return (SHORT[key], reader.number(key, "n"), *figures, ms(reader.slo.get(key)), within, *map(ms, ends))
+    figures = [ms(reader.number(f"{key}.{name}")) for name in ("mean", *LEVELS, "max")]
+    within = reader.met_frac(key) if key in reader.slo else None
+    ends = (
+        *(getattr(reader.summary, key).intervals.get("p99") or (None, None)),
+        *(reader.predicted(key, "p99") or (None, None)),
+    )
+    return (SHORT[key], reader.number(f"{key}.n"), *figures, ms(reader.slo.get(key)), within, *map(ms, ends))
 
 
 def time_series(runs: Sequence[ResultFolder]) -> Sheet:
     """Return a row a pool and interval, its replicas together."""
     groups, charts, n_merged = [], [], 1
     for run in runs:
-        for pool in (str(each["name"]) for each in run.answer["pools"]):
+        for pool in (each.name for each in run.answer.pools):
             series, n = pool_series(run.rows or {}, pool, MOST_ROWS)
             rows = [(pool, *values) for values in zip(*(series[name].tolist() for name in SERIES), strict=True)]
             groups.append(SheetGroup(run.label, rows))

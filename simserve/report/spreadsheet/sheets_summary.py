@@ -7,10 +7,11 @@ from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_loads import CriterionLoad
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
-from simserve.metrics.answers.parts import Bounded, FoundLoad
+from simserve.metrics.answers.parts import Bounded, FoundLoad, PoolJson
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.figures import Summary
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.capacity.page import paragraphs
 from simserve.report.cautions import cautions
@@ -19,10 +20,10 @@ from simserve.report.comparison import words as comparison
 from simserve.report.formats import SHORT, interval, plural, slo_terms
 from simserve.report.headline import headline, level_of
 from simserve.report.percentiles import prediction
-from simserve.report.pools import engine_words, has_changed
+from simserve.report.pools import engine_words
 from simserve.report.spreadsheet.cost import Basis
 from simserve.report.spreadsheet.formulas import CAPACITY_NAME
-from simserve.report.spreadsheet.sheets import Cell, Chart, Row, Sheet, SheetColumn, SheetGroup, at, form_and_unit
+from simserve.report.spreadsheet.sheets import Cell, Chart, Row, Sheet, SheetColumn, SheetGroup, form_and_unit
 from simserve.report.summary_reader import SummaryReader
 from simserve.report.sweep import words as sweep
 
@@ -72,7 +73,7 @@ def _unit(source: ResultFolder, basis: Basis | None) -> list[Row]:
     return [(f"One {basis.unit} holds (requests/s)", holds)]
 
 
-def _run(result: Mapping[str, Any]) -> list[Row]:
+def _run(result: Summary) -> list[Row]:
     reader = SummaryReader(result)
     rows: list[Row] = [("Answer", headline(result)), *_margin(reader.decision)]
     rows += [("Prediction", prediction(reader)), *(("What to trust", text) for text in cautions(reader))]
@@ -80,23 +81,23 @@ def _run(result: Mapping[str, Any]) -> list[Row]:
     ends = reader.attainment_interval
     rows += [
         ("SLO", slo_terms(reader.slo)),
-        _figure("Requests in the window", at(result, "requests", "arrived"), "count"),
-        _figure("Window", at(result, "window", "duration_s"), "rate s"),
-        _figure("Offered", at(result, "offered_per_s"), "rate requests/s"),
-        _figure("Served", at(result, "served_per_s"), "rate requests/s"),
+        _figure("Requests in the window", reader.number("requests.arrived"), "count"),
+        _figure("Window", reader.number("window.duration_s"), "rate s"),
+        _figure("Offered", reader.number("offered_per_s"), "rate requests/s"),
+        _figure("Served", reader.number("served_per_s"), "rate requests/s"),
         _figure("SLO attainment", reader.attainment, "share share"),
         ("SLO attainment, 95% interval", interval(*ends) if ends else None),
-        _figure("Goodput", at(result, "goodput", "per_s"), "rate requests/s"),
-        _figure("Goodput per GPU", at(result, "goodput", "per_gpu_s"), "rate requests/s"),
-        _figure("Good requests per dollar", at(result, "goodput", "per_usd"), "rate requests/USD"),
-        _figure("Prompt tokens", at(result, "input_tokens_per_s"), "rate tokens/s"),
-        _figure("Output tokens", at(result, "output_tokens_per_s"), "rate tokens/s"),
-        _figure("GPUs", reader.n_gpus, "rate" if any(map(has_changed, reader.pools)) else "count"),
-        _figure("Busy", at(result, "busy_frac"), "share share"),
-        _figure("KV memory, peak of the fullest replica", at(result, "kv", "peak_frac"), "share share"),
-        _figure("Preemptions", at(result, "preemptions", "n"), "count"),
+        _figure("Goodput", reader.number("goodput.per_s"), "rate requests/s"),
+        _figure("Goodput per GPU", reader.number("goodput.per_gpu_s"), "rate requests/s"),
+        _figure("Good requests per dollar", reader.number("goodput.per_usd"), "rate requests/USD"),
+        _figure("Prompt tokens", reader.number("input_tokens_per_s"), "rate tokens/s"),
+        _figure("Output tokens", reader.number("output_tokens_per_s"), "rate tokens/s"),
+        _figure("GPUs", reader.n_gpus, "rate" if any(pool.has_changed for pool in reader.pools) else "count"),
+        _figure("Busy", reader.number("busy_frac"), "share share"),
+        _figure("KV memory, peak of the fullest replica", reader.number("kv.peak_frac"), "share share"),
+        _figure("Preemptions", reader.number("preemptions.n"), "count"),
     ]
-    return rows + _made(result.get("version"), result.get("digest"), result.get("seed"))
+    return rows + _made(result.version, result.digest, result.seed)
 
 
 def _margin(decision: DecisionJson | None) -> list[Row]:
@@ -113,10 +114,9 @@ def _margin(decision: DecisionJson | None) -> list[Row]:
     ]
 
 
-def _pool(pool: Mapping[str, Any]) -> Row:
-    n, gpus = int(pool["n_replicas"]), int(pool["gpus_per_replica"])
-    text = f"{plural(n, 'replica')} of {pool['model']} on {gpus} × {pool['gpu']} ({engine_words(pool)})"
-    return (f"Pool {pool['name']}", text)
+def _pool(pool: PoolJson) -> Row:
+    replicas = f"{plural(pool.n_replicas, 'replica')} of {pool.model}"
+    return (f"Pool {pool.name}", f"{replicas} on {pool.gpus_per_replica} × {pool.gpu} ({engine_words(pool)})")
 
 
 def _capacity(result: CapacityAnswer) -> list[Row]:

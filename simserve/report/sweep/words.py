@@ -123,7 +123,7 @@ def load_warnings(answer: SweepAnswer) -> list[str]:
     off = [point.shared_load for point in answer.points if point.shared_load and is_off(point.shared_load)]
     if not off:
         return []
-    at = drawn(off[0].facts(), len(answer.seeds))
+    at = drawn(off[0], len(answer.seeds))
     more = f" {len(off)} of {plural(len(answer.points), 'point')} are as far off." if len(off) > 1 else ""
     return [f"{at}{more} Goodput and latencies are those of the drawn load, SLO decisions those of the nominal one."]
 

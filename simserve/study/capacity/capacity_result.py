@@ -5,6 +5,7 @@ from typing import Any
 
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_loads import LATENCIES
+from simserve.metrics.figures import Summary
 from simserve.study.capacity.point import LoadPoint
 from simserve.tables.columns import TableRows, typed_columns
 from simserve.tables.schema import Field
@@ -43,21 +44,21 @@ class CapacityResult:
         return TableRows("capacity.parquet", ROWS, typed_columns(ROWS, rows))
 
 
-def _row(kind: str, split: str | None, point: LoadPoint, run: dict[str, Any]) -> dict[str, Any]:
-    attainment = run["slo_attainment"]
+def _row(kind: str, split: str | None, point: LoadPoint, run: Summary) -> dict[str, Any]:
+    attained = run.attained
     row = {
         "asked": kind,
         "load": point.scale,
         "split": split,
-        "seed": run["seed"],
-        **{name: run[name] for name, _ in COUNTS},
-        "n_arrived": attainment["n_arrived"],
-        "n_met": attainment["n_met"],
-        "attained_frac": attainment["frac"],
-        "saturated": run["trust"]["saturated"],
+        "seed": run.seed,
+        **{name: getattr(run, name) for name, _ in COUNTS},
+        "n_arrived": attained.n_arrived,
+        "n_met": attained.n_met,
+        "attained_frac": attained.frac,
+        "saturated": run.trust.saturated,
     }
     for key in LATENCIES:
         name = key.removesuffix("_s")
-        row[f"{name}_met_frac"] = attainment["by_slo"].get(key)
-        row |= {f"{name}_{level}_s": run[key][level] for level in LEVELS}
+        row[f"{name}_met_frac"] = attained.by_slo.get(key)
+        row |= {f"{name}_{level}_s": run.at(f"{key}.{level}") for level in LEVELS}
     return row

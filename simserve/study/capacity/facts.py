@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 from simserve.metrics.answers.capacity import CapacityStudy, SearchedCapacity
 from simserve.metrics.answers.capacity_found import Efficiency, FoundPrecision
 from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad, SearchEnd
-from simserve.metrics.answers.parts import Bounded, Limit, NominalLoad, ScenarioName, StudiedPool
+from simserve.metrics.answers.parts import Bounded, Limit, ScenarioName, StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.tails import pooled
@@ -39,7 +39,7 @@ def search_of(
         question=kind,
         state=cast(SearchEnd, highest.state),
         stopped_at=None if isinstance(highest, Boundary) else probed_load(last, question.goal_frac),
-        load=NominalLoad(**last.load),
+        load=last.load,
     )
 
 
@@ -47,7 +47,7 @@ def _short_run_warnings(highest: Boundary | Unbounded) -> list[str]:
     """Return a warning where saturation limits the answer, and the runs are too short to show it."""
     if not isinstance(highest, Boundary) or not highest.above.is_saturated:
         return []
-    window_s = min(float(run["window"]["duration_s"]) for run in highest.below.runs)
+    window_s = min(run.window.at("duration_s") for run in highest.below.runs)
     e2e_s = highest.below.latency_s("e2e_s", "p99")
     if not window_s < LEAST_WINDOW * e2e_s:
         return []
@@ -57,7 +57,7 @@ def _short_run_warnings(highest: Boundary | Unbounded) -> list[str]:
 
 def load_warnings(point: LoadPoint) -> list[str]:
     """Return a warning where the seeds drew a load far from the nominal load."""
-    off_frac = NominalLoad(**point.load).off_frac
+    off_frac = point.load.off_frac
     if off_frac is None or abs(off_frac) <= LOAD_TOLERANCE_FRAC:
         return []
     side, off = "below" if off_frac < 0 else "above", f"{abs(off_frac):.1%}"
@@ -71,7 +71,7 @@ def studied(
     the first of the loads `reserving` at which reservations of KV keep requests waiting."""
     scenario = question.scenario
     deterministic = [NOTE] if question.is_deterministic else []
-    reserved = reservation_warnings(run for point in reserving for run in point.runs)
+    reserved = reservation_warnings(run.kv for point in reserving for run in point.runs)
     return CapacityStudy(
         version=__version__,
         scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
@@ -119,7 +119,7 @@ def precision_of(question: CapacityQuestion, boundary: Boundary, *, is_known: bo
         is_precise=is_known or boundary.half_frac <= question.precision_frac,
         precision_frac=question.precision_frac,
         fails_first=fails_first(boundary.above, question.goal_frac),
-        kv_limit_is_a_guess=any(run["trust"].get("kv_limit_is_a_guess") for run in boundary.at.runs),
+        kv_limit_is_a_guess=any(run.trust.kv_limit_is_a_guess for run in boundary.at.runs),
     )
 
 

@@ -9,7 +9,6 @@ from simserve.metrics.answer import Attained
 from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_found import FoundReplicas
 from simserve.metrics.answers.capacity_loads import ProbedLoad
-from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.decision import Decision
 from simserve.metrics.tails import capped
 from simserve.study.capacity.boundary import FIRST_SEEDS
@@ -144,7 +143,7 @@ def fleet_size_answer(size: FleetSize) -> ReplicasCapacity:
         question="replicas",
         pool=question.scenario.cluster.pools[size.place].name,
         confidence=CONFIDENCE,
-        load=NominalLoad(**point.load),
+        load=point.load,
         answer=None if size.fewest is None else _fleet(size, size.fewest),
         tied=None if size.tied is None else _fleet(size, size.tied),
         points=[_probed(size, each) for each in size.points],

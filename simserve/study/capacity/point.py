@@ -4,16 +4,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import Attained, Outcome, Outcomes, outcomes, whole_outcome, worst_class
+from simserve.metrics.answer import Attained, Outcome, Outcomes, worst_class
+from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.decision import Effort
+from simserve.metrics.figures import Summary
 from simserve.metrics.margin import Margin, margin_of
+from simserve.metrics.outcomes import outcomes, whole_outcome
 from simserve.metrics.tails import Sample
 from simserve.study.intervals import Estimate
-from simserve.study.run_seeds import Run, Summary
+from simserve.study.run_seeds import Run
 from simserve.study.slo_answer import at_nominal, attained_of, mean_load, slo_answer
 
 
@@ -33,7 +35,7 @@ class Criterion:
         whole = whole_outcome(run)
         if whole is None or self.slo is None:
             return whole
-        return whole.model_copy(update={"attained_frac": run["slo_attainment"]["by_slo"][self.slo]})
+        return whole.model_copy(update={"attained_frac": run.attained.by_slo[self.slo]})
 
     def sample(self, sample: Sample) -> Sample:
         """Return how close the requests come to what this criterion limits."""
@@ -74,14 +76,14 @@ class LoadPoint:
         return LoadPoint(self.scale, self.runs + more.runs, self.samples + more.samples)
 
     @cached_property
-    def load(self) -> dict[str, Any]:
+    def load(self) -> NominalLoad:
         """Mean nominal and drawn load of the runs."""
-        return mean_load([run.get("load") for run in self.runs])
+        return mean_load([run.load for run in self.runs])
 
     @property
     def offered_per_s(self) -> float:
         """Nominal requests/s; the drawn rate where there is none."""
-        return self.drawn_per_s / (1 + (self.load["off_frac"] or 0.0))
+        return self.drawn_per_s / (1 + (self.load.off_frac or 0.0))
 
     @property
     def drawn_per_s(self) -> float:
@@ -103,7 +105,7 @@ class LoadPoint:
     @property
     def n_requests(self) -> int:
         """Requests that arrived in all runs."""
-        return sum(run["requests"]["arrived"] for run in self.runs)
+        return sum(run.requests.arrived for run in self.runs)
 
     @property
     def attained_frac(self) -> float:
@@ -129,7 +131,7 @@ class LoadPoint:
     def decision(self, goal_frac: float) -> Attained:
         """Return whether the load meets the SLO."""
         answer = slo_answer(self.outcomes, goal_frac)
-        decision: Attained = "edge" if answer is None else answer["decision"]
+        decision: Attained = "edge" if answer is None else answer.decision
         return decision
 
     def decided(self, goal_frac: float, more: Callable[[range], Sequence[Run]], effort: Effort) -> "LoadPoint":
@@ -151,12 +153,12 @@ class LoadPoint:
     @property
     def n_saturated(self) -> int:
         """Number of saturated runs."""
-        return sum(bool(run["trust"]["saturated"]) for run in self.runs)
+        return sum(bool(run.trust.saturated) for run in self.runs)
 
     def by_slo(self) -> dict[str, float]:
         """Return the share that met each SLO."""
-        shares = [run["slo_attainment"]["by_slo"] for run in self.runs]
-        return {key: float(np.mean([each[key] for each in shares])) for key in shares[0]}
+        shares = [run.attained.by_slo for run in self.runs]
+        return {key: float(np.mean([each[key] or 0.0 for each in shares])) for key in shares[0]}
 
     def holds(self, goal_frac: float) -> bool:
         """Return whether the share at the nominal load meets the goal, whatever its interval."""
@@ -169,11 +171,11 @@ class LoadPoint:
 
     def latency_s(self, key: str, level: str) -> float:
         """Return the mean of the runs' percentiles; NaN where a run has none."""
-        return float(np.mean([math.nan if run[key][level] is None else run[key][level] for run in self.runs]))
+        return self.mean(f"{key}.{level}")
 
     def mean(self, key: str) -> float:
         """Return the mean of a number over the runs; NaN where a run has none."""
-        return float(np.mean([math.nan if (value := run.get(key)) is None else value for run in self.runs]))
+        return float(np.mean([run.at(key) for run in self.runs]))
 
     def first(self, n_runs: int) -> "LoadPoint":
         """Return the load with its first runs only."""

@@ -29,7 +29,7 @@ class ProbedLoads:
         seeds = range(first + len(runs), first + n_seeds)
         if seeds:
             more = self._runs_at(scale, seeds)
-            if not all(run.summary["requests"]["arrived"] for run in more):
+            if not all(run.summary.requests.arrived for run in more):
                 raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
             runs += more
         return LoadPoint.of(scale, runs[:n_seeds])

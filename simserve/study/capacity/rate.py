@@ -24,7 +24,7 @@ from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.capacity.search import Goal, Search
-from simserve.study.capacity_probe import UNKNOWN, NearCapacity, near_capacity
+from simserve.study.capacity_probe import NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.load_scale import at_scale
@@ -95,9 +95,9 @@ def study(
 
 def near_answer(question: CapacityQuestion, answer: Boundary) -> NearCapacity | None:
     """Return how the highest load of the search that meets the goal compares with capacity; None where unknown."""
-    scenario = at_scale(question.scenario, answer.at.scale)
+    scenario, first = at_scale(question.scenario, answer.at.scale), answer.at.runs[0]
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    return near_capacity(scenario, load, answer.at.runs[0], draws_for(scenario))
+    return near_capacity(scenario, load, first.load.nominal_per_s, first.service_s, draws_for(scenario))
 
 
 def rate_answer(
@@ -130,7 +130,8 @@ def _highest_rate(question: CapacityQuestion, answer: Boundary, margin: LoadMarg
         scale=bounded(answer.load),
         offered_per_s=margin.with_ends(rate, question.effort, least),
         **vars(efficiency_of(question.scenario, rate)),
-        **(UNKNOWN if margin.near is None else margin.near.facts()),
+        probability_beyond_capacity=None if margin.near is None else margin.near.probability,
+        near_capacity=None if margin.near is None else margin.near.facts(),
     )
 
 
@@ -168,7 +169,7 @@ def _own_load(
 
 def _offered_per_s(point: LoadPoint, highest: Boundary | Unbounded) -> float:
     """Return the nominal rate; without one, the drawn rate scaled to the answer's seeds, so that rates are in order."""
-    if not isinstance(highest, Boundary) or point.load["nominal_per_s"]:
+    if not isinstance(highest, Boundary) or point.load.nominal_per_s:
         return point.offered_per_s
     same_seeds = highest.at.first(len(point.runs))
     return point.offered_per_s * highest.at.offered_per_s / same_seeds.offered_per_s

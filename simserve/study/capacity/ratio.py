@@ -8,7 +8,7 @@ from simserve.errors import SimserveError
 from simserve.metrics.answers.capacity import RatioCapacity
 from simserve.metrics.answers.capacity_found import FoundSplit, SplitRate
 from simserve.metrics.answers.capacity_loads import SearchEnd
-from simserve.metrics.answers.parts import FoundLoad, NominalLoad
+from simserve.metrics.answers.parts import FoundLoad
 from simserve.scenario import Scenario
 from simserve.scenario.cluster import DISAGGREGATED_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Unbounded
@@ -170,7 +170,7 @@ def _result(
     answer = RatioCapacity(
         **vars(studied(question, load_warnings(last), best.probed)),
         question="ratio",
-        load=NominalLoad(**last.load),
+        load=last.load,
         state="found" if holds else "no load",
         answer=FoundSplit(
             **vars(_split(best, scenarios, question.goal_frac)),

@@ -114,7 +114,11 @@ def check_facts(result: Check) -> CheckAnswer:
         parts=[_part(part, baseline.lower_facts, now) for part in PARTS],
         changes=differences(baseline.scenario, portable(scenario))[1],
         load=load,
-        warnings=[*(f"{text}: {OF_DRAWN}" for text in off), *warnings(scenario.setups), *reservation_warnings(runs)],
+        warnings=[
+            *(f"{text}: {OF_DRAWN}" for text in off),
+            *warnings(scenario.setups),
+            *reservation_warnings(run.kv for run in runs),
+        ],
     )
 
 

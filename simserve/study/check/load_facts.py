@@ -9,8 +9,8 @@ import numpy as np
 
 from simserve.metrics.answers.baseline import LoadFacts
 from simserve.metrics.answers.parts import DrawnLoad
+from simserve.metrics.figures import Summary
 from simserve.study.measures import Measure
-from simserve.study.run_seeds import Summary
 from simserve.tables.schema import MOST
 
 
@@ -35,16 +35,15 @@ def _prefill_s(summary: Summary) -> float:
 
 def _unanswered_frac(summary: Summary) -> float:
     """Return the share that was rejected, timed out or never finished: misses that no latency shows."""
-    n_arrived = summary["requests"]["arrived"]
-    return 1 - summary["requests"]["finished"] / n_arrived if n_arrived else math.nan
+    n_arrived = summary.requests.arrived
+    return 1 - summary.requests.finished / n_arrived if n_arrived else math.nan
 
 
 def _split(*names: str) -> Callable[[Summary], float]:
     """Return a reader of the sum of some parts of each request's time; NaN where the time is not split."""
 
     def of(summary: Summary) -> float:
-        means = (summary.get("time_split") or {}).get("mean")
-        return math.nan if means is None else float(sum(means[name] for name in names))
+        return sum(summary.time_split.mean.at(name) for name in names) if summary.time_split else math.nan
 
     return of
 
@@ -68,24 +67,23 @@ PARTS = (
 
 def drawn_load(runs: Sequence[Summary]) -> DrawnLoad | None:
     """Return the drawn against the nominal load of the runs; None where no load is nominal."""
-    loads = [run.get("load") or {} for run in runs]
-    if not all(load.get("nominal_per_s") and load.get("drawn_per_s") for load in loads):
+    if not all(run.load.nominal_per_s and run.load.drawn_per_s for run in runs):
         return None
-    nominal, drawn = (_mean([load[key] for load in loads]) for key in ("nominal_per_s", "drawn_per_s"))
+    nominal, drawn = (_mean([run.load.at(key) for run in runs]) for key in ("nominal_per_s", "drawn_per_s"))
     return DrawnLoad(nominal_per_s=nominal, drawn_per_s=drawn, off_frac=min(drawn / nominal - 1, MOST))
 
 
 def load_facts(scale: float, runs: Sequence[Summary]) -> LoadFacts:
     """Return means with five figures; missing values are None."""
-    result = [run["slo_attainment"] for run in runs]
-    n_met, n_arrived = (sum(each[key] for each in result) for key in ("n_met", "n_arrived"))
+    attained = [run.attained for run in runs]
+    n_met, n_arrived = sum(each.n_met for each in attained), sum(each.n_arrived for each in attained)
     return LoadFacts(
         scale=scale,
         n_runs=len(runs),
-        offered_per_s=short(_mean([run["offered_per_s"] for run in runs])),
+        offered_per_s=short(_mean([run.at("offered_per_s") for run in runs])),
         attained_frac=short(n_met / n_arrived) if n_arrived else None,
-        by_slo={key: short(_mean([each["by_slo"][key] for each in result])) for key in result[0]["by_slo"]},
-        saturated_frac=short(_mean([float(run["trust"]["saturated"]) for run in runs])),
+        by_slo={key: short(_mean([each.by_slo[key] for each in attained])) for key in attained[0].by_slo},
+        saturated_frac=short(_mean([float(run.trust.saturated) for run in runs])),
         parts={part.key: short(_mean([part.of(run) for run in runs])) for part in PARTS},
     )
 
@@ -95,5 +93,5 @@ def short(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float | None]) -> float:
     return float(np.mean([math.nan if value is None else value for value in values]))

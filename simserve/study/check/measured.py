@@ -129,7 +129,7 @@ def goodput(side: GateSide, curve: AttainmentCurve) -> Rate:
 def rate_per_scale(side: GateSide, curve: AttainmentCurve) -> float:
     """Return the drawn requests per second at scale 1, a mean over both loads of the curve."""
     runs = [(scale, run) for scale in curve.scales for run in side.runs(scale, len(curve.seeds))]
-    return sum(float(run["offered_per_s"]) / scale for scale, run in runs) / len(runs)
+    return sum(run.at("offered_per_s") / scale for scale, run in runs) / len(runs)
 
 
 def _load(side: GateSide, curve: AttainmentCurve, place: int) -> BaselineLoad:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.errors import NoArrivals
+from simserve.metrics.figures import Summary
 from simserve.metrics.tails import Sample, pooled
 from simserve.scenario import Scenario
 from simserve.study.capacity.drawn_loads import RatioCurve
@@ -13,7 +14,7 @@ from simserve.study.capacity.point import LoadPoint
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.load_scale import at_scale
 from simserve.study.progress import enter
-from simserve.study.run_seeds import Run, Summary, each_run
+from simserve.study.run_seeds import Run, each_run
 
 RATIO = 1.08
 """Ratio of neighboring loads."""
@@ -178,13 +179,13 @@ class GateSide:
             return None
 
     def _holds(self, scale: float, n_seeds: int) -> bool:
-        n_met, n_arrived = (sum(run["slo_attainment"][key] for run in self.runs(scale, n_seeds)) for key in COUNTS)
+        n_met, n_arrived = (sum(run.attained.at(key) for run in self.runs(scale, n_seeds)) for key in COUNTS)
         return bool(n_arrived and n_met >= self.goal_frac * n_arrived)
 
     def _curve(self, grid: Grid, n_seeds: int) -> AttainmentCurve:
         scales = grid.below, grid.above
         runs = [self.runs(scale, n_seeds) for scale in scales]
-        n_met, n_arrived = (np.array([[run["slo_attainment"][key] for run in each] for each in runs]) for key in COUNTS)
+        n_met, n_arrived = (np.array([[getattr(run.attained, key) for run in each] for each in runs]) for key in COUNTS)
         first = self.scenario.seed
         return AttainmentCurve(scales, n_met, n_arrived, tuple(range(first, first + n_seeds)))
 

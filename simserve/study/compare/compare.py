@@ -10,6 +10,7 @@ from simserve.errors import SimserveError
 from simserve.metrics.answers.comparison import ComparisonAnswer, SideDecisions
 from simserve.metrics.decision import DEFAULT_EFFORT, Decision
 from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.figures import Summary
 from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
@@ -89,16 +90,16 @@ def compare(
         result = compare_results(names, runs[0], runs[1])
         facts = runs[0].facts, runs[1].facts
         first, second = ((each.slo, each.slo_classes) for each in facts)
-        own = _of_sides(names, (facts[0].warnings, facts[1].warnings), ([runs[0].summary], [runs[1].summary]))
+        own = _of_sides(names, (facts[0].warnings, facts[1].warnings), ([runs[0].figures], [runs[1].figures]))
         texts = (*own, *_differing("slo", first, second), *_off_nominal(result))
-        judged = SideDecisions(a=DecisionJson.of(runs[0].summary), b=DecisionJson.of(runs[1].summary))
+        judged = SideDecisions(a=runs[0].decision, b=runs[1].decision)
         return result.model_copy(update={"warnings": texts, "judged": judged})
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
 
 
 def _kept(seeds: range, results: Results) -> Run:
     """Return what is kept of a run: how close its requests come to their limits only where a decision needs it."""
-    return Run(results.summary, results.sample if results.facts.seed in seeds else NOTHING)
+    return Run(results.figures, results.sample if results.facts.seed in seeds else NOTHING)
 
 
 def _judged(scenario: Scenario, first: int, runs: Sequence[Run]) -> DecisionJson | None:
@@ -127,10 +128,12 @@ def _run(what: Scenario | Results | Mapping[str, Any], other: Any) -> Results | 
 
 
 def _of_sides(
-    names: tuple[str, str], costs: Sequence[tuple[str, ...]], summaries: Sequence[Sequence[Mapping[str, Any]]]
+    names: tuple[str, str], costs: Sequence[tuple[str, ...]], runs: Sequence[Sequence[Summary]]
 ) -> tuple[str, ...]:
     """Return the warnings of each side's costs and reservations; of one side alone with its name."""
-    a, b = ((*of_costs, *reservation_warnings(runs)) for of_costs, runs in zip(costs, summaries, strict=True))
+    a, b = (
+        (*of_costs, *reservation_warnings(run.kv for run in side)) for of_costs, side in zip(costs, runs, strict=True)
+    )
     own = ((name, text) for name, texts in zip(names, (a, b), strict=True) for text in texts)
     return tuple(dict.fromkeys(text if text in a and text in b else f"{name}: {text}" for name, text in own))
 

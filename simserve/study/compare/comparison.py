@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.answers.comparison import ComparisonAnswer, DrawnLoads, MeasureDifference
 from simserve.metrics.answers.parts import Verdict
+from simserve.metrics.figures import Summary
 from simserve.metrics.results import Results
 from simserve.study.check.load_facts import drawn_load
 from simserve.study.compare.carried_load import NO_SCENARIOS
@@ -28,9 +29,7 @@ BENCH_RATES = {
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
-def compare_replications(
-    names: tuple[str, str], a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]
-) -> ComparisonAnswer:
+def compare_replications(names: tuple[str, str], a: Sequence[Summary], b: Sequence[Summary]) -> ComparisonAnswer:
     """Compare summaries of both sides, `(n_seeds,)` each, the same seeds in the same order."""
     result = []
     for measure in MEASURES:
@@ -48,11 +47,11 @@ def compare_results(names: tuple[str, str], a: Results, b: Results) -> Compariso
     is_paired = sides[0].is_like(sides[1])
     result = []
     for measure in MEASURES:
-        of_a, of_b = (measure.of(results.summary) for results in (a, b))
+        of_a, of_b = (measure.of(results.figures) for results in (a, b))
         if not math.isnan(of_a + of_b):
             result.append(_difference(measure, of_a, of_b, _gap(of_b - of_a, sides, measure, is_paired)))
     how = "the same requests on both sides" if is_paired else "different requests on each side"
-    loads = DrawnLoads(a=drawn_load([a.summary]), b=drawn_load([b.summary]))
+    loads = DrawnLoads(a=drawn_load([a.figures]), b=drawn_load([b.figures]))
     return _answer(names, f"one run each, {how}; jackknife over blocks of requests", result, loads)
 
 
@@ -143,7 +142,7 @@ class _Side:
         names = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s", "slo_met")
         requests = {name: None if columns[name] is None else columns[name][counts] for name in names}
         n = int(counts.sum())
-        return cls(requests, 1 / results.summary["window"]["duration_s"], blocks_of(n))
+        return cls(requests, 1 / results.figures.window.at("duration_s"), blocks_of(n))
 
     def is_like(self, other: "_Side") -> bool:
         """Return whether the same requests came at the same instants."""

@@ -1,8 +1,6 @@
 """Monthly cost of an option's fleet, its tokens and energy, and the range of its cost."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from simserve.metrics.answers.plan import OptionCost, OptionUse
 from simserve.study.capacity.point import LoadPoint
@@ -102,14 +100,14 @@ def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
         usd_per_gpu_hour=usd_per_gpu_hour,
         usd_low=usd - n_saved * one_replica,
         usd_high=usd,
-        output_tokens=_a_month(usage, lambda run: run["output_tokens_per_s"]),
-        tokens=_a_month(usage, lambda run: run["total_tokens_per_s"]),
-        good_tokens=_a_month(usage, lambda run: run["goodput"]["output_tokens_per_s"]),
-        busy_frac=mean_of([run["busy_frac"] for run in usage.runs]).value,
+        output_tokens=_a_month(usage, "output_tokens_per_s"),
+        tokens=_a_month(usage, "total_tokens_per_s"),
+        good_tokens=_a_month(usage, "goodput.output_tokens_per_s"),
+        busy_frac=mean_of([run.at("busy_frac") for run in usage.runs]).value,
         tdp_w=setup.gpu.tdp_w,
     )
 
 
-def _a_month(point: LoadPoint, per_s: Callable[[Any], float]) -> Estimate:
-    mean = mean_of([per_s(run) for run in point.runs])
+def _a_month(point: LoadPoint, per_s: str) -> Estimate:
+    mean = mean_of([run.at(per_s) for run in point.runs])
     return Estimate(*(end * MONTH_S for end in (mean.value, mean.low, mean.high)))

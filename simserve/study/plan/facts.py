@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from simserve.metrics.answers.fleet_needs import Autoscaling, FleetNeed, Growth, HourlyNeed, MonthlyNeed
-from simserve.metrics.answers.parts import NominalLoad, ScenarioName
+from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.plan import Assumptions, PlanAnswer, PlanDemand
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario.cost_warnings import notes, warnings
@@ -58,7 +58,7 @@ def _demand(plan: Plan) -> PlanDemand:
         mean_per_s=None if offered is None else offered * share,
         sized_for_per_s=offered,
         mean_load_frac=share,
-        load=None if point is None else NominalLoad(**point.load),
+        load=None if point is None else point.load,
     )
 
 
@@ -121,10 +121,10 @@ def _of_load(plan: Plan) -> Iterator[str]:
     best = plan.best
     sized = [] if best is None else [best.sized.fewer, best.sized.needed]
     trials = [trial for trial in (*sized, *(other.nearest for other in plan.others)) if trial is not None]
-    yield from reservation_warnings(run for trial in trials for run in trial.point.runs)
+    yield from reservation_warnings(run.kv for trial in trials for run in trial.point.runs)
     if best is not None:
         yield from load_warnings(best.sized.needed.point)
-    if best is not None and any(run["trust"]["kv_limit_is_a_guess"] for run in best.sized.needed.point.runs):
+    if best is not None and any(run.trust.kv_limit_is_a_guess for run in best.sized.needed.point.runs):
         yield "KV cache use reached its estimated capacity; set num_gpu_blocks from a server's log"
 
 

@@ -157,7 +157,7 @@ class FleetSearch:
         """Return whether the first seeds exceed the misses allowed to all, and not by drawing too high a load."""
         missed_frac = 1 - first.attained_frac
         may_miss = (1 - self._goal_frac) * len(self._seeds) / len(first.runs)
-        return missed_frac > may_miss and (first.load["off_frac"] or 0.0) <= LOAD_TOLERANCE_FRAC
+        return missed_frac > may_miss and (first.load.off_frac or 0.0) <= LOAD_TOLERANCE_FRAC
 
     def _split(self, total: int, scale: float) -> Trial:
         """Bisect the number of prefill replicas by which side is short, from the last best share."""
@@ -184,7 +184,7 @@ def _wants_prefill(point: LoadPoint) -> bool:
 
     If decode stalls the transfers, decode is short; with E2E SLOs alone, the binding side of the runs decides.
     """
-    binds = [(run.get("transfer") or {}).get("binds") for run in point.runs]
+    binds = [run.transfer.binds if run.transfer else None for run in point.runs]
     met = point.by_slo()
     if not met.keys() & {PREFILL, *DECODE}:
         return 2 * binds.count("prefill") > len(binds)

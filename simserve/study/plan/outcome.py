@@ -153,19 +153,19 @@ def unloaded(scenario: Scenario) -> Unloaded | None:
     one_at_a_time = Load(replace(trace, arrival_s=np.arange(len(trace), dtype=np.float64) * SPACING_S))
     measure = scenario.measure.model_copy(update={"warmup_s": 0.0, "warmup_requests": None})
     run = simulate(scenario.model_copy(update={"measure": measure}), load=one_at_a_time)
-    attained = run.summary["slo_attainment"]
-    slo, slo_frac = min(attained["by_slo"].items(), key=lambda item: item[1])
+    attained = run.figures.attained
+    slo, slo_frac = min(attained.by_slo.items(), key=lambda item: item[1] or 0.0)
     requests = run.columns["requests"]
     took_s = np.nan_to_num(requests[GOALS[slo]], nan=-np.inf)
     worst = int(took_s.argmax())
     return Unloaded(
-        attained_frac=attained["frac"],
-        high_frac=wilson(attained["frac"], attained["n_arrived"], Z_95)[1],
+        attained_frac=attained.at("frac"),
+        high_frac=wilson(attained.at("frac"), attained.n_arrived, Z_95)[1],
         slo=slo,
-        slo_frac=slo_frac,
+        slo_frac=slo_frac or 0.0,
         prompt_tokens=int(requests["prompt_tokens"][worst]),
         took_s=float(requests[GOALS[slo]][worst]),
-        refused_frac=run.summary["requests"]["rejected"] / attained["n_arrived"],
+        refused_frac=run.figures.requests.rejected / attained.n_arrived,
     )
 
 

@@ -96,8 +96,8 @@ class PointRuns:
         runs = [{each.slo_class: each for each in run.outcomes} for run in self.finished]
         result = slo_answer(runs, self.goal_frac) if runs else None
         if result is None or self.decided is None:
-            return None if result is None else AnswerJson(**result)
-        return AnswerJson(**result | {"decision": self.decided.old_word, "queue": self.decided.queue})
+            return result
+        return result.model_copy(update={"decision": self.decided.old_word, "queue": self.decided.queue})
 
     @property
     def decision(self) -> Attained | None:
@@ -180,7 +180,7 @@ class PointRuns:
 
 def drawn_load(runs: Sequence[FinishedRun]) -> NominalLoad:
     """Return the mean drawn load of runs of a point."""
-    return NominalLoad(**mean_load([vars(run.load) for run in runs]))
+    return mean_load([run.load for run in runs])
 
 
 def _finished(rows: Sequence[SweepRun]) -> list[FinishedRun]:

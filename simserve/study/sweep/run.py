@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
-from simserve.metrics.answer import outcomes
 from simserve.metrics.answers.kept_sample import KeptSample
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.answers.sweep_runs import ClassOutcome, DrawnRun, FailedRun, FinishedRun, ProbedPoint, SweepRun
+from simserve.metrics.outcomes import outcomes
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
@@ -19,7 +19,6 @@ from simserve.simulation import simulate
 from simserve.study.capacity_probe import near_capacity
 from simserve.study.cost_draws import Draw
 from simserve.study.fleet import fleet_of
-from simserve.study.measures import figure
 from simserve.study.processes import Task, limited_to
 from simserve.version import __version__
 from simserve.workload.load import offered_load
@@ -73,9 +72,8 @@ class AtCapacity(NamedTuple):
     def row(self, scenario: Scenario) -> ProbedPoint:
         """Compare the load of a scenario with its capacity."""
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-        known = {"load": vars(self.nominal), "e2e_s": {"mean": self.service_s}}
         with limited_to(1):
-            near = near_capacity(scenario, load, known, self.draws)
+            near = near_capacity(scenario, load, self.nominal.nominal_per_s, self.service_s, self.draws)
         return ProbedPoint(seed=scenario.seed, beyond_frac=None if near is None else near.probability)
 
 
@@ -122,17 +120,16 @@ def failed_row(seed: int, reason: str, *, is_final: bool = True) -> FailedRun:
 
 
 def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRun:
-    summary: Any = results.summary
-    service_s = figure(summary, "e2e_s.mean") - figure(summary, "queue_s.mean")
-    figures: dict[str, Any] = vars(fleet_of(scenario)) | {key: figure(summary, key) for key in KEYS}
+    summary = results.figures
+    figures: dict[str, Any] = vars(fleet_of(scenario)) | {key: summary.at(key) for key in KEYS}
     return FinishedRun(
         seed=scenario.seed,
-        saturated=summary["trust"]["saturated"],
+        saturated=summary.trust.saturated,
         wall_s=wall_s,
         outcomes=[ClassOutcome(slo_class=name, **vars(each) | IN_SAMPLE) for name, each in outcomes(summary).items()],
-        load=summary["load"],
-        warnings=[*results.facts.warnings, *reservation_warnings([summary])],
+        load=summary.load,
+        warnings=[*results.facts.warnings, *reservation_warnings([summary.kv])],
         sample=KeptSample.of(results.sample),
-        service_s=max(0.0, service_s),  # NaN is 0
+        service_s=summary.service_s,
         **figures,
     )

@@ -10,6 +10,7 @@ import pytest
 
 from simserve.metrics.decision import SURE_BY_NOISE
 from simserve.metrics.student import quantile
+from simserve.metrics.summary_schema import Queue
 from simserve.metrics.tails import Sample, Tail
 from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.drawn_loads import MOST_ROUNDS
@@ -18,12 +19,13 @@ from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity_probe import NearCapacity, OfferedRate
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Estimate
+from tests.summaries import summary_of
 
 GOAL, N, STEEP = 0.99, 2000, 4.0
 LOADS = (0.1, 0.3, 0.5, 0.8, 0.95, 1.0, 1.05, 1.2)
 
 
-def sample(r: float, queue: str = "steady") -> Sample:
+def sample(r: float, queue: Queue = "steady") -> Sample:
     """A run whose ratio r has an exponential tail with this 99% quantile; TTFT alone has a limit."""
     shares = (np.random.default_rng(0).permutation(N) + 0.5) / N
     ratios = (r * np.log(shares) / math.log(1 - GOAL)).astype(np.float32)[:, None]
@@ -53,7 +55,7 @@ class Shifted(DrawnCosts):
 
 
 def point(load: float) -> LoadPoint:
-    run = {"trust": {"saturated": False}}
+    run = summary_of({})
     return LoadPoint(load, (run,) * 8, (sample(r_at(load)),) * 8)
 
 

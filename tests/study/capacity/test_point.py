@@ -1,18 +1,20 @@
 """What a load's runs attained, together."""
 
 import math
-from typing import Any
 
 import pytest
 
+from simserve.metrics.answers.parts import NominalLoad
+from simserve.metrics.figures import Summary
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import mean_of
+from tests.summaries import summary_of
 
 
-def run(n_met: int, n_arrived: int, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+def run(n_met: int, n_arrived: int, low: float | None = None, high: float | None = None) -> Summary:
     frac = n_met / n_arrived if n_arrived else None
     attained = {"n_met": n_met, "n_arrived": n_arrived, "frac": frac, "low_frac": low, "high_frac": high}
-    return {"slo_attainment": attained, "requests": {"arrived": n_arrived}, "trust": {"saturated": False}}
+    return summary_of({"slo_attainment": attained, "requests": {"arrived": n_arrived}})
 
 
 def test_runs_attain_what_all_their_requests_do_with_the_interval_of_their_mean() -> None:
@@ -34,11 +36,11 @@ def test_one_run_that_is_too_short_for_batches_has_the_interval_of_independent_r
 
 
 def test_the_rate_of_a_load_is_its_nominal_one_whatever_its_seeds_drew() -> None:
-    load = {"kind": "requests", "nominal_per_s": 10.0, "drawn_per_s": 9.0, "off_frac": -0.1}
-    point = LoadPoint(1.0, (run(9, 10) | {"offered_per_s": 9.0, "load": load},) * 2)
+    load = NominalLoad(kind="requests", nominal_per_s=10.0, drawn_per_s=9.0, off_frac=-0.1)
+    point = LoadPoint(1.0, (run(9, 10).model_copy(update={"offered_per_s": 9.0, "load": load}),) * 2)
     assert point.drawn_per_s == 9.0
     assert point.offered_per_s == pytest.approx(10.0)
-    assert point.load["off_frac"] == pytest.approx(-0.1)
+    assert point.load.off_frac == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize("n_runs", [1, 2])

@@ -20,6 +20,7 @@ from simserve.workload import size
 from tests.cli.scenarios import write_scenario
 from tests.effort import is_thorough, runs
 from tests.study.served import highest_rate, of_ratios
+from tests.summaries import summary_of
 
 TARGET_S = 5.0
 GOAL = 0.99
@@ -44,10 +45,10 @@ def single_server(scale: float, seeds: Sequence[int]) -> list[Run]:
         frac = float(met.mean())
         attained = {"n_met": int(met.sum()), "n_arrived": len(met), "frac": frac, "by_slo": {"ttft_s": frac}}
         latency = {"p50": 1.0, "p90": 1.0, "p99": 1.0}
-        result = {"offered_per_s": scale / 2, "slo_attainment": attained, "trust": {"saturated": False}}
+        result: dict[str, Any] = {"offered_per_s": scale / 2, "slo_attainment": attained, "trust": {"saturated": False}}
         result |= {"requests": {"arrived": len(met)}}
         result |= dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s"), latency)
-        runs.append(Run(result, of_ratios(wait_s[N // 10 :] / TARGET_S)))
+        runs.append(Run(summary_of(result), of_ratios(wait_s[N // 10 :] / TARGET_S)))
     return runs
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simserve import load_scenario
 from simserve.metrics.decision import Effort
+from simserve.metrics.reliability import TrustJson
 from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
@@ -26,11 +28,14 @@ never_missed = runs_at({"ttft_s": lambda load: 0.0}, control_variate=0)
 
 
 def saturating(first: int, load: float, seeds: Sequence[int]) -> list[Run]:
-    runs = never_missed(load, seeds)
-    for run in runs:
-        own = np.exp(SPREAD * np.random.default_rng(first + run.summary["seed"]).standard_normal())
-        run.summary["trust"] = {"saturated": bool(load >= own)}
-    return runs
+    def is_saturated(seed: int) -> bool:
+        return bool(load >= np.exp(SPREAD * np.random.default_rng(first + seed).standard_normal()))
+
+    return [_with(run, trust=TrustJson(saturated=is_saturated(run.summary.seed))) for run in never_missed(load, seeds)]
+
+
+def _with(run: Run, **figures: Any) -> Run:
+    return Run(run.summary.model_copy(update=figures), run.sample)
 
 
 def result(folder: Path, first: int, precision_frac: float) -> Boundary:
@@ -66,10 +71,10 @@ def test_ranks_hold_the_median_as_often_as_the_binomial_says() -> None:
 
 def half_never_saturate(load: float, seeds: Sequence[int]) -> list[Run]:
     """But for a few more than that: with 128 seeds those are 72, and 76 would tell."""
-    runs = never_missed(load, seeds)
-    for run in runs:
-        run.summary["trust"] = {"saturated": load >= 1 and run.summary["seed"] % 16 < 9}
-    return runs
+    return [
+        _with(run, trust=TrustJson(saturated=load >= 1 and run.summary.seed % 16 < 9))
+        for run in never_missed(load, seeds)
+    ]
 
 
 def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_path: Path) -> None:
@@ -87,12 +92,10 @@ def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_
 
 def test_rates_in_the_table_of_loads_rise_though_seeds_differ(tmp_path: Path) -> None:
     def run(load: float, seeds: Sequence[int]) -> list[Run]:
-        runs = saturating(0, load, seeds)
-        for each in runs:
-            each.summary["offered_per_s"] = (
-                10 * load * (1.1 if each.summary["seed"] < 11 else 1.0)
-            )  # the first eight are busier
-        return runs
+        return [  # the first eight are busier
+            _with(each, offered_per_s=10 * load * (1.1 if each.summary.seed < 11 else 1.0))
+            for each in saturating(0, load, seeds)
+        ]
 
     answer = study(CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05), run).answer
     assert answer.question == "rate"

@@ -4,13 +4,15 @@ import math
 from typing import Any
 
 from simserve.metrics.answers.baseline import LoadFacts
+from simserve.metrics.figures import Summary
 from simserve.study.check.load_facts import load_facts
+from tests.summaries import summary_of
 
 OF_A_SPLIT = ("queue_seats_s", "queue_blocks_s", "queue_budget_s", "interference_s", "evicted_s")
 
 
-def run(queue_s: float, ttft_s: float, n_met: int, n_finished: int = 100) -> dict[str, Any]:
-    return {
+def run(queue_s: float, ttft_s: float, n_met: int, n_finished: int = 100, **more: Any) -> Summary:
+    figures = {
         "offered_per_s": 10.0,
         "slo_attainment": {"n_met": n_met, "n_arrived": 100, "by_slo": {"ttft_s": n_met / 100, "tpot_s": 1.0}},
         "trust": {"saturated": n_met < 50},
@@ -22,6 +24,7 @@ def run(queue_s: float, ttft_s: float, n_met: int, n_finished: int = 100) -> dic
         "preemptions": {"requests_frac": 0.0},
         "kv": {"peak_frac": 1 / 3},
     }
+    return summary_of(figures | more)
 
 
 def test_they_are_means_of_the_runs() -> None:
@@ -63,6 +66,6 @@ def test_where_time_is_split_exactly_its_parts_are_told_too() -> None:
         "recompute_s",
         "copy_s",
     )
-    split = {"time_split": {"mean": {name: 0.1 * i for i, name in enumerate(names)}}}
-    result = load_facts(1.0, [run(0.1, 0.2, 90) | split]).parts
+    split: dict[str, Any] = {"time_split": {"mean": {name: 0.1 * i for i, name in enumerate(names)}}}
+    result = load_facts(1.0, [run(0.1, 0.2, 90, **split)]).parts
     assert [result[key] for key in OF_A_SPLIT] == [0.0, 0.1, 0.2, 0.3, 1.5]

@@ -3,19 +3,21 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import NoArrivals
+from simserve.metrics.figures import Summary
 from simserve.metrics.tails import Sample
 from simserve.study.check import side as side_module
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.check.side import Boundless, GateSide, Grid
 from simserve.study.load_scale import at_scale
+from simserve.study.run_seeds import Run
 from tests.cli.scenarios import write_scenario
+from tests.summaries import summary_of
 
 GOAL = 0.99
 N_ARRIVED = 10_000
@@ -23,7 +25,6 @@ RATE_PER_S = 8.0
 """Of the scenario itself."""
 
 
-Run = tuple[dict[str, Any], Sample]
 NO_SAMPLE = Sample({}, 1.0, None, None)
 
 
@@ -40,9 +41,9 @@ class Server:
         self.n_runs = 0
 
     def each_run(self, _: object, scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[Run]]:
-        return [[(self._run(each, seed), NO_SAMPLE) for seed in seeds] for each in scenarios]
+        return [[Run(self._run(each, seed), NO_SAMPLE) for seed in seeds] for each in scenarios]
 
-    def _run(self, scenario: Scenario, seed: int) -> dict[str, Any]:
+    def _run(self, scenario: Scenario, seed: int) -> Summary:
         self.n_runs += 1
         assert scenario.workload.arrivals is not None
         scale = scenario.workload.arrivals["rate_per_s"] / RATE_PER_S
@@ -50,7 +51,7 @@ class Server:
             raise NoArrivals("workload.arrivals: got none")
         odds = math.exp(min(self.steepness * math.log(scale / self.capacity), 30.0)) / 99
         n_missed = min(round(N_ARRIVED * odds / (1 + odds)) + seed % 2, N_ARRIVED)
-        return {"slo_attainment": {"n_met": N_ARRIVED - n_missed, "n_arrived": N_ARRIVED}}
+        return summary_of({"slo_attainment": {"n_met": N_ARRIVED - n_missed, "n_arrived": N_ARRIVED}})
 
 
 def side(folder: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> GateSide:
@@ -121,7 +122,7 @@ def test_a_load_that_holds_is_found_though_nobody_comes_far_below(
 
 
 def test_none_of_none_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = {"slo_attainment": {"n_met": 0, "n_arrived": 0}}
+    empty = summary_of({"slo_attainment": {"n_met": 0, "n_arrived": 0}})
     monkeypatch.setattr(side_module, "each_run", lambda kept, scenarios, seeds: [[(empty, NO_SAMPLE) for _ in seeds]])
     result = GateSide(load_scenario(write_scenario(tmp_path)), GOAL).find_grid()
     assert isinstance(result, Boundless)
@@ -132,10 +133,12 @@ def test_what_is_like_the_baseline_is_read_off_the_same_loads(tmp_path: Path, mo
     grid = Grid.around(0.8, 1.08)  # far from where the goal lies
     scales = grid.below, grid.above
     counts = [
-        [run["slo_attainment"] for run, _ in Server(1.0, 17).each_run(None, [at], range(3, 35))[0]]
+        [run.attained for run, _ in Server(1.0, 17).each_run(None, [at], range(3, 35))[0]]
         for at in (at_scale(load_scenario(write_scenario(tmp_path)), scale) for scale in scales)
     ]
-    met, arrived = (np.array([[each[key] for each in row] for row in counts]) for key in ("n_met", "n_arrived"))
+    met, arrived = (
+        np.array([[getattr(each, key) for each in row] for row in counts]) for key in ("n_met", "n_arrived")
+    )
     requested = side(tmp_path, monkeypatch, Server(1.0, 17))
     alike = requested.curve(grid, 32, like=AttainmentCurve(scales, met, arrived, tuple(range(3, 35))))
     assert isinstance(alike, AttainmentCurve)

@@ -17,8 +17,10 @@ from simserve.study.compare import carried_load as module
 from simserve.study.compare.carried_load import carried_load, why_not
 from simserve.study.compare.paired_costs import SideCosts
 from simserve.study.load_scale import at_scale
+from simserve.study.run_seeds import Run
 from simserve.study.uncertainty import run_with_replays
 from tests.cli.scenarios import write_scenario
+from tests.summaries import summary_of
 
 RATE_PER_S = 8.0
 """The rate of both scenarios, of which capacities are multiples."""
@@ -29,9 +31,6 @@ LOOP = {
     "n_requests": 40,
     "lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8},
 }
-
-
-Run = tuple[dict[str, Any], Sample]
 
 
 class Servers:
@@ -65,7 +64,7 @@ class Servers:
         ratios = np.ones((N_ARRIVED, 2)) * [0.5, 0.9]
         ratios[met:, 1] = 2.0
         tail = Tail(("ttft_s", "tpot_s"), N_ARRIVED, ratios, np.arange(N_ARRIVED), N_ARRIVED - met)
-        return summary, Sample({None: tail}, float(N_ARRIVED), "steady", 0.0)
+        return Run(summary_of(summary), Sample({None: tail}, float(N_ARRIVED), "steady", 0.0))
 
 
 def decided(

@@ -89,11 +89,11 @@ def test_a_row_has_what_a_run_by_itself_has(tmp_path: Path) -> None:
     row = run.facts()
     scenario = requested.points[1].scenario
     assert scenario is not None
-    summary = simulate(scenario.model_copy(update={"seed": 4})).summary
+    summary = simulate(scenario.model_copy(update={"seed": 4})).figures
     assert [row[measure.key] for measure in MEASURES] == [measure.of(summary) for measure in MEASURES]
     assert (row["n_gpus"], row["usd_per_hour"], row["kw"], row["saturated"]) == (2, 8.0, 1.4, False)
     assert row["goodput.per_gpu_s"] == row["goodput.per_s"] / 2
-    assert row["busy_frac"] == summary["busy_frac"]
+    assert row["busy_frac"] == summary.busy_frac
 
 
 def test_nothing_that_is_finished_is_run_again_and_nothing_is_left_out(tmp_path: Path) -> None:
