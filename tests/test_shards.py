@@ -161,7 +161,7 @@ def test_files_and_page_are_the_same(tmp_path: Path) -> None:
     scenario = world(SMALL)
     for name, jobs in (("one", 1), ("two", 3)):
         results = simulate(scenario, jobs=jobs)
-        results.summary["wall_s"] = 0.0
+        results.put(wall_s=0.0)
         results.write(tmp_path / name, report=render)
     files = sorted(file.name for file in (tmp_path / "one").iterdir())
     assert {"requests.parquet", "steps.parquet", "summary.json", "report.html"} <= set(files)

@@ -94,7 +94,7 @@ class RunBasis:
         tails = tails_of(self.requests, self.facts, self.classes)
         state = "growing" if self.trust.saturated else self.trust.steady
         judged_frac = sum(tail.n for tail in tails.values()) / max(1, self.window.n_requests)
-        n_effective = max(1.0, judged_frac * (self.trust.n_worth or 1.0))
+        n_effective = max(1.0, judged_frac * (self.trust.n_effective or 1.0))
         sample = Sample(tails, n_effective, state, self.load.off_frac)
         return Decision([sample], GOAL_FRAC) if tails else None
 

@@ -33,7 +33,7 @@ def _outcome(summary: "Summary", own: "Summary | GroupJson", name: str | None) -
     return Outcome(
         attained_frac=attained.frac,
         n_arrived=n_arrived,
-        n_effective=max(1.0, (trust.n_worth or n_all) * n_arrived / n_all),
+        n_effective=max(1.0, (trust.n_effective or n_all) * n_arrived / n_all),
         off_frac=summary.load.off_frac,
         is_far_below=attained.frac == 1 and _is_far_below(own),
         queue="growing" if trust.saturated else trust.steady,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999
@@ -133,7 +134,7 @@ class TrustJson(Figures):
     n_enough_for_p999: bool = False
     saturated: bool
     steady: Queue | None = None
-    n_worth: Measured = None
+    n_effective: Measured = Field(None, alias="n_worth")
     backlog_by_thirds: Sequence[Measured] = ()
     free_frac: Measured = None
     interval_too_narrow: bool = False
@@ -151,7 +152,7 @@ def reliability(facts: RunFacts, window: Window, queue: Steadiness, n_finished: 
         n_enough_for_p999=n_finished >= FEW_FOR_P999,
         saturated=queue.state == "growing",
         steady=queue.state,
-        n_worth=queue.n_effective,
+        n_effective=queue.n_effective,
         backlog_by_thirds=queue.backlog,
         free_frac=queue.free_frac,
         interval_too_narrow=window.n_requests >= LEAST and queue.n_effective < ENOUGH,
@@ -190,7 +191,7 @@ def cautions(trust: TrustJson, facts: RunFacts, window: Window, n_finished: int)
             "the window did not and count as misses"
         )
     if trust.interval_too_narrow and trust.steady not in ("growing", "critical"):  # longer would not help
-        text.append(too_short(window.n_requests, trust.n_worth or 1.0, trust.steady))
+        text.append(too_short(window.n_requests, trust.n_effective or 1.0, trust.steady))
     if window.ends_with == "last finish":
         text.append(
             "all requests in the window were sent at one instant, so rates divide by the time to the last answer"

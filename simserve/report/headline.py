@@ -78,8 +78,8 @@ def _edge(reader: SummaryReader) -> str:
     if decision.edge_by == "cost":
         holds = ""
         if decision.first_limit and decision.break_even:
-            whose = f"your server's {SHORT[decision.first_limit]}"
-            holds = f": the SLO holds while {whose} is at most {decision.break_even:.3g} times the simulated"
+            limit = f"your server's {SHORT[decision.first_limit]}"
+            holds = f": the SLO holds while {limit} is at most {decision.break_even:.3g} times the simulated"
         return f"{start}. Cost error decides{holds}. Calibrate with a log: {CALIBRATE}."
     cause = f"Sampling noise decides after {plural(decision.n_runs, 'run')}"
     cause = "Few independent bursts decide" if decision.edge_by == "load" else cause

@@ -105,7 +105,7 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
         further = results.basis.runs[len(samples) :]  # where replays had more seeds
         results.decide(replace(results.basis, runs=[*samples, *further]))
     own, trust = results.figures, results.figures.trust
-    one_run = (too_short(own.requests.arrived, trust.n_worth or 1.0, trust.steady), *load_warning(own.load))
+    one_run = (too_short(own.requests.arrived, trust.n_effective or 1.0, trust.steady), *load_warning(own.load))
     results.put(warnings=[text for text in own.warnings if text not in one_run])
 
 
@@ -115,7 +115,7 @@ def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
     A high end that is open is infinite; a measure that a run lacks has no mean.
     """
     values = [measure.of(run) for run in runs]
-    n_effective = sum(run.trust.n_worth or 0.0 for run in runs)
+    n_effective = sum(run.trust.n_effective or 0.0 for run in runs)
     if measure is ATTAINMENT:
         known = [each for each in map(whole_outcome, runs) if each is not None]
         return at_nominal(known) if len(known) == len(runs) else mean_of(values)

@@ -28,7 +28,7 @@ def assessed(
 def test_a_long_run_is_not_warned_of() -> None:
     claims, warnings = assessed()
     assert warnings == []
-    assert (claims.n_requests, claims.n_worth, claims.free_frac) == (LONG, 50.0, 0.25)
+    assert (claims.n_requests, claims.n_effective, claims.free_frac) == (LONG, 50.0, 0.25)
     assert claims.backlog_by_thirds == [1.0, 2.0, 3.0]
 
 

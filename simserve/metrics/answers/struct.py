@@ -104,7 +104,7 @@ class Figures(Struct):
         """Return the number at a dotted key, such as `ttft_s.p99.9`; NaN where there is none."""
         value: Any = self
         for part in key.replace("p99.9", "p999").split("."):
-            value = getattr(value, part, None)
+            value = getattr(value, NAMES.get(part, part), None)
         return math.nan if value is None else float(value)
 
     @model_validator(mode="before")
@@ -112,6 +112,9 @@ class Figures(Struct):
     def _finite(cls, given: Any, info: ValidationInfo) -> Any:
         return given if info.context == READ else _plain(given)
 
+
+NAMES = {"n_worth": "n_effective"}
+"""Fields by what files call them, where that is no term of theirs."""
 
 READ = "read"
 """Context of validation for what a file holds."""
