@@ -1,6 +1,6 @@
 """`simserve validate`: compare predictions with measurements of real servers; logs are in `validate_log.py`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +14,7 @@ from simserve.cli.validate_log import validate_log
 if TYPE_CHECKING:
     from simserve.lab.campaigns import Campaign
     from simserve.lab.runs import MeasuredRun, Prediction
-
-WORST = 5
-
-KEYS: "dict[str, Callable[[MeasuredRun], str]]" = {
-    "engine": lambda run: run.engine,
-    "engine, model": lambda run: f"{run.engine} {run.model} {run.weight_dtype}",
-    "engine, TP": lambda run: f"{run.engine} TP {run.tensor}",
-    "engine, load": lambda run: f"{run.engine} {run.concurrency:3d} in flight",
-}
+    from simserve.report.document import Table
 
 SIDES = {
     "ttft": "prefill: TTFT",
@@ -103,7 +95,7 @@ def validate(
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     chosen = replace(campaign_named(campaign or CAMPAIGN), **changes)
     runs = _of_engine([run_of(row, chosen) for row in read_rows(rows)], engine, rows)
-    _validate_runs(runs, chosen, page, leave_out=leave_out, as_json=as_json)
+    _validate_runs(runs, chosen, rows, page, leave_out=leave_out, as_json=as_json)
 
 
 def _validate_settings(rows: Path, engine: str | None, requests_per_client: int | None, *, as_json: bool) -> None:
@@ -113,6 +105,7 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     from simserve.lab.inferencex import run_of_setting
     from simserve.lab.run_tables import read_settings
     from simserve.lab.runs import predict
+    from simserve.lab.trust import trust_in_runs
     from simserve.report.formats import plural
 
     settings, left_out = read_settings(rows)
@@ -122,15 +115,20 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     for i, run in enumerate(runs, 1):
         terminal.message(f"{i} of {len(runs)}: {run.label}")
         points.append(predict(run))
+    trust = trust_in_runs(points, str(rows))
     if as_json:
         plain = [{"setting": each.run.read, "predicted_s": each.predicted_s, "reason": each.reason} for each in points]
-        terminal.result_json({"n_left_out": sum(left_out.values()), "left_out": left_out, "points": plain})
+        terminal.result_json(
+            {"decision": trust.facts(), "n_left_out": sum(left_out.values()), "left_out": left_out, "points": plain}
+        )
         return
     assumed = (
         f"{n_requests} requests per client, all clients start at once; lengths {THEIRS.shortest_frac:g} to 1 of isl "
         "and osl; no prefix cache; the engine's own budget and slots"
     )
-    terminal.result(f"Assumptions about clients and servers: {assumed}\n\n{terminal.table(_by_side(points))}")
+    decision = f"{trust.title}: {trust.sentence}"
+    table = terminal.table(_by_side(points))
+    terminal.result(f"{decision}\n\nAssumptions about clients and servers: {assumed}\n\n{table}")
     terminal.warnings(f"refused: {each.run.label}: {each.reason}" for each in points if each.predicted_s is None)
     terminal.warnings(f"{plural(n, 'setting')} left out: {reason}" for reason, n in left_out.items())
 
@@ -162,42 +160,56 @@ def _of_engine(runs: "Sequence[MeasuredRun]", engine: str | None, rows: Path) ->
 
 
 def _validate_runs(
-    runs: "Sequence[MeasuredRun]", campaign: "Campaign", page: Path | None, *, leave_out: bool, as_json: bool
+    runs: "Sequence[MeasuredRun]",
+    campaign: "Campaign",
+    rows: Path,
+    page: Path | None,
+    *,
+    leave_out: bool,
+    as_json: bool,
 ) -> None:
-    """Print the errors of the means of closed-loop runs."""
+    """Print the decision and the errors of the means of closed-loop runs."""
     from simserve.cli import terminal
     from simserve.lab.host_fit import left_out
     from simserve.lab.runs import replay
+    from simserve.lab.trust import trust_in_runs
+    from simserve.lab.validation_page import tell
 
     points = replay(runs)
     held_out = left_out(runs, terminal.message) if leave_out else []
-    facts = _plain(campaign, points, held_out)
+    trust, facts = trust_in_runs(held_out or points, str(rows)), _plain(campaign, points, held_out)
+    document = tell(facts, trust)
     if page is not None:
-        from simserve.lab.validation_page import render
+        from simserve.report.html import page as html
         from simserve.tables.files import replace_text
 
-        replace_text(page, render(facts))
+        replace_text(page, html(document))
         terminal.message(f"wrote {page}")
-    if as_json:
-        terminal.result_json(facts)
-        return
-    terminal.result("\n".join(_report(campaign, points, held_out)))
+    document = replace(document, brief=(*document.brief, *_report(campaign, points, held_out)))
+    terminal.answer(document, {"decision": trust.facts(), **facts}, as_json=as_json)
 
 
-def _report(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]") -> Iterator[str]:
+def _report(
+    campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]"
+) -> "Iterator[str | Table]":
     """Format the assumptions, tables of errors, and the worst points."""
+    from simserve.lab.validation_page import error_tables, worst_tables
+
     budgets = [f"{budget} ({engine})" for engine, budget in sorted(campaign.budgets.items())]
     budget = "; ".join([*budgets, "else the engine's default" if budgets else "the engine's default"])
-    yield f"Assumptions about clients and servers ({campaign.source}):"
-    yield (
+    assumed = (
+        f"Assumptions about clients and servers ({campaign.source}):",
         f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "
-        f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}"
+        f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}",
+        *_cold_starts(points),
     )
-    yield from _cold_starts(points)
-    yield from ("", "In-sample: the shipped constants" if held_out else "The shipped constants", *_tables(points))
+    yield "\n".join(assumed)
+    yield "In-sample: the shipped constants" if held_out else "The shipped constants"
+    yield from error_tables(points)
     if held_out:
-        yield from ("", "Held-out: each (model, TP) group predicted from a fit to the others", *_tables(held_out))
-    yield from ("", *_worst(held_out or points))
+        yield "Held-out: each (model, TP) group predicted from a fit to the others"
+        yield from error_tables(held_out)
+    yield from worst_tables(held_out or points)
 
 
 def _cold_starts(points: "Sequence[Prediction]") -> list[str]:
@@ -205,37 +217,6 @@ def _cold_starts(points: "Sequence[Prediction]") -> list[str]:
     shares = {f"{each.run.engine} {each.run.model}": each.run.cold_s for each in points}
     texts = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares.items() if share_s]
     return [f"  cold starts add to mean TTFT: {', '.join(texts)}"] if texts else []
-
-
-def _tables(points: "Sequence[Prediction]") -> list[str]:
-    from simserve.cli import terminal
-    from simserve.lab.runs import by, errors
-
-    lines = []
-    for title, key in KEYS.items():
-        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90% CI", "median", "p90", "bias")]
-        for name, group in by(points, key).items():
-            for metric in ("tpot", "ttft"):
-                error = errors(group, metric)
-                interval = "" if error.interval is None else f"{error.interval[0]:.1%} to {error.interval[1]:.1%}"
-                ends = (f"{error.median_frac:.1%}", f"{error.p90_frac:.1%}", f"{error.bias_frac:+.1%}")
-                table.append((name, metric.upper(), f"{error.n}", f"{error.mape_frac:.1%}", interval, *ends))
-        lines += [terminal.table(table), ""]
-    return lines[:-1]
-
-
-def _worst(points: "Sequence[Prediction]") -> list[str]:
-    from simserve.cli import terminal
-    from simserve.lab.runs import worst
-
-    lines = []
-    for metric in ("tpot", "ttft"):
-        table: list[Sequence[str]] = [(f"Worst {metric.upper()}", "measured", "predicted", "ratio")]
-        for point in worst(points, metric, WORST):
-            sides = (point.run.measured_s[metric], point.mean_s(metric))
-            table.append((point.run.label, *(f"{side * 1e3:,.1f} ms" for side in sides), f"{point.ratio(metric):.2f}"))
-        lines += [terminal.table(table), ""]
-    return lines[:-1]
 
 
 def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]") -> dict[str, Any]:

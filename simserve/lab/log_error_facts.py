@@ -1,5 +1,6 @@
 """A replay log as plain data, for --json, the page and the terminal alike."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -8,12 +9,30 @@ import numpy as np
 
 from simserve.lab.log_errors import ReplayedLog, RequestGroup, Sides
 from simserve.lab.runs import Errors
+from simserve.lab.trust import REQUESTS_ENOUGH, LatencyError, Trust, trust_in
 from simserve.metrics.goal import FEW_FOR_P99
+from simserve.report.formats import SHORT
 from simserve.scenario import PoolSetup
 from simserve.tables.columns import Flags
 
 WORST = 5
 WORST_OF = ("ttft_s", "tpot_s")
+
+
+def trust_in_log(replay: ReplayedLog, server: str) -> Trust:
+    """Return the decision about a log replayed on the server of a scenario file."""
+    told = []
+    for name in replay.metrics:
+        n, error = int(np.count_nonzero(replay.compared(name))), replay.error_of_mean(name)
+        ends = sorted((abs(error.low), abs(error.high)))
+        low = 0.0 if error.low < 0 < error.high else ends[0]
+        tail = abs(replay.distribution(name)["p99"].error_frac) if n >= FEW_FOR_P99 else None
+        span = {"low_frac": low, "high_frac": ends[1]} if error.has_interval else {}
+        of = {"error_frac": abs(error.value), "tail_frac": tail, "bias_frac": error.value}
+        told.append(LatencyError(latency=SHORT[name], n=n, **span, **of))
+    log = shlex.quote(str(replay.log.place.path))
+    command = f"simserve calibrate --logs {log} --scenario {shlex.quote(server)} --out calibration"
+    return trust_in(told, "requests", REQUESTS_ENOUGH, command)
 
 
 def log_error_facts(replay: ReplayedLog) -> dict[str, Any]:

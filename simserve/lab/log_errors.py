@@ -101,6 +101,20 @@ class ReplayedLog:
         errors: Floats = ratio - 1
         return errors
 
+    def error_of_mean(self, metric: str) -> Estimate:
+        """Return the error of the mean with its interval, from blocks of requests; NaN as ends where they are few."""
+        kept = np.flatnonzero(self.compared(metric))
+        measured, predicted = self.log.measured[metric][kept], self.predicted[metric][kept]
+
+        def error(rows: Flags) -> float:
+            return Sides(float(measured[rows].mean()), float(predicted[rows].mean())).error_frac
+
+        value, blocks = error(np.ones(len(kept), np.bool_)), blocks_of(len(kept))
+        if blocks is None:
+            return Estimate(value, float("nan"), float("nan"))
+        without = leave_one_out(error, blocks)
+        return around(value, standard_error(without), len(without) - 1)
+
     def errors(self, metric: str) -> Errors | None:
         """Return the errors of single requests; None where they cannot be paired."""
         signed = self.signed(metric)

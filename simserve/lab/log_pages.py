@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.lab.trust import Trust
 from simserve.lab.validation_page import NOTE, Marker, against, dots
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure
@@ -23,8 +24,8 @@ CONSTANTS_HEAD = ("", "As shipped", "Fitted", "95% CI")
 ERRORS_HEAD = ("", "As shipped", "Fitted")
 
 
-def render_replay(result: Mapping[str, Any]) -> str:
-    """Return the page as HTML, from what `simserve validate LOG --scenario ... --json` prints."""
+def tell(result: Mapping[str, Any], trust: Trust) -> Document:
+    """Return the decision and what `simserve validate LOG --scenario ... --json` prints."""
     log = result["log"]
     cautions = [_sentence(each) for each in result["warnings"]]
     pairs = [_pair(result, name, of["n"], log["n_compared"]) for name, of in result["distributions"].items()]
@@ -36,17 +37,31 @@ def render_replay(result: Mapping[str, Any]) -> str:
         *_worst(result),
         Chapter("assumed", "Assumed", [Items(result["assumed"], "plain")]),
     ]
-    title = f"Predicted against measured, {plural(log['n_compared'], 'request')}"
-    name = result["scenario"]["name"]
-    return page(Document(command="validate", name=name, state="", title=title, lead=_lead(result), parts=parts))
+    compared = f"{log['n_compared']} of {log['n_requests']} requests of {log['path']} compared."
+    tables = [
+        _flat(part.title, block) for part in parts for block in getattr(part, "blocks", ()) if isinstance(block, Table)
+    ]
+    return Document(
+        command="validate",
+        name=result["scenario"]["name"],
+        state=trust.state,
+        title=trust.title,
+        lead=trust.sentence,
+        setup=(f"Predicted against measured, {plural(log['n_compared'], 'request')}. {compared}",),
+        parts=parts,
+        brief=(
+            f"{trust.title}: {trust.sentence}",
+            "\n".join((f"{compared} Assumptions:", *(f"  {each}" for each in result["assumed"]))),
+            *tables,
+        ),
+        warnings=result["warnings"],
+    )
 
 
-def _lead(result: Mapping[str, Any]) -> str:
-    log, speed = result["log"], result["output_tokens_per_s"]
-    off = ""
-    if speed["error_frac"] is not None:
-        off = f" Measured: {rate(speed['measured'])} output tokens/s; predicted: {rate(speed['predicted'])}."
-    return f"The requests of {log['path']}, replayed.{off}"
+def _flat(title: str, table: Table) -> Table:
+    """Return a table with the smaller line below each name as a column, as a terminal shows it."""
+    rows = [Row(row.name, (row.below, *row.cells)) for row in table.rows]
+    return Table((title.lower(), "", *table.heads[1:]), rows)
 
 
 def _rows(requests: Mapping[str, Any], name: str) -> list[int]:
@@ -115,8 +130,16 @@ def _distributions(result: Mapping[str, Any]) -> Chapter:
         for side in ("measured", "predicted"):
             rows.append(Row(SHORT[name], [seconds(of[level][side]) for level in LEVELS], side))
         rows.append(Row(SHORT[name], [_signed(of[level]["error_frac"]) for level in LEVELS], "error"))
+    whole = [
+        Row(title, [*(form(sides[side]) for side in ("measured", "predicted")), _signed(sides["error_frac"])])
+        for title, form, sides in (
+            ("Makespan", seconds, result["makespan_s"]),
+            ("Output tokens/s", rate, result["output_tokens_per_s"]),
+        )
+    ]
+    tables = [Table(["", *LEVELS], rows), Table(["", "Measured", "Predicted", "Error"], whole)]
     note = "Over the requests that both the server and the simulator answered."
-    return Chapter("distributions", "Distributions", [Table(["", *LEVELS], rows)], note)
+    return Chapter("distributions", "Distributions", tables, note)
 
 
 def _errors(result: Mapping[str, Any]) -> list[Chapter]:

@@ -1,20 +1,31 @@
 """The page of a validation: predicted against measured, a dot a run, and the errors by engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from simserve.lab.runs import MeasuredRun, Prediction, by, errors, worst
+from simserve.lab.trust import Trust
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, text
 from simserve.report.document import Chapter, Document, Plot, Row, SideBySide, Table
 from simserve.report.formats import plural, seconds, share
-from simserve.report.html import page
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
 COLORS = ("$c1", "$c2", "$c3")
 SYMBOLS = ("circle", "diamond", "square")
 """Symbols of the engines, in the order of their names: color is never the only sign."""
+
+KEYS: Mapping[str, Callable[[MeasuredRun], str]] = {
+    "engine": lambda run: run.engine,
+    "engine, model": lambda run: f"{run.engine} {run.model} {run.weight_dtype}",
+    "engine, TP": lambda run: f"{run.engine} TP {run.tensor}",
+    "engine, load": lambda run: f"{run.engine} {run.concurrency:3d} in flight",
+}
+"""Properties that tables of errors group runs by."""
+
+WORST = 5
 
 NOTE = "A dot on the line was predicted exactly; shaded: within 10%."
 
@@ -27,8 +38,8 @@ TINY_S = 1e-6
 """Smallest end of an axis, where all is zero."""
 
 
-def render(result: Mapping[str, Any]) -> str:
-    """Return the page as HTML, from what `simserve validate --json` prints."""
+def tell(result: Mapping[str, Any], trust: Trust) -> Document:
+    """Return the decision and what `simserve validate --json` prints."""
     points = result["left_out"] or result["points"]
     how = (
         "Held-out: each group of runs (a model and TP degree) was predicted by constants fitted to the other groups."
@@ -37,17 +48,17 @@ def render(result: Mapping[str, Any]) -> str:
     )
     campaign = result["campaign"]
     assumed = f"{campaign['requests_per_client']} requests per client. {campaign['source']}"
-    title = f"Predicted against measured, {plural(len(points), 'run')}"
+    compared = f"Predicted against measured, {plural(len(points), 'run')}."
     charts = [Plot(name, _scatter(points, name), metric, NOTE, _keys(points)) for name, metric in METRICS.items()]
-    return page(
-        Document(
-            command="validate",
-            name=plural(len(_engines(points)), "engine"),
-            state="",
-            title=title,
-            lead=f"{how} Assumed of the client: {assumed}.",
-            parts=(Chapter("runs", "Runs", [SideBySide(charts)]), _errors(points)),
-        )
+    return Document(
+        command="validate",
+        name=plural(len(_engines(points)), "engine"),
+        state=trust.state,
+        title=trust.title,
+        lead=trust.sentence,
+        setup=(compared, f"{how} Assumed of the client: {assumed}."),
+        parts=(Chapter("runs", "Runs", [SideBySide(charts)]), _errors(points)),
+        brief=(f"{trust.title}: {trust.sentence}",),
     )
 
 
@@ -118,3 +129,26 @@ def _errors(points: Sequence[Mapping[str, Any]]) -> Chapter:
     head = ["", "Runs", "Mean error", "Median", "p90", "Bias"]
     note = "Relative to the measured values; bias is the mean of the signed errors."
     return Chapter("errors", "Errors", [Table(head, rows)], note)
+
+
+def error_tables(points: Sequence[Prediction]) -> Iterator[Table]:
+    """Yield tables of errors by engine, model, TP and load."""
+    for title, key in KEYS.items():
+        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90% CI", "median", "p90", "bias")]
+        for name, group in by(points, key).items():
+            for metric in ("tpot", "ttft"):
+                error = errors(group, metric)
+                interval = "" if error.interval is None else f"{error.interval[0]:.1%} to {error.interval[1]:.1%}"
+                ends = (f"{error.median_frac:.1%}", f"{error.p90_frac:.1%}", f"{error.bias_frac:+.1%}")
+                table.append((name, metric.upper(), f"{error.n}", f"{error.mape_frac:.1%}", interval, *ends))
+        yield Table.of(table)
+
+
+def worst_tables(points: Sequence[Prediction]) -> Iterator[Table]:
+    """Yield the runs that are furthest off in each latency."""
+    for metric in ("tpot", "ttft"):
+        table: list[Sequence[str]] = [(f"Worst {metric.upper()}", "measured", "predicted", "ratio")]
+        for point in worst(points, metric, WORST):
+            sides = (point.run.measured_s[metric], point.mean_s(metric))
+            table.append((point.run.label, *(f"{side * 1e3:,.1f} ms" for side in sides), f"{point.ratio(metric):.2f}"))
+        yield Table.of(table)

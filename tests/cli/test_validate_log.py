@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,14 @@ def test_a_log_is_told_by_distribution_and_request_by_request(tmp_path: Path) ->
     assert sum(group["n"] for group in result["errors"]["tpot_s"]["by_prompt_tokens"]) == 20
     assert len(result["worst"]["ttft_s"]) == 5
     wording = validate(tmp_path, LOG)
-    assert wording.out.startswith(f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumptions:")
+    decision = result["decision"]
+    assert wording.out.startswith(f"Not to be trusted: {decision['sentence']}")
+    assert "20 requests are too few to tell; it takes 100." in decision["sentence"]
+    assert f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumptions:" in wording.out
     assert "  requests are sent at the times of the log\n" in wording.out
     error = result["errors"]["ttft_s"]["overall"]["mape_frac"]
-    (line,) = (line for line in wording.out.splitlines() if line.split()[:2] == ["TTFT", "20"])
-    assert line.split()[2] == f"{error:.1%}"
+    (line,) = (line for line in wording.out.splitlines() if line.split()[:3] == ["TTFT", "all", "20"])
+    assert line.split()[3] == f"{error:.1%}"
     assert "warning: p99 of 20 requests is unreliable; it needs 1000" in wording.err
 
 
@@ -40,6 +44,8 @@ def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     outcome = validate(tmp_path, LOG, "--page", page)
     assert outcome.exit_code == 0, outcome.err
+    decision = " ".join(outcome.out.partition("\n\n")[0].split()).removeprefix("Not to be trusted: ")
+    assert decision in unescape(page.read_text().replace("\u00a0", " "))
     assert f"wrote {page}" in outcome.err
     assert "Predicted against measured, 20 requests" in page.read_text()
 

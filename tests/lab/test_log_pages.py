@@ -2,10 +2,16 @@
 
 from typing import Any
 
-from simserve.lab.log_pages import MAX_DOTS, render_replay
+from simserve.lab.log_pages import MAX_DOTS, tell
+from simserve.lab.trust import trust_in
+from simserve.report.html import page as html
 from tests.lab.test_validation_page import HOSTILE, body, dots
 
 ERRORS = {"n": 3, "mape_frac": 0.2, "median_frac": 0.1, "p90_frac": 0.3, "bias_frac": -0.05}
+
+
+def render_replay(facts: dict[str, Any]) -> str:
+    return html(tell(facts, trust_in([], "requests", 0, "")))
 
 
 def result(measured: list[Any], predicted: list[Any], *, is_paired: bool = True, text: str = "a log") -> dict[str, Any]:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from simserve.lab.validation_page import render
+from simserve.lab.trust import trust_in
+from simserve.lab.validation_page import tell
+from simserve.report.html import page as html
 from tests.report.figures import figures
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -30,7 +32,8 @@ def point(**changes: Any) -> dict[str, Any]:
 
 def page(*points: dict[str, Any], left_out: tuple[dict[str, Any], ...] = (), source: str = "a client") -> str:
     campaign = {"requests_per_client": 10, "source": source}
-    return render({"campaign": campaign, "points": list(points), "left_out": list(left_out)})
+    given = {"campaign": campaign, "points": list(points), "left_out": list(left_out)}
+    return html(tell(given, trust_in([], "runs", 0, "")))
 
 
 def dots(text: str, metric: str) -> list[dict[str, Any]]:
