@@ -21,18 +21,18 @@ WORST_OF = ("ttft_s", "tpot_s")
 
 def trust_in_log(replay: ReplayedLog, server: str) -> Trust:
     """Return the decision about a log replayed on the server of a scenario file."""
-    told = []
+    errors = []
     for name in replay.metrics:
         n, error = int(np.count_nonzero(replay.compared(name))), replay.error_of_mean(name)
         ends = sorted((abs(error.low), abs(error.high)))
         low = 0.0 if error.low < 0 < error.high else ends[0]
         tail = abs(replay.distribution(name)["p99"].error_frac) if n >= FEW_FOR_P99 else None
-        span = {"low_frac": low, "high_frac": ends[1]} if error.has_interval else {}
-        of = {"error_frac": abs(error.value), "tail_frac": tail, "bias_frac": error.value}
-        told.append(LatencyError(latency=SHORT[name], n=n, **span, **of))
+        span: dict[str, Any] = {"low_frac": low, "high_frac": ends[1]} if error.has_interval else {}
+        of: dict[str, Any] = {"error_frac": abs(error.value), "tail_frac": tail, "bias_frac": error.value}
+        errors.append(LatencyError(latency=SHORT[name], n=n, **span, **of))
     log = shlex.quote(str(replay.log.place.path))
     command = f"simserve calibrate --logs {log} --scenario {shlex.quote(server)} --out calibration"
-    return trust_in(told, "requests", REQUESTS_ENOUGH, command)
+    return trust_in(errors, "requests", REQUESTS_ENOUGH, command)
 
 
 def log_error_facts(replay: ReplayedLog) -> dict[str, Any]:

@@ -6,21 +6,22 @@ from typing import Literal
 
 from simserve.lab.runs import Prediction, errors
 from simserve.metrics.answers.struct import Struct
-from simserve.report.formats import listed, share
+from simserve.report.formats import interval, listed, share
 
-TrustWord = Literal["trusted", "comparisons", "untrusted"]
+TrustWord = Literal["trusted", "comparisons", "untrusted", "too_few"]
 
 TITLES: dict[TrustWord, str] = {
     "trusted": "Trusted",
     "comparisons": "Usable for comparisons",
     "untrusted": "Not to be trusted",
+    "too_few": "Too few to tell",
 }
 
-STATES: dict[TrustWord, str] = {"trusted": "met", "comparisons": "edge", "untrusted": "missed"}
+STATES: dict[TrustWord, str] = {"trusted": "met", "comparisons": "edge", "untrusted": "missed", "too_few": "edge"}
 """Sign of each word on a page."""
 
 LIMITS: dict[TrustWord, tuple[float, float]] = {"trusted": (0.10, 0.20), "comparisons": (0.25, 0.50)}
-"""The upper end of the error's interval, and the error of the tail, that a word allows."""
+"""The upper end of the error's interval, and the error of the tail, that a word allows; see docs/validation.md."""
 
 RUNS_ENOUGH, REQUESTS_ENOUGH = 5, 100
 """Runs of a table and requests of a log below which nothing is said."""
@@ -95,9 +96,9 @@ class Trust(Struct):
 def trust_in(errors: Sequence[LatencyError], unit: str, n_enough: int, calibrate: str) -> Trust:
     """Return the decision about predictions of `unit` ("runs"), by the worst of its latencies."""
     n = min((error.n for error in errors), default=0)
-    if n < n_enough:
-        word: TrustWord = "untrusted"
-        cause, command = f"{n} {unit} are too few to tell; it takes {n_enough}.", ""
+    if not errors or n < n_enough:
+        word: TrustWord = "too_few"
+        cause, command = f"A decision takes {n_enough} {unit}.", ""
     else:
         allowed: tuple[TrustWord, ...] = ("trusted", "comparisons")
         word = next((word for word in allowed if all(error.allows(word) for error in errors)), "untrusted")
@@ -105,7 +106,7 @@ def trust_in(errors: Sequence[LatencyError], unit: str, n_enough: int, calibrate
         is_small = all(error.is_within("trusted") for error in errors)
         cause = CAUSES[worst.latency, worst.bias_frac < 0] if not is_small else "" if word == "trusted" else ONE_GROUP
         command = "" if is_small else calibrate
-    numbers = f"{listed([_told(error, unit) for error in errors])}." if errors else ""
+    numbers = f"{listed([_words(error, unit) for error in errors])}." if errors else ""
     sentence = " ".join(filter(None, (numbers, cause, f"Calibrate: {command}" if command else "")))
     return Trust(word=word, errors=errors, n_enough=n_enough, cause=cause, next_command=command, sentence=sentence)
 
@@ -113,22 +114,22 @@ def trust_in(errors: Sequence[LatencyError], unit: str, n_enough: int, calibrate
 def trust_in_runs(points: Sequence[Prediction], rows: str) -> Trust:
     """Return the decision about runs of a table, refused ones left out."""
     known = [point for point in points if point.predicted_s is not None]
-    told = []
+    known_errors = []
     for metric in ("tpot", "ttft"):
         if own := [point for point in known if metric in point.run.measured_s]:
             error = errors(own, metric)
             low, high = error.interval or (None, None)
             of = {"error_frac": error.mape_frac, "tail_frac": error.p90_frac, "bias_frac": error.bias_frac}
-            told.append(LatencyError(latency=metric.upper(), n=error.n, low_frac=low, high_frac=high, **of))
+            known_errors.append(LatencyError(latency=metric.upper(), n=error.n, low_frac=low, high_frac=high, **of))
     gpu = known[0].run.gpu if known else "GPU"
-    return trust_in(told, "runs", RUNS_ENOUGH, f"simserve calibrate {gpu} --host {shlex.quote(rows)}")
+    return trust_in(known_errors, "runs", RUNS_ENOUGH, f"simserve calibrate {gpu} --host {shlex.quote(rows)}")
 
 
-def _told(error: LatencyError, unit: str) -> str:
+def _words(error: LatencyError, unit: str) -> str:
     """Return `TPOT 4.2% off (CI 3.1–5.5%; 90% of runs within 9.0%; 2.0% too short)`."""
     notes = []
     if error.low_frac is not None and error.high_frac is not None:
-        notes.append(f"CI {share(error.low_frac)}–{share(error.high_frac)}")
+        notes.append(f"CI {interval(error.low_frac, error.high_frac)}")
     if error.tail_frac is not None:
         notes.append(
             f"90% of runs within {share(error.tail_frac)}" if unit == "runs" else f"p99 {share(error.tail_frac)}"

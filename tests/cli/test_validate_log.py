@@ -30,8 +30,8 @@ def test_a_log_is_told_by_distribution_and_request_by_request(tmp_path: Path) ->
     assert len(result["worst"]["ttft_s"]) == 5
     wording = validate(tmp_path, LOG)
     decision = result["decision"]
-    assert wording.out.startswith(f"Not to be trusted: {decision['sentence']}")
-    assert "20 requests are too few to tell; it takes 100." in decision["sentence"]
+    assert wording.out.startswith(f"Too few to tell: {decision['sentence']}")
+    assert "A decision takes 100 requests." in decision["sentence"]
     assert f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumptions:" in wording.out
     assert "  requests are sent at the times of the log\n" in wording.out
     error = result["errors"]["ttft_s"]["overall"]["mape_frac"]
@@ -44,7 +44,7 @@ def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     outcome = validate(tmp_path, LOG, "--page", page)
     assert outcome.exit_code == 0, outcome.err
-    decision = " ".join(outcome.out.partition("\n\n")[0].split()).removeprefix("Not to be trusted: ")
+    decision = " ".join(outcome.out.partition("\n\n")[0].split()).removeprefix("Too few to tell: ")
     assert decision in unescape(page.read_text().replace("\u00a0", " "))
     assert f"wrote {page}" in outcome.err
     assert "Predicted against measured, 20 requests" in page.read_text()
@@ -127,5 +127,6 @@ def test_the_server_of_the_documentation_replays_a_result_of_vllm_bench(tmp_path
         "validate", tmp_path / "bench.json", "--scenario", tmp_path / "server.yaml", "--page", tmp_path / "p"
     )
     assert outcome.exit_code == 0, outcome.err
-    assert outcome.out.startswith(f"4 of 4 requests of {tmp_path / 'bench.json'} compared. Assumptions:")
+    assert outcome.out.startswith("Too few to tell: ")
+    assert (f"4 of 4 requests of {tmp_path / 'bench.json'} compared. Assumptions:") in outcome.out
     assert "requests are sent at the times of the log" in outcome.out

@@ -9,7 +9,14 @@ from simserve.lab.trust import ONE_GROUP, LatencyError, trust_in
 
 def error(latency: str = "TPOT", **changes: Any) -> LatencyError:
     """4% off (3 to 5%), nine tenths of 20 runs within 9%, too short."""
-    given = {"n": 20, "error_frac": 0.04, "low_frac": 0.03, "high_frac": 0.05, "tail_frac": 0.09, "bias_frac": -0.04}
+    given: dict[str, Any] = {
+        "n": 20,
+        "error_frac": 0.04,
+        "low_frac": 0.03,
+        "high_frac": 0.05,
+        "tail_frac": 0.09,
+        "bias_frac": -0.04,
+    }
     return LatencyError(latency=latency, **(given | changes))
 
 
@@ -27,14 +34,14 @@ def test_small_errors_with_an_interval_are_trusted_and_need_no_calibration() -> 
 
 
 @pytest.mark.parametrize("change", [{"high_frac": 0.11}, {"tail_frac": 0.21}])
-def test_the_upper_end_of_the_error_or_its_tail_takes_trust_away(change: dict[str, float]) -> None:
+def test_the_upper_end_of_the_error_or_its_tail_takes_trust_away(change: dict[str, Any]) -> None:
     word, cause, command = decided(error(), error("TTFT", bias_frac=0.05, **change))
     assert (word, command) == ("comparisons", "simserve calibrate")
     assert cause.startswith(("TTFT is too long", "Steps are too short"))
 
 
 @pytest.mark.parametrize("change", [{"high_frac": 0.26}, {"tail_frac": 0.51}])
-def test_larger_errors_are_not_to_be_trusted(change: dict[str, float]) -> None:
+def test_larger_errors_are_not_to_be_trusted(change: dict[str, Any]) -> None:
     word, cause, command = decided(error("TTFT"), error(error_frac=0.1, **change))
     assert (word, command) == ("untrusted", "simserve calibrate")
     assert cause
@@ -46,9 +53,9 @@ def test_the_cause_is_that_of_the_latency_furthest_off() -> None:
 
 
 def test_few_are_never_trusted_and_one_group_has_no_interval() -> None:
-    assert decided(error(n=4)) == ("untrusted", "4 runs are too few to tell; it takes 5.", "")
+    assert decided(error(n=4)) == ("too_few", "A decision takes 5 runs.", "")
     assert decided(error(low_frac=None, high_frac=None)) == ("comparisons", ONE_GROUP, "")
-    assert decided()[0] == "untrusted"
+    assert decided()[0] == "too_few"
 
 
 def test_a_log_names_its_p99_and_the_command_that_calibrates() -> None:

@@ -147,14 +147,6 @@ def ms(value_s: object) -> float | None:
     return value_s * 1e3 if isinstance(value_s, float | int) else None
 
 
-def at(result: Mapping[str, object] | None, *path: str) -> float | None:
-    """Return the number at a path of keys; None where there is none."""
-    value: object = result
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, float | int) and not isinstance(value, bool) else None
-
-
 FORMS: Mapping[struct.Form, Form] = {
     "sentence": "tall",
     "flag": "text",
