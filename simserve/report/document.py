@@ -1,5 +1,6 @@
 """Documents: what an answer tells, as data. A renderer (HTML, terminal) knows documents and no study."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,6 +9,9 @@ from simserve.report.formats import NONE
 
 if TYPE_CHECKING:
     from simserve.report.charts import Figure
+
+SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z“0-9])")
+"""The space between two sentences; no number or unit ends in a full stop before a space."""
 
 Key = tuple[str, str]
 """CSS classes of a swatch, and what it stands for."""
@@ -219,7 +223,9 @@ class Document:
     title: str
     """The answer in a few words."""
     lead: str
-    """The answer in a sentence or two."""
+    """The answer in sentences: the number with its interval, the cause, what to do."""
+    kept: Sequence[str] = ()
+    """What a page keeps in sight beside the decision: load, fleet and cost, as far as they are known."""
     setup: Sequence[str] = ()
     """What was asked, smaller, a paragraph each."""
     tiles: Sequence[Tile] = ()
@@ -234,3 +240,8 @@ class Document:
     """What a terminal prints to stderr below."""
     chart: "Figure | None" = None
     """The main chart, if it is not the first of the parts."""
+
+    @property
+    def sentences(self) -> Sequence[str]:
+        """Return the sentences of the lead: a page shows the first, and the others as a list."""
+        return SENTENCE_END.split(" ".join(self.lead.split()))

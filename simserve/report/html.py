@@ -51,6 +51,8 @@ def page(document: Document) -> str:
             document=document,
             page_title=f"{document.name}: {document.title} · simserve",
             contents=document.parts,
+            glyph=GLYPHS[document.state],
+            reading=_resource("reading.js"),
             policy=_policy(with_charts=bool(figures)),
             css=_resource("page.css"),
             foot=made,
@@ -112,10 +114,11 @@ def _templates() -> Environment:
 @cache
 def _policy(*, with_charts: bool) -> str:
     """Return the rule that nothing may load and only these very scripts may run; plotly writes style elements."""
-    hashes = f"{_plotly()[1]} {_hash(_resource('page.js').encode())}" if with_charts else ""
+    hashes = _hash(_resource("reading.js").encode())
+    hashes += f" {_plotly()[1]} {_hash(_resource('page.js').encode())}" if with_charts else ""
     rules = {
         "default-src": "'none'",
-        "script-src": hashes or "'none'",
+        "script-src": hashes,
         "style-src": "'unsafe-inline'",
         "img-src": "data:",
         "base-uri": "'none'",

@@ -25,7 +25,7 @@ def at_nominal(load: NominalLoad | None) -> str:
     """Return `at the nominal 14.4 req/s`; nothing where the load has no nominal rate."""
     if load is None or load.nominal_per_s is None:
         return ""
-    return f" at the nominal {rate(load.nominal_per_s)} {_unit(load)}"
+    return f" at the nominal {rate(load.nominal_per_s)} {unit_of(load)}"
 
 
 def drawn(load: NominalLoad | None, n_seeds: int) -> str:
@@ -35,7 +35,7 @@ def drawn(load: NominalLoad | None, n_seeds: int) -> str:
     off_frac = load.off_frac or 0.0
     average = " on average" if n_seeds > 1 else ""
     by = f"{abs(off_frac) * 100:.1f}% {'below' if off_frac < 0 else 'above'}"
-    unit = _unit(load)
+    unit = unit_of(load)
     text = f"{rate(load.drawn_per_s)} {unit}{average}, {by} the nominal {rate(load.nominal_per_s)} {unit}"
     return f"{plural(n_seeds, 'seed')} drew {text}."
 
@@ -48,7 +48,7 @@ def is_off(load: NominalLoad | None) -> bool:
 def drawn_load(reader: SummaryReader) -> str:
     """Return `Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s.`"""
     load, nominal_per_s = reader.summary.load, reader.summary.load.nominal_per_s
-    unit = _unit(load)
+    unit = unit_of(load)
     if nominal_per_s is None or (reader.replications and unit != "req/s"):
         return ""
     drawn_per_s = reader.number("offered_per_s") if reader.replications else load.drawn_per_s
@@ -59,7 +59,7 @@ def drawn_load(reader: SummaryReader) -> str:
 
 def at_load(reader: SummaryReader) -> str:
     """Return ` at the nominal 14.4 req/s`, or at the drawn load where the answer is not corrected for it."""
-    nominal, unit = reader.summary.load.nominal_per_s, _unit(reader.summary.load)
+    nominal, unit = reader.summary.load.nominal_per_s, unit_of(reader.summary.load)
     if nominal is None:
         return ""
     off_frac = reader.answer.load_off_frac if reader.answer else None
@@ -75,5 +75,6 @@ def against(off_frac: float) -> str:
     return f"{abs(off_frac):.0%} {'below' if off_frac < 0 else 'above'}"
 
 
-def _unit(load: NominalLoad) -> str:
+def unit_of(load: NominalLoad) -> str:
+    """Return the unit of a load."""
     return "sessions/s" if load.kind == "sessions" else "req/s"

@@ -16,12 +16,12 @@ from simserve.report.chart_data import (
     even_rows,
     quantile_bands,
 )
-from simserve.report.document import Bullets, Chapter, Document, Folded, Key, Plot, SideBySide, Titled
+from simserve.report.document import Chapter, Document, Folded, Key, Plot, SideBySide, Titled
 from simserve.report.formats import SHORT, count, goal, plural
 from simserve.report.groups import classes, tenants
-from simserve.report.headline import level_of, ratio_text
 from simserve.report.html import page
 from simserve.report.latency_charts import by_prompt, cdf, tail
+from simserve.report.margin import margin
 from simserve.report.mechanisms import mechanism_list, use
 from simserve.report.nominal_load import drawn_load
 from simserve.report.page_data import PageData, gather
@@ -57,7 +57,7 @@ def tell(results: "Results") -> Document:
     )
     note = "Fully resolved: running it again gives identical tables."
     parts: list[Titled] = [
-        *_margin(reader),
+        *margin({"": reader.decision}),
         run_warnings(reader),
         Chapter("latency", "Latency", latencies, drawn_load(reader)),
         *slowest(reader),
@@ -71,19 +71,6 @@ def tell(results: "Results") -> Document:
         Chapter("scenario", "Scenario", [Folded("Show the YAML", results.scenario_yaml)], note),
     ]
     return replace(run_head(reader), parts=parts)
-
-
-def _margin(reader: SummaryReader) -> list[Chapter]:
-    """Return how close the latencies come to each limit; nothing without a decision by its margin."""
-    decision = reader.decision
-    if decision is None or not decision.r_by_limit:
-        return []
-    by_limit = sorted(decision.r_by_limit.items(), key=lambda item: -item[1])
-    of = f" of class {decision.slo_class}" if decision.slo_class else ""
-    runs = f", all {decision.n_runs} runs together" if decision.n_runs > 1 else ""
-    note = f"{level_of(decision)} of latency/limit{of}{runs}; the line is the limit."
-    rows = [(SHORT[key], ratio, ratio_text(ratio)) for key, ratio in by_limit]
-    return [Chapter("margin", "Margin", [Bullets(rows, max(1.25, min(by_limit[0][1], 4.0)))], note)]
 
 
 def _distribution(reader: SummaryReader, page_data: PageData, key: str) -> Plot | SideBySide:

@@ -14,7 +14,7 @@ from simserve.report.formats import (
 from simserve.report.groups import group_tables
 from simserve.report.headline import STATES, detail, level_of, ratio_span, ratio_text
 from simserve.report.mechanisms import asked_for
-from simserve.report.nominal_load import drawn_load
+from simserve.report.nominal_load import drawn_load, unit_of
 from simserve.report.percentiles import how_sure, over_runs, prediction, terminal_table
 from simserve.report.pools import pools_words
 from simserve.report.slowest import terminal_sentence
@@ -43,12 +43,21 @@ def run_head(reader: SummaryReader) -> Document:
         state=reader.state,
         title=title,
         lead=lead[0].upper() + lead[1:],
+        kept=_kept(reader),
         setup=[each for each in (predicted, _setup(reader)) if each],
         tiles=(_margin_tile(reader), _goodput_tile(reader), *latencies),
         made=_made_from(reader),
         brief=brief,
         warnings=reader.warnings,
     )
+
+
+def _kept(reader: SummaryReader) -> list[str]:
+    """Return load, fleet and cost."""
+    load = reader.summary.load
+    at_load = rate(reader.number("offered_per_s") if load.nominal_per_s is None else load.nominal_per_s)
+    usd_per_hour = sum(pool.n_gpus * (pool.price_per_gpu_hour_usd or 0.0) for pool in reader.pools)
+    return [f"{at_load} {unit_of(load)}", reader.gpus, *([f"{usd_per_hour:,.2f} USD/h"] if usd_per_hour else [])]
 
 
 def _made_from(reader: SummaryReader) -> dict[str, object]:

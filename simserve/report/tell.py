@@ -55,7 +55,7 @@ def page_of(answer: Shown) -> str:
 def sentence_of(answer: Shown) -> str:
     """Return the first sentence of an answer."""
     document = tell(answer)
-    return re.split(r"(?<=\.)\s", " ".join(f"{document.title}: {document.lead}".split()))[0]
+    return f"{document.title}: {document.sentences[0]}"
 
 
 def head_of(answer: Shown) -> str:

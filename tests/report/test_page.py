@@ -117,7 +117,7 @@ def test_a_hostile_name_stays_text() -> None:
     results.scenario_yaml = f"name: {HOSTILE}"
     outline = Outline(render(results))
     assert outline.open == []
-    assert len(outline.scripts) == 3  # the charts, plotly, and what draws them
+    assert len(outline.scripts) == 4  # the charts, plotly, what draws them, and what sorts and copies tables
     assert not [tag for tag, _ in outline.elements if tag == "img"]
     assert not [attrs for _, attrs in outline.elements if any(name.startswith("on") for name in attrs)]
 

@@ -95,7 +95,7 @@ def test_a_print_from_a_wide_window_fits_every_chart_to_the_paper(page: Path, ch
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, 768, 390])
 def test_nothing_overflows_and_axe_finds_nothing(
     page: Path, chromium: Driver, axe: str, scheme: str, width: int
 ) -> None:
@@ -127,7 +127,7 @@ def test_a_browser_without_decompression_says_so_where_each_chart_would_be(page:
 
 
 @pytest.mark.parametrize("study", ["sweep", "comparison", "plan", "capacity"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, 768, 390])
 def test_no_text_of_a_tile_is_cut_off(tmp_path: Path, chromium: Driver, study: str, width: int) -> None:
     page = tmp_path / "study.html"
     page.write_text(STUDIES[study](tmp_path), encoding="utf-8")
@@ -135,6 +135,60 @@ def test_no_text_of_a_tile_is_cut_off(tmp_path: Path, chromium: Driver, study: s
     chromium.open(page)
     assert 1 <= chromium.script('return document.querySelectorAll(".tile").length') <= 6
     assert chromium.script(CUT_OFF) == []
+    assert chromium.script("return document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_decision_load_fleet_and_cost_stay_in_sight_once_the_head_is_gone(
+    page: Path, chromium: Driver, width: int
+) -> None:
+    chromium.resize(width)
+    chromium.open(page)
+    kept = """return [...document.querySelectorAll(".kept > *")].filter(
+        (each) => each.offsetWidth).map((each) => each.textContent)"""
+    assert chromium.script(kept) == []
+    chromium.script("window.scrollTo(0, 2000); return new Promise((then) => setTimeout(then, 300))")
+    _, decision, *facts = chromium.script(kept)
+    assert decision == chromium.script('return document.querySelector("h1").lastChild.textContent')
+    assert [fact.split("\N{NO-BREAK SPACE}")[-1].split()[-1] for fact in facts] == ["req/s", "GPUs", "USD/h"]
+    top, height = chromium.script(
+        'const { top, height } = document.querySelector(".contents").getBoundingClientRect(); return [top, height]'
+    )
+    assert (top, height < 90) == (0, True)
+
+
+def test_a_table_sorts_by_the_values_of_a_column_and_is_copied(tmp_path: Path, chromium: Driver) -> None:
+    page = tmp_path / "capacity.html"
+    page.write_text(STUDIES["capacity"](tmp_path), encoding="utf-8")
+    chromium.resize(1440)
+    chromium.open(page)
+    column = """return [...document.querySelector("#loads table").tBodies[0].rows].map(
+        (row) => parseFloat(row.cells[0].innerText))"""
+    given = chromium.script(column)
+    press = """const head = [...document.querySelectorAll("#loads th[scope=col]")][0];
+        head.querySelector("button").click(); return head.getAttribute("aria-sort")"""
+    assert [chromium.script(press), chromium.script(column)] == ["ascending", sorted(given)]
+    assert [chromium.script(press), chromium.script(column)] == ["descending", sorted(given, reverse=True)]
+    copied = """let text = ""; document.execCommand = () => { text = document.activeElement.value; return true };
+        Object.defineProperty(navigator, "clipboard", { value: { writeText: () => Promise.reject() } });
+        document.querySelector("#loads .tools button").click();
+        return new Promise((then) => setTimeout(() => then(text), 200))"""
+    rows = [line.split("\t") for line in chromium.script(copied).split("\n")]
+    assert [float(row[0]) for row in rows[1:]] == sorted(given, reverse=True)
+    assert len({len(row) for row in rows}) == 1
+
+
+def test_a_table_says_that_it_scrolls_where_it_does(tmp_path: Path, chromium: Driver) -> None:
+    page = tmp_path / "capacity.html"
+    page.write_text(STUDIES["capacity"](tmp_path), encoding="utf-8")
+    hints = """return [...document.querySelectorAll(".tools")].map(
+        ({ firstChild, nextSibling }) => [!firstChild.hidden, nextSibling.scrollWidth > nextSibling.clientWidth])"""
+    for width, scrolls in ((1440, False), (390, True)):
+        chromium.resize(width)
+        chromium.open(page)
+        pairs = chromium.script(hints)
+        assert all(is_said == is_true for is_said, is_true in pairs)
+        assert any(is_true for _, is_true in pairs) == scrolls
 
 
 @pytest.mark.parametrize("study", ["sweep", "comparison", "plan", "capacity", "validation"])

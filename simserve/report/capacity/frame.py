@@ -8,7 +8,7 @@ from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.report.capacity.rate import SHOWN
 from simserve.report.cautions import capacity_warnings
 from simserve.report.document import Chapter, Document, Table, Tile
-from simserve.report.formats import SHORT, seconds
+from simserve.report.formats import SHORT, plural, seconds
 from simserve.report.pools import pools_words
 
 
@@ -50,12 +50,15 @@ def capacity_document(
     """Return the document of an answer, with its warnings and what it comes from."""
     scenario, first = result.scenario, result.scenario.seed or 0
     seeds = None if result.answer is None else f"{first} to {first + result.answer.n_seeds - 1}"
+    fleet = None if result.answer is None or result.question == "ratio" else result.answer.fleet
+    kept = [] if fleet is None else [plural(fleet.n_gpus, "GPU"), f"{fleet.usd_per_hour:,.2f} USD/h"]
     return Document(
         command="capacity",
         name=scenario.name,
         state=head.state,
         title=head.title,
         lead=head.lead,
+        kept=kept,
         setup=setup(result),
         tiles=head.tiles,
         parts=(*parts, capacity_warnings(result)),

@@ -8,6 +8,7 @@ from simserve.report.comparison.words import LISTED_FIRST, change, pair, paragra
 from simserve.report.comparison.words import title as title_by_load
 from simserve.report.document import Cautions, Chapter, Document, Plot, Table, Tile, Toned
 from simserve.report.formats import as_sentence, plural, share
+from simserve.report.margin import margin
 
 MOST_FRAC = 1.0
 """Largest change drawn in place; larger ones are drawn at the edge, as they would hide all others."""
@@ -52,6 +53,7 @@ def tell(answer: ComparisonAnswer) -> Document:
         lead=sentence(answer),
         tiles=_tiles(answer),
         parts=(
+            *margin({"A": answer.judged.a, "B": answer.judged.b}),
             Chapter("changes", "B against A", [chart]),
             Chapter("measures", "Every measure", [table], sides),
             Cautions(warnings, "Both sides had the same load and the same SLO."),

@@ -51,6 +51,7 @@ def tell(answer: PlanAnswer) -> Document:
         if best is None
         else f"Take {best.gpus} × {best.gpu}: {usd(best.usd_per_month)} a month",
         lead=answer.sentence if best is None else supported(answer, best),
+        kept=[f"{rate(answer.demand.sized_for_per_s)} req/s", *([] if best is None else [fleet(best)])],
         setup=(setup,),
         tiles=() if best is None else _tiles(best),
         parts=(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
 from simserve.report.document import Chapter, Document, Item, Items, Plot, Row, SideBySide, Table, Tile
 from simserve.report.formats import listed, plural, rate, share, slo_terms
+from simserve.report.margin import margin
 from simserve.report.nominal_load import DECISIONS
 from simserve.report.sweep.charts import cost_chart, latency_chart, left_out, with_goodput, with_latencies
 from simserve.report.sweep.words import (
@@ -42,9 +43,11 @@ def tell(answer: SweepAnswer) -> Document:
         state=state,
         title=_title(answer),
         lead=sentence(answer),
+        kept=[] if best.cheapest is None else [f"{answer.points[best.cheapest.point].usd_per_hour:,.2f} USD/h"],
         setup=(f"Varied: {', '.join(answer.keys)}.",),
         tiles=_tiles(answer),
         parts=(
+            *margin({} if best.cheapest is None else {"": answer.points[best.cheapest.point].judged}),
             _fronts(answer),
             _table(answer),
             *_listed(answer, "warnings", "Warnings", by_text(answer, lambda point: point.warnings)),
