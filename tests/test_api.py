@@ -226,7 +226,19 @@ def test_wrong_values_are_errors_of_the_scenario(files: dict[str, Path]) -> None
 
 
 RENAMED = {"gpu": "gpus", "tensor": "tensors"}
-NOT_OPTIONS = {"scenario", "a", "b", "assignments", "allow_plugin", "as_json", "out", "no_report", "steps", "quiet"}
+NOT_OPTIONS = {
+    "scenario",
+    "a",
+    "b",
+    "assignments",
+    "allow_plugin",
+    "as_json",
+    "out",
+    "no_report",
+    "steps",
+    "quiet",
+    "opens",
+}
 NOT_OPTIONS |= {"timeline", "timeline_requests", "update", "summary", "junit", "dask", "seed", "jobs"}
 
 

@@ -77,6 +77,8 @@ def compare(
     b: "AnyScenario | Results | None" = None,
     *,
     replications: int | None = None,
+    by: By = None,
+    confidence: float = CONFIDENCE,
     jobs: int | None = None,
     **changes: object,
 ) -> "ComparisonAnswer":
@@ -90,10 +92,11 @@ def compare(
     if b is None and not changes:
         raise SimserveError("compare: needs another side, got one; give B, or what it changes, such as gpu='h200-sxm'")
     n_runs = REPLICATIONS if replications is None else within("--replications", replications, (2, 1000))
+    effort = effort_of(BUDGET_RUNS, confidence, by)
     first = _side(a, {})
     second = _side(a if b is None else b, changes)
     with limited_to(jobs):
-        return compare(first, second, n_runs)
+        return compare(first, second, n_runs, effort)
 
 
 def _side(source: "AnyScenario | Results", changes: Mapping[str, object]) -> "ComparedSide":

@@ -16,6 +16,9 @@ from simserve.cli.options import (
     Confidence,
     Goal,
     Jobs,
+    Opens,
+    Out,
+    Quiet,
     ScenarioFile,
     Seed,
     loaded,
@@ -49,10 +52,6 @@ Ratio = Annotated[
 Gpus = Annotated[
     int | None, typer.Option("--gpus", min=2, help="With --ratio: GPUs to split. Default: those of both pools.")
 ]
-Folder = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the answer, its runs and a page. Default: none."),
-]
 
 
 def capacity(
@@ -63,7 +62,7 @@ def capacity(
     replicas: Replicas = None,
     ratio: Ratio = None,
     gpus: Gpus = None,
-    out: Folder = None,
+    out: Out = None,
     assignments: Assignments = None,
     seed: Seed = None,
     by: By = None,
@@ -71,6 +70,8 @@ def capacity(
     budget_runs: BudgetRuns = BUDGET_RUNS,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
@@ -96,7 +97,7 @@ def capacity(
         )
     if out is not None:
         _write(out, answer)
-    terminal.answer(tell(answer), answer.facts(), terminal.place_of(out) if out else "", as_json=as_json)
+    terminal.answer(tell(answer), answer.facts(), out, as_json=as_json)
     if answer.answer is None and answer.state != "every load":
         raise typer.Exit(NO)
 

@@ -7,7 +7,19 @@ import typer
 
 from simserve.api import comparisons
 from simserve.api.options import TOLERANCE
-from simserve.cli.options import AllowPlugin, AsJson, Assignments, Goal, Jobs, ScenarioFile, Seed, loaded
+from simserve.cli.options import (
+    AllowPlugin,
+    AsJson,
+    Assignments,
+    Goal,
+    Jobs,
+    Opens,
+    Out,
+    Quiet,
+    ScenarioFile,
+    Seed,
+    loaded,
+)
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -27,9 +39,6 @@ Tolerance = Annotated[
 ]
 Update = Annotated[bool, typer.Option("--update", help="Write the baseline instead of comparing with it.")]
 Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE.md", help="Write the answer as Markdown.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the answer and a page [default: none].")
-]
 JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE.xml", help="Write the answer as a JUnit report.")]
 
 
@@ -47,6 +56,8 @@ def check(
     seed: Seed = None,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> None:
     """Fail if p99 goodput fell by significantly more than a tolerance."""
@@ -138,4 +149,4 @@ def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], out: Pa
     for file, made in zip(files, (markdown, junit_xml), strict=True):
         if file is not None:
             replace_text(file, made(answer))
-    terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)
+    terminal.answer(tell(answer), answer.facts(), out, as_json=as_json)

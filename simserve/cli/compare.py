@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.api import comparisons
-from simserve.cli.options import AllowPlugin, AsJson, Jobs
+from simserve.cli.options import AllowPlugin, AsJson, By, Confidence, Jobs, Opens, Out, Quiet
+from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.comparison import ComparisonAnswer
@@ -29,11 +30,13 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the answer and a page [default: none].")
-    ] = None,
+    out: Out = None,
+    by: By = None,
+    confidence: Confidence = CONFIDENCE,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> None:
     """Decide which of two scenarios carries more load, and compare all measures; of results, measures only."""
@@ -46,10 +49,10 @@ def compare(
     if out is not None:
         check_folder(out, COMPARISON)
     with terminal.progress_bar():
-        answer = comparisons.compare(a, b, replications=replications)
+        answer = comparisons.compare(a, b, replications=replications, by=by, confidence=confidence)
     if out is not None:
         _write(out, answer)
-    terminal.answer(tell(answer), answer.facts(), "" if out is None else terminal.place_of(out), as_json=as_json)
+    terminal.answer(tell(answer), answer.facts(), out, as_json=as_json)
 
 
 def _write(directory: Path, answer: "ComparisonAnswer") -> None:

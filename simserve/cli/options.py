@@ -66,6 +66,38 @@ By = Annotated[
     Literal["noise", "total"] | None,
     typer.Option("--by", help="Decide by sampling noise as if costs were exact, or with cost error in any case."),
 ]
+
+
+def _quiet(context: typer.Context, value: bool) -> bool:
+    """Print nothing but errors and JSON until the command ends."""
+    if value:
+        from simserve.cli import terminal
+
+        context.with_resource(terminal.mode(quiet=True))
+    return value
+
+
+def _opens(context: typer.Context, value: bool) -> bool:
+    """Open the page of the answer."""
+    if value:
+        from simserve.cli import terminal
+
+        context.with_resource(terminal.mode(opens=True))
+    return value
+
+
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and JSON if asked for.", callback=_quiet)
+]
+Opens = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", callback=_opens)]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Folder for the answer, its rows and a page. Default: none."),
+]
+Place = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Folder for the answer, its rows and a page. Default: in reports."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
 

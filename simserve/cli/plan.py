@@ -16,6 +16,9 @@ from simserve.cli.options import (
     Confidence,
     Goal,
     Jobs,
+    Opens,
+    Place,
+    Quiet,
     ScenarioFile,
     Seed,
     loaded,
@@ -50,7 +53,7 @@ def plan(
     goal: Goal = None,
     max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="Largest fleet to try.")] = MAX_GPUS,
     price: Prices = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-plan.")] = None,
+    out: Place = None,
     assignments: Assignments = None,
     seed: Seed = None,
     by: By = None,
@@ -58,6 +61,8 @@ def plan(
     budget_runs: BudgetRuns = BUDGET_RUNS,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
@@ -85,7 +90,7 @@ def plan(
             budget_runs=budget_runs,
         )
         _write(directory, answer)
-    terminal.answer(tell(answer), answer.facts(), terminal.place_of(directory), as_json=as_json)
+    terminal.answer(tell(answer), answer.facts(), directory, as_json=as_json)
     if answer.best is None:
         raise typer.Exit(NO)
 

@@ -15,6 +15,9 @@ from simserve.cli.options import (
     BudgetRuns,
     Confidence,
     Jobs,
+    Opens,
+    Place,
+    Quiet,
     ScenarioFile,
     Seed,
     loaded,
@@ -47,7 +50,7 @@ Measure = Annotated[
 
 def run(
     scenario: ScenarioFile,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>.")] = None,
+    out: Place = None,
     assignments: Assignments = None,
     seed: Seed = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Leave out report.html.")] = False,
@@ -61,8 +64,9 @@ def run(
     confidence: Confidence = CONFIDENCE,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
     from simserve.cli import terminal
@@ -73,7 +77,7 @@ def run(
     simulated = loaded(scenario, assignments, seed, allow_plugin)
     check_folder(directory := out or Path("reports") / simulated.name)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
-    with terminal.progress_bar(is_quiet=quiet) as bar:
+    with terminal.progress_bar() as bar:
         results = answers.run(
             simulated,
             replications=replications,
@@ -88,20 +92,14 @@ def run(
         results.write(directory, steps=steps, report=None if no_report else _render)
         for each in drawn:
             each.write()
-    document, where = run_head(SummaryReader(results.figures)), _place(directory, timeline, has_page=not no_report)
-    terminal.answer(document, results.summary, where, as_json=as_json, quiet=quiet)
-    terminal.warnings(text for each in drawn for text in each.left_out if not quiet)
+    more = [f"{directory}/"] if no_report else []
+    more += [] if timeline is None else [f"{timeline} (open it in ui.perfetto.dev)"]
+    folder, document = None if no_report else directory, run_head(SummaryReader(results.figures))
+    terminal.answer(document, results.summary, folder, as_json=as_json, more=more)
+    terminal.warnings(text for each in drawn for text in each.left_out)
 
 
 def _render(results: "Results") -> str:
     from simserve.report.page import render
 
     return render(results)
-
-
-def _place(directory: Path, timeline: Path | None, *, has_page: bool) -> str:
-    """Return where the files are."""
-    from simserve.cli import terminal
-
-    where = terminal.place_of(directory) if has_page else f"{directory}/"
-    return where if timeline is None else f"{where}\n{timeline} (open it in ui.perfetto.dev)"

@@ -17,6 +17,9 @@ from simserve.cli.options import (
     Confidence,
     Goal,
     Jobs,
+    Opens,
+    Place,
+    Quiet,
     ScenarioFile,
     Seed,
 )
@@ -48,7 +51,7 @@ def sweep(
         typer.Option("--replications", min=1, max=1000, help="Runs of each point; all points share the same seeds."),
     ] = 1,
     goal: Goal = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-sweep.")] = None,
+    out: Place = None,
     dask: Annotated[
         str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on that Dask cluster: tcp://host:port.")
     ] = None,
@@ -59,6 +62,8 @@ def sweep(
     budget_runs: BudgetRuns = BUDGET_RUNS,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario at many points: every combination of some values, or those of a file."""
@@ -72,7 +77,7 @@ def sweep(
     question = _question(scenario, vary or (), points, template, (replications, goal or GOAL_FRAC, effort))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
     answer = _result(question, directory, dask)
-    terminal.answer(tell(answer), answer.facts(), terminal.place_of(directory), as_json=as_json)
+    terminal.answer(tell(answer), answer.facts(), directory, as_json=as_json)
 
 
 def _question(

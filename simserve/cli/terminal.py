@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from simserve.report.document import Document
@@ -17,6 +18,28 @@ LINE_EVERY_S = 10.0
 
 SETTING = "SIMSERVE_PROGRESS"
 """Environment variable that leaves progress out where it is `off`."""
+
+
+class Mode(NamedTuple):
+    """What `-q` and `--open` ask of a command."""
+
+    quiet: bool = False
+    """Print errors and JSON alone."""
+    opens: bool = False
+    """Open the page of the answer."""
+
+
+MODE: ContextVar[Mode] = ContextVar("mode", default=Mode())  # noqa: B039 (immutable)
+
+
+@contextmanager
+def mode(**asked: bool) -> Iterator[None]:
+    """Work in a mode until the command ends."""
+    token = MODE.set(MODE.get()._replace(**asked))
+    try:
+        yield
+    finally:
+        MODE.reset(token)
 
 
 def result(text: str) -> None:
@@ -33,6 +56,11 @@ def result_json(value: Any) -> None:
 
 def message(text: str) -> None:
     """Print a message to stderr."""
+    if not MODE.get().quiet:
+        _say(text)
+
+
+def _say(text: str) -> None:
     columns, line = width(sys.stderr), f"simserve: {text}"
     if columns is not None:
         from simserve.report.text import wrapped
@@ -44,7 +72,7 @@ def message(text: str) -> None:
 def errors(text: str) -> None:
     """Print input errors to stderr, one per line."""
     for line in text.splitlines():
-        message(f"error: {line}")
+        _say(f"error: {line}")
 
 
 def warnings(texts: Iterable[str]) -> None:
@@ -54,21 +82,43 @@ def warnings(texts: Iterable[str]) -> None:
 
 
 def answer(
-    document: "Document", facts: Mapping[str, Any], where: str = "", *, as_json: bool, quiet: bool = False
+    document: "Document",
+    facts: Mapping[str, Any],
+    folder: Path | None = None,
+    *,
+    as_json: bool,
+    more: Sequence[str] = (),
 ) -> None:
-    """Print an answer as JSON, or as its document tells it and where the files are; its warnings to stderr.
+    """Print an answer as JSON, or as its document tells it; its warnings to stderr. Open its page where asked to.
 
-    quiet: nothing but JSON.
+    folder: the folder with its page, if it was written. more: what else was written.
     """
     from simserve.report.text import document_text
 
     if as_json:
         result_json(facts)
-    elif not quiet:
+    elif not MODE.get().quiet:
+        files = [*([f"{folder / 'report.html'} (all files: {folder}/)"] if folder else []), *more]
         text = document_text(document, width(sys.stdout))
-        result(f"{text}\n\n{where}" if where else text)
-    if not quiet:
-        warnings(document.warnings)
+        result("\n".join((f"{text}\n", *files)) if files else text)
+    warnings(document.warnings)
+    if MODE.get().opens:
+        _open(document, folder)
+
+
+def _open(document: "Document", folder: Path | None) -> None:
+    """Open the page of an answer in a browser; one that was not written is made for this."""
+    import tempfile
+    import webbrowser
+
+    from simserve.report.html import page
+    from simserve.tables.files import replace_text
+
+    place = (folder or Path(tempfile.mkdtemp(prefix="simserve-"))) / "report.html"
+    if folder is None:
+        replace_text(place, page(document))
+    if not webbrowser.open(place.resolve().as_uri()):
+        message(f"no browser could be opened; the page is {place}")
 
 
 def width(stream: TextIO) -> int | None:
@@ -83,16 +133,12 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     return table_text(rows, indent, width=width(sys.stdout))
 
 
-def place_of(directory: Path) -> str:
-    """Return where the page of a command and its other files are."""
-    return f"{directory / 'report.html'} (all files: {directory}/)"
-
-
 class ProgressBar:
     """How far a command is: a line of a terminal that is redrawn, or a line every LINE_EVERY_S of a file."""
 
-    def __init__(self, *, is_quiet: bool = False) -> None:
-        self._is_quiet, self._is_drawn = is_quiet or os.environ.get(SETTING) == "off", sys.stderr.isatty()
+    def __init__(self) -> None:
+        self._is_quiet = MODE.get().quiet or os.environ.get(SETTING) == "off"
+        self._is_drawn = sys.stderr.isatty()
         self._told_s = time.monotonic()
 
     def show(self, line: str) -> None:
@@ -108,11 +154,11 @@ class ProgressBar:
 
 
 @contextmanager
-def progress_bar(*, is_quiet: bool = False) -> Iterator[ProgressBar]:
+def progress_bar() -> Iterator[ProgressBar]:
     """Show the runs of the block, and erase the line at the end."""
     from simserve.study.progress import StudyProgress, shown_by
 
-    bar = ProgressBar(is_quiet=is_quiet)
+    bar = ProgressBar()
     try:
         with shown_by(StudyProgress(bar.show)):
             yield bar

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.calibrate import CAMPAIGN, campaign_named
-from simserve.cli.options import AllowPlugin, AsJson
+from simserve.cli.options import AllowPlugin, AsJson, Opens, Quiet
 from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def validate(
     leave_out: LeaveOut = False,
     page: Page = None,
     allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictions with measured serving runs or request logs."""

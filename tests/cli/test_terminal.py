@@ -101,13 +101,17 @@ def test_a_file_gets_a_line_every_ten_seconds_and_nothing_before(monkeypatch: py
     assert stream.getvalue() == "simserve: 10 of 25 runs\nsimserve: 20 of 25 runs\n"
 
 
-@pytest.mark.parametrize("how", [{"is_quiet": True}, {}])
-def test_quiet_shows_nothing(how: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quiet", [True, False])
+def test_quiet_shows_nothing_but_errors(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = on_terminal(monkeypatch)
-    monkeypatch.setenv("SIMSERVE_PROGRESS", "on" if how else "off")
-    with terminal.progress_bar(**how) as bar:
+    monkeypatch.setenv("SIMSERVE_PROGRESS", "on" if quiet else "off")
+    with terminal.mode(quiet=quiet), terminal.progress_bar() as bar:
         bar.show("1 of 2 runs")
-    assert stream.getvalue() == ""
+        assert stream.getvalue() == ""
+        terminal.warnings(["the queue grows"])
+        terminal.errors("x: must be y")
+    assert ("warning" in stream.getvalue()) is not quiet
+    assert "simserve: error: x: must be y\n" in stream.getvalue()
 
 
 def test_the_bar_erases_itself_and_never_wraps_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simserve.report.document import SENTENCE_END
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
 
@@ -45,7 +46,8 @@ def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
     outcome = validate(tmp_path, LOG, "--page", page)
     assert outcome.exit_code == 0, outcome.err
     decision = " ".join(outcome.out.partition("\n\n")[0].split()).removeprefix("Too few to tell: ")
-    assert decision in unescape(page.read_text().replace("\u00a0", " "))
+    text = unescape(page.read_text().replace("\u00a0", " ").replace("\u2060", ""))
+    assert all(sentence in text for sentence in SENTENCE_END.split(decision))
     assert f"wrote {page}" in outcome.err
     assert "Predicted against measured, 20 requests" in page.read_text()
 

@@ -7,6 +7,7 @@ from simserve.errors import NoArrivals, ScenarioError, SimserveError
 from simserve.metrics.answers.baseline import LOOKS
 from simserve.metrics.answers.comparison import LoadDecision, NoDecision, SideLoad
 from simserve.metrics.answers.parts import Verdict
+from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.margin import Margin
 from simserve.scenario import Scenario
@@ -45,7 +46,7 @@ def why_not(a: Scenario, b: Scenario) -> NoDecision | None:
     return None
 
 
-def carried_load(a: Scenario, b: Scenario, n_seeds: int) -> LoadDecision | NoDecision:
+def carried_load(a: Scenario, b: Scenario, n_seeds: int, effort: Effort = DEFAULT_EFFORT) -> LoadDecision | NoDecision:
     """Return which side carries more load, or why that cannot be told. One seed: nothing is drawn.
 
     Both sides run at the same two loads with the same seeds, so most of what chance does cancels.
@@ -59,7 +60,7 @@ def carried_load(a: Scenario, b: Scenario, n_seeds: int) -> LoadDecision | NoDec
     except NoArrivals:
         return NO_ARRIVALS
     if isinstance(curves[0], AttainmentCurve) and isinstance(curves[1], AttainmentCurve):
-        return _compared((sides[0], curves[0]), (sides[1], curves[1]), loads)
+        return _compared((sides[0], curves[0]), (sides[1], curves[1]), loads, effort)
     carried = [each.goodput_per_s or (math.inf if each.holds_every_load else 0.0) for each in loads]
     outcome: Verdict = "unclear" if carried[0] == carried[1] else "better" if carried[1] > carried[0] else "worse"
     return _decision(outcome, loads, (None, None, None), n_seeds)
@@ -88,7 +89,7 @@ def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
 
 
 def _compared(
-    a: tuple[GateSide, AttainmentCurve], b: tuple[GateSide, AttainmentCurve], loads: Sequence[SideLoad]
+    a: tuple[GateSide, AttainmentCurve], b: tuple[GateSide, AttainmentCurve], loads: Sequence[SideLoad], effort: Effort
 ) -> LoadDecision:
     """Return the answer where both sides have a p99 goodput.
 
@@ -108,12 +109,14 @@ def _compared(
         outcome = "unclear"
     ends = (low, high) if n_seeds > 1 else (None, None)
     decision = _decision(outcome, (loads[0], of_b), (more, *ends), n_seeds)
-    costs = [SideCosts.of(side, curve) for side, curve in (a, b)]
+    costs = [None if effort.by == "noise" else SideCosts.of(side, curve) for side, curve in (a, b)]
     if costs[0] is None or costs[1] is None or outcome == "same":
         return decision
     margin = with_costs(Margin(0.0, loss.error, max(1, int(loss.n_free))), costs[0], costs[1])
-    total = [min(end * (1 + more) - 1, MOST) for end in margin.interval(CONFIDENCE)]
-    is_sure = total[0] > 0 or total[1] < 0
+    total, sure = (
+        [min(end * (1 + more) - 1, MOST) for end in margin.interval(at)] for at in (CONFIDENCE, effort.confidence)
+    )
+    is_sure = sure[0] > 0 or sure[1] < 0
     known = {"total": total, "probability": 1 - margin.probability(-math.log1p(more))}
     if outcome in ("better", "worse") and not is_sure:
         known |= {"outcome": "unclear", "edge_by": "cost"}

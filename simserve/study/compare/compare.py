@@ -8,7 +8,7 @@ from typing import Any
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.comparison import ComparisonAnswer, SideDecisions
-from simserve.metrics.decision import DEFAULT_EFFORT, Decision
+from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary
 from simserve.metrics.goal import GOAL_FRAC, LOOKS
@@ -63,6 +63,7 @@ def compare(
     a: ComparedSide,
     b: ComparedSide,
     n_replications: int = REPLICATIONS,
+    effort: Effort = DEFAULT_EFFORT,
 ) -> ComparisonAnswer:
     """Return which side carries more load, and by how much B differs from A in each measure.
 
@@ -73,12 +74,13 @@ def compare(
     if isinstance(a.what, Scenario) and isinstance(b.what, Scenario):
         is_drawn = not (is_deterministic(a.what) and is_deterministic(b.what))
         n_seeds = max(n_replications, LEAST_SEEDS) if is_drawn else 1
-        decision = why_not(a.what, b.what) or carried_load(a.what, b.what, n_seeds)
+        decision = why_not(a.what, b.what) or carried_load(a.what, b.what, n_seeds, effort)
         seeds = range(a.what.seed, a.what.seed + (n_replications if is_drawn else 1))
         sides = each_run(partial(_kept, seeds[: LOOKS[0]]), (a.what, b.what), seeds)
         summaries = [[run.summary for run in side] for side in sides]
         result = compare_replications(names, *summaries)
-        judged = SideDecisions(a=_judged(a.what, a.what.seed, sides[0]), b=_judged(b.what, a.what.seed, sides[1]))
+        seed = a.what.seed
+        judged = SideDecisions(a=_judged(a.what, seed, sides[0], effort), b=_judged(b.what, seed, sides[1], effort))
         own = _of_sides(names, (warnings(a.what.setups), warnings(b.what.setups)), summaries)
         pairs = ((key, getattr(a.what, key), getattr(b.what, key)) for key in ("slo", "workload", "measure"))
         differing = (text for pair in pairs for text in _differing(*pair))
@@ -102,7 +104,7 @@ def _kept(seeds: range, results: Results) -> Run:
     return Run(results.figures, results.sample if results.facts.seed in seeds else NOTHING)
 
 
-def _judged(scenario: Scenario, first: int, runs: Sequence[Run]) -> DecisionJson | None:
+def _judged(scenario: Scenario, first: int, runs: Sequence[Run], effort: Effort) -> DecisionJson | None:
     """Return the decision of `run` about a side at its own load, with the seeds from the first; None without an SLO."""
 
     def more(places: range) -> list[Run]:
@@ -116,8 +118,9 @@ def _judged(scenario: Scenario, first: int, runs: Sequence[Run]) -> DecisionJson
     samples = [sample for sample in point.samples if sample.n]
     if not samples:
         return None
-    _, decision = DrawnCosts.of(seeded, lambda _: seeded, n_seeds).settled(point, GOAL_FRAC, DEFAULT_EFFORT, more)
-    return (decision or Decision(samples, GOAL_FRAC)).facts()
+    costs = None if effort.by == "noise" else DrawnCosts.of(seeded, lambda _: seeded, n_seeds)
+    _, decision = (point, None) if costs is None else costs.settled(point, GOAL_FRAC, effort, more)
+    return (decision or Decision(samples, GOAL_FRAC, confidence=effort.confidence)).facts()
 
 
 def _run(what: Scenario | Results | Mapping[str, Any], other: Any) -> Results | Mapping[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from simserve import Scenario, load_scenario, simulate
 from simserve.errors import NoArrivals
 from simserve.metrics.answers.comparison import LoadDecision
+from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.metrics.tails import Sample, Tail
 from simserve.study.check import side as side_module
 from simserve.study.compare import carried_load as module
@@ -68,12 +69,17 @@ class Servers:
 
 
 def decided(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers, n_seeds: int = 32, **of_b: Any
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    servers: Servers,
+    n_seeds: int = 32,
+    effort: Effort = DEFAULT_EFFORT,
+    **of_b: Any,
 ) -> LoadDecision:
     monkeypatch.setattr(side_module, "each_run", servers.each_run)
     a = load_scenario(write_scenario(folder, name="a"))
     b = load_scenario(write_scenario(folder, name="bb", **of_b))
-    result = carried_load(a, b, n_seeds)
+    result = carried_load(a, b, n_seeds, effort)
     assert isinstance(result, LoadDecision)
     return result
 
@@ -157,6 +163,20 @@ def test_a_side_that_carries_more_by_noise_is_tied_where_cost_error_leaves_that_
     low, high = (end or 0.0 for end in result.total)
     assert low < ends(result)[0] < 0.2 < ends(result)[1] < high
     assert (low > 0) == (result.probability > 0.975) == (outcome == "better")
+
+
+@pytest.mark.parametrize(
+    ("effort", "outcome"),
+    [(Effort(), "unclear"), (Effort(confidence=0.76), "better"), (Effort(by="noise"), "better")],
+)
+def test_by_noise_costs_count_as_exact_and_a_lower_confidence_leaves_less_unsure(
+    effort: Effort, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SideCosts, "of", lambda *_: True)
+    monkeypatch.setattr(module, "with_costs", lambda noise, *_: replace(noise, cost_sd=0.13, n_cost_free=7))
+    result = decided(tmp_path, monkeypatch, Servers(0.1, a=1.0, bb=1.2), effort=effort)
+    assert (result.outcome, result.edge_by) == (outcome, "cost" if outcome == "unclear" else None)
+    assert (result.total is None) == (effort.by == "noise")
 
 
 def test_draws_of_costs_run_on_both_sides_and_cancel_between_fleets_of_one_server(tmp_path: Path) -> None:
