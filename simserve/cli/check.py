@@ -80,11 +80,7 @@ def check(
             goal=goal,
         )
     if out is not None:
-        compared: list[tuple[str, object]] = [
-            ("--baseline", baseline),
-            ("--against", against),
-            ("--tolerance", tolerance),
-        ]
+        compared = [("--baseline", baseline), ("--against", against), ("--tolerance", tolerance)]
         changed = [
             *(("--set", each) for each in assignments or ()),
             *(("--allow-plugin", each) for each in allow_plugin or ()),

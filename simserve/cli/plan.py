@@ -71,8 +71,7 @@ def plan(
     from simserve.tables.folder import PLAN, check_folder
 
     simulated = loaded(scenario, assignments, seed, allow_plugin)
-    directory = out or Path("reports") / f"{simulated.name}-plan"
-    check_folder(directory, PLAN)
+    check_folder(directory := out or Path("reports") / f"{simulated.name}-plan", PLAN)
     with terminal.progress_bar():
         answer = answers.plan(
             simulated,

@@ -60,11 +60,14 @@ def test_the_fewest_replicas_are_as_sure_as_a_run_with_them(scenario: Scenario, 
     assert (found.replicas, found.word, of_run.word) == (scenario.cluster.pools[0].replicas, "meets", "meets")
     assert found.r == pytest.approx(of_run.r)
     assert found.probability == pytest.approx(of_run.probability)
+    assert answer.decision is not None and (answer.decision.word, answer.decision.r) == ("meets", found.r)
 
 
 def test_a_plan_is_as_sure_of_its_fleet_as_a_run_with_it(scenario: Scenario, of_run: DecisionJson) -> None:
-    best = plan_facts(find_plan(PlanQuestion(scenario, Bounds(GOAL, 0, 64), tensors=(1,)))).best
+    answer = plan_facts(find_plan(PlanQuestion(scenario, Bounds(GOAL, 0, 64), tensors=(1,))))
+    best = answer.best
     assert best is not None
+    assert answer.decision is not None and (answer.decision.word, answer.decision.r) == ("meets", best.r)
     assert (best.needed_replicas, best.decision) == (scenario.cluster.pools[0].replicas, "met")
     assert best.r == pytest.approx(of_run.r)
     assert best.probability == pytest.approx(of_run.probability)
@@ -77,6 +80,7 @@ def test_a_capacity_meets_at_the_load_that_a_run_meets_and_counts_on_more(
     assert answer.question == "rate" and answer.own_load is not None and answer.answer is not None
     load = answer.answer.load
     assert answer.own_load.word == of_run.word == "meets"
+    assert answer.decision is not None and answer.decision.word == "meets"
     assert load.count_on is not None and load.total is not None and load.low is not None
     assert answer.own_load.offered_per_s < load.count_on < load.value
     assert load.total[0] is not None and load.total[0] < load.low

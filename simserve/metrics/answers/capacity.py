@@ -9,6 +9,7 @@ from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, Fou
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, SearchEnd
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
 from simserve.metrics.answers.struct import StudyAnswer
+from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.summary_schema import Share, Slo
 from simserve.tables.files import plain
 
@@ -52,6 +53,12 @@ class RatePoints(SearchedCapacity):
     answer: FoundRate | None
     points: Probed
 
+    @property
+    def decision(self) -> DecisionJson | None:
+        """The decision about the scenario's own load, as a run says; None where that was not run."""
+        own = self.own_load
+        return None if own is None or own.word is None else DecisionJson(word=own.word, probability=own.probability)
+
 
 class RateCapacity(LoadCurve, RatePoints):
     """`simserve capacity`."""
@@ -83,6 +90,14 @@ class ReplicasCapacity(CapacityStudy):
     answer: FoundReplicas | None
     tied: FoundReplicas | None = None
     points: Probed
+
+    @property
+    def decision(self) -> DecisionJson | None:
+        """The decision about the fewest replicas, as a run with them says; None without an answer."""
+        found = self.answer
+        if found is None or found.word is None:
+            return None
+        return DecisionJson(word=found.word, probability=found.probability, r=found.r, edge_by=found.edge_by)
 
     @property
     def found_pools(self) -> Sequence[StudiedPool]:

@@ -1,13 +1,13 @@
-"""Fleet needs: what a plan's recommended option takes in each month of growth and each hour of a day."""
+"""Fleet needs: the demand and the assumptions of a plan, and what its recommended option takes by month and hour."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simserve.metrics.answers.parts import Index
-from simserve.metrics.answers.struct import Count, Gpus, Months, Signed, Struct, Usd, WholeUsd, titled
-from simserve.metrics.summary_schema import Amount
+from simserve.metrics.answers.parts import Index, NominalLoad
+from simserve.metrics.answers.struct import Count, Gpus, Months, PerS, Share, Signed, Struct, Usd, WholeUsd, titled
+from simserve.metrics.summary_schema import Amount, Measured
 
 
 class OptionGrowth(Struct):
@@ -54,3 +54,28 @@ class Autoscaling(Struct):
     saves_at_best_frac: Signed
     usd_per_month_at_best: Amount
     rows: Sequence[HourlyNeed]
+
+
+class PlanDemand(Struct):
+    """The demand that fleets are sized for."""
+
+    kind: Literal["arrivals", "trace", "diurnal"] | None = None
+    mean_per_s: PerS = None
+    sized_for_per_s: PerS = None
+    mean_load_frac: Measured = None
+    load: NominalLoad | None = None
+
+
+class Assumptions(Struct):
+    """Assumptions of a plan."""
+
+    spare_replicas: Count = None
+    growth_frac: Signed = None
+    months: Count = None
+    hours_per_month: Measured = None
+    max_gpus: Count = None
+    confidence: Share = None
+    n_seeds: Count = None
+    usd_per_gpu_hour: Mapping[str, Measured] = Field(default_factory=dict)
+    given_prices: Sequence[str] = ()
+    energy: str = ""

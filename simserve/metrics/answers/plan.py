@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from simserve.metrics import summary_schema
-from simserve.metrics.answers.fleet_needs import Autoscaling, Growth, OptionGrowth
-from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
+from simserve.metrics.answers.fleet_needs import Assumptions, Autoscaling, Growth, OptionGrowth, PlanDemand
+from simserve.metrics.answers.parts import ScenarioName, StudiedPool
 from simserve.metrics.answers.struct import (
     FINITE,
     Column,
@@ -21,7 +21,6 @@ from simserve.metrics.answers.struct import (
     Seconds,
     Seeds,
     Share,
-    Signed,
     Struct,
     StudyAnswer,
     Text,
@@ -31,7 +30,7 @@ from simserve.metrics.answers.struct import (
     WholeUsd,
     titled,
 )
-from simserve.metrics.decision_json import Cause
+from simserve.metrics.decision_json import EARLIER, Cause, DecisionJson
 from simserve.metrics.summary_schema import Measured, Slo
 from simserve.tables.schema import SCHEMA
 
@@ -192,31 +191,6 @@ class PlanOption(
         return least < (self.usd_per_month or 0.0) and least <= (best.usd_per_month or 0.0)
 
 
-class PlanDemand(Struct):
-    """The demand that fleets are sized for."""
-
-    kind: Literal["arrivals", "trace", "diurnal"] | None = None
-    mean_per_s: PerS = None
-    sized_for_per_s: PerS = None
-    mean_load_frac: Measured = None
-    load: NominalLoad | None = None
-
-
-class Assumptions(Struct):
-    """Assumptions of a plan."""
-
-    spare_replicas: Count = None
-    growth_frac: Signed = None
-    months: Count = None
-    hours_per_month: Measured = None
-    max_gpus: Count = None
-    confidence: Share = None
-    n_seeds: Count = None
-    usd_per_gpu_hour: Mapping[str, Measured] = {}
-    given_prices: Sequence[str] = ()
-    energy: str = ""
-
-
 class PlanAnswer(StudyAnswer):
     """The file plan.json."""
 
@@ -243,6 +217,15 @@ class PlanAnswer(StudyAnswer):
     def best(self) -> PlanOption | None:
         """Return the option to take; None if none meets the SLO."""
         return next((option for option in self.options if option.rank == 1), None)
+
+    @property
+    def decision(self) -> DecisionJson | None:
+        """The decision about the fleet to take, as a run with it says; None where there is none."""
+        best = self.best
+        if best is None or best.decision is None:
+            return None
+        word, edge_by = EARLIER[best.decision], best.tied_by
+        return DecisionJson(word=word, probability=best.probability, r=best.r, edge_by=edge_by, goal=self.goal_frac)
 
     @property
     def held(self) -> list[PlanOption]:

@@ -130,6 +130,11 @@ class SweepAnswer(StudyAnswer):
     points: Sequence[PointOfSweep]
 
     @property
+    def decision(self) -> DecisionJson | None:
+        """The decision about the cheapest point that meets the SLO; None without one."""
+        return None if self.best.cheapest is None else self.points[self.best.cheapest.point].judged
+
+    @property
     def has_slo(self) -> bool:
         """Return whether any point has a goodput."""
         return any(point.goodput_per_s is not None for point in self.points)

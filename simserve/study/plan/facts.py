@@ -2,9 +2,17 @@
 
 from collections.abc import Iterator
 
-from simserve.metrics.answers.fleet_needs import Autoscaling, FleetNeed, Growth, HourlyNeed, MonthlyNeed
+from simserve.metrics.answers.fleet_needs import (
+    Assumptions,
+    Autoscaling,
+    FleetNeed,
+    Growth,
+    HourlyNeed,
+    MonthlyNeed,
+    PlanDemand,
+)
 from simserve.metrics.answers.parts import ScenarioName
-from simserve.metrics.answers.plan import Assumptions, PlanAnswer, PlanDemand
+from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.reservation import reservation_warnings
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.facts import load_warnings, pools_of
