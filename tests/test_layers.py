@@ -155,7 +155,7 @@ STATEMENTS: dict[str, int] = {
     "lab": 3630,
     "metrics": 4225,
     "plugins": 367,
-    "report": 5803,
+    "report": 5810,
     "routers": 176,
     "scenario": 2749,
     "schedulers": 443,

@@ -33,9 +33,9 @@ MODE: ContextVar[Mode] = ContextVar("mode", default=Mode())  # noqa: B039 (immut
 
 
 @contextmanager
-def mode(**asked: bool) -> Iterator[None]:
+def mode(**changes: bool) -> Iterator[None]:
     """Work in a mode until the command ends."""
-    token = MODE.set(MODE.get()._replace(**asked))
+    token = MODE.set(MODE.get()._replace(**changes))
     try:
         yield
     finally:

@@ -6,6 +6,9 @@ from simserve.report.summary_reader import SummaryReader
 
 COLUMNS = ("Requests", "Met", "Goodput", "TTFT p50", "TTFT p99", "TPOT p99", "E2E p99", "Output tokens", "Preemptions")
 
+DROPPED = ("Preemptions", "Output tokens", "TTFT p50", "E2E p99", "TPOT p99")
+"""Columns that a narrow terminal leaves out first."""
+
 MOST_TENANTS = 100
 """Rows of the page; summary.json has all."""
 
@@ -40,7 +43,7 @@ def group_tables(reader: SummaryReader) -> list[Table]:
     """Return the classes as a terminal shows them, and the tenants if they are few."""
     groups = {"Class": reader.classes, "Tenant": reader.tenants if len(reader.tenants) <= FEW_TENANTS else {}}
     return [
-        Table((title, *COLUMNS), [Row(name or UNNAMED, _cells(own)) for name, own in result.items()])
+        Table((title, *COLUMNS), [Row(name or UNNAMED, _cells(own)) for name, own in result.items()], dropped=DROPPED)
         for title, result in groups.items()
         if result
     ]

@@ -29,7 +29,7 @@ def percentiles(reader: SummaryReader) -> Chapter:
 def terminal_table(reader: SummaryReader) -> Table:
     """Return the table of a terminal; the last column is the SLO, if any."""
     rows = [Row(SHORT[key] if key else CONFIDENCE_ROW, cells) for key, cells in _rows(reader)]
-    return Table(_heads(reader), rows)
+    return Table(_heads(reader), rows, dropped=("p90", "p95"))
 
 
 def _heads(reader: SummaryReader) -> tuple[str, ...]:

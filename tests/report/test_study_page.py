@@ -1,12 +1,21 @@
 """The frame of every study's page: the answer first, nothing from outside taken for markup; and its text."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from simserve.report.document import Chapter, Document, Paragraph, Row, Table, Tile
 from simserve.report.html import page
+from simserve.report.tell import tell
 from simserve.report.text import document_text, table_text, wrapped
+from tests.report.capacity import test_rate_page as capacity
+from tests.report.comparison import test_page as comparison
+from tests.report.plan import test_words as plan
+from tests.report.sweep import test_words as sweep
+from tests.report.synthetic import synthetic
 
 ASKED = Document("capacity", "chat <burst>", "met", "13.4 requests/s", "The highest rate at which 99% hold.")
 LOADS = Chapter("loads", "Loads", [Paragraph("each")])
@@ -57,3 +66,26 @@ def test_a_document_on_a_terminal_is_its_paragraphs_and_tables_and_nothing_for_w
     brief = ("Meets the SLO.", "", Table(("load", "r"), [Row("14.4", ["0.55"])]), Table((), [Row("Hits", ["40%"])]))
     text = document_text(replace(ASKED, brief=brief))
     assert text == "Meets the SLO.\n\n  load     r\n  14.4  0.55\n\n  Hits  40%"
+
+
+@pytest.mark.parametrize(
+    ("document", "kept"),
+    [
+        (
+            lambda _: tell(sweep.facts(sweep.point(0), sweep.point(1, goodput=9.0, usd=8.0))),
+            {"point", "$/h", "r", "SLO"},
+        ),
+        (lambda _: tell(plan.whole()), {"option", "GPUs", "a month", "attained"}),
+        (lambda _: tell(comparison.by_load()), {"A", "B", "change"}),
+        (lambda folder: tell(capacity.by_rate(folder)), {"req/s", "attained", "runs"}),
+        (lambda _: tell(synthetic(200)), {"p50", "p99", "SLO"}),
+    ],
+)
+def test_at_eighty_columns_what_decides_stays(
+    document: Callable[[Path], Document], kept: set[str], tmp_path: Path
+) -> None:
+    told = document(tmp_path)
+    lines = document_text(told, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = next(line for line in lines if line.startswith("  ") and all(name in line for name in kept))
+    assert kept <= set(re.split(r"\s{2,}", heads.strip())) | set(heads.split())

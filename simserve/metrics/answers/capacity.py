@@ -94,10 +94,10 @@ class ReplicasCapacity(CapacityStudy):
     @property
     def decision(self) -> DecisionJson | None:
         """The decision about the fewest replicas, as a run with them says; None without an answer."""
-        found = self.answer
-        if found is None or found.word is None:
+        fewest = self.answer
+        if fewest is None or fewest.word is None:
             return None
-        return DecisionJson(word=found.word, probability=found.probability, r=found.r, edge_by=found.edge_by)
+        return DecisionJson(word=fewest.word, probability=fewest.probability, r=fewest.r, edge_by=fewest.edge_by)
 
     @property
     def found_pools(self) -> Sequence[StudiedPool]:

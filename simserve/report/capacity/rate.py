@@ -233,7 +233,7 @@ def load_table(result: CapacityStudy, points: Sequence[ProbedLoad], columns: Col
     for point in points:
         latencies = [seconds(point.latency_s(key, level)) for key, level in figures]
         rows.append([cell(point) for cell in columns.values()] + latencies)
-    return Table.of(rows)
+    return Table.of(rows, dropped=[head for level in ("p50", "p99") for head in rows[0] if head.startswith(level)])
 
 
 def drawn_by_seeds(result: CapacityAnswer, n_seeds: int) -> str:

@@ -43,7 +43,8 @@ def tell(answer: ComparisonAnswer) -> Document:
     note = NOTE + _left_out(answer.measures)
     warnings = [*map(as_sentence, answer.warnings), *([] if answer.has_intervals else [ONE_RUN])]
     sides = f"A: {answer.a} · B: {answer.b}. {answer.how.capitalize()}."
-    table, (state, title) = Table.of(table_rows(answer)), title_by_load(answer) or _by_measures(answer)
+    rows = table_rows(answer)
+    table, (state, title) = Table.of(rows, dropped=rows[0][4:5]), title_by_load(answer) or _by_measures(answer)
     chart = Plot("change", _chart(drawn) if drawn else None, "", note, otherwise="Nothing to compare.")
     return Document(
         command="compare",

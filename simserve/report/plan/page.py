@@ -19,6 +19,9 @@ from simserve.report.plan.words import (
     table_rows,
 )
 
+DROPPED = ("kWh a month", "per M good tokens", "95% CI")
+"""Columns that a narrow terminal leaves out first."""
+
 BAR = 34
 """Height of a bar and the gap below it, in pixels."""
 
@@ -41,7 +44,10 @@ def tell(answer: PlanAnswer) -> Document:
     if best is not None:
         spare = plural(assumed.spare_replicas, "spare replica")
         setup += f" A month is {rate(assumed.hours_per_month)} hours; {spare} of each kind are in it."
-    table, own = Table.of(table_rows(answer)), [(option_name(row), row.reason) for row in answer.options]
+    table, own = (
+        Table.of(table_rows(answer), dropped=DROPPED),
+        [(option_name(row), row.reason) for row in answer.options],
+    )
     why = "\n".join(f"  {sentence}" for sentence in reasons(answer))
     return Document(
         command="plan",

@@ -21,6 +21,9 @@ from simserve.report.sweep.words import (
     warnings,
 )
 
+DROPPED = ("requests/$", "seeds", "95% CI", "p99 TPOT", "p99 TTFT", "attained", "goodput, req/s")
+"""Columns that a narrow terminal leaves out first; price and decision stay."""
+
 MANY_POINTS = 20
 """A longer table scrolls in its own frame on a screen."""
 
@@ -56,7 +59,7 @@ def tell(answer: SweepAnswer) -> Document:
         made={"simserve": answer.version, "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]},
         brief=(
             sentence(answer),
-            Table.of(table_rows(answer)),
+            Table.of(table_rows(answer), dropped=DROPPED),
             f"  and {n_more} more points" if n_more > 0 else "",
         ),
         warnings=warnings(answer),
