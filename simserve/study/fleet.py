@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from simserve.errors import SimserveError
 from simserve.metrics.answers.parts import StudiedFleet
 from simserve.scenario import Scenario
+from simserve.workload.load import offered_load
 
 
 def with_replicas(scenario: Scenario, replicas: Mapping[int, int]) -> Scenario:
@@ -12,6 +14,30 @@ def with_replicas(scenario: Scenario, replicas: Mapping[int, int]) -> Scenario:
     for place, n in replicas.items():
         data["cluster"]["pools"][place]["replicas"] = n
     return Scenario.from_dict(data)
+
+
+def of_any_size(scenario: Scenario) -> str:
+    """Return a digest of the scenario but for the replicas of its first pool."""
+    first, *others = scenario.cluster.pools
+    pools = (first.model_copy(update={"replicas": 1}), *others)
+    cluster = scenario.cluster.model_copy(update={"pools": pools})
+    return scenario.model_copy(update={"cluster": cluster}).digest
+
+
+def gains_by_replicas(scenario: Scenario) -> bool:
+    """Return whether more replicas never make an SLO worse: of one pool that waits for no batch, and requests that
+    nothing ties to a replica, such as a prefix that is cached there or the session's last turn."""
+    setup, *others = scenario.setups
+    try:
+        load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+    except SimserveError:  # a run says it
+        return False
+    return not (
+        others
+        or setup.scheduler.runs_to_completion
+        or load.trace.prefixes is not None
+        or load.trace.dependencies is not None
+    )
 
 
 def fleet_of(scenario: Scenario) -> StudiedFleet:

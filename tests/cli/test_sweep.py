@@ -311,7 +311,7 @@ def test_a_line_of_the_journal_with_other_types_is_no_run_and_its_run_is_repeate
 
 def test_costs_are_drawn_unless_noise_is_to_decide(tmp_path: Path) -> None:
     scenario = write_scenario(tmp_path, measure={"replays": 3})
-    words = ("sweep", scenario, "--vary", f"{REPLICAS}=1,2", "--json", "--out")
+    words = ("sweep", scenario, "--vary", "cluster.pools.0.max_model_len=8192,9216", "--json", "--out")
     by_noise = json.loads(invoke(*words, tmp_path / "noise", "--by", "noise").out)["points"]
     drawn = json.loads(invoke(*words, tmp_path / "drawn").out)["points"]
     assert [point["judged"]["n_draws"] for point in (*by_noise, *drawn)] == [0, 0, 3, 3]

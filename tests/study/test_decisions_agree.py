@@ -15,7 +15,7 @@ from simserve.study.capacity.fleet_size import study_fleet_size
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study_rate
 from simserve.study.compare.compare import ComparedSide, compare
-from simserve.study.fleet import with_replicas
+from simserve.study.fleet import gains_by_replicas, with_replicas
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.outcome import Bounds
 from simserve.study.plan.plan import PlanQuestion, find_plan
@@ -36,6 +36,9 @@ LOAD = (
     "workload.n_requests=1000",
     "slo={ttft_s: 0.05, tpot_s: 0.012}",
 )
+
+
+SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +109,43 @@ def test_a_point_of_a_sweep_is_what_a_run_of_it_says_to_the_digit(
     (point,) = swept(tmp_path, [scenario])
     assert as_json(point.judged) == as_json(of_run)
     assert (point.decision, point.n_seeds) == ("met", of_run.n_runs)
+
+
+def test_more_replicas_meet_as_fewer_do_without_draws_of_their_own_and_a_run_agrees(
+    scenario: Scenario, of_run: DecisionJson, tmp_path: Path
+) -> None:
+    more = with_replicas(scenario, {0: scenario.cluster.pools[0].replicas + 1})
+    larger, fewer = swept(tmp_path, [more, scenario])
+    assert as_json(fewer.judged) == as_json(of_run)
+    judged = larger.judged
+    assert judged is not None
+    assert (judged.word, judged.n_draws, judged.r_total, judged.probability) == ("meets", 0, None, None)
+    assert judged.why == "fewer replicas meet the SLO with cost error"
+    of_more = run_with_replays(more).decision
+    assert of_more is not None and of_more.word == "meets"
+
+
+def test_where_fewer_replicas_do_not_meet_more_are_drawn(scenario: Scenario, tmp_path: Path) -> None:
+    one = with_replicas(scenario, {0: 1})
+    fewer, larger = swept(tmp_path, [one, scenario])
+    assert fewer.word in ("misses", "saturated")
+    assert larger.judged is not None and larger.judged.n_draws == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "gains"),
+    [
+        ((), True),
+        (("cluster.pools.0.scheduler={kind: static, batch_size: 8}",), False),
+    ],
+)
+def test_more_replicas_gain_where_no_batch_waits(changes: tuple[str, ...], gains: bool, tmp_path: Path) -> None:
+    assert gains_by_replicas(load_scenario(write_scenario(tmp_path), overrides=changes)) is gains
+
+
+@pytest.mark.parametrize("name", ["conversations", "agents", "disaggregated", "mixed_pool"])
+def test_replicas_that_requests_are_tied_to_or_of_several_pools_are_drawn(name: str) -> None:
+    assert not gains_by_replicas(load_scenario(SCENARIOS / f"{name}.yaml"))
 
 
 def test_a_sweep_says_what_runs_say_where_cost_error_decides(tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ def _slo_cells(point: PointOfSweep) -> list[str]:
         return [_state(point), *[NONE] * 3, DECISIONS["missed"] if point.saturated else NONE, str(point.n_seeds)]
     ends = interval(answer.low_frac, answer.high_frac)
     margin = [NONE, NONE] if judged is None else [ratio_text(judged.r or 0.0), chance_text(judged)]
+    margin = margin if judged is None or judged.probability is not None else [margin[0], NONE]
     word = (point.word or NONE).replace("_", " ")
     return [share(answer.attained_frac), ends, *margin, word, str(answer.n_runs)]
 

@@ -23,6 +23,9 @@ from simserve.study.slo_answer import mean_load, slo_answer
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import COSTS, AtCapacity, WithDraw, task_of
 
+SMALLER = "fewer replicas meet the SLO with cost error"
+"""Why a point meets it, the costs of which are not drawn."""
+
 
 @dataclass(frozen=True)
 class PointRuns:
@@ -39,6 +42,8 @@ class PointRuns:
     """Keys of all runs."""
     known: Mapping[str, SweepRun] = field(default_factory=dict)
     """Rows of the sweep, by key."""
+    smaller: "Sequence[PointRuns]" = ()
+    """Points with fewer replicas, which more never make worse."""
 
     @cached_property
     def measures(self) -> Measures[Interval]:
@@ -113,6 +118,8 @@ class PointRuns:
         if self.decided is None:
             return None
         facts, is_sure = self.decided.facts(), self.decision == self.decided.old_word
+        if self.follows:
+            return facts.model_copy(update={"r_total": None, "probability": None, "why": SMALLER})
         return facts if is_sure else facts.model_copy(update={"word": "edge"})
 
     @cached_property
@@ -141,10 +148,27 @@ class PointRuns:
         return replace(self._by_noise, pairs=pairs, server_sd=costs.server_sd, beyond_frac=beyond_frac)
 
     @cached_property
+    def follows(self) -> bool:
+        """Whether it meets the SLO as fewer replicas do with cost error, so that its own costs need no draws."""
+        return self._meets_by_noise and any(
+            each.decision == "met" and each.decided is not None and each.decided.pairs for each in self.smaller
+        )
+
+    @property
+    def _meets_by_noise(self) -> bool:
+        return self.is_ranked and self._by_noise is not None and self._by_noise.word == "meets"
+
+    @property
+    def next_tasks(self) -> dict[str, Task]:
+        """Return the runs with draws of its costs that may change its decision; none while fewer replicas may tell."""
+        waits = self._meets_by_noise and any(each._meets_by_noise and each.cost_tasks for each in self.smaller)
+        return {} if waits else self.cost_tasks
+
+    @cached_property
     def _costs(self) -> DrawnCosts | None:
         """Return the draws of its costs, on seeds that it ran; None where costs count as exact, or hardly matter."""
         scenario, by_noise = self.point.scenario, self._by_noise
-        if scenario is None or by_noise is None or self.effort.by == "noise" or not self.is_ranked:
+        if scenario is None or by_noise is None or self.effort.by == "noise" or not self.is_ranked or self.follows:
             return None
         within_reach = by_noise.margin.by_noise.probability(reach_of(scenario.setups))
         if by_noise.word == "saturated" or within_reach <= 1 - self.effort.confidence:

@@ -1,6 +1,6 @@
 """The question of a sweep: its points, seeds and goal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +9,7 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.scenario.template import Override, Template
 from simserve.study.deterministic_load import check_not_deterministic
+from simserve.study.fleet import gains_by_replicas, of_any_size
 from simserve.study.sweep.points import SweepAxis, SweepPoint, grid, resolved
 from simserve.study.sweep.run import key_of
 
@@ -63,6 +64,19 @@ class SweepQuestion:
     def _known(self) -> dict[tuple[int, int], str]:
         """Return the cache of keys, as each takes a digest."""
         return {}
+
+    @cached_property
+    def smaller(self) -> Mapping[int, Sequence[int]]:
+        """Return the points that differ from a point by fewer replicas alone, where more never make an SLO worse."""
+        known = {place: point.scenario for place, point in enumerate(self.points) if point.scenario is not None}
+        sizes = {place: each.cluster.pools[0].replicas for place, each in known.items()}
+        if len(set(sizes.values())) == 1:
+            return {}
+        alike: dict[str, list[int]] = {}
+        for place, scenario in known.items():
+            alike.setdefault(of_any_size(scenario), []).append(place)
+        groups = [group for group in alike.values() if len(group) > 1 and gains_by_replicas(known[group[0]])]
+        return {a: [b for b in group if sizes[b] < sizes[a]] for group in groups for a in group}
 
     @cached_property
     def keys(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simserve.errors import SimserveError
@@ -43,7 +43,11 @@ class Sweep:
     @cached_property
     def points(self) -> list[PointRuns]:
         """Return each point with its runs."""
-        return [self._point(place, rows) for place, rows in enumerate(self.rows)]
+        points = [self._point(place, rows) for place, rows in enumerate(self.rows)]
+        for place in sorted(self.question.smaller, key=lambda place: len(self.question.smaller[place])):
+            smaller = [points[other] for other in self.question.smaller[place]]
+            points[place] = replace(points[place], smaller=smaller)
+        return points
 
     def _point(self, place: int, rows: tuple[SweepRun, ...]) -> PointRuns:
         question = self.question
@@ -63,7 +67,7 @@ def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner) 
         known = journal.rows | failed
         result = Sweep(question, tuple(_rows(question, place, n, known) for place, n in wanted.items()), known)
         more = added_seeds(result.points)
-        of_costs = {} if more else {key: task for each in result.points for key, task in each.cost_tasks.items()}
+        of_costs = {} if more else {key: task for each in result.points for key, task in each.next_tasks.items()}
         if not more and not of_costs:
             return result
         _run(journal, run, of_costs, failed)

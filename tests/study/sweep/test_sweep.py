@@ -132,7 +132,7 @@ def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> No
 
 
 def test_draws_of_costs_that_are_finished_are_not_run_again(tmp_path: Path) -> None:
-    """Two points of one run and three draws each; the first of them is on the edge, and has eight runs."""
+    """Two points of one run: the first, on the edge, has eight and three draws of costs, and the second follows it."""
     requested = question(tmp_path, f"{REPLICAS}=1,2", slo={"ttft_s": 0.5}, measure={"replays": 3})
     first, second = Here(stop_after=5), Here()
     with pytest.raises(KeyboardInterrupt):
@@ -141,7 +141,7 @@ def test_draws_of_costs_that_are_finished_are_not_run_again(tmp_path: Path) -> N
     afresh = Here()
     assert sweep_facts(swept(tmp_path / "afresh", requested, afresh)) == sweep_facts(result)
     assert Counter(first.ran + second.ran) == Counter(afresh.ran)
-    assert [point.judged and point.judged.n_draws for point in sweep_facts(result).points] == [3, 3]
+    assert [point.judged and point.judged.n_draws for point in sweep_facts(result).points] == [3, 0]
     third = Here()
     with open_journal(tmp_path / "out", SWEEP, read_run) as journal:
         assert len(journal.rows) == len(afresh.ran)
