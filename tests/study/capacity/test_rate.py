@@ -11,9 +11,10 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError, TooManyArrivals
-from simserve.metrics.decision import Effort
+from simserve.metrics.decision import SURE_BY_NOISE, Effort
 from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.capacity.rate import study
 from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import Run
 from simserve.workload import size
@@ -88,6 +89,19 @@ def test_its_interval_holds_the_true_rate_about_as_often_as_it_says(tmp_path: Pa
         assert isinstance(result, Boundary)
         held.append(result.offered_per_s.low <= true_rate() <= result.offered_per_s.high)
     assert abs(np.mean(held) - 0.95) <= 2.5 * (0.95 * 0.05 / n) ** 0.5  # two and a half standard errors: 0.03 of 300
+
+
+@pytest.mark.law("coverage")
+def test_the_load_to_count_on_meets_the_goal_as_often_as_it_says_and_is_not_far_below(tmp_path: Path) -> None:
+    question = CapacityQuestion(scenario(tmp_path, "slo={ttft_s: 0.5}"), GOAL, 0.5, Effort(128))
+    shares = []
+    n = runs(300, quick=75)
+    for first in range(0, 40 * n, 40):
+        answer = study(question, partial(of_other_seeds, first)).answer
+        assert answer.question == "rate" and answer.answer is not None and answer.answer.load.count_on is not None
+        shares.append(answer.answer.load.count_on / true_rate())
+    assert np.mean(np.array(shares) <= 1) >= SURE_BY_NOISE - 2.5 * (SURE_BY_NOISE * (1 - SURE_BY_NOISE) / n) ** 0.5
+    assert np.median(shares) > 0.8  # of eight runs of 3,000 requests
 
 
 def test_more_seeds_are_run_until_the_interval_is_narrow_enough(tmp_path: Path) -> None:
