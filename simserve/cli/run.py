@@ -71,7 +71,7 @@ def run(
     """Simulate a scenario: write tables, summary and page."""
     from simserve.cli import terminal
     from simserve.report.run_head import run_head
-    from simserve.report.summary_reader import SummaryReader
+    from simserve.report.run_view import RunView
     from simserve.tables.folder import check_folder
 
     simulated = loaded(scenario, assignments, seed, allow_plugin)
@@ -94,7 +94,7 @@ def run(
             each.write()
     more = [f"{directory}/"] if no_report else []
     more += [] if timeline is None else [f"{timeline} (open it in ui.perfetto.dev)"]
-    folder, document = None if no_report else directory, run_head(SummaryReader(results.figures))
+    folder, document = None if no_report else directory, run_head(RunView(results.figures))
     terminal.answer(document, results.summary, folder, as_json=as_json, more=more)
     terminal.warnings(text for each in drawn for text in each.left_out)
 

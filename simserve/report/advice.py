@@ -6,7 +6,7 @@ from simserve.metrics.reservation import cause_and_remedy
 from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
 from simserve.report.mechanisms import mean_outstanding
 from simserve.report.pools import budget_argument, slots_argument
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 
 HELD_UP = {
     "link": "mostly waiting for the link. Raise kv_link.bytes_per_s, or prefill shorter prompts locally",
@@ -24,7 +24,7 @@ UNEVEN = 3
 """Standard deviation over replicas, in roots of the mean (1 for random routing), above which a run is uneven."""
 
 
-def advice(reader: SummaryReader) -> str:
+def advice(reader: RunView) -> str:
     """Return what fails and what would help, from the p99s and where their time went."""
     n_lost = sum(reader.n(fate) for fate in FATES)
     if n_lost * 2 > (1 - (reader.attainment or 0.0)) * reader.n("arrived"):
@@ -38,7 +38,7 @@ def advice(reader: SummaryReader) -> str:
     return f"{SHORT[worst]} fails most ({_how_much(reader, worst)}), {_cause(reader, worst)}"
 
 
-def worst_slo(reader: SummaryReader) -> str | None:
+def worst_slo(reader: RunView) -> str | None:
     """The goal that the most requests missed; None if none stands out as missed by its p99."""
     by_slo = {key: met for key in reader.slo if (met := _met_frac(reader, key)) is not None}
     if by_slo:
@@ -48,7 +48,7 @@ def worst_slo(reader: SummaryReader) -> str | None:
     return worst if worst is not None and used[worst] > 1 else None
 
 
-def _met_frac(reader: SummaryReader, key: str) -> float | None:
+def _met_frac(reader: RunView, key: str) -> float | None:
     """Share of requests that met one goal, over all runs behind the answer."""
     answer = reader.answer
     if answer is None or answer.slo_class is not None or key not in answer.by_slo:
@@ -56,7 +56,7 @@ def _met_frac(reader: SummaryReader, key: str) -> float | None:
     return answer.by_slo[key]
 
 
-def _how_much(reader: SummaryReader, key: str) -> str:
+def _how_much(reader: RunView, key: str) -> str:
     """Return the p99 where it is over the limit, else the share of requests that miss in all runs of the answer."""
     p99, met = reader.number(f"{key}.p99"), _met_frac(reader, key)
     if met is None or p99 is None or p99 > reader.slo[key]:
@@ -65,7 +65,7 @@ def _how_much(reader: SummaryReader, key: str) -> str:
     return f"{share(1 - met)} of requests" + (f" over {n_runs} runs" if n_runs > 1 else "")
 
 
-def lost(reader: SummaryReader) -> str:
+def lost(reader: RunView) -> str:
     """Return why requests got no full answer, and what would give them one."""
     reasons = reader.reasons
     if not reasons:
@@ -88,7 +88,7 @@ def lost(reader: SummaryReader) -> str:
     return f" ({text}). {act}"
 
 
-def in_the_end(reader: SummaryReader) -> str:
+def in_the_end(reader: RunView) -> str:
     """Return what became of retried requests."""
     succeeded, n = reader.number("retries.succeeded_frac"), reader.number("retries.requests")
     if not reader.has_retries or succeeded is None or n is None:
@@ -96,7 +96,7 @@ def in_the_end(reader: SummaryReader) -> str:
     return f". After retries, {share(succeeded)} of {plural(n, 'request')} were answered in the end"
 
 
-def _cause(reader: SummaryReader, key: str) -> str:
+def _cause(reader: RunView, key: str) -> str:
     """Return where the time of a failing latency goes, and what shortens it."""
     queue_s, total_s = reader.number("queue_s.p99"), reader.number(f"{key}.p99")
     is_late = key in ("ttft_s", "e2e_s")
@@ -128,12 +128,12 @@ def _cause(reader: SummaryReader, key: str) -> str:
     return f"because decode steps are long. {act}"
 
 
-def reserved(reader: SummaryReader) -> str:
+def reserved(reader: RunView) -> str:
     """Return what requests reserve, and the keys to set, where that keeps others waiting; else nothing."""
     return "" if reader.reservation is None else cause_and_remedy(reader.reservation)
 
 
-def replicas_needed(reader: SummaryReader) -> str:
+def replicas_needed(reader: RunView) -> str:
     """Return how many replicas the offered load needs, if throughput grows with their number."""
     offered, served = reader.number("offered_per_s"), reader.number("served_per_s")
     if reader.binds:

@@ -7,7 +7,7 @@ from simserve.metrics.answers.capacity_found import FoundClients, FoundRate
 from simserve.metrics.answers.parts import StudiedPool
 from simserve.report.document import Cautions
 from simserve.report.formats import as_sentence, count, listed
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 
 CHANCE = (
     "Intervals of attainment cover sampling noise over seeds, not cost error; P and the load to count on cover both. "
@@ -23,7 +23,7 @@ FEW_TURNS = (
 )
 
 
-def run_warnings(reader: SummaryReader) -> Cautions:
+def run_warnings(reader: RunView) -> Cautions:
     """Return the section of a run's page."""
     return Cautions(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
 
@@ -62,7 +62,7 @@ def _imprecise(highest: FoundRate | FoundClients, goal_frac: float) -> Iterator[
         )
 
 
-def cautions(reader: SummaryReader) -> list[str]:
+def cautions(reader: RunView) -> list[str]:
     """Return the run's own warnings first, then those that follow from its setup."""
     text = [*map(as_sentence, reader.warnings)]
     text += _of_pools(reader.pools, is_a_guess=reader.summary.trust.kv_limit_is_a_guess)

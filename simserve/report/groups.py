@@ -2,7 +2,7 @@
 
 from simserve.report.document import Chapter, Row, Table
 from simserve.report.formats import count, rate, seconds, share, slo_terms
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 
 COLUMNS = ("Requests", "Met", "Goodput", "TTFT p50", "TTFT p99", "TPOT p99", "E2E p99", "Output tokens", "Preemptions")
 
@@ -19,7 +19,7 @@ UNNAMED = "(none)"
 """Name for requests without a tenant."""
 
 
-def classes(reader: SummaryReader) -> list[Chapter]:
+def classes(reader: RunView) -> list[Chapter]:
     """Return a row a class, with its targets; nothing without classes."""
     if not reader.classes:
         return []
@@ -28,7 +28,7 @@ def classes(reader: SummaryReader) -> list[Chapter]:
     return [Chapter("classes", "Classes", [Table(("Class", *COLUMNS), rows)], note)]
 
 
-def tenants(reader: SummaryReader) -> list[Chapter]:
+def tenants(reader: RunView) -> list[Chapter]:
     """Return a row a tenant; nothing without tenants."""
     result = reader.tenants
     if not result:
@@ -39,7 +39,7 @@ def tenants(reader: SummaryReader) -> list[Chapter]:
     return [Chapter("tenants", "Tenants", [Table(("Tenant", *COLUMNS), rows)], note)]
 
 
-def group_tables(reader: SummaryReader) -> list[Table]:
+def group_tables(reader: RunView) -> list[Table]:
     """Return the classes as a terminal shows them, and the tenants if they are few."""
     groups = {"Class": reader.classes, "Tenant": reader.tenants if len(reader.tenants) <= FEW_TENANTS else {}}
     return [
@@ -49,7 +49,7 @@ def group_tables(reader: SummaryReader) -> list[Table]:
     ]
 
 
-def _cells(own: SummaryReader) -> list[str]:
+def _cells(own: RunView) -> list[str]:
     latencies = (("ttft_s", "p50"), ("ttft_s", "p99"), ("tpot_s", "p99"), ("e2e_s", "p99"))
     return [
         count(own.n("arrived")),

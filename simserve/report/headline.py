@@ -18,7 +18,7 @@ from simserve.report.formats import (
     slo_terms,
 )
 from simserve.report.nominal_load import at_load
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 
 if TYPE_CHECKING:  # imports numpy
     from simserve.metrics.figures import Summary
@@ -43,10 +43,10 @@ CALIBRATE = "simserve calibrate --logs LOG --scenario SCENARIO --out DIR"
 
 def headline(summary: "Summary") -> str:
     """Return the decision, the number behind it, the cause and what to do about it."""
-    return f"{STATES[(reader := SummaryReader(summary)).state].title}: {detail(reader)}"
+    return f"{STATES[(reader := RunView(summary)).state].title}: {detail(reader)}"
 
 
-def detail(reader: SummaryReader) -> str:
+def detail(reader: RunView) -> str:
     """Return all but the decision; with classes it is about the one that fares worst."""
     text = _of_worst(reader)
     if reader.queue_state == "undetermined" and reader.state in (*DECIDED[1:], "none"):
@@ -54,7 +54,7 @@ def detail(reader: SummaryReader) -> str:
     return text
 
 
-def _of_worst(reader: SummaryReader) -> str:
+def _of_worst(reader: RunView) -> str:
     state, worst = reader.state, reader.judged_class
     if worst is None or state not in DECIDED:
         return STATES[state].sentence(reader)
@@ -63,7 +63,7 @@ def _of_worst(reader: SummaryReader) -> str:
     return f"{of}{STATES[state].sentence(reader.judged)}"
 
 
-def _met(reader: SummaryReader) -> str:
+def _met(reader: RunView) -> str:
     goodput = f"Goodput is {rate(reader.number('goodput.per_s'))} req/s on {reader.gpus}"
     decision = reader.decision
     first = ""
@@ -72,7 +72,7 @@ def _met(reader: SummaryReader) -> str:
     return f"{ratio(decision)}. {first}{_attained(reader)}. {goodput}."
 
 
-def _edge(reader: SummaryReader) -> str:
+def _edge(reader: RunView) -> str:
     decision = reader.decision or DecisionJson(word="edge")
     start = f"{ratio(decision)}. {_attained(reader)}"
     if decision.edge_by == "cost":
@@ -91,7 +91,7 @@ def _edge(reader: SummaryReader) -> str:
     return f"{start}. {cause}: {more}."
 
 
-def _missed(reader: SummaryReader) -> str:
+def _missed(reader: RunView) -> str:
     return f"{ratio(reader.decision)}. {_attained(reader)}. {advice(reader)}{in_the_end(reader)}."
 
 
@@ -126,7 +126,7 @@ def ratio_text(r: float) -> str:
     return f">{CAP:g}" if r >= LARGEST else f"{r:.2f}"
 
 
-def _none(reader: SummaryReader) -> str:
+def _none(reader: RunView) -> str:
     ttft, tpot = (seconds(reader.number(f"{key}.p99")) for key in ("ttft_s", "tpot_s"))
     served = f"{count(reader.n('finished'))} of {plural(reader.n('arrived'), 'request')} finished"
     at_rate = f"{rate(reader.number('requests_per_s'))} req/s"
@@ -137,7 +137,7 @@ def _none(reader: SummaryReader) -> str:
     )
 
 
-def _saturated(reader: SummaryReader) -> str:
+def _saturated(reader: RunView) -> str:
     offered, served = rate(reader.number("offered_per_s")), rate(reader.number("served_per_s"))
     what = "attempts" if reader.has_retries else "requests"
     return (
@@ -147,7 +147,7 @@ def _saturated(reader: SummaryReader) -> str:
     )
 
 
-def _critical(reader: SummaryReader) -> str:
+def _critical(reader: RunView) -> str:
     served = rate(reader.number("served_per_s"))
     return (
         f"{rate(reader.number('offered_per_s'))} requests/s arrived and {served} were served, but the queue hardly "
@@ -156,19 +156,19 @@ def _critical(reader: SummaryReader) -> str:
     )
 
 
-def _near(reader: SummaryReader) -> str:
+def _near(reader: RunView) -> str:
     return (
         f"{_attained(reader)}, but {_against_capacity(reader)}. Costs within their error decide whether the queue "
         f"grows. {_stay_below(reader)}"
     )
 
 
-def _beyond(reader: SummaryReader) -> str:
+def _beyond(reader: RunView) -> str:
     attained = f" The run attained {share(reader.attainment)}, but the queue grows with time." if reader.slo else ""
     return f"{_against_capacity(reader)}.{attained} {_stay_below(reader)}"
 
 
-def _against_capacity(reader: SummaryReader) -> str:
+def _against_capacity(reader: RunView) -> str:
     """`32.0 req/s exceed the capacity of 33.5 req/s (90% prediction interval 30.1–37.2) with a probability of 24%`."""
     chance, near = reader.beyond_frac or 0.0, reader.summary.near_capacity
     if not near:
@@ -180,14 +180,14 @@ def _against_capacity(reader: SummaryReader) -> str:
     )
 
 
-def _stay_below(reader: SummaryReader) -> str:
+def _stay_below(reader: RunView) -> str:
     near = reader.summary.near_capacity
     if reader.reservation:
         return f"{reserved(reader)}."
     return f"Stay below {rate(near.low_per_s)} req/s, or add capacity." if near else "Offer less, or add capacity."
 
 
-def _nothing(reader: SummaryReader) -> str:
+def _nothing(reader: RunView) -> str:
     if reader.reasons:
         return f"none of {reader.requested} in the window was answered in full{lost(reader)}."
     fates = {"rejected": "rejected", "timed_out": "timed out", "failed": "failed", "unfinished": "unfinished"}
@@ -201,13 +201,13 @@ def _nothing(reader: SummaryReader) -> str:
     return f"none of {plural(reader.n('arrived'), 'request')} in the window was answered in full ({text}). {act}."
 
 
-def _unmeasured(reader: SummaryReader) -> str:
+def _unmeasured(reader: RunView) -> str:
     return (
         "no request arrived after the warm-up. Shorten measure.warmup_s (or warmup_requests), or make the run longer."
     )
 
 
-def _attained(reader: SummaryReader) -> str:
+def _attained(reader: RunView) -> str:
     """Return `Of 96,442 requests in 8 runs, 106 in 100,000 miss TTFT ≤ 500 ms and TPOT ≤ 50 ms at 14.4 req/s`."""
     decision, what = reader.decision, "attempts" if reader.has_retries else "requests"
     terms = f"{slo_terms(reader.slo)}{at_load(reader)}"
@@ -229,7 +229,7 @@ class State(NamedTuple):
     """A decision in a few words, and in sentences."""
 
     title: str
-    sentence: Callable[[SummaryReader], str]
+    sentence: Callable[[RunView], str]
 
 
 STATES = {
@@ -246,4 +246,4 @@ STATES = {
     "nothing": State("Nothing finished", _nothing),
     "unmeasured": State("Nothing was measured", _unmeasured),
 }
-"""Every decision, by `SummaryReader.state`."""
+"""Every decision, by `RunView.state`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from simserve.report.document import Chapter, Facts, Row, Table
 from simserve.report.formats import NONE, count, plural, rate, seconds, share
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 
 Pairs = list[tuple[str, str]]
 """Labels and texts."""
@@ -22,19 +22,19 @@ QUEUES = {
 """The states of a queue in words."""
 
 
-def mechanisms(reader: SummaryReader) -> dict[str, Pairs]:
+def mechanisms(reader: RunView) -> dict[str, Pairs]:
     """Return the figures of each mechanism that was active, by its title."""
     active = {title: tell for key, (title, tell) in MECHANISMS.items() if getattr(reader.summary, key) is not None}
     return {title: facts for title, tell in active.items() if (facts := tell(reader))}
 
 
-def mechanism_list(reader: SummaryReader) -> list[Chapter]:
+def mechanism_list(reader: RunView) -> list[Chapter]:
     """Return the section of the page; nothing where the run had none."""
     blocks = [Facts(facts, title) for title, facts in mechanisms(reader).items()]
     return [Chapter("mechanisms", "Mechanisms", blocks)] if blocks else []
 
 
-def use(reader: SummaryReader) -> Chapter:
+def use(reader: RunView) -> Chapter:
     """Return the section of throughput and use."""
     at = reader.number
     facts = [
@@ -61,14 +61,14 @@ def use(reader: SummaryReader) -> Chapter:
     return Chapter("use", "Throughput and utilization", [Facts(facts)])
 
 
-def asked_for(reader: SummaryReader) -> list[Table]:
+def asked_for(reader: RunView) -> list[Table]:
     """Return a table of optional mechanisms without heads: the title, a label and a text; none without any."""
     result = {title: facts for title, facts in mechanisms(reader).items() if title not in ALWAYS}
     rows = [Row(title if i == 0 else "", fact) for title, facts in result.items() for i, fact in enumerate(facts)]
     return [Table((), rows)] if rows else []
 
 
-def _sessions(reader: SummaryReader) -> Pairs:
+def _sessions(reader: RunView) -> Pairs:
     """Describe conversations and tasks, in which requests wait for answers."""
     at = reader.number
     ends = " / ".join(count(at(f"sessions.{end}")) for end in ("finished", "refused", "cut"))
@@ -81,7 +81,7 @@ def _sessions(reader: SummaryReader) -> Pairs:
     ]
 
 
-def _retries(reader: SummaryReader) -> Pairs:
+def _retries(reader: RunView) -> Pairs:
     """Describe timeouts and retries of clients."""
     at = reader.number
     asked_again = reader.has_retries
@@ -98,7 +98,7 @@ def _retries(reader: SummaryReader) -> Pairs:
     ]
 
 
-def mean_outstanding(reader: SummaryReader) -> float | None:
+def mean_outstanding(reader: RunView) -> float | None:
     """Mean requests at a replica, by Little's law; None where they are handed off, or not all answered, and where
     replicas joined or left."""
     if any(pool.has_changed for pool in reader.pools):
@@ -109,7 +109,7 @@ def mean_outstanding(reader: SummaryReader) -> float | None:
     return entered_per_s * stay_s / sum(pool.n_replicas * pool.ranks_per_replica for pool in reader.pools)
 
 
-def _routing(reader: SummaryReader) -> Pairs:
+def _routing(reader: RunView) -> Pairs:
     """Describe how evenly the router spread requests."""
     at = reader.number
     kept_frac = at("routing.session_kept_frac")
@@ -124,7 +124,7 @@ def _routing(reader: SummaryReader) -> Pairs:
     ]
 
 
-def _prefix_cache(reader: SummaryReader) -> Pairs:
+def _prefix_cache(reader: RunView) -> Pairs:
     """Describe hits of prefix caches."""
     hit_frac = reader.number("prefix_cache.hit_frac")
     if not hit_frac:
@@ -135,7 +135,7 @@ def _prefix_cache(reader: SummaryReader) -> Pairs:
     ]
 
 
-def _host_tier(reader: SummaryReader) -> Pairs:
+def _host_tier(reader: RunView) -> Pairs:
     """Describe traffic to and from host memory and disk."""
     at = reader.number
     out, back, read = (
@@ -157,7 +157,7 @@ def _host_tier(reader: SummaryReader) -> Pairs:
     ]
 
 
-def _speculation(reader: SummaryReader) -> Pairs:
+def _speculation(reader: RunView) -> Pairs:
     """Describe gain and cost of speculative decoding."""
     at = reader.number
     return [
@@ -167,7 +167,7 @@ def _speculation(reader: SummaryReader) -> Pairs:
     ]
 
 
-def _transfer(reader: SummaryReader) -> Pairs:
+def _transfer(reader: RunView) -> Pairs:
     """Describe hand-offs from prefill to decode replicas: both sides and the link."""
     at = reader.number
     disaggregated_frac = at("transfer.apart_frac")
@@ -193,7 +193,7 @@ def _transfer(reader: SummaryReader) -> Pairs:
     ]
 
 
-MECHANISMS: dict[str, tuple[str, Callable[[SummaryReader], Pairs]]] = {
+MECHANISMS: dict[str, tuple[str, Callable[[RunView], Pairs]]] = {
     "sessions": ("Sessions", _sessions),
     "retries": ("Timeouts and retries", _retries),
     "routing": (ROUTING, _routing),

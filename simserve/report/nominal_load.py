@@ -3,7 +3,7 @@
 from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.report.formats import plural, rate
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 
 DECISIONS: dict[str | None, str] = {"met": "meets", "edge": "edge", "missed": "misses"}
 """What a table says of the SLO."""
@@ -45,7 +45,7 @@ def is_off(load: NominalLoad | None) -> bool:
     return load is not None and load.off_frac is not None and abs(load.off_frac) > LOAD_TOLERANCE_FRAC
 
 
-def drawn_load(reader: SummaryReader) -> str:
+def drawn_load(reader: RunView) -> str:
     """Return `Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s.`"""
     load, nominal_per_s = reader.summary.load, reader.summary.load.nominal_per_s
     unit = unit_of(load)
@@ -57,7 +57,7 @@ def drawn_load(reader: SummaryReader) -> str:
     return f"Latencies are those of the drawn load: {at}, {off} the nominal {rate(nominal_per_s)} {unit}."
 
 
-def at_load(reader: SummaryReader) -> str:
+def at_load(reader: RunView) -> str:
     """Return ` at the nominal 14.4 req/s`, or at the drawn load where the answer is not corrected for it."""
     nominal, unit = reader.summary.load.nominal_per_s, unit_of(reader.summary.load)
     if nominal is None:

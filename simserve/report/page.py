@@ -28,8 +28,8 @@ from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
 from simserve.report.replicas import replicas
 from simserve.report.run_head import run_head
+from simserve.report.run_view import RunView
 from simserve.report.slowest import slowest
-from simserve.report.summary_reader import SummaryReader
 from simserve.report.timeline import POOL_COLORS, bin_widths_s, timeline, timeline_figure
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def render(results: "Results") -> str:
 
 def tell(results: "Results") -> Document:
     """Return all that a run tells."""
-    reader, page_data = SummaryReader(results.figures), gather(results)
-    first = SummaryReader(
+    reader, page_data = RunView(results.figures), gather(results)
+    first = RunView(
         results.figures.model_copy(update={"replications": None})
     )  # the charts show the requests of the first run
     latencies = (
@@ -73,7 +73,7 @@ def tell(results: "Results") -> Document:
     return replace(run_head(reader), parts=parts)
 
 
-def _distribution(reader: SummaryReader, page_data: PageData, key: str) -> Plot | SideBySide:
+def _distribution(reader: RunView, page_data: PageData, key: str) -> Plot | SideBySide:
     """Return a latency's cumulative distribution over the window's requests, and its tail."""
     inside, name, short = page_data.is_in_window, key.removesuffix("_s"), SHORT[key]
     values = (page_data.tpot_s if key == "tpot_s" else page_data.ttft_s)[inside]
@@ -112,7 +112,7 @@ def _no_values(page_data: PageData, key: str) -> str:
     return "No request was answered in full."
 
 
-def _levels(reader: SummaryReader, key: str, levels: tuple[str, ...]) -> dict[str, float]:
+def _levels(reader: RunView, key: str, levels: tuple[str, ...]) -> dict[str, float]:
     """Return percentiles of a latency."""
     return {level: value for level in levels if (value := reader.number(f"{key}.{level}")) is not None}
 
@@ -123,7 +123,7 @@ def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
     return float(reached.share[place - 1]) if place else least
 
 
-def _against_prompt(reader: SummaryReader, page_data: PageData) -> Plot:
+def _against_prompt(reader: RunView, page_data: PageData) -> Plot:
     """Return TTFT against prompt length, where a request had a first token and prompts differ."""
     rows = np.flatnonzero(page_data.is_in_window & ~np.isnan(page_data.ttft_s))
     prompt_tokens, ttft_s, n = page_data.prompt_tokens[rows], page_data.ttft_s[rows], len(rows)
@@ -148,7 +148,7 @@ def _against_prompt(reader: SummaryReader, page_data: PageData) -> Plot:
     return Plot("prompt", drawn, title, f"Dots: {dots}{left_out}. {lines}", keys)
 
 
-def _over_time(reader: SummaryReader, page_data: PageData) -> Plot:
+def _over_time(reader: RunView, page_data: PageData) -> Plot:
     """Return what happened when, where anything arrived: how to read it, and what a point is."""
     if len(page_data.arrival_s) == 0:
         return Plot("time", None, otherwise="Nothing arrived.")

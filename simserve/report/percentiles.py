@@ -6,7 +6,7 @@ from simserve.metrics.goal import probability
 from simserve.report.document import Chapter, Row, Table
 from simserve.report.formats import LATENCIES, NONE, SHORT, count, goal, listed, plural, seconds, span
 from simserve.report.nominal_load import drawn_load
-from simserve.report.summary_reader import FEWEST, SummaryReader
+from simserve.report.run_view import FEWEST, RunView
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 
@@ -14,7 +14,7 @@ CONFIDENCE_ROW = "95%"
 """What a row of intervals is called."""
 
 
-def percentiles(reader: SummaryReader) -> Chapter:
+def percentiles(reader: RunView) -> Chapter:
     """Return the section of the page, one table of all latencies."""
     rows = [
         Row(SHORT[key], cells, LATENCIES[key]) if key else Row("", cells, CONFIDENCE_ROW)
@@ -26,17 +26,17 @@ def percentiles(reader: SummaryReader) -> Chapter:
     return Chapter("percentiles", "Percentiles", [Table(_heads(reader), rows)], f"{scope} {note} {how_sure(reader)}")
 
 
-def terminal_table(reader: SummaryReader) -> Table:
+def terminal_table(reader: RunView) -> Table:
     """Return the table of a terminal; the last column is the SLO, if any."""
     rows = [Row(SHORT[key] if key else CONFIDENCE_ROW, cells) for key, cells in _rows(reader)]
     return Table(_heads(reader), rows, dropped=("p90", "p95"))
 
 
-def _heads(reader: SummaryReader) -> tuple[str, ...]:
+def _heads(reader: RunView) -> tuple[str, ...]:
     return ("", *LEVELS, *(("SLO",) if reader.slo else ()))
 
 
-def _rows(reader: SummaryReader) -> Iterator[tuple[str | None, list[str]]]:
+def _rows(reader: RunView) -> Iterator[tuple[str | None, list[str]]]:
     """Yield each latency with its cells, guesses marked, and below them those of its intervals, if any is known."""
     for key in LATENCIES:
         cells = [seconds(reader.number(f"{key}.{level}")) for level in LEVELS]
@@ -48,7 +48,7 @@ def _rows(reader: SummaryReader) -> Iterator[tuple[str | None, list[str]]]:
             yield None, [NONE if each is None else span(*each) for each in ends]
 
 
-def how_sure(reader: SummaryReader) -> str:
+def how_sure(reader: RunView) -> str:
     """Return what load the latencies are of, what the rows of intervals are, and what marks a guess."""
     load = drawn_load(reader)
     sentences = [load] if load else []
@@ -65,13 +65,13 @@ def how_sure(reader: SummaryReader) -> str:
     return " ".join(sentences)
 
 
-def over_runs(reader: SummaryReader) -> str:
+def over_runs(reader: RunView) -> str:
     """Return `10 runs (seeds 0 to 9)`."""
     seeds = reader.replications.seeds if reader.replications else (0,)
     return f"{len(seeds)} runs (seeds {seeds[0]} to {seeds[-1]})"
 
 
-def prediction(reader: SummaryReader) -> str:
+def prediction(reader: RunView) -> str:
     """Return what replays with other loads and costs came to, for what the SLO limits; "" without replays."""
     result = reader.summary.prediction
     if not result:

@@ -17,14 +17,14 @@ from simserve.report.mechanisms import asked_for
 from simserve.report.nominal_load import drawn_load, unit_of
 from simserve.report.percentiles import how_sure, over_runs, prediction, terminal_table
 from simserve.report.pools import pools_words
+from simserve.report.run_view import RunView
 from simserve.report.slowest import terminal_sentence
-from simserve.report.summary_reader import SummaryReader
 
 MADE = {"simserve": "version", "scenario": "digest", "seed": "seed"}
 """What the foot of the page says of where it comes from, by key of the summary."""
 
 
-def run_head(reader: SummaryReader) -> Document:
+def run_head(reader: RunView) -> Document:
     """Return the document of a run without the parts of its page."""
     title, lead, predicted = STATES[reader.state].title, detail(reader), prediction(reader)
     latencies = (_latency_tile(reader, key) for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s"))
@@ -52,7 +52,7 @@ def run_head(reader: SummaryReader) -> Document:
     )
 
 
-def _kept(reader: SummaryReader) -> list[str]:
+def _kept(reader: RunView) -> list[str]:
     """Return load, fleet and cost."""
     load = reader.summary.load
     at_load = rate(reader.number("offered_per_s") if load.nominal_per_s is None else load.nominal_per_s)
@@ -60,7 +60,7 @@ def _kept(reader: SummaryReader) -> list[str]:
     return [f"{at_load} {unit_of(load)}", reader.gpus, *([f"{usd_per_hour:,.2f} USD/h"] if usd_per_hour else [])]
 
 
-def _made_from(reader: SummaryReader) -> dict[str, object]:
+def _made_from(reader: RunView) -> dict[str, object]:
     """Return what the foot of the page says."""
     made: dict[str, object] = {name: getattr(reader.summary, key) for name, key in MADE.items()}
     wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
@@ -69,7 +69,7 @@ def _made_from(reader: SummaryReader) -> dict[str, object]:
     return made
 
 
-def _setup(reader: SummaryReader) -> str:
+def _setup(reader: RunView) -> str:
     window_s, warmup_s = reader.number("window.duration_s"), reader.number("window.start_s")
     measured = f"{reader.requested} in {seconds(window_s)}" if window_s else "No window"
     after = f" after {seconds(warmup_s)} of warm-up" if warmup_s else ""
@@ -80,7 +80,7 @@ def _setup(reader: SummaryReader) -> str:
     return f"{text} {means}; charts, replicas, classes and tenants are of the first."
 
 
-def _margin_tile(reader: SummaryReader) -> Tile:
+def _margin_tile(reader: RunView) -> Tile:
     """Return the tile of r, or of what finished where there is no SLO."""
     decision = reader.decision
     if decision is None:
@@ -95,7 +95,7 @@ def _margin_tile(reader: SummaryReader) -> Tile:
     return Tile(f"{level_of(decision)} latency/limit", ratio_text(decision.r), lines)
 
 
-def _goodput_tile(reader: SummaryReader) -> Tile:
+def _goodput_tile(reader: RunView) -> Tile:
     offered = f"of {rate(reader.number('offered_per_s'))}/s offered"
     if not reader.has_slo:
         return Tile("Throughput", f"{rate(reader.number('requests_per_s'))}/s", [offered])
@@ -104,7 +104,7 @@ def _goodput_tile(reader: SummaryReader) -> Tile:
     return Tile("Goodput", f"{rate(reader.number('goodput.per_s'))}/s", [offered, more])
 
 
-def _latency_tile(reader: SummaryReader, key: str) -> Tile:
+def _latency_tile(reader: RunView, key: str) -> Tile:
     """Return the tile of a p99, with its prediction interval, the median and the share within the SLO."""
     ends = reader.predicted(key, "p99")
     lines: list[str | Toned] = [] if ends is None else [f"90% PI {span(*ends)}"]
@@ -116,7 +116,7 @@ def _latency_tile(reader: SummaryReader, key: str) -> Tile:
     return Tile(f"{SHORT[key]} p99", seconds(reader.number(f"{key}.p99")), lines)
 
 
-def _decided(reader: SummaryReader, within_frac: float) -> tuple[str, str]:
+def _decided(reader: RunView, within_frac: float) -> tuple[str, str]:
     """Return tone and glyph of one goal: a tick only where the SLO is met, a cross only where it is missed."""
     if reader.state == "met":
         return "ok", "✓ "

@@ -9,7 +9,7 @@ from simserve.report.advice import worst_slo
 from simserve.report.document import Bars, Block, Chapter, Items, Row, Slice, Table
 from simserve.report.formats import NONE, SHORT, plural, seconds, share
 from simserve.report.pools import budget_argument, slots_argument
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 
 SlowestResult = Mapping[str, SlowestRequestsJson]
 """Results of `metrics/slowest.py`, by latency."""
@@ -43,7 +43,7 @@ CACHE = "cache prefixes that they share"
 SPECULATE = "use speculative decoding"
 SWAP = "swap instead of recomputing (host_tier)"
 
-IN_USE: Mapping[str, Callable[[SummaryReader], bool]] = {
+IN_USE: Mapping[str, Callable[[RunView], bool]] = {
     DISAGGREGATE: lambda reader: any(pool.role != "both" for pool in reader.pools),
     CACHE: lambda reader: bool(reader.number("prefix_cache.hit_frac")),
     SPECULATE: lambda reader: reader.summary.speculation is not None,
@@ -135,12 +135,12 @@ LONG_ANSWERS = ("their answers are longer: cap max_tokens", SPECULATE)
 """Remedies where decode is the largest cause of a long E2E."""
 
 
-def why_slow(reader: SummaryReader, latency: str) -> str | None:
+def why_slow(reader: RunView, latency: str) -> str | None:
     """Return the largest cause of the slowest by a latency, and a remedy; None where nothing stands out."""
     return "".join(_cause_and_remedy(reader, latency) or "") or None
 
 
-def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | None:
+def _cause_and_remedy(reader: RunView, latency: str) -> tuple[str, str] | None:
     """Return two sentences; the second is empty where a run does already all that would help."""
     result = _slowest(reader).get(latency)
     if result is None or result.binds not in PARTS:
@@ -154,7 +154,7 @@ def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | 
     return f"{requests} {spent} (average: {seconds(result.all.at(name))}).", _remedy(reader, acts)
 
 
-def _remedy(reader: SummaryReader, acts: Sequence[str]) -> str:
+def _remedy(reader: RunView, acts: Sequence[str]) -> str:
     """Return what would help and is not in use yet, after a space."""
     budget = budget_argument(reader.pools)
     is_chunked = any(pool.scheduler == "chunked" for pool in reader.pools)
@@ -170,7 +170,7 @@ def _of_total(part_s: float, total_s: float) -> str:
     return f"{part} of {total}" if total.endswith(f" {unit}") else f"{part} {unit} of {total}"
 
 
-def terminal_sentence(reader: SummaryReader) -> str:
+def terminal_sentence(reader: RunView) -> str:
     """Return the cause and remedy for the SLO missed most, where the decision is a miss or close to one."""
     if reader.state not in ("missed", "likely_misses", "edge", "likely_meets"):
         return ""
@@ -178,7 +178,7 @@ def terminal_sentence(reader: SummaryReader) -> str:
     return why_slow(reader, "tpot_s" if worst == "itl_s" else worst) or ""
 
 
-def slowest(reader: SummaryReader) -> list[Chapter]:
+def slowest(reader: RunView) -> list[Chapter]:
     """Return the section of the page; nothing where the time was not split."""
     result = {latency: of for latency in ORDER if (of := _slowest(reader).get(latency))}
     if not result:
@@ -196,7 +196,7 @@ def slowest(reader: SummaryReader) -> list[Chapter]:
     return [Chapter("slowest", "Slowest 1%: where the time goes", blocks, note)]
 
 
-def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
+def _sentences(reader: RunView, result: SlowestResult) -> list[str]:
     """Return the cause for each latency; a remedy stands once."""
     lines: list[str] = []
     for cause, remedy in filter(None, (_cause_and_remedy(reader, latency) for latency in result)):
@@ -204,7 +204,7 @@ def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
     return lines
 
 
-def _slowest(reader: SummaryReader) -> SlowestResult:
+def _slowest(reader: RunView) -> SlowestResult:
     slowest = reader.summary.time_split.slowest if reader.summary.time_split else {}
     return {latency: of for latency, of in slowest.items() if of is not None}
 

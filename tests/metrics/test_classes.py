@@ -13,7 +13,7 @@ from simserve.metrics.results import Results
 from simserve.report.groups import group_tables
 from simserve.report.headline import headline
 from simserve.report.page import render
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from tests.metrics.test_goodput import everything, requests
@@ -106,9 +106,7 @@ def test_the_page_and_the_terminal_have_a_row_a_class_with_names_made_harmless()
     assert '<section id="classes">' in page
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert [
-        [each.heads[0], *(row.name for row in each.rows)] for each in group_tables(SummaryReader(results().figures))
-    ] == [
+    assert [[each.heads[0], *(row.name for row in each.rows)] for each in group_tables(RunView(results().figures))] == [
         ["Class", "batch", "default"],
         ["Tenant", "(none)", "<b>", "a"],
     ]
@@ -127,7 +125,7 @@ def test_without_classes_and_tenants_there_are_none() -> None:
     workload = {key: value for key, value in DATA["workload"].items() if key not in ("tenants", "batch")}
     result = simulate(Scenario.from_dict(DATA | {"workload": workload, "slo": {"ttft_s": 1}}))
     assert (result.summary["classes"], result.summary["tenants"], result.summary["slo_classes"]) == (None, None, {})
-    assert group_tables(SummaryReader(result.figures)) == []
+    assert group_tables(RunView(result.figures)) == []
     assert "a scheduler orders by priority and all requests have the same one" in result.summary["notes"]
 
 

@@ -11,7 +11,7 @@ from simserve.metrics.results import Results
 from simserve.metrics.utilization import DraftedWork, drafted, speculation
 from simserve.metrics.window import Window
 from simserve.report.mechanisms import mechanisms
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.tables.columns import Categorical
@@ -182,7 +182,7 @@ def test_drafts_are_a_part_of_the_time(result: Results) -> None:
 
 
 def test_the_page_says_what_it_gave_and_took(result: Results) -> None:
-    text = dict(mechanisms(SummaryReader(result.figures))["Speculative decoding"])
+    text = dict(mechanisms(RunView(result.figures))["Speculative decoding"])
     assert text["Tokens per request and step"] == f"{result.summary['speculation']['tokens_per_step']:.2f}"
     assert {"Proposed tokens accepted", "Time spent drafting"} <= text.keys()
     assert any("the acceptance rate is an assumption of the scenario" in note for note in result.summary["notes"])

@@ -12,7 +12,7 @@ from simserve.metrics.summary_schema import Queue
 from simserve.report.cautions import cautions
 from simserve.report.headline import headline
 from simserve.report.percentiles import how_sure, terminal_table
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 from tests.report.synthetic import synthetic
 from tests.summaries import summary_of
 
@@ -27,7 +27,7 @@ def attained(frac: float, low: float, high: float, **met_by_slo: float) -> dict[
 
 def latency_rows(summary: Summary) -> list[tuple[str, ...]]:
     """The table of the terminal, with its heads."""
-    table = terminal_table(SummaryReader(summary))
+    table = terminal_table(RunView(summary))
     return [tuple(table.heads), *((row.name, *row.cells) for row in table.rows)]
 
 
@@ -303,15 +303,15 @@ def test_where_a_percentile_lies_stands_below_it() -> None:
 
 
 def test_below_the_table_stands_what_its_marks_mean() -> None:
-    sentence = how_sure(SummaryReader(summary()))
+    sentence = how_sure(RunView(summary()))
     assert sentence == "~: a guess, with fewer requests than 1,000 for a p99 and 10,000 for a p99.9."
-    assert how_sure(SummaryReader(summary(requests=REQUESTS))) == ""
+    assert how_sure(RunView(summary(requests=REQUESTS))) == ""
     known: dict[str, Any] = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, 0.11]}}}
     sentence = "95% rows are confidence intervals (sampling noise only)."
-    assert how_sure(SummaryReader(summary(requests=REQUESTS, **known))) == sentence
+    assert how_sure(RunView(summary(requests=REQUESTS, **known))) == sentence
     known = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, None]}}}
     above = "≥: the run is too short for an upper bound."
-    assert how_sure(SummaryReader(summary(requests=REQUESTS, **known))) == f"{sentence} {above}"
+    assert how_sure(RunView(summary(requests=REQUESTS, **known))) == f"{sentence} {above}"
 
 
 def test_at_capacity_the_square_root_of_time_is_named() -> None:
@@ -355,7 +355,7 @@ def test_an_answer_at_the_nominal_load_names_it_and_whose_load_the_latencies_are
     result = summary(requests=REQUESTS, load=LOAD, answer=ANSWER | {"basis": "replays", "load_off_frac": 0.0})
     assert "of 12,000 requests meet TTFT ≤ 500 ms and TPOT ≤ 50 ms at the nominal 14.4 req/s. " in headline(result)
     load = "Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s."
-    assert how_sure(SummaryReader(result)) == load
+    assert how_sure(RunView(result)) == load
 
 
 WITH_REPLICATIONS = {
@@ -379,7 +379,7 @@ def test_over_replications_means_and_their_intervals_are_told() -> None:
     table = latency_rows(result)
     assert (table[1][1], table[1][4]) == ("50.0 ms", "300 ms")
     assert (table[2][1], table[2][4]) == ("40.0–60.0 ms", "≥ 200 ms")
-    assert how_sure(SummaryReader(result)).startswith("Figures are means over 4 runs (seeds 3 to 6). 95% rows are ")
+    assert how_sure(RunView(result)).startswith("Figures are means over 4 runs (seeds 3 to 6). 95% rows are ")
 
 
 @pytest.mark.parametrize(
@@ -395,14 +395,14 @@ def test_over_replications_means_and_their_intervals_are_told() -> None:
 def test_the_queue_is_called_what_it_is_in_most_runs(states: dict[Queue, int], state: Queue) -> None:
     assert queue_over((state for state, n in states.items() for _ in range(n))) == state
     known = {"replications": WITH_REPLICATIONS | {"n": 10, "states": states}, "slo": None}
-    reader = SummaryReader(summary(requests=REQUESTS, **known))
+    reader = RunView(summary(requests=REQUESTS, **known))
     assert reader.queue_state == state
     assert reader.is_saturated is (state == "growing")
 
 
 def test_classes_are_those_of_the_first_run() -> None:
     chat = {"requests": REQUESTS, "slo_attainment": attained(0.5, 0.4, 0.6), "slo": {"ttft_s": 0.5}}
-    reader = SummaryReader(summary(classes={"chat": chat}, replications=WITH_REPLICATIONS))
+    reader = RunView(summary(classes={"chat": chat}, replications=WITH_REPLICATIONS))
     assert reader.classes["chat"].attainment == 0.5
 
 
@@ -412,7 +412,7 @@ def test_without_goals_the_terminal_table_has_no_column_for_them() -> None:
 
 def test_what_to_trust_gives_the_runs_warnings_first_as_sentences() -> None:
     result = cautions(
-        SummaryReader(summary(warnings=["step costs of engine vllm are uncalibrated"], notes=["3 rows sorted"]))
+        RunView(summary(warnings=["step costs of engine vllm are uncalibrated"], notes=["3 rows sorted"]))
     )
     assert result[:2] == ["Step costs of engine vllm are uncalibrated.", "3 rows sorted."]
     assert [caution.split(",")[0] for caution in result[2:]] == [
@@ -422,23 +422,23 @@ def test_what_to_trust_gives_the_runs_warnings_first_as_sentences() -> None:
 
 
 def test_kv_is_not_called_unverified_twice() -> None:
-    result = cautions(SummaryReader(summary(trust={"kv_limit_is_a_guess": True})))
+    result = cautions(RunView(summary(trust={"kv_limit_is_a_guess": True})))
     assert not [caution for caution in result if "computed, not verified" in caution]
 
 
 def test_the_data_sheets_latencies_are_a_lower_bound() -> None:
     pool = synthetic(200).summary["pools"][0] | {"engine": "ideal"}
-    assert cautions(SummaryReader(summary(pools=[pool])))[0].startswith("Take these latencies as a lower bound")
+    assert cautions(RunView(summary(pools=[pool])))[0].startswith("Take these latencies as a lower bound")
 
 
 def test_an_attainment_without_an_interval_is_said_to_have_none() -> None:
-    result = cautions(SummaryReader(summary(slo_attainment={"frac": 1.0})))
+    result = cautions(RunView(summary(slo_attainment={"frac": 1.0})))
     assert result[-1] == "The attainment has no interval: the window has too few requests."
 
 
 def test_a_run_that_can_be_trusted_has_no_cautions() -> None:
     pool = synthetic(200).summary["pools"][0] | {"calibrated": True, "kv_verified": True}
-    assert cautions(SummaryReader(summary(requests=REQUESTS, pools=[pool]))) == []
+    assert cautions(RunView(summary(requests=REQUESTS, pools=[pool]))) == []
 
 
 def test_the_verdict_needs_neither_plotly_nor_pandas() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from simserve.metrics.time_split import PARTS as COLUMNS
 from simserve.report.page import render
+from simserve.report.run_view import RunView
 from simserve.report.slowest import PARTS, slowest, terminal_sentence, why_slow
-from simserve.report.summary_reader import SummaryReader
 from tests.report.synthetic import synthetic
 from tests.summaries import summary_of
 
@@ -25,8 +25,8 @@ def split(**slowest_by: Any) -> dict[str, Any]:
 QUEUED = of("queue_seats_s", {"queue_seats_s": 1.5, "prefill_s": 0.5}, {"queue_seats_s": 0.02, "prefill_s": 0.18})
 
 
-def reader(**summary: Any) -> SummaryReader:
-    return SummaryReader(summary_of(synthetic(200).summary | summary))
+def reader(**summary: Any) -> RunView:
+    return RunView(summary_of(synthetic(200).summary | summary))
 
 
 def test_every_part_has_words_in_the_order_of_a_requests_life() -> None:

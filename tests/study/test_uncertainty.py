@@ -11,7 +11,7 @@ import pytest
 from simserve import Scenario, simulate
 from simserve.metrics.decision import Effort
 from simserve.report.percentiles import prediction
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.run_view import RunView
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.setup import Distortion
 from simserve.study import processes, uncertainty
@@ -57,7 +57,7 @@ def test_a_percentile_lies_between_its_ends_and_every_replay_counts() -> None:
         for level, (low, high) in levels.items():
             assert 0 < low <= result["summary"][key][level] <= high
     assert (result["n_met"], result["slo_probability"]) == (5, None)  # none missed, so that is all there is to say
-    text = prediction(SummaryReader(summary_of(result["summary"])))
+    text = prediction(RunView(summary_of(result["summary"])))
     assert text is not None
     assert text.startswith("Allowing for load and cost-model error (5 perturbed replays), p99 TTFT is ")
     assert text.endswith(" (90% prediction interval). 5 of 5 replays meet the SLO.")
@@ -128,7 +128,7 @@ def test_without_replays_there_is_no_prediction() -> None:
     results = simulate(requested)
     predict(requested, results)
     assert results.summary["prediction"] is None
-    assert prediction(SummaryReader(results.figures)) == ""
+    assert prediction(RunView(results.figures)) == ""
 
 
 CLOSED = {

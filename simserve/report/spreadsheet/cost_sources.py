@@ -10,10 +10,10 @@ from simserve.metrics.answers.plan import PlanAnswer, PlanOption
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
+from simserve.report.run_view import RunView
 from simserve.report.spreadsheet.cost import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets_fleet import MEAN_GPU, sweep_gpu, sweep_price
 from simserve.report.spreadsheet.sheets_simulated import fleets_of, most_held
-from simserve.report.summary_reader import SummaryReader
 
 
 def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
@@ -184,7 +184,7 @@ def _of_sweep(source: ResultFolder) -> Basis | None:
 
 def _of_run(source: ResultFolder) -> Basis | None:
     """Read what one run offered, if it met its SLO."""
-    reader, text = SummaryReader(source.answer), f"Run {source.label}"
+    reader, text = RunView(source.answer), f"Run {source.label}"
     if not reader.pools or not reader.n_gpus:
         return None
     unit, n_units, gpus = _units(reader.pools, reader.n_gpus)
@@ -206,7 +206,7 @@ def _of_run(source: ResultFolder) -> Basis | None:
     )
 
 
-def _held(reader: SummaryReader, text: str) -> Known:
+def _held(reader: RunView, text: str) -> Known:
     """Return the requests per second that the whole fleet holds."""
     if not reader.has_slo:
         return Known(reader.number("served_per_s"), f"{text} served it; without an SLO nothing says that it was good.")
@@ -217,7 +217,7 @@ def _held(reader: SummaryReader, text: str) -> Known:
     return Known(held, f"{text} held {rate(held)} requests/s; it may hold more: export a capacity with it.")
 
 
-def _load(reader: SummaryReader) -> float | None:
+def _load(reader: RunView) -> float | None:
     """Return the nominal load of a run, as its answer is given there; else what was offered."""
     return reader.number("load.nominal_per_s") or reader.number("offered_per_s")
 

@@ -6,6 +6,7 @@ from simserve.metrics.answers.comparison import MeasureDifference
 from simserve.metrics.result_folder import ResultFolder
 from simserve.metrics.timeseries import pool_series
 from simserve.report.formats import LATENCIES, SHORT
+from simserve.report.run_view import RunView
 from simserve.report.spreadsheet.sheets import (
     Cell,
     Chart,
@@ -18,7 +19,6 @@ from simserve.report.spreadsheet.sheets import (
     columns_of,
     ms,
 )
-from simserve.report.summary_reader import SummaryReader
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 DRAWN = ("p50", "p90", "p99", "p99.9")
@@ -103,13 +103,13 @@ def percentiles(runs: Sequence[ResultFolder]) -> Sheet:
     )
 
 
-def _parts(run: ResultFolder) -> list[tuple[str, SummaryReader]]:
+def _parts(run: ResultFolder) -> list[tuple[str, RunView]]:
     """Return the run as a whole, and each class."""
-    reader = SummaryReader(run.answer)
+    reader = RunView(run.answer)
     return [(run.label, reader), *((f"{run.label}: {name}", own) for name, own in reader.classes.items())]
 
 
-def _latency(reader: SummaryReader, key: str) -> Row:
+def _latency(reader: RunView, key: str) -> Row:
     figures = [ms(reader.number(f"{key}.{name}")) for name in ("mean", *LEVELS, "max")]
     within = reader.met_frac(key) if key in reader.slo else None
     ends = (

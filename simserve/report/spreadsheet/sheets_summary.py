@@ -21,10 +21,10 @@ from simserve.report.formats import SHORT, interval, plural, slo_terms
 from simserve.report.headline import headline, level_of
 from simserve.report.percentiles import prediction
 from simserve.report.pools import engine_words
+from simserve.report.run_view import RunView
 from simserve.report.spreadsheet.cost import Basis
 from simserve.report.spreadsheet.formulas import CAPACITY_NAME
 from simserve.report.spreadsheet.sheets import Cell, Chart, Row, Sheet, SheetColumn, SheetGroup, form_and_unit
-from simserve.report.summary_reader import SummaryReader
 from simserve.report.sweep import words as sweep
 
 DECISIVE = ("Fleet options", "Capacity curve", "Percentiles")
@@ -74,7 +74,7 @@ def _unit(source: ResultFolder, basis: Basis | None) -> list[Row]:
 
 
 def _run(result: Summary) -> list[Row]:
-    reader = SummaryReader(result)
+    reader = RunView(result)
     rows: list[Row] = [("Answer", headline(result)), *_margin(reader.decision)]
     rows += [("Prediction", prediction(reader)), *(("What to trust", text) for text in cautions(reader))]
     rows += [_pool(pool) for pool in reader.pools]

@@ -1,4 +1,4 @@
-"""Summary reader: a run, or a class of it, as page, terminal and workbook show it: means over runs where there are
+"""Run view: a run, or a class of it, as page, terminal and workbook show it: means over runs where there are
 several, and its state."""
 
 import math
@@ -26,7 +26,7 @@ FEWEST = {"p99": FEW_FOR_P99, "p99.9": FEW_FOR_P999}
 
 
 @dataclass(frozen=True)
-class SummaryReader:
+class RunView:
     """A summary for the report; a number that was not measured is None."""
 
     summary: "Summary"
@@ -52,7 +52,7 @@ class SummaryReader:
         return bool(self.slo or self.summary.slo_classes)
 
     @property
-    def classes(self) -> dict[str, "SummaryReader"]:
+    def classes(self) -> dict[str, "RunView"]:
         """The figures of each class of requests."""
         return self._groups(self.summary.classes)
 
@@ -72,7 +72,7 @@ class SummaryReader:
         return self.decision.slo_class if self.decision else None
 
     @property
-    def judged(self) -> "SummaryReader":
+    def judged(self) -> "RunView":
         """The figures of the class that decides, or of the whole run."""
         worst, answer, decision = self.judged_class, self.summary.answer, self.summary.decision
         if worst is None or self.answer is None:
@@ -81,20 +81,20 @@ class SummaryReader:
             "answer": answer and answer.model_copy(update={"slo_class": None}),
             "decision": decision and decision.model_copy(update={"slo_class": None}),
         }
-        return SummaryReader(self.classes[worst].summary.model_copy(update=own))
+        return RunView(self.classes[worst].summary.model_copy(update=own))
 
     @property
-    def tenants(self) -> dict[str, "SummaryReader"]:
+    def tenants(self) -> dict[str, "RunView"]:
         """The figures of each tenant."""
         return self._groups(self.summary.tenants)
 
-    def _groups(self, groups: "Mapping[str, GroupJson] | None") -> dict[str, "SummaryReader"]:
+    def _groups(self, groups: "Mapping[str, GroupJson] | None") -> dict[str, "RunView"]:
         """Return readers of the first run where there are several."""
         alone: dict[str, None] = dict.fromkeys(
             ("classes", "replications", "answer", "decision", "probability_beyond_capacity")
         )
         figures = {name: dict(own) for name, own in (groups or {}).items()}
-        return {name: SummaryReader(self.summary.model_copy(update=own | alone)) for name, own in figures.items()}
+        return {name: RunView(self.summary.model_copy(update=own | alone)) for name, own in figures.items()}
 
     def n(self, fate: str) -> int:
         """Requests of the window: `arrived`, `finished`, `rejected`, `timed_out`, `failed` or `unfinished`."""
