@@ -91,6 +91,7 @@ class OptionShare(Struct):
     attained_low_frac: Share = titled("Attained, low (share)")
     attained_high_frac: Share = titled("Attained, high (share)")
     n_seeds: Seeds = None
+    kv_peak_frac: Share = titled("Peak KV (share)")
 
 
 class OtherSizes(Struct):

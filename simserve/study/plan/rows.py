@@ -101,6 +101,7 @@ def _share(trial: Trial) -> OptionShare:
         attained_low_frac=share.low,
         attained_high_frac=share.high,
         n_seeds=len(point.runs),
+        kv_peak_frac=point.mean("kv.peak_frac"),
     )
 
 
