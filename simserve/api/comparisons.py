@@ -1,4 +1,4 @@
-"""Questions about several scenarios, or changes of one: sweep, compare, check."""
+"""Questions about several scenarios, changes of one, or a server: sweep, compare, check, validate."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +20,7 @@ from simserve.errors import SimserveError
 from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
+    from simserve.lab.validated_log import ValidatedLog
     from simserve.metrics.answers.check import CheckAnswer
     from simserve.metrics.answers.comparison import ComparisonAnswer
     from simserve.metrics.answers.sweep import SweepAnswer
@@ -151,3 +152,10 @@ def check(
         else:
             side = against_ref((candidate.file, str(against)), candidate, wanted)
         return check_facts(check(side, GateSide(candidate, side.goal_frac), tolerance))
+
+
+def validate(log: str | Path, scenario: str | Path) -> "ValidatedLog":
+    """Compare a real log with its requests replayed on the server of a scenario file. Raises SimserveError."""
+    from simserve.lab.validated_log import ValidatedLog
+
+    return ValidatedLog.of(Path(log), Path(scenario))

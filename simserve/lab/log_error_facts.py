@@ -71,7 +71,7 @@ def log_error_facts(replay: ReplayedLog) -> dict[str, Any]:
         "makespan_s": _sides(replay.makespan_s),
         "output_tokens_per_s": _sides(replay.output_tokens_per_s),
         "worst": {name: _worst(replay, name) for name in WORST_OF if name in metrics and log.is_paired},
-        "requests": _requests(replay),
+        "requests": requests_of(replay),
     }
 
 
@@ -87,7 +87,7 @@ def _groups(groups: Sequence[RequestGroup]) -> list[dict[str, float]]:
     return [{"lowest": each.lowest, "highest": each.highest, **_errors(each.errors)} for each in groups]
 
 
-def _requests(replay: ReplayedLog) -> dict[str, Any]:
+def requests_of(replay: ReplayedLog) -> dict[str, Any]:
     """Return columns with one row per request; null where a value is missing."""
     log, requests = replay.log, replay.results.columns["requests"]
     return {

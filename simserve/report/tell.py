@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from simserve.errors import SimserveError
@@ -42,9 +44,10 @@ TELLERS: dict[type, Any] = {
 
 
 def tell(answer: object) -> Document:
-    """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan or a sweep."""
-    document: Document = TELLERS[type(answer)](answer)
-    return document
+    """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan or a sweep; others have a
+    document of their own."""
+    tell_own: Callable[[Any], Document] = TELLERS.get(type(answer), attrgetter("document"))
+    return tell_own(answer)
 
 
 def page_of(answer: Shown) -> str:

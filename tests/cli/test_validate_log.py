@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import simserve
 from simserve.report.document import SENTENCE_END
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
@@ -132,3 +133,16 @@ def test_the_server_of_the_documentation_replays_a_result_of_vllm_bench(tmp_path
     assert outcome.out.startswith("Too few to tell: ")
     assert (f"4 of 4 requests of {tmp_path / 'bench.json'} compared. Assumptions:") in outcome.out
     assert "requests are sent at the times of the log" in outcome.out
+
+
+def test_python_has_what_the_command_prints_and_each_request(tmp_path: Path) -> None:
+    outcome = validate(tmp_path, LOG, "--json")
+    answer = simserve.validate(tmp_path / "log.csv", write_scenario(tmp_path))
+    assert answer.printed == json.loads(outcome.out)
+    frame = answer.to_frame()
+    assert len(frame) == 20
+    assert {"prompt_tokens", "measured_ttft_s", "predicted_ttft_s"} <= set(frame.columns)
+    assert repr(answer).startswith("<ValidatedLog: Too few to tell: ")
+    assert "Too few to tell" in answer.page(tmp_path / "answer.html").read_text()
+    assert "Too few to tell" in answer._repr_html_()
+    assert answer.plot() is not None
