@@ -44,9 +44,9 @@ from simserve.version import __version__
 class Summary(Figures, extra="allow"):
     """The whole file."""
 
-    # Later versions only add keys: readers ignore those that they do not know, and may find none of those that are not
-    # Required, which the first version had. A key without a function comes from all others or from a study; one without
-    # a docstring, which is what docs/outputs.md says after its unit, has that of the key before.
+    # Later versions only add keys: readers keep those that they do not know, and those with a default may be missing. A
+    # key without a function comes from all others or from a study; one without a docstring, which is what
+    # docs/outputs.md says after its unit, has that of the key before.
     of_version: Annotated[Literal["simserve/1"], Field(alias="schema"), lambda run: SCHEMA]
     """what was run; `digest` is the scenario's hash"""
     version: Annotated[str, lambda run: __version__] = ""
