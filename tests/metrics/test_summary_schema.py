@@ -23,7 +23,7 @@ from simserve.metrics.answers.parts import Bounded, Index, PoolJson
 from simserve.metrics.answers.struct import READ, Figures
 from simserve.metrics.figures import FIGURES, Summary
 from simserve.metrics.kv import HostTierJson
-from simserve.metrics.result_folder import read_result_folders
+from simserve.metrics.result_folder import ANSWERS, read_result_folders
 from simserve.metrics.results import Results
 from simserve.metrics.slowest import TimePartsJson
 from simserve.metrics.summary_schema import Count, Size
@@ -46,12 +46,17 @@ from tests.report.answers_by_hand import (
 from tests.test_golden import GOLDEN, run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SCHEMA, PAGE = DOCS / "summary.schema.json", DOCS / "outputs.md"
+PAGE = DOCS / "outputs.md"
 
 
-def schema_text() -> str:
-    """Return the JSON Schema of summary.json."""
-    schema = untitled(Summary.model_json_schema())
+def schema_file(name: str) -> Path:
+    """The schema of an answer file: `summary.schema.json` of `summary.json`."""
+    return DOCS / f"{Path(name).stem}.schema.json"
+
+
+def schema_text(answer: Any) -> str:
+    """Return the JSON Schema of an answer file."""
+    schema = untitled(TypeAdapter(answer).json_schema())
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
@@ -114,7 +119,8 @@ def test_facts_of_a_run_are_figures_of_its_summary(facts: Any, figures: type[Fig
 
 def test_the_schema_and_the_page_are_those_of_the_figures() -> None:
     command = "write them again: python -m tests.metrics.test_summary_schema"
-    assert SCHEMA.read_text(encoding="utf-8") == schema_text(), command
+    for name, answer in ANSWERS.values():
+        assert schema_file(name).read_text(encoding="utf-8") == schema_text(answer), command
     assert PAGE.read_text(encoding="utf-8") == page_text(), command
 
 
@@ -360,5 +366,6 @@ def test_a_capacity_without_an_answer_says_where_its_search_stopped(asked: str) 
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema_text(), encoding="utf-8")
+    for name, answer in ANSWERS.values():
+        schema_file(name).write_text(schema_text(answer), encoding="utf-8")
     PAGE.write_text(page_text(), encoding="utf-8")
