@@ -144,7 +144,7 @@ STATEMENTS: dict[str, int] = {
     "allowed_modules": 53,
     "api": 236,
     "catalog": 1072,
-    "cli": 1613,
+    "cli": 1623,
     "cost": 1940,
     "engine": 4522,
     "errors": 43,

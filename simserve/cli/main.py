@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,9 @@ GOOD = 0
 BAD_INPUT = 2
 OUR_BUG = 70  # EX_SOFTWARE of sysexits.h; 1 means that the answer is "no"
 INTERRUPTED = 130
+
+AGAIN_S = 0.05
+"""Time after which a Ctrl-C that Python ignored is delivered again, once the finalizer is over."""
 
 
 def main() -> int:
@@ -116,11 +120,21 @@ def _interruptions() -> Iterator[Callable[[], bool]]:
         seen.append(number)
         raise KeyboardInterrupt
 
+    def deliver_again(ignored: "sys.UnraisableHookArgs") -> None:  # where Python ignores what a finalizer raises
+        if ignored.exc_type is KeyboardInterrupt:
+            to = threading.main_thread().ident or 0
+            threading.Timer(AGAIN_S, signal.pthread_kill, [to, signal.SIGINT]).start()
+        else:
+            hook(ignored)
+
+    hook = sys.unraisablehook
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored in a shell's background job
         yield lambda: False
         return
     signal.signal(signal.SIGINT, remember)
+    sys.unraisablehook = deliver_again
     try:
         yield lambda: bool(seen)
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, signal.default_int_handler)

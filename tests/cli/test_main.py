@@ -203,3 +203,17 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"trace.csv", "a.yaml"}
     assert invoke("init", tmp_path / "a.yaml").exit_code == 0
     assert "already exists" in invoke("init", tmp_path / "a.yaml").err
+
+
+def test_ctrl_c_that_a_finalizer_swallows_still_ends_the_command() -> None:
+    program = (
+        "import signal, sys, time\n"
+        "from simserve.cli import main, terminal\n"
+        "class Unlucky:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGINT); time.sleep(0.01)\n"
+        "def lasts(text): Unlucky(); time.sleep(30)\n"
+        "terminal.result = lasts\n"
+        "sys.argv = ['simserve', '--version']; sys.exit(main.main())"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "simserve: interrupted\n")
