@@ -1,6 +1,7 @@
 """Trust: what the errors of a validation allow: a word, its numbers, the likely cause and the next command."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -121,8 +122,10 @@ def trust_in_runs(points: Sequence[Prediction], rows: str) -> Trust:
             low, high = error.interval or (None, None)
             of = {"error_frac": error.mape_frac, "tail_frac": error.p90_frac, "bias_frac": error.bias_frac}
             known_errors.append(LatencyError(latency=metric.upper(), n=error.n, low_frac=low, high_frac=high, **of))
-    gpu = known[0].run.gpu if known else "GPU"
-    return trust_in(known_errors, "runs", RUNS_ENOUGH, f"simserve calibrate {gpu} --host {shlex.quote(rows)}")
+    servers = Counter((point.run.gpu, point.run.engine) for point in known)
+    (gpu, engine), _ = max(servers.items(), key=lambda item: item[1], default=(("GPU", "vllm"), 0))
+    command = f"simserve calibrate {shlex.quote(gpu)} --engine {engine} --host {shlex.quote(rows)}"
+    return trust_in(known_errors, "runs", RUNS_ENOUGH, command)
 
 
 def _words(error: LatencyError, unit: str) -> str:
