@@ -152,7 +152,7 @@ STATEMENTS: dict[str, int] = {
     "forks": 27,
     "input_files": 78,
     "interruptions": 17,
-    "lab": 3652,
+    "lab": 3654,
     "metrics": 4226,
     "plugins": 367,
     "report": 5811,

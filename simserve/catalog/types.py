@@ -27,8 +27,9 @@ PluginSpec = Annotated[dict[str, Any], spelled_as_mapping("kind")]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Natural = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[Finite, Field(gt=0)]
-NotNegative = Annotated[Finite, Field(ge=0)]
+Positive = Annotated[Finite, Field(gt=0, le=1e18)]
+"""At most what an answer file can say."""
+NotNegative = Annotated[Finite, Field(ge=0, le=1e18)]
 HostTime = Annotated[NotNegative, Field(le=MOST_HOST_S)]
 """Seconds of one operation of a host."""
 Share = Annotated[Finite, Field(gt=0, le=1)]
