@@ -19,6 +19,7 @@ from simserve.metrics.summary_schema import Queue
 from simserve.tables.columns import Columns, Flags, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import pieces
+from simserve.units import PS_PER_S
 
 FLOOR = 1e-6
 """Least ratio inside a logarithm."""
@@ -41,14 +42,13 @@ class Tail:
     limits: tuple[str, ...]
     """The goals of an SLO that the class has, in the order of the columns of `ratios`."""
     n: int
-    """Requests, each with a full answer or not."""
     ratios: Ratios
-    """Latency / limit of the requests that are kept, in order of arrival, `(n_kept, n_limits)`; infinite without a
-    full answer, 0 where there is no such latency. Single precision keeps long runs small."""
+    """Latency / limit of the requests that are kept, in order of arrival, `(n_kept, n_limits)`, in single precision;
+    infinite without a full answer, 0 where there is no such latency."""
     places: Ints
     """Place of each among all requests, `(n_kept,)`."""
     n_missed: int
-    """Requests that missed a limit."""
+    """Requests of the n that missed a limit."""
     groups: Groups | None = None
     """r of all requests in groups, where not all are kept."""
 
@@ -198,7 +198,7 @@ def _ratios(requests: Columns, name: str | None, limits_s: Sequence[tuple[str, f
     ratios = np.empty((len(finished), len(limits_s)), np.float32)
     for column, (goal, limit_s) in zip(ratios.T, limits_s, strict=True):
         latency_s = requests[GOALS[goal]][inside]
-        column[:] = np.where(finished, np.nan_to_num(latency_s / limit_s, nan=0.0), np.inf)
+        column[:] = np.where(finished, np.nan_to_num(latency_s / max(limit_s, 1 / PS_PER_S)), np.inf)
     return ratios
 
 

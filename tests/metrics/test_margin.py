@@ -231,6 +231,14 @@ def test_groups_say_of_runs_what_their_requests_say(n: int, seed: int, goal: flo
     assert (other.r(goal) <= 1) == (one.r(goal) <= 1)
 
 
+@pytest.mark.parametrize("limit_s", [1e-60, 5e-324])
+def test_a_limit_below_the_tick_of_the_clock_is_missed_by_a_number(limit_s: float) -> None:
+    columns: dict[str, object] = {"in_window": np.ones(2, np.bool_), "ttft_s": np.array([0.5, 7e6]), "slo_class": None}
+    columns["status"] = Categorical(np.zeros(2, np.int32), ("finished",))
+    (tail,) = tails_of(columns, SimpleNamespace(slo={"ttft_s": limit_s}, slo_classes={}), None).values()  # type: ignore[arg-type]
+    assert tail.ratios[:, 0].tolist() == pytest.approx([5e11, 7e18])
+
+
 def test_a_long_run_keeps_its_highest_ratios_and_counts_all_requests() -> None:
     n = 3 * MOST_KEPT
     r = np.random.default_rng(6).exponential(0.2, n)
