@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simserve.engine import cluster as engine
 from simserve.engine.alarm import SEND_PHASE, Alarm
 from simserve.engine.cluster import Cluster, check_ended
-from simserve.engine.members import Member
+from simserve.engine.fleet import Member
 from simserve.engine.recorder import RecordedShard
 from simserve.engine.replica import Replica
 from simserve.errors import SimserveError

@@ -88,7 +88,7 @@ def watch(cluster: Cluster) -> None:
             assert routing_view.views.least_busy() == loads.index(min(loads)), cluster.clock.now_ps
         for replica in cluster.replicas:
             counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
-            assert min(counts) >= 0 and sum(counts) == replica.total_blocks, (cluster.clock.now_ps, counts)
+            assert min(counts) >= 0 and sum(counts) == replica.pool.total_blocks, (cluster.clock.now_ps, counts)
             charged: Any = getattr(replica.scheduler, "_running", ())  # of sglang
             for request in [request for request in replica.batch.running if request in charged]:
                 stored_tokens = request.prompt_tokens + charged.emitted_tokens(request) - 1

@@ -3,6 +3,7 @@ goes on."""
 
 import numpy as np
 
+from simserve.engine import lifecycle
 from simserve.engine.cluster import Cluster
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.tabulate import attempt_columns
@@ -38,5 +39,6 @@ def assert_tokens_are_conserved(cluster: Cluster, padding_tokens: int = 0) -> No
         for group in (replica.batch.running, replica.batch.waiting, replica.in_transit)
         for request in group
     )
-    held = sum(replica.stored_tokens(each) for replica, each in there if columns["status"][each.row] == UNFINISHED)
+    unfinished_there = (place for place in there if columns["status"][place[1].row] == UNFINISHED)
+    held = sum(lifecycle.stored_tokens(*place) for place in unfinished_there)
     assert computed_tokens(cluster) == answers + sum(wasted_tokens(cluster).values()) + held + lost[unfinished].sum()

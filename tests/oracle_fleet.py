@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
-from simserve.engine.members import Fleet, Member
+from simserve.engine.fleet import Fleet, Member
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView

@@ -141,16 +141,16 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
     assert recorder.n_with(FINISHED) + recorder.n_with(REJECTED) == len(load)
     for replica in cluster.replicas:
         assert (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks) == (
-            replica.total_blocks,
+            replica.pool.total_blocks,
             0,
             0,
         )
         assert (replica.cohort.n, replica.cohort.kv_tokens, sum(replica.cohort.crossings)) == (0, 0, 0)
-        assert replica.n_outstanding == 0
+        assert replica.load.n_outstanding == 0
         step_runs = recorder.step_runs(replica.id)
         held = step_runs["kv_blocks_used"] + step_runs["kv_blocks_reserved"]
         assert (held >= 0).all()
-        assert (held <= replica.total_blocks).all()
+        assert (held <= replica.pool.total_blocks).all()
     requested = sum(cluster.rows.output_tokens[row] for row in range(len(load)) if recorder.columns["status"][row] == 1)
     spans = [recorder.spans(replica.id) for replica in cluster.replicas]
     assert requested == sum(int((2 + s["last_step"] - s["first_step"]).sum()) for s in spans)

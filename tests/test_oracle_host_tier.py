@@ -152,7 +152,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
         assert counts.swapped_out == true.host.has_been_out
         assert counts.swapped_out == counts.swapped_in + counts.dropped + counts.discarded
         assert counts.discarded == true.host.n_discarded
-        assert (replica.pool.free_blocks, replica.pool.used_blocks) == (replica.total_blocks, 0)
+        assert (replica.pool.free_blocks, replica.pool.used_blocks) == (replica.pool.total_blocks, 0)
 
 
 @settings(max_examples=examples(300))

@@ -89,10 +89,10 @@ def assert_clients_agree(cluster: Cluster, truth: oracle.OracleRun) -> None:
 def assert_all_is_given_back(cluster: Cluster) -> None:
     for replica in cluster.replicas:
         pool, cohort = replica.pool, replica.cohort
-        assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.total_blocks, 0, 0)
+        assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.pool.total_blocks, 0, 0)
         assert (cohort.n, cohort.kv_tokens, cohort.lingering) == (0, 0, [])
         assert isinstance(cohort, SpeculativeCohort) or sum(cohort.crossings) == 0
-        assert (replica.n_outstanding, replica.n_away, replica.in_transit) == (0, 0, [])
+        assert (replica.load.n_outstanding, replica.n_away, replica.in_transit) == (0, 0, [])
 
 
 @settings(max_examples=examples(400))

@@ -89,11 +89,11 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
     n_tokens = 0
     for replica in cluster.replicas:
         pool, cohort = replica.pool, replica.cohort
-        assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.total_blocks, 0, 0)
+        assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.pool.total_blocks, 0, 0)
         assert (cohort.n, cohort.kv_tokens, cohort.blocks_to_grow(9)) == (0, 0, 0)
         step_runs, spans = recorder.step_runs(replica.id), recorder.spans(replica.id)
         held = step_runs["kv_blocks_used"] + step_runs["kv_blocks_reserved"]
-        assert ((held >= 0) & (held <= replica.total_blocks)).all()
+        assert ((held >= 0) & (held <= replica.pool.total_blocks)).all()
         n_tokens += int((2 + spans["last_step"] - spans["first_step"]).sum() + step_runs["accepted_tokens"].sum())
     finished = (row for row in range(len(load)) if recorder.columns["status"][row] == FINISHED)
     assert n_tokens == sum(cluster.rows.output_tokens[row] for row in finished)

@@ -1,6 +1,7 @@
 """BatchState: waiting and running requests of a replica; consults the scheduler about them."""
 
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from typing import cast
 
 from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.memory import Memory
@@ -8,6 +9,8 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.swapping import SwapQueue
 from simserve.schedulers.base import Scheduler
 from simserve.state.cohort import Cohort
+from simserve.state.newcomers import Newcomers
+from simserve.state.queues import Ordered
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.step_plan import StepPlan
 from simserve.state.view import ReplicaView
@@ -50,9 +53,12 @@ class BatchState:
         cohort: Cohort,
         max_model_len: int,
         swap: SwapQueue | None = None,
+        *,
+        reads_ahead: bool = False,
     ) -> None:
         pool = memory.pool
         self.waiting = scheduler.queue()
+        self.newcomers = Newcomers(self.waiting)
         self.startable: Collection[Request] = self.waiting
         """Waiting requests that the scheduler may start."""
         self.prefilling: list[Request] = []
@@ -62,6 +68,8 @@ class BatchState:
         self.pool = pool
         self.swap = swap
         """Where preempted decoding requests go; None: they recompute."""
+        self.reads_ahead = reads_ahead
+        """Prefixes are read from host memory while steps go on."""
         self._index = index
         self._scheduler = scheduler
         self._reserves, self._has_ids = scheduler.reserves, memory.has_ids  # fast: attributes of classes, found once
@@ -118,9 +126,9 @@ class BatchState:
         while not self._scheduler.reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
             self.preempt_one(now_ps)
             just_preempted = True
-        if just_preempted and self.has_swapped:
+        if just_preempted and self.swapped:
             self.view.waiting = ()  # but a request for which the policy itself preempts starts at once
-        if just_preempted and self._scheduler.is_stateful:
+        if just_preempted:
             self._scheduler.on_preempt()
         return just_preempted
 
@@ -159,8 +167,7 @@ class BatchState:
         if self.swap is None or not self.swap.has_returned(request):
             self._recorder.span(self._index, request, self.cohort.step)
         kv_tokens = self.cohort.drop(request)
-        if self._scheduler.is_stateful:
-            self._scheduler.on_leave(request)
+        self._scheduler.on_leave(request)
         return kv_tokens
 
     def _requeue(self, request: Request, kv_tokens: int, now_ps: int) -> None:
@@ -177,14 +184,28 @@ class BatchState:
             self.waiting.appendleft(request)
 
     @property
-    def has_swapped(self) -> bool:
-        """Requests wait in host memory."""
-        return self.swap is not None and bool(self.swap.swapped)
+    def swapped(self) -> Collection[Request]:
+        """Requests that wait in host memory."""
+        return () if self.swap is None else self.swap.swapped
+
+    @property
+    def has_prompts(self) -> bool:
+        """Prompts are in a slot, or wait for one that is free."""
+        return bool(self.prefilling) or (bool(self.waiting) and len(self.running) < self.max_running)
+
+    @property
+    def only_waits(self) -> bool:
+        """Requests are there, and none decodes."""
+        return not self.cohort.n and bool(self.waiting or self.prefilling or self.newcomers.coming)
+
+    def may_lead(self, request: Request) -> bool:
+        """Return whether an arrival may go before the head of a queue that the policy orders."""
+        return bool(self.memory.reading or cast(Ordered, self.waiting).may_lead(request))
 
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens stored for a request, on the GPU or in host memory."""
         if request.phase is WAITING:
-            return request.prefilled_tokens if self.swap is not None and request in self.swap.swapped else 0
+            return request.prefilled_tokens if request in self.swapped else 0
         return self.cohort.stored_tokens(request) if request.phase is DECODE else request.prefilled_tokens
 
     def swap_in(self, swap: SwapQueue, now_ps: int) -> Iterator[Request]:
@@ -239,8 +260,7 @@ class BatchState:
         else:
             self.prefilling.remove(request)
             kv_tokens = request.prefilled_tokens
-            if self._scheduler.is_stateful:
-                self._scheduler.on_abandon(request)
+            self._scheduler.on_abandon(request)
         self.leave(request, kv_tokens)
 
     def withdraw(self, request: Request) -> None:
@@ -248,8 +268,7 @@ class BatchState:
         self.prefilling.remove(request)
         del self.running[request]
         request.phase = DONE
-        if self._scheduler.is_stateful:
-            self._scheduler.on_abandon(request)
+        self._scheduler.on_abandon(request)
 
     def leave(self, request: Request, kv_tokens: int) -> None:
         """Free the slot and blocks of a request."""

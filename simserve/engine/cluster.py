@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
+from simserve.engine import lifecycle
 from simserve.engine.admission_gate import AdmissionGate, Send
 from simserve.engine.alarm import END_PHASE, RELEASE_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
+from simserve.engine.fleet import Control, Fleet, Loss, Member
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.host_tier import HostStore
-from simserve.engine.members import Control, Member
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
@@ -23,7 +23,6 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay, Destination, Refresher
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
-from simserve.engine.stepping import set_stepping
 from simserve.engine.wiring import Wiring
 from simserve.errors import InvariantError
 from simserve.routers.base import Router
@@ -72,32 +71,32 @@ class Cluster:
         self.scratch = scratch or Scratch()
         self.rows = OfferedRows(offered.trace, wiring.limit_tokens, self.scratch)
         self.recorder = Recorder(len(self.rows), scratch=self.scratch)
-        self.replicas: list[Replica] = []
-        self._stores: dict[str, HostStore] = {}
-        """Host memory that replicas share, by name."""
-        self._gate: AdmissionGate | None = None
-        if admission is not None:
-            self._gate = AdmissionGate(admission, self.rows, self.send, self._on_not_admitted, self._hold)
-        self._deadlines: Deadlines | None = None
-        send = self.send if self._gate is None else self._gate.send
-        self._closed_loop = self._closed_loop_sender(offered, send)
         shared = (self.clock, self.rows, self.recorder)
-        self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
+        self.fleet = fleet = Fleet(*shared, wiring, self._release_at_once, self._lose)
+        self.replicas, self.members = fleet.replicas, fleet.members
+        self._deadlines: Deadlines | None = None
+        send = self.send
+        if admission is not None:
+            gate = AdmissionGate(admission, self.rows, send, self._on_not_admitted, self._hold)
+            send, fleet.gated = gate.send, gate.views
         has_one_rank = control is None and sum(setup.n_ranks for setup in setups) == 1
-        self._is_alone = has_one_rank and self._closed_loop is None
+        self._closed_loop = self._closed_loop_sender(offered, send)
+        if self._closed_loop:
+            fleet.on_answer = self._closed_loop.on_answer
+        fleet.is_alone = has_one_rank and self._closed_loop is None
+        self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
         self._control = control
         self._held: list[tuple[int, Send]] = []
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self._release_due = Alarm(self.clock, self._release, RELEASE_PHASE)
-        self.members: list[Member] = []
         self.failed_ps: dict[int, int] = {}
         """When each row failed that did."""
         for setup in setups:
-            self.order(setup, "at the start")
+            fleet.order(setup, "at the start")
         self._refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
         self._routing_view = wiring.open(self.clock, self.recorder, router, router_seed, self._refresher)
-        for member in self.members:
-            self._connect(member)
+        for member in fleet.members:
+            fleet.connect(member)
         self._only = next(iter(self._entries)) if len(self._entries) == 1 and control is None else None
         """Destination of all requests, which need no router then."""
         routers = [router] if disaggregation is None else [router, disaggregation.router]
@@ -118,11 +117,11 @@ class Cluster:
         if self._refresher is not None:
             self._refresher.start()
         if self._control is not None:
-            self._control.begin(self, self.clock)
+            self._control.begin(self.fleet, self.clock)
         self.sender.start()
         self._run_clock()
         for replica in self.replicas:
-            replica.stop(self.clock.now_ps)
+            lifecycle.stop(replica, self.clock.now_ps)
         self.explain_unfinished(map(self.unfinished_of, self.replicas), is_deadlock=self.is_out_of_events)
         n_sent = self.sender.stop() if isinstance(self.sender, SessionSender) else self.sender.n_sent
         at_gateway = [row for row, _ in self._held]
@@ -172,87 +171,37 @@ class Cluster:
         self._run_clock()
         for member in members:
             for replica in member.ranks:
-                replica.stop(self.clock.now_ps)
+                lifecycle.stop(replica, self.clock.now_ps)
                 check_blocks(replica, to_s(self.clock.now_ps))
 
-    # -- replicas that join and leave ------------------------------------------------------------------------------
+    # -- requests without a replica ---------------------------------------------------------------------------------
 
-    def order(self, setup: ReplicaSetup, why: str) -> Member:
-        """Order a member; see `Fleet`."""
-        member = Member(setup, self._ranks(setup), self.clock.now_ps, why)
-        self.members.append(member)
-        self.replicas += member.ranks
-        return member
-
-    def ready(self, member: Member) -> None:
-        """Let an ordered member receive requests; see `Fleet`."""
-        self._connect(member)
-        self._release_due.set(self.clock.now_ps)
-
-    def _connect(self, member: Member) -> None:
-        """Show a member to routers and admission."""
-        member.ready_ps = self.clock.now_ps
-        for replica in member.ranks:
-            self._wiring.connect(replica, member.setup)
-            if self._gate is not None and replica in self._entries:
-                self._gate.views.append(replica)
-
-    def drain(self, member: Member, why: str) -> None:
-        """Send a member no more requests; see `Fleet`."""
-        member.why += f"; {why}"
-        if member.ready_ps is None:
-            member.gone_ps = self.clock.now_ps
-            return
-        member.draining_ps = self.clock.now_ps
-        self._shut(member)
-        for replica in member.ranks:
-            replica.drain(member.note_empty, self.clock.now_ps)
-
-    def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
-        """Lose a member; see `Fleet`."""
-        now_ps, handoff = self.clock.now_ps, self._wiring.handoff
-        member.why += f"; {why}"
-        if member.ready_ps is not None and member.draining_ps is None:
-            self._shut(member)
-        member.gone_ps = now_ps
-        lost: list[tuple[Request, int]] = []
-        for rank in member.ranks:
-            if handoff is not None:
-                lost += handoff.fail(rank, now_ps)
-            lost += rank.fail(now_ps)
-        sent_ps = self.rows.arrival_ps
-        for request, n_stored in sorted(lost, key=lambda each: (sent_ps[each[0].row], each[0].row)):
-            self._lose(request, n_stored, why, resends=resends)
-
-    def _lose(self, request: Request, n_stored: int, why: str, *, resends: bool) -> None:
+    def _lose(self, loss: Loss) -> None:
         """Decide about a request that was lost with its replica."""
-        row, now_ps, deadlines = request.row, self.clock.now_ps, self._deadlines
+        request, n_stored, now_ps, deadlines = loss.request, loss.n_stored, self.clock.now_ps, self._deadlines
+        row = request.row
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, n_stored)
             return
-        if resends and not request.emitted_tokens:
+        if loss.resends and not request.emitted_tokens:
             self.recorder.restart(request, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
             self._hold(row, self.send)
-            self._release_due.set(now_ps)
+            self._release_at_once()
             return
         place = self.recorder.replica[row]
         streams = place == NEVER or self.replicas[place].streams
-        self.recorder.fail(row, n_stored, f"its replica was lost: {why}", has_first=streams)
+        self.recorder.fail(row, n_stored, f"its replica was lost: {loss.why}", has_first=streams)
         self.failed_ps[row] = now_ps
         if deadlines is not None:
             deadlines.placed(row, None)
         if self._closed_loop:
             self._closed_loop.on_failure(row, now_ps)
 
-    def _shut(self, member: Member) -> None:
-        """Hide a member from routers and admission."""
-        for replica in member.ranks:
-            for view in self._wiring.views_of(member.setup):
-                view.remove(replica.id)
-            if self._gate is not None and replica in self._gate.views:
-                self._gate.views.remove(replica)
+    def _release_at_once(self) -> None:
+        """Send what waits for a replica to be ready at this instant."""
+        self._release_due.set(self.clock.now_ps)
 
     def _hold(self, row: int, send: Send) -> None:
         """Let a request wait at the gateway for a replica to be ready."""
@@ -281,25 +230,6 @@ class Cluster:
             waiting = (self.clock, self.rows, self.recorder, self.replicas, patience, self.front_end.respond_ps)
             self._deadlines = sender.deadlines = Deadlines(*waiting, sender.on_failure)
         return sender
-
-    def _ranks(self, setup: ReplicaSetup) -> list[Replica]:
-        """Return the ranks of a replica, each with its own copy of a policy that keeps state."""
-        setups = setup.copies(setup.n_ranks)
-        on_answer = self._closed_loop.on_answer if self._closed_loop else None
-        shared = (self.clock, self.rows, self.recorder, on_answer)
-        numbered = enumerate(setups, len(self.replicas))
-        self.recorder.add_replicas(len(setups))
-        alone, store = self._is_alone, self._store(setup)
-        ranks = [Replica(index, each, *shared, is_alone=alone, store=store) for index, each in numbered]
-        set_stepping(ranks, self.clock, setup)
-        return ranks
-
-    def _store(self, setup: ReplicaSetup) -> HostStore | None:
-        """Return the host memory that a replica shares with others; None: it has its own, if any."""
-        tier = setup.host_tier
-        if tier is None or tier.store is None or not setup.has_tier:
-            return None
-        return self._stores.setdefault(tier.store, HostStore(tier, self.clock))
 
     def send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it, hold it while no replica is ready."""

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
+from simserve.engine import lifecycle
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.offered import OfferedRows, Patience
 from simserve.engine.recorder import NEVER, TIMED_OUT, Recorder
@@ -153,10 +154,10 @@ class Deadlines:
         row = request.row
         if row in self._recorder.stored_tokens:
             return  # lost with its replica
-        again_ps = replica.step_end_ps(now_ps)
+        again_ps = lifecycle.step_end_ps(replica, now_ps)
         if again_ps is None:
-            n_stored = replica.stored_tokens(request)
-            again_ps = None if request.phase is DONE else replica.abandon(request, now_ps)
+            n_stored = lifecycle.stored_tokens(replica, request)
+            again_ps = None if request.phase is DONE else lifecycle.abandon(replica, request, now_ps)
         if again_ps is None:
             self.left(row, n_stored)
             return
@@ -181,4 +182,4 @@ class Deadlines:
         """End the run with pending aborts recorded as they are."""
         for _, _, where in self._leaving:
             request, replica = self._locate(where)
-            self.left(request.row, replica.stored_tokens(request))
+            self.left(request.row, lifecycle.stored_tokens(replica, request))

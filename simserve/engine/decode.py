@@ -19,6 +19,7 @@ from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.grouped_cohort import GroupedCohort
 from simserve.state.kv_pool import KvPool
+from simserve.state.request import Request
 from simserve.state.speculative_cohort import SpeculativeCohort
 from simserve.units import EndsTooLate
 
@@ -40,6 +41,7 @@ class Decode:
         "cohort",
         "drafting_ps",
         "most_blocks",
+        "windows",
         "windows_ps",
     )
 
@@ -54,6 +56,8 @@ class Decode:
         n_slots = cohort.n_slots
         self.most_blocks = -(-n_slots // cohort.block_size) if layers is None else layers.filled(n_slots)
         """Blocks that a decoding request begins in a step, at most."""
+        self.windows = [] if layers is None else [group.layers for group in layers.windows]
+        """Groups of layers with a window."""
         self.drafting_ps = 0
         """Time that steps spent on drafting."""
         self.windows_ps = array("q")
@@ -99,6 +103,12 @@ class Decode:
         intercept_ps, slope_ps = self._cost.decode_line(n)
         line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
         return line
+
+    def mixed_windows_ps(self, prefill: Sequence[tuple[Request, int]], n_tokens: int, n: int) -> int:
+        """Return the time of attention in layers with a window, of a step with chunks and n decoding requests."""
+        chunks = [(each.prefilled_tokens, each.prefilled_tokens + n_each) for each, n_each in prefill]
+        reads = [group.reads_of(chunks) for group in self.windows if group.attends]
+        return self._cost.prefill_windows_ps(n_tokens, reads) + self.window_ps(n)
 
     def window_ps(self, n: int) -> int:
         """Return the time of n decoding requests' attention in layers with a window, in the next step."""
@@ -220,7 +230,7 @@ class Speculative(Decode):
     def __init__(self, cohort: SpeculativeCohort, pool: KvPool, cost: SpeculativeCost, *, reserves: bool) -> None:
         super().__init__(cohort, pool, cost, reserves=reserves)
         self._courses, self._drafting = cohort, cost
-        windows = [group.layers for group in cohort.layers.windows]
+        windows = self.windows
         self._has_windows = bool(windows)
         n_attending, n_drafts = sum(group.attends for group in windows), cost.drafting.n_windows
         self._draft_windows = list(enumerate(windows))[n_attending - n_drafts : n_attending]

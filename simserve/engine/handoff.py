@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from simserve.engine import lifecycle
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.link import Link, LinkSpec, Port
 from simserve.engine.receiving import Receives
@@ -135,7 +136,7 @@ class Handoff:
                 lost += receiver.lose_all(now_ps)
             else:
                 lost += receiver.lose_from(replica, now_ps)
-        stored = [(request, replica.stored_tokens(request)) for request in lost]
+        stored = [(request, lifecycle.stored_tokens(replica, request)) for request in lost]
         for request in lost:
             if request.phase is TRANSFER:
                 request.join_step = replica.cohort.step
@@ -193,8 +194,6 @@ class Prefills(Role):
 class HandsOver(Prefills):
     """A prefill replica with computed prompts that decode replicas fetch."""
 
-    follows_commits = True
-
     def __init__(self, replica: Replica, handoff: Handoff, recorder: Recorder) -> None:
         super().__init__(replica)
         self._handoff = handoff
@@ -225,7 +224,7 @@ class HandsOver(Prefills):
         """Drop a prefilled request that waits for a decode replica to be ready."""
         replica = self.replica
         self._handoff.forget(request)
-        replica.give_back(request, now_ps)
+        lifecycle.give_back(replica, request, now_ps)
         request.join_step = replica.cohort.step
         self._recorder.span(replica.id, request, replica.cohort.step)
         request.phase = DONE
@@ -298,7 +297,7 @@ class PushHandoff(Handoff):
             if receiver.awaits(request):
                 receiver.withdraw(request, now_ps)
             elif sender is replica:
-                receiver.replica.let_go(request)
+                lifecycle.let_go(receiver.replica, request, now_ps)
                 receiver.replica.stepping.wake(now_ps)
             del self._pushes[request]
         self._notices = deque(notice for notice in self._notices if notice[1] in self._pushes)
@@ -405,8 +404,6 @@ class PushHandoff(Handoff):
 class Pushes(Prefills):
     """A prefill replica where requests wait for blocks on the decode side before they queue here."""
 
-    precedes_commits = True
-
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
         super().__init__(replica)
         self._handoff = handoff
@@ -422,22 +419,22 @@ class Pushes(Prefills):
         replica = self.replica
         if request in self._without_blocks:
             self._without_blocks.remove(request)
-            replica.count_out()
+            replica.load.count_out()
             request.phase = DONE
-            replica.note_empty(now_ps)
+            lifecycle.note_empty(replica, now_ps)
             return [(request, 0)]
-        return [] if is_own else [(request, replica.drop(request, now_ps))]
+        return [] if is_own else [(request, lifecycle.drop(replica, request, now_ps))]
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Count a request and ask for blocks for it."""
-        self.replica.n_outstanding += 1
+        self.replica.load.n_outstanding += 1
         self._without_blocks.add(request)
         self._handoff.announce(request, self, now_ps)
 
     def begin(self, request: Request, now_ps: int) -> None:
         """Queue a request that has blocks on the decode side."""
         self._without_blocks.remove(request)
-        self.replica.count_out()
+        self.replica.load.count_out()
         self.replica.queue_up(request, now_ps)
 
     def passes_stages(self, step_run: StepRun, ends_ps: Sequence[int], stage_ps: int) -> None:
@@ -463,10 +460,10 @@ class Pushes(Prefills):
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a request that waits for blocks on the decode side."""
         self._without_blocks.remove(request)
-        self.replica.count_out()
+        self.replica.load.count_out()
         request.phase = DONE
         self._handoff.withdraw(request, self.replica, now_ps)
-        self.replica.note_empty(now_ps)
+        lifecycle.note_empty(self.replica, now_ps)
         return None
 
     @property

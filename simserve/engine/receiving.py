@@ -6,6 +6,7 @@ from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import cast
 
+from simserve.engine import lifecycle
 from simserve.engine.alarm import TRANSFER_PHASE, Alarm, Clock
 from simserve.engine.link import Port
 from simserve.engine.recorder import Recorder
@@ -47,13 +48,10 @@ class Receives(Role):
     NixlConnector). A request with all its KV decodes from the next boundary on.
     """
 
-    plans = True
-
     def __init__(self, replica: Replica, clock: Clock, recorder: Recorder, on_room: OnRoom) -> None:
         scheduler, batch = replica.scheduler, replica.batch
         self.replica = replica
         self._batch, self._cohort, self._pool, self._memory = batch, batch.cohort, batch.pool, batch.memory
-        self._swap, self._is_uneven = batch.swap, replica.decode.is_uneven
         self._has_ids, self._n_slots = batch.memory.has_ids, batch.cohort.n_slots  # fast: found once
         self._scheduler = scheduler
         self._orders = scheduler.orders
@@ -68,6 +66,9 @@ class Receives(Role):
         if scheduler.orders:
             startable = BeforeHandedOver(batch.waiting, self._senders)
             batch.startable = batch.view.waiting = startable
+            replica.load.elsewhere = self._senders
+        else:
+            replica.load.queues = (*replica.load.queues, self._coming_in)
         self.granted: dict[Request, None] = {}
         """Requests with blocks here, before their prefill replicas are notified."""
         self._in_transfer: list[tuple[int, int, Request, Replica]] = []
@@ -83,11 +84,6 @@ class Receives(Role):
         """Requests handed over that do not decode yet."""
         fetched = [request for _, _, request, _ in self._in_transfer if request.phase is not DONE]
         return [*self._here, *fetched, *self.granted, *self._beside_queue]
-
-    @property
-    def n_coming(self) -> int:
-        """Requests that wait here and are not in the queue of the scheduler."""
-        return len(self._beside_queue)
 
     @property
     def _beside_queue(self) -> Collection[Request]:
@@ -109,10 +105,11 @@ class Receives(Role):
             self.replica.stepping.wake(now_ps)
 
     def _wait_here(self, request: Request, now_ps: int) -> None:
-        self.replica.n_outstanding += 1
+        replica, step_run = self.replica, self.replica.in_flight.step_run
+        replica.load.n_outstanding += 1
         self._coming_in.append(request)
-        if self._is_uneven:
-            self.replica.note_queued(now_ps)
+        if step_run is not None:
+            replica.decode.arrived(step_run, now_ps)
 
     def expect(self, at_ps: int, request: Request, sender: Replica) -> None:
         """Schedule the arrival of a request's keys and values."""
@@ -129,7 +126,7 @@ class Receives(Role):
     def withdraw(self, request: Request, now_ps: int) -> Replica | None:
         """Drop a request without blocks here; return its prefill replica."""
         self._coming_in.remove(request)
-        self.replica.count_out()
+        self.replica.load.count_out()
         self.replica.stepping.wake(now_ps)
         return self._senders.pop(request, None)
 
@@ -143,7 +140,7 @@ class Receives(Role):
         fetched = {request: sender for _, _, request, sender in self._in_transfer if request.phase is not DONE}
         held = self._senders | fetched
         for request in sorted(held, key=lambda each: (each.joined_ps, each.row)):
-            held[request].give_back(request, now_ps)
+            lifecycle.give_back(held[request], request, now_ps)
         coming = list(self._senders if self._orders else self._coming_in)
         lost = [*self._here, *fetched, *self.granted, *coming]
         for request in coming:
@@ -163,7 +160,7 @@ class Receives(Role):
         for request in coming:
             self.withdraw(request, now_ps)
         for request in fetched:
-            replica.let_go(request)
+            lifecycle.let_go(replica, request, now_ps)
         self._in_transfer = [each for each in self._in_transfer if each[3] is not sender or each[2].phase is DONE]
         heapify(self._in_transfer)
         self._arrival.due_ps = None
@@ -180,12 +177,12 @@ class Receives(Role):
                 return at_ps
         if request in self._here:
             self._here.remove(request)
-            replica.let_go(request)
+            lifecycle.let_go(replica, request, now_ps)
             replica.stepping.wake(now_ps)
         else:
             sender = self.withdraw(request, now_ps)
             if sender is not None:
-                sender.give_back(request, now_ps)
+                lifecycle.give_back(sender, request, now_ps)
         if request.phase is TRANSFER:
             request.join_step = replica.cohort.step
             self._recorder.span(replica.id, request, replica.cohort.step)
@@ -204,16 +201,16 @@ class Receives(Role):
 
     def before_plan(self, now_ps: int) -> None:
         """Give slots and blocks to handed-over requests, unless others wait here."""
-        replica, batch, coming_in, swap = self.replica, self._batch, self._coming_in, self._swap
+        replica, batch, coming_in = self.replica, self._batch, self._coming_in
         if self._here:
             self.let_decode()
-        self._blocked_by = "blocks" if batch.waiting or (swap is not None and swap.swapped) else None
+        self._blocked_by = "blocks" if batch.waiting or batch.swapped else None
         if coming_in:
             self._allocate(now_ps)
         replica.n_before_queue = 0 if self._orders else len(coming_in)
         batch.n_promised = replica.n_away
 
-    def after_plan(self, step_run: StepRun | None) -> Blocked | None:
+    def after_plan(self, step_run: StepRun | None, now_ps: int) -> Blocked | None:
         """Cut the step run at the next arrival in advance; return what keeps out handed-over requests."""
         if step_run is not None and step_run.n_steps > 1 and self._in_transfer:
             # fast: tests/test_oracle_agrees.py
@@ -229,7 +226,7 @@ class Receives(Role):
         return self._blocked_by
 
     def _allocate(self, now_ps: int) -> None:
-        replica, coming_in, orders, swap = self.replica, self._coming_in, self._orders, self._swap
+        replica, coming_in, orders = self.replica, self._coming_in, self._orders
         batch, pool, memory = self._batch, self._pool, self._memory
         n_growing, n_slots = self._cohort.blocks_of_next(), self._n_slots
         free_slots = self._max_running - len(batch.running) - replica.n_away
@@ -243,7 +240,7 @@ class Receives(Role):
                 batch.waiting.append(request)
                 coming_in.popleft()
                 continue
-            if (batch.waiting and not orders) or (swap is not None and swap.swapped):
+            if (batch.waiting and not orders) or batch.swapped:
                 self._blocked_by = "blocks"
                 return
             if free_slots <= 0:
@@ -258,7 +255,7 @@ class Receives(Role):
                 return
             coming_in.popleft()
             del self._senders[request]
-            if orders and self._scheduler.is_stateful:
+            if orders:
                 self._scheduler.on_admit(request)
             replica.n_away += 1
             free_slots -= 1
@@ -272,10 +269,10 @@ class Receives(Role):
         while in_transfer and in_transfer[0][0] <= now_ps:
             _, _, request, sender = heappop(in_transfer)
             if request.phase is DONE:
-                self.replica.let_go(request)
+                lifecycle.let_go(self.replica, request, now_ps)
                 continue
             self._recorder.arrive(request.row, now_ps - request.joined_ps)
-            sender.give_back(request, now_ps)
+            lifecycle.give_back(sender, request, now_ps)
             self._here.append(request)
         self.replica.stepping.wake(now_ps)
         return in_transfer[0][0] if in_transfer else None

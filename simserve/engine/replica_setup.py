@@ -10,6 +10,7 @@ from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState
 from simserve.engine.decode import Decode, GroupedDecode, Speculation, Speculative
 from simserve.engine.host_tier import HostStore, HostTier
+from simserve.engine.in_flight import InFlight, InFlightWithWindows
 from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemory, KeepingMemory, Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.role import RoleName
@@ -85,7 +86,13 @@ class ReplicaSetup:
         cohort = self._cohort(memory)
         swaps = tier is not None and self.host_tier is not None and self.host_tier.swaps
         swap = SwapQueue(memory, tier, recorder) if tier is not None and swaps else None
-        return BatchState(index, self.scheduler, recorder, memory, cohort, self.max_model_len, swap)
+        most, reads = self.max_model_len, tier is not None and tier.overlaps
+        return BatchState(index, self.scheduler, recorder, memory, cohort, most, swap, reads_ahead=reads)
+
+    def in_flight(self, batch: BatchState) -> InFlight:
+        """Return what keeps the step run in flight of a replica."""
+        kind = InFlightWithWindows if self.layers.windows else InFlight
+        return kind(batch.cohort, batch.memory, reserves=self.scheduler.reserves)
 
     def _cohort(self, memory: Memory) -> Cohort:
         how, layers = self.speculation, self.layers

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from simserve.engine.alarm import VIEW_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
+from simserve.engine.live_view import LiveView
 from simserve.engine.replica import Replica
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
@@ -70,7 +71,7 @@ class RoutingView:
     def remove(self, member: int) -> None:
         """Let a member go; it gets no more requests."""
         gone = next(view for view in self.views if view.id == member)
-        self._members.pop(id(gone)).on_fewer = None
+        self._members.pop(id(gone)).load.on_fewer = None
         self._show(view for view in self.views if view is not gone)
 
     def pick(self, request: Request) -> Replica | None:
@@ -89,7 +90,7 @@ class RoutingView:
 
     def _view(self, replica: Replica) -> LoadView:
         """Return the view of a new member."""
-        return replica
+        return replica.load
 
     def _show(self, views: Iterable[LoadView]) -> None:
         self.views = MemberViews(views)
@@ -98,7 +99,7 @@ class RoutingView:
     def _watch(self) -> None:
         """Let members say from now on when they have fewer requests."""
         for replica in self._members.values():
-            replica.on_fewer = self.views.fewer
+            replica.load.on_fewer = self.views.fewer
 
     def _no_member(self, picked: object) -> PolicyError:
         rule = "must return one of the views it was given; a router may not keep views"
@@ -117,7 +118,7 @@ class Snapshot:
 
     __slots__ = (
         "_held_blocks",
-        "_replica",
+        "_load",
         "block_size",
         "block_tokens",
         "id",
@@ -126,18 +127,16 @@ class Snapshot:
         "total_blocks",
     )
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self.id = replica.id
-        self.total_blocks, self.block_size = replica.total_blocks, replica.block_size
-        self.block_tokens = replica.block_tokens
+    def __init__(self, load: LiveView) -> None:
+        self._load = load
+        self.id = load.id
+        self.total_blocks, self.block_size, self.block_tokens = load.total_blocks, load.block_size, load.block_tokens
         self.take()
 
     def take(self) -> None:
         """Take a snapshot now."""
-        self.n_outstanding = self._replica.n_outstanding
-        self.n_waiting = self._replica.n_waiting
-        self._held_blocks = self._replica.held_blocks()
+        self.n_outstanding, self.n_waiting = self._load.n_outstanding, self._load.n_waiting
+        self._held_blocks = self._load.held_blocks()
 
     def count(self, request: Request) -> None:
         """Count a request sent since: it waits, and its prompt will fill blocks while any are left."""
@@ -148,7 +147,7 @@ class Snapshot:
 
     def blocks_for(self, n_tokens: int) -> int:
         """Return the most blocks that a request of n_tokens ever holds there."""
-        return self._replica.blocks_for(n_tokens)
+        return self._load.blocks_for(n_tokens)
 
     def held_blocks(self) -> int:
         """Return the KV blocks held at the last refresh."""
@@ -156,7 +155,7 @@ class Snapshot:
 
     def found_tokens(self, request: Request) -> int:
         """Return the prefix cache hit at this instant."""
-        return self._replica.found_tokens(request)
+        return self._load.found_tokens(request)
 
 
 class DelayedRoutingView(RoutingView):
@@ -182,7 +181,7 @@ class DelayedRoutingView(RoutingView):
         """Do nothing: only with new snapshots have members fewer requests."""
 
     def _view(self, replica: Replica) -> Snapshot:
-        snapshot = self.snapshots[replica.id] = Snapshot(replica)
+        snapshot = self.snapshots[replica.id] = Snapshot(replica.load)
         return snapshot
 
 

@@ -36,6 +36,7 @@ class StepRun:
         "end_ps",
         "first_ps",
         "growth_ps",
+        "n_accepted",
         "n_decoding",
         "n_prefill_pairs",
         "n_prefill_tokens",
@@ -55,6 +56,8 @@ class StepRun:
     def __init__(self) -> None:
         self.n_decoding = 0
         """Requests that produce a token in each step."""
+        self.n_accepted = 0
+        """Tokens of the last step beyond one a request, known before it is committed."""
         self.queue_len = 0
         """Requests waiting at its start."""
         self.chunks: Sequence[tuple[Request, int]] = ()

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
-from simserve.engine.replica import Group, Replica
+from simserve.engine.part import Group
+from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.step_run import StepRun
 from simserve.scenario.parallel import BalanceSection
@@ -15,6 +16,7 @@ class Alone:
 
     __slots__ = (
         "_clock",
+        "_in_flight",
         "_is_alone",
         "_n_ahead",
         "_plan_time",
@@ -32,7 +34,7 @@ class Alone:
         """Id of the replica that is the first lane on the same GPUs."""
         self.group: Group | None = None
         """Ranks that step together."""
-        self._replica = replica
+        self._replica, self._in_flight = replica, replica.in_flight
         self._clock = clock
         self._n_ahead, self._is_alone = replica.n_ahead, replica.is_alone
         self._step_end = Alarm(clock, self._on_step_end, phase=replica.id)
@@ -44,7 +46,7 @@ class Alone:
 
     def wake(self, now_ps: int, n_ahead: int = 0) -> None:
         """Plan when the step in flight and n_ahead more are over, or now when idle."""
-        step_run = self._replica.step_run
+        step_run = self._in_flight.step_run
         if step_run is None:
             if self._plan_time.due_ps != now_ps:
                 self._plan_time.set(now_ps)
@@ -56,7 +58,7 @@ class Alone:
 
     def commit_now(self, now_ps: int) -> None:
         """Commit a step that ends at this very instant, before its alarm goes off, and plan as that would have."""
-        step_run = self._replica.step_run
+        step_run = self._in_flight.step_run
         assert step_run is not None, "a step was in flight"
         self._step_end.due_ps = None
         self._replica.commit(step_run, now_ps)
@@ -71,15 +73,15 @@ class Alone:
 
         Loop without the clock while no other event happens in between.
         """
-        clock, replica = self._clock, self._replica
-        step_run, instants = replica.step_run, clock.instants
+        clock, replica, in_flight = self._clock, self._replica, self._in_flight
+        step_run, instants = in_flight.step_run, clock.instants
         while step_run is not None:
             replica.commit(step_run, now_ps)
             if instants and instants[0] <= now_ps:
                 self._plan_time.set(now_ps)
                 return None
             replica.decide(now_ps)  # fast: no other event at this instant, so plan at once
-            step_run = replica.step_run
+            step_run = in_flight.step_run
             if step_run is None:
                 return None
             now_ps = step_run.end_ps
@@ -94,7 +96,7 @@ class Alone:
     def _plan(self, now_ps: int) -> None:
         """Decide the next steps and sleep through them: the plan phase of an instant."""
         self._replica.decide(now_ps)
-        step_run = self._replica.step_run
+        step_run = self._in_flight.step_run
         if step_run is not None:
             if self._is_alone:
                 self._cut_ahead(step_run)
@@ -148,10 +150,10 @@ class Hold:
 
     def decide(self, ranks: Sequence[Replica]) -> None:
         """Tell each rank whether its next step may have prompts; an idle group counts nothing."""
-        n_only_wait = sum(rank.only_waits for rank in ranks)
+        n_only_wait = sum(rank.batch.only_waits for rank in ranks)
         if not n_only_wait and not any(rank.cohort.n for rank in ranks):
             holds = False
-        elif all(rank.has_prompts for rank in ranks):
+        elif all(rank.batch.has_prompts for rank in ranks):
             self._n_waited = 0
             holds = not n_only_wait and self._n_batching < self._balance.batching_wait_iters
             if not n_only_wait:
@@ -182,12 +184,12 @@ class Rank(Alone):
 
     def wake(self, now_ps: int, n_ahead: int = 0) -> None:
         """Plan now when idle; a run of ranks is one step, also while the others still plan."""
-        if self._replica.step_run is None:
+        if self._in_flight.step_run is None:
             super().wake(now_ps, n_ahead)
 
     def commit_now(self, now_ps: int) -> None:
         """Commit a step that ends at this very instant; the lane's alarm, which goes off at the same one, plans."""
-        step_run = self._replica.step_run
+        step_run = self._in_flight.step_run
         assert step_run is not None, "a step was in flight"
         self._replica.commit(step_run, now_ps)
 
@@ -235,7 +237,7 @@ class Lane:
             self._hold.decide(self._ranks)
         for rank in self._ranks:
             rank.decide(now_ps)
-            step_run = rank.step_run
+            step_run = rank.in_flight.step_run
             if step_run is not None:
                 slowest_ps = max(slowest_ps, step_run.first_ps)
                 step_ps = max(step_ps, step_run.first_ps - step_run.wait_ps)
@@ -254,11 +256,12 @@ class Lane:
         ends_ps = self._pipeline.enter(now_ps + wait_ps, step_ps)
         end_ps = ends_ps[-1] if gives_tokens else ends_ps[0]
         for rank in self._ranks:
-            if rank.step_run is not None:
-                rank.step_run.last(end_ps - now_ps)
-                rank.step_run.wait_ps = wait_ps
-                if rank.role is not None and self.n_stages > 1:
-                    rank.role.passes_stages(rank.step_run, ends_ps, -(-step_ps // self.n_stages))
+            step_run = rank.in_flight.step_run
+            if step_run is not None:
+                step_run.last(end_ps - now_ps)
+                step_run.wait_ps = wait_ps
+                if self.n_stages > 1:
+                    rank.role.passes_stages(step_run, ends_ps, -(-step_ps // self.n_stages))
         self._is_stepping = True
         self._step_end.set(end_ps)
 
@@ -270,8 +273,9 @@ class Lane:
         """Commit, and plan after all other events of this instant."""
         self._is_stepping = False
         for rank in self._ranks:
-            if rank.step_run is not None:
-                rank.commit(rank.step_run, now_ps)
+            step_run = rank.in_flight.step_run
+            if step_run is not None:
+                rank.commit(step_run, now_ps)
         self._plan_time.set(now_ps)
 
 

@@ -31,7 +31,7 @@ def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = LINK, patien
     assert [replica.pool.free_blocks for replica in cluster.replicas] == [
         setup.n_blocks for setup in setups for _ in range(setup.n_ranks)
     ]
-    assert {replica.n_outstanding for replica in cluster.replicas} == {0}
+    assert {replica.load.n_outstanding for replica in cluster.replicas} == {0}
     return cluster
 
 

@@ -1,0 +1,170 @@
+"""Fleet: replicas that join and leave, the instants of their lives, and what decides about them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from simserve.admission.base import QueueView
+from simserve.engine import lifecycle
+from simserve.engine.alarm import Clock
+from simserve.engine.copying import Copying
+from simserve.engine.host_tier import HostStore
+from simserve.engine.offered import OfferedRows
+from simserve.engine.recorder import Recorder
+from simserve.engine.replica import OnAnswer, Replica
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.stepping import set_stepping
+from simserve.engine.wiring import Wiring
+from simserve.state.request import Request
+
+
+@dataclass(eq=False)
+class Member:
+    """A replica of the fleet, with all its ranks; None for an instant that has not come."""
+
+    setup: ReplicaSetup
+    ranks: Sequence[Replica]
+    ordered_ps: int
+    why: str
+    """Reasons for its joining and its leaving."""
+    ready_ps: int | None = None
+    """It receives requests from then on."""
+    draining_ps: int | None = None
+    """It receives none from then on, and finishes those it has."""
+    gone_ps: int | None = None
+
+    def note_empty(self, now_ps: int) -> None:
+        """Note that a rank may have nothing left to do; a draining member is gone once all of them have nothing."""
+        if self.gone_ps is None and all(map(lifecycle.is_empty, self.ranks)):
+            self.gone_ps = now_ps
+
+
+@dataclass
+class Loss:
+    """A request that was lost with its replica."""
+
+    request: Request
+    n_stored: int
+    """Tokens stored for it."""
+    why: str
+    resends: bool
+    """The gateway may send it once more."""
+
+
+class Fleet:
+    """Replicas that join and leave; a control calls its methods in the FLEET_PHASE of an instant."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rows: OfferedRows,
+        recorder: Recorder,
+        wiring: Wiring,
+        on_ready: Callable[[], None],
+        on_loss: Callable[[Loss], None],
+    ) -> None:
+        """on_ready is called when a member is ready, and on_loss with each request of a lost one, in the order of
+        sending."""
+        self.members: list[Member] = []
+        """All members so far, in the order of their orders."""
+        self.replicas: list[Replica] = []
+        """Their ranks."""
+        self.gated: list[QueueView] | None = None
+        """What an admission policy sees, if there is one: the ranks that receive requests."""
+        self._clock, self._rows, self._recorder, self._wiring = clock, rows, recorder, wiring
+        self._on_ready, self._on_loss = on_ready, on_loss
+        self.on_answer: OnAnswer | None = None
+        """Called with each answer."""
+        self.is_alone = False
+        """There is one rank at all times, and no request waits for an answer."""
+        self._stores: dict[str, HostStore] = {}
+        """Host memory that replicas share, by name."""
+
+    def order(self, setup: ReplicaSetup, why: str) -> Member:
+        """Order a member; it takes GPUs from now on. `setup` has a scheduler of its own."""
+        member = Member(setup, self._ranks(setup), self._clock.now_ps, why)
+        self.members.append(member)
+        self.replicas += member.ranks
+        return member
+
+    def ready(self, member: Member) -> None:
+        """Let an ordered member receive requests, those that wait at the gateway first."""
+        self.connect(member)
+        self._on_ready()
+
+    def connect(self, member: Member) -> None:
+        """Show a member to routers and admission."""
+        member.ready_ps = self._clock.now_ps
+        for replica in member.ranks:
+            self._wiring.connect(replica, member.setup)
+            if self.gated is not None and replica in self._wiring.entries:
+                self.gated.append(replica.load)
+
+    def drain(self, member: Member, why: str) -> None:
+        """Send a member no more requests; it is gone when those it has, running or waiting, have ended."""
+        member.why += f"; {why}"
+        if member.ready_ps is None:
+            member.gone_ps = self._clock.now_ps
+            return
+        member.draining_ps = self._clock.now_ps
+        self._shut(member)
+        for replica in member.ranks:
+            lifecycle.drain(replica, member.note_empty, self._clock.now_ps)
+
+    def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
+        """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.
+
+        Each request fails for its client; if `resends`, the gateway sends those without a token once more, as gateways
+        do while nothing has been sent to the client.
+        """
+        now_ps, handoff = self._clock.now_ps, self._wiring.handoff
+        member.why += f"; {why}"
+        if member.ready_ps is not None and member.draining_ps is None:
+            self._shut(member)
+        member.gone_ps = now_ps
+        lost: list[tuple[Request, int]] = []
+        for rank in member.ranks:
+            if handoff is not None:
+                lost += handoff.fail(rank, now_ps)
+            lost += lifecycle.fail(rank, now_ps)
+        sent_ps = self._rows.arrival_ps
+        for request, n_stored in sorted(lost, key=lambda each: (sent_ps[each[0].row], each[0].row)):
+            self._on_loss(Loss(request, n_stored, why, resends))
+
+    def _shut(self, member: Member) -> None:
+        """Hide a member from routers and admission."""
+        for replica in member.ranks:
+            for view in self._wiring.views_of(member.setup):
+                view.remove(replica.id)
+            if self.gated is not None and replica.load in self.gated:
+                self.gated.remove(replica.load)
+
+    def _ranks(self, setup: ReplicaSetup) -> list[Replica]:
+        """Return the ranks of a replica, each with its own copy of a policy that keeps state."""
+        setups, clock, store = setup.copies(setup.n_ranks), self._clock, self._store(setup)
+        shared = (clock, self._rows, self._recorder, self.on_answer)
+        first = len(self.replicas)
+        self._recorder.add_replicas(len(setups))
+        ranks = [
+            Replica(first + i, each, *shared, is_alone=self.is_alone, tier=each.tier(store))
+            for i, each in enumerate(setups)
+        ]
+        set_stepping(ranks, clock, setup)
+        for rank in ranks:
+            if rank.tier is not None:
+                rank.take_part(Copying(rank, rank.tier, clock, store))
+        return ranks
+
+    def _store(self, setup: ReplicaSetup) -> HostStore | None:
+        """Return the host memory that a replica shares with others; None: it has its own, if any."""
+        tier = setup.host_tier
+        if tier is None or tier.store is None or not setup.has_tier:
+            return None
+        return self._stores.setdefault(tier.store, HostStore(tier, self._clock))
+
+
+class Control(Protocol):
+    """Decides when members join and leave."""
+
+    def begin(self, fleet: Fleet, clock: Clock) -> None:
+        """Set alarms for its decisions, of FLEET_PHASE; called once, before the first event."""
