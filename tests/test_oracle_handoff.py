@@ -125,7 +125,7 @@ def test_whoever_is_kept_is_not_sent_and_every_block_is_given_back(
     assert sum(sent_tokens) == int(load.prompt_tokens[columns["prefill_replica"] >= 0].sum())
     for replica in cluster.replicas:
         pool = replica.pool
-        assert (pool.free_blocks, replica.n_away, replica.load.n_outstanding) == (pool.total_blocks, 0, 0)
+        assert (pool.free_blocks, replica.batch.n_away, replica.load.n_outstanding) == (pool.total_blocks, 0, 0)
         assert not getattr(replica, "_kept", ())
 
 
@@ -147,7 +147,7 @@ def test_every_token_is_sent_once_and_every_block_given_back(
     assert sum(sent_tokens) == int(load.prompt_tokens[went].sum())
     for replica in cluster.replicas:
         pool = replica.pool
-        assert (pool.free_blocks, replica.n_away, replica.load.n_outstanding) == (pool.total_blocks, 0, 0)
+        assert (pool.free_blocks, replica.batch.n_away, replica.load.n_outstanding) == (pool.total_blocks, 0, 0)
 
 
 def counting(method: Any, sent_tokens: list[Fraction]) -> Any:

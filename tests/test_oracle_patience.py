@@ -92,7 +92,7 @@ def assert_all_is_given_back(cluster: Cluster) -> None:
         assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.pool.total_blocks, 0, 0)
         assert (cohort.n, cohort.kv_tokens, cohort.lingering) == (0, 0, [])
         assert isinstance(cohort, SpeculativeCohort) or sum(cohort.crossings) == 0
-        assert (replica.load.n_outstanding, replica.n_away, replica.in_transit) == (0, 0, [])
+        assert (replica.load.n_outstanding, replica.batch.n_away, replica.in_transit) == (0, 0, [])
 
 
 @settings(max_examples=examples(400))

@@ -1,7 +1,7 @@
 """BatchState: waiting and running requests of a replica; consults the scheduler about them."""
 
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
-from typing import cast
+from typing import Final, cast
 
 from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.memory import Memory
@@ -9,13 +9,15 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.swapping import SwapQueue
 from simserve.schedulers.base import Scheduler
 from simserve.state.cohort import Cohort
-from simserve.state.newcomers import Newcomers
 from simserve.state.queues import Ordered
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.step_plan import StepPlan
 from simserve.state.view import ReplicaView
 
 NO_LIMIT = 1 << 62
+
+UNTOLD: Final = Scheduler()
+"""Stands for a policy without state: its notices do nothing."""
 
 
 class WithoutReading:
@@ -58,7 +60,8 @@ class BatchState:
     ) -> None:
         pool = memory.pool
         self.waiting = scheduler.queue()
-        self.newcomers = Newcomers(self.waiting)
+        self.coming: list[tuple[Request, int]] = []
+        """(request, steps that begin before the scheduler sees it) of arrivals while steps are planned ahead."""
         self.startable: Collection[Request] = self.waiting
         """Waiting requests that the scheduler may start."""
         self.prefilling: list[Request] = []
@@ -68,10 +71,14 @@ class BatchState:
         self.pool = pool
         self.swap = swap
         """Where preempted decoding requests go; None: they recompute."""
+        self.swapped: Collection[Request] = () if swap is None else swap.swapped
+        """Requests that wait in host memory."""
         self.reads_ahead = reads_ahead
         """Prefixes are read from host memory while steps go on."""
         self._index = index
         self._scheduler = scheduler
+        self.notices = scheduler if scheduler.is_stateful else UNTOLD
+        """What is told of changes: a policy that keeps state, or nothing."""
         self._reserves, self._has_ids = scheduler.reserves, memory.has_ids  # fast: attributes of classes, found once
         self._recorder = recorder
         self.view = ReplicaView(
@@ -86,6 +93,10 @@ class BatchState:
         """Slots."""
         self.n_promised = 0
         """Slots of requests in transfer to this replica."""
+        self.n_away = 0
+        """Requests with blocks here that have left for another replica, or are in transfer to this one."""
+        self.n_before_queue = 0
+        """Requests from other replicas that had no blocks here at the last plan."""
 
     def plan(self, now_ps: int, just_preempted: bool) -> StepPlan:
         """Return the scheduler's plan. Raises PolicyError."""
@@ -129,7 +140,7 @@ class BatchState:
         if just_preempted and self.swapped:
             self.view.waiting = ()  # but a request for which the policy itself preempts starts at once
         if just_preempted:
-            self._scheduler.on_preempt()
+            self.notices.on_preempt()
         return just_preempted
 
     def preempt_one(self, now_ps: int) -> None:
@@ -167,7 +178,7 @@ class BatchState:
         if self.swap is None or not self.swap.has_returned(request):
             self._recorder.span(self._index, request, self.cohort.step)
         kv_tokens = self.cohort.drop(request)
-        self._scheduler.on_leave(request)
+        self.notices.on_leave(request)
         return kv_tokens
 
     def _requeue(self, request: Request, kv_tokens: int, now_ps: int) -> None:
@@ -184,11 +195,6 @@ class BatchState:
             self.waiting.appendleft(request)
 
     @property
-    def swapped(self) -> Collection[Request]:
-        """Requests that wait in host memory."""
-        return () if self.swap is None else self.swap.swapped
-
-    @property
     def has_prompts(self) -> bool:
         """Prompts are in a slot, or wait for one that is free."""
         return bool(self.prefilling) or (bool(self.waiting) and len(self.running) < self.max_running)
@@ -196,7 +202,18 @@ class BatchState:
     @property
     def only_waits(self) -> bool:
         """Requests are there, and none decodes."""
-        return not self.cohort.n and bool(self.waiting or self.prefilling or self.newcomers.coming)
+        return not self.cohort.n and bool(self.waiting or self.prefilling or self.coming)
+
+    def show(self, n_steps: int) -> None:
+        """Let n_steps begin: queue the arrivals that have waited for as many."""
+        self.waiting.extend(request for request, n in self.coming if n <= n_steps)
+        self.coming[:] = [(request, n - n_steps) for request, n in self.coming if n > n_steps]
+
+    def forget_coming(self, request: Request) -> bool:
+        """Drop an arrival that the scheduler has not seen; return whether it was one."""
+        n_before = len(self.coming)
+        self.coming[:] = [each for each in self.coming if each[0] is not request]
+        return len(self.coming) < n_before
 
     def may_lead(self, request: Request) -> bool:
         """Return whether an arrival may go before the head of a queue that the policy orders."""
@@ -230,8 +247,7 @@ class BatchState:
             self.waiting.remove(request)
         else:
             raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
-        if self._scheduler.is_stateful:
-            self._scheduler.on_admit(request)
+        self.notices.on_admit(request)
         self.running[request] = None
         self.prefilling.append(request)
         request.phase = PREFILL
@@ -260,7 +276,7 @@ class BatchState:
         else:
             self.prefilling.remove(request)
             kv_tokens = request.prefilled_tokens
-            self._scheduler.on_abandon(request)
+            self.notices.on_abandon(request)
         self.leave(request, kv_tokens)
 
     def withdraw(self, request: Request) -> None:
@@ -268,7 +284,7 @@ class BatchState:
         self.prefilling.remove(request)
         del self.running[request]
         request.phase = DONE
-        self._scheduler.on_abandon(request)
+        self.notices.on_abandon(request)
 
     def leave(self, request: Request, kv_tokens: int) -> None:
         """Free the slot and blocks of a request."""

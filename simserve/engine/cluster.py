@@ -290,7 +290,7 @@ class Cluster:
         """Return the unfinished rows of a replica, and what they wait for where nothing more happens."""
         requests = (*replica.batch.running, *replica.batch.waiting, *replica.in_transit)
         rows = [request.row for request in requests if self.recorder.status[request.row] == UNFINISHED]
-        return rows, replica.why_waiting() if rows else ""
+        return rows, lifecycle.why_waiting(replica) if rows else ""
 
     def explain_unfinished(self, unfinished: Iterable[tuple[list[int], str]], *, is_deadlock: bool) -> None:
         """Record for every unfinished request what it waits for."""
@@ -343,5 +343,5 @@ def check_blocks(replica: Replica, at_s: float) -> None:
     all_blocks = pool.free_blocks + held_blocks
     if all_blocks != pool.total_blocks:
         raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
-    if held_blocks and not replica.batch.running and not replica.n_away and not replica.batch.memory.reading:
+    if held_blocks and not replica.batch.running and not replica.batch.n_away and not replica.batch.memory.reading:
         raise InvariantError(f"blocks held by no request on replica {replica.id}", held_blocks, 0, at_s)

@@ -30,21 +30,6 @@ FEW_STEPS: Final = 32
 class Decode:
     """Decoding requests that get one token a step."""
 
-    __slots__ = (
-        "_cost",
-        "_layers",
-        "_lines",
-        "_n_slots",
-        "_pool",
-        "_reserves",
-        "_step_run",
-        "cohort",
-        "drafting_ps",
-        "most_blocks",
-        "windows",
-        "windows_ps",
-    )
-
     cohort: Cohort
     is_uneven = False
     """No two steps grow alike, so each is a row of its own."""
@@ -134,8 +119,6 @@ class Decode:
 class GroupedDecode(Decode):
     """Decoding requests of a model with layers that keep different tokens: step runs end where a member bends."""
 
-    __slots__ = ("_bending",)
-
     def __init__(self, cohort: GroupedCohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
         super().__init__(cohort, pool, cost, reserves=reserves)
         self._bending = cohort
@@ -169,8 +152,6 @@ class Speculation:
 
 class UnevenStepRun(StepRun):
     """Steps with a list of their ends."""
-
-    __slots__ = ("ends_ps",)
 
     def __init__(self, start_ps: int, ends_ps: list[int], n_decoding: int, queue_len: int) -> None:
         if ends_ps[-1] < start_ps:
@@ -222,8 +203,6 @@ class Speculative(Decode):
     The tokens of each step are drawn when a request joins, so the ends of steps are known up to the next finish, and a
     step run is as long as without speculation. Each step is a row of its own, since no two grow alike.
     """
-
-    __slots__ = ("_courses", "_draft_lines", "_draft_windows", "_drafting", "_has_windows", "_queued_from")
 
     is_uneven = True
 

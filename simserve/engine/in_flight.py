@@ -12,8 +12,6 @@ class InFlight:
     run's row has the counters at its start.
     """
 
-    __slots__ = ("_cohort", "_memory", "_n_freed", "_pool", "_reserves", "has_changed", "step_run")
-
     def __init__(self, cohort: Cohort, memory: Memory, *, reserves: bool) -> None:
         self._cohort, self._memory, self._pool = cohort, memory, memory.pool
         self._reserves = reserves
@@ -54,14 +52,10 @@ class InFlight:
     def held_blocks(self, now_ps: int) -> int:
         """Return the blocks used or reserved at an instant, including those of the step in flight."""
         self.see(now_ps)
-        return self._pool.total_blocks - self._pool.free_blocks + self._n_begun(now_ps)
-
-    def _n_begun(self, now_ps: int) -> int:
-        """Return the free blocks that the run has taken by now, without those that windows have left."""
-        step_run = self.step_run
+        step_run, n_held = self.step_run, self._pool.total_blocks - self._pool.free_blocks
         if step_run is None or not step_run.n_decoding or self._reserves:
-            return 0
-        return self._cohort.blocks_begun(step_run.steps_begun(now_ps))
+            return n_held
+        return n_held + self._n_new(step_run.steps_begun(now_ps)) - self._n_dropped(step_run, now_ps)
 
     def reclaim(self, now_ps: int) -> None:
         """Evict what the blocks held that the run's steps have filled by now, before the cache is looked up."""
@@ -75,11 +69,13 @@ class InFlight:
         """Return the blocks that the first n_steps begin, without those that are taken already."""
         return self._cohort.blocks_begun(n_steps)
 
+    def _n_dropped(self, step_run: StepRun, now_ps: int) -> int:
+        """Return the blocks that windows have left by now and that are used still."""
+        return 0
+
 
 class InFlightWithWindows(InFlight):
     """The step run in flight of a replica where windows free blocks of requests that go on."""
-
-    __slots__ = ("_n_left", "_n_moved", "_n_taken")
 
     def __init__(self, cohort: Cohort, memory: Memory, *, reserves: bool) -> None:
         super().__init__(cohort, memory, reserves=reserves)
@@ -134,14 +130,10 @@ class InFlightWithWindows(InFlight):
             for request, n_before, n_tokens in cohort.drops.due:
                 self._memory.drop(request, (n_before, n_tokens), self._reserves)
 
-    def _n_begun(self, now_ps: int) -> int:
-        """Return the free blocks that the run has taken by now, without those that windows have left."""
-        step_run, n_begun = self.step_run, super()._n_begun(now_ps)
-        if step_run is None or not step_run.n_decoding or self._reserves:
-            return 0
-        n_dropped = self._cohort.blocks_dropped(step_run.steps_done(now_ps))
-        return n_begun - self._n_taken - n_dropped + self._n_moved
-
     def _n_new(self, n_steps: int) -> int:
         """Return the blocks that the first n_steps begin, without those that are taken already."""
-        return super()._n_new(n_steps) - self._n_taken
+        return self._cohort.blocks_begun(n_steps) - self._n_taken
+
+    def _n_dropped(self, step_run: StepRun, now_ps: int) -> int:
+        """Return the blocks that windows have left by now and that are used still."""
+        return self._cohort.blocks_dropped(step_run.steps_done(now_ps)) - self._n_moved

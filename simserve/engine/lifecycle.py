@@ -43,7 +43,7 @@ def abandon(replica: Replica, request: Request, now_ps: int) -> int | None:
     if role.holds(request):
         return role.abandon(request, now_ps)
     role.ended(request, now_ps)
-    if batch.newcomers.withdraw(request):
+    if batch.forget_coming(request):
         request.phase = DONE
     elif request.phase is DECODE and replica.scheduler.runs_to_completion:
         _linger(replica, request, now_ps)
@@ -75,11 +75,11 @@ def drop(replica: Replica, request: Request, now_ps: int) -> int:
     batch, in_flight, n_stored = replica.batch, replica.in_flight, stored_tokens(replica, request)
     step_run = in_flight.step_run
     replica.load.count_out()
-    if batch.newcomers.withdraw(request):
+    if batch.forget_coming(request):
         request.phase = DONE
     elif step_run is not None and any(request is each for each, _ in step_run.chunks):
         batch.withdraw(request)
-        replica.n_away += 1
+        replica.batch.n_away += 1
     else:
         in_flight.see(now_ps)
         n_used = batch.pool.used_blocks
@@ -92,7 +92,7 @@ def drop(replica: Replica, request: Request, now_ps: int) -> int:
 def give_back(replica: Replica, request: Request, now_ps: int) -> None:
     """Free the blocks of a request after its transfer. A step run ends early, as others may wait for them."""
     batch, in_flight = replica.batch, replica.in_flight
-    replica.n_away -= 1
+    replica.batch.n_away -= 1
     in_flight.see(now_ps)
     in_flight.free(batch.release(request, request.prefilled_tokens))
     step_run = in_flight.step_run
@@ -107,7 +107,7 @@ def let_go(replica: Replica, request: Request, now_ps: int) -> None:
     """Free the slot and blocks taken ahead for a request that ends before it decodes here."""
     replica.in_flight.see(now_ps)
     replica.in_flight.free(replica.batch.memory.let_go(request))
-    replica.n_away -= 1
+    replica.batch.n_away -= 1
     replica.load.count_out()
 
 
@@ -116,7 +116,7 @@ def let_go(replica: Replica, request: Request, now_ps: int) -> None:
 
 def is_empty(replica: Replica) -> bool:
     """Return whether it has no requests, and neither its step nor its blocks are in use."""
-    return not replica.load.n_outstanding and not replica.n_away and replica.in_flight.step_run is None
+    return not replica.load.n_outstanding and not replica.batch.n_away and replica.in_flight.step_run is None
 
 
 def drain(replica: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
@@ -134,8 +134,17 @@ def note_empty(replica: Replica, now_ps: int) -> None:
 def stop(replica: Replica, now_ps: int) -> None:
     """End the run: commit the steps that are over and record the spans of unfinished requests."""
     _commit_done(replica, now_ps)
-    replica.batch.newcomers.show(2)
+    replica.batch.show(2)
     _close_spans(replica)
+
+
+def why_waiting(replica: Replica) -> str:
+    """Explain a deadlock: what waits, and for what."""
+    n_running, n_waiting = len(replica.batch.running), len(replica.batch.waiting)
+    return (
+        f"deadlock: replica {replica.id} is idle with {n_running} requests admitted and {n_waiting} waiting, "
+        f"kept out by {replica.blocked_by or 'its scheduler'}; {replica.pool.free_blocks} KV blocks are free"
+    )
 
 
 def fail(replica: Replica, now_ps: int) -> list[tuple[Request, int]]:
@@ -145,7 +154,7 @@ def fail(replica: Replica, now_ps: int) -> list[tuple[Request, int]]:
     replica.in_flight.land()
     replica.stepping.halt()
     batch, cohort, status = replica.batch, replica.cohort, replica.recorder.status
-    coming = batch.newcomers.coming
+    coming = batch.coming
     swapped = [*batch.swapped]
     there = [*batch.waiting, *(request for request, _ in coming), *swapped, *batch.running]
     _close_spans(replica)
@@ -165,7 +174,7 @@ def fail(replica: Replica, now_ps: int) -> list[tuple[Request, int]]:
     for part in replica.parts:
         part.fail()
     batch.pool.release(batch.pool.used_blocks, batch.pool.reserved_blocks)
-    replica.load.n_outstanding = replica.n_away = 0
+    replica.load.n_outstanding = replica.batch.n_away = 0
     for request in there:
         request.phase = DONE
     return lost

@@ -11,20 +11,6 @@ from simserve.state.request import Request
 class LiveView:
     """What a replica has to do and what it holds, the step in flight included."""
 
-    __slots__ = (
-        "_batch",
-        "_clock",
-        "_in_flight",
-        "block_size",
-        "block_tokens",
-        "elsewhere",
-        "id",
-        "n_outstanding",
-        "on_fewer",
-        "queues",
-        "total_blocks",
-    )
-
     def __init__(self, index: int, batch: BatchState, in_flight: InFlight, clock: Clock, *, caches: bool) -> None:
         self.id = index
         self._batch, self._in_flight, self._clock = batch, in_flight, clock
@@ -33,7 +19,7 @@ class LiveView:
         self.n_outstanding = 0
         self.on_fewer: Callable[[int, int], None] | None = None
         """Called with its id when fewer requests are outstanding, and their number, if its router asks for that."""
-        self.queues: Sequence[Sized] = (batch.waiting, batch.newcomers.coming)
+        self.queues: Sequence[Sized] = (batch.waiting, batch.coming)
         """Requests without a slot or blocks."""
         self.elsewhere: Container[Request] = ()
         """Waiting requests with prompts that other replicas compute."""
@@ -52,7 +38,7 @@ class LiveView:
     def uncomputed_tokens(self) -> int:
         """Return the prefill tokens left to compute after the committed steps; O(queue)."""
         batch, elsewhere = self._batch, self.elsewhere
-        there = (*batch.waiting, *(request for request, _ in batch.newcomers.coming))
+        there = (*batch.waiting, *(request for request, _ in batch.coming))
         n_left: int = sum(request.prefill_left_tokens for request in batch.prefilling)
         n_left += sum(each.prompt_tokens + each.emitted_tokens for each in there if each not in elsewhere)
         return n_left

@@ -196,19 +196,19 @@ class Receives(Role):
             if self._has_ids:
                 self._memory.receive(request)
             replica.join(request)
-        replica.n_away = self._batch.n_promised = replica.n_away - len(self._here)
+        self._batch.n_away = self._batch.n_promised = self._batch.n_away - len(self._here)
         self._here.clear()
 
     def before_plan(self, now_ps: int) -> None:
         """Give slots and blocks to handed-over requests, unless others wait here."""
-        replica, batch, coming_in = self.replica, self._batch, self._coming_in
+        batch, coming_in = self._batch, self._coming_in
         if self._here:
             self.let_decode()
         self._blocked_by = "blocks" if batch.waiting or batch.swapped else None
         if coming_in:
             self._allocate(now_ps)
-        replica.n_before_queue = 0 if self._orders else len(coming_in)
-        batch.n_promised = replica.n_away
+        batch.n_before_queue = 0 if self._orders else len(coming_in)
+        batch.n_promised = batch.n_away
 
     def after_plan(self, step_run: StepRun | None, now_ps: int) -> Blocked | None:
         """Cut the step run at the next arrival in advance; return what keeps out handed-over requests."""
@@ -226,10 +226,10 @@ class Receives(Role):
         return self._blocked_by
 
     def _allocate(self, now_ps: int) -> None:
-        replica, coming_in, orders = self.replica, self._coming_in, self._orders
+        coming_in, orders = self._coming_in, self._orders
         batch, pool, memory = self._batch, self._pool, self._memory
         n_growing, n_slots = self._cohort.blocks_of_next(), self._n_slots
-        free_slots = self._max_running - len(batch.running) - replica.n_away
+        free_slots = self._max_running - len(batch.running) - batch.n_away
         while coming_in:
             request = coming_in[0]
             sender = self._senders.get(request)
@@ -256,8 +256,8 @@ class Receives(Role):
             coming_in.popleft()
             del self._senders[request]
             if orders:
-                self._scheduler.on_admit(request)
-            replica.n_away += 1
+                batch.notices.on_admit(request)
+            batch.n_away += 1
             free_slots -= 1
             self._on_room(request, sender, self, memory.take_ahead(request), now_ps)
         if orders:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from simserve.engine.alarm import Clock
-from simserve.engine.checks import broke, check_prefill
 from simserve.engine.host_tier import HostTier
 from simserve.engine.live_view import LiveView
 from simserve.engine.offered import OfferedRows
@@ -13,7 +12,7 @@ from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
-from simserve.state.request import DONE, TRANSFER, WAITING, Request
+from simserve.state.request import TRANSFER, Request
 from simserve.state.step_plan import Blocked, StepPlan
 
 DECODE_ON: Final = StepPlan()
@@ -26,59 +25,22 @@ class Replica:
     """One copy of a model, on one or more GPUs; or one rank of it with a scheduler of its own.
 
     This is its loop. Its parts keep what is true: `batch` who waits and runs, `in_flight` the steps that are not over,
-    `decode` what they do to decoding requests, `load` what routers see, `stepping` when steps start and end. `role` and
-    `parts` come in at fixed points; `lifecycle` is what happens between steps.
+    `prefill` and `decode` what these do to requests, `load` what routers see, `stepping` when steps start and end.
+    `role` and `parts` come in at fixed points; `lifecycle` is what happens between steps.
 
     State changes only at commits (tokens) and when a step begins (slots and blocks of its chunks).
     """
 
+    # fmt: off
     __slots__ = (
-        "_after_commit",
-        "_after_plan",
-        "_before_commit",
-        "_before_plan",
-        "_apply",
-        "_blocked_code",
-        "_coming",
-        "_has_more",
-        "_has_ids",
-        "_is_stateful",
-        "_is_uneven",
-        "_mixed_run",
-        "_most_blocks",
-        "_on_answer",
-        "_orders",
-        "_reserves",
-        "_runs_to_completion",
-        "_start_decode",
-        "_step_run_rows",
-        "_waits_for_host",
-        "_windows",
-        "batch",
-        "blocked_by",
-        "cohort",
-        "cost",
-        "decode",
-        "enqueue",
-        "holds_prompts",
-        "id",
-        "in_flight",
-        "is_alone",
-        "load",
-        "n_ahead",
-        "n_away",
-        "n_before_queue",
-        "on_empty",
-        "parts",
-        "pool",
-        "recorder",
-        "role",
-        "rows",
-        "scheduler",
-        "stepping",
-        "streams",
-        "tier",
+        "_after_commit", "_after_plan", "_apply", "_before_commit", "_before_plan", "_blocked_code",
+        "_coming", "_has_more", "_is_stateful", "_is_uneven", "_most_blocks", "_on_answer", "_orders",
+        "_runs_to_completion", "_start_decode", "_step_run_rows", "_waits_for_host", "_windows", "batch",
+        "blocked_by", "cohort", "cost", "decode", "enqueue", "holds_prompts", "id", "in_flight", "is_alone",
+        "load", "n_ahead", "on_empty", "parts", "pool", "prefill", "recorder", "role", "rows", "scheduler",
+        "stepping", "streams", "tier",
     )
+    # fmt: on
     # fast: slot access costs the same however many attributes there are; a shared-key dict holds at most thirty
     # (CPython, dictobject.c)
 
@@ -105,8 +67,7 @@ class Replica:
         self.tier = tier
         self.batch = setup.batch(index, recorder, tier)
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
-        self._coming = self.batch.newcomers.coming
-        self._has_ids = self.batch.memory.has_ids
+        self._coming = self.batch.coming
         self.in_flight = setup.in_flight(self.batch)
         self._apply = self.in_flight.apply  # fast: found once
         self.load = LiveView(index, self.batch, self.in_flight, clock, caches=setup.caches_prefixes)
@@ -114,20 +75,15 @@ class Replica:
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
         self._start_decode = self.decode.start
         self._windows = self.decode.windows
-        self._mixed_run = StepRun()
+        self.prefill = setup.prefill(self.batch, self.decode, recorder)
         self.scheduler = scheduler = setup.scheduler
-        self._reserves, self._runs_to_completion = scheduler.reserves, scheduler.runs_to_completion
-        self._is_stateful, self._orders, self.streams = scheduler.is_stateful, scheduler.orders, scheduler.stream
+        self._is_stateful, self._runs_to_completion = scheduler.is_stateful, scheduler.runs_to_completion
+        self._orders, self.streams = scheduler.orders, scheduler.stream
         self.cost = setup.cost
         """Cost model of its steps."""
-        self._waits_for_host = setup.n_ranks == 1 and setup.cost.host_ps(1) > 0
-        """The host may take longer than the kernels; ranks in lockstep wait for it together."""
+        self._waits_for_host = setup.waits_for_host
         self.n_ahead = int(setup.async_scheduling)
         """Steps that are planned ahead."""
-        self.n_away = 0
-        """Requests with blocks here that have left for another replica, or are in transfer to this one."""
-        self.n_before_queue = 0
-        """Requests from other replicas that had no blocks here at the last plan."""
         self.holds_prompts = False
         """The next step has no prompts, as long as requests decode: other ranks have none."""
         self.blocked_by: Blocked | None = None
@@ -199,20 +155,12 @@ class Replica:
         """Let a request with all its keys and values decode."""
         self.batch.running[request] = None
         self.cohort.join(request, self.rows.output_tokens[request.row] - request.emitted_tokens)
-        self.scheduler.on_resume(request)
+        self.batch.notices.on_resume(request)
 
     @property
     def in_transit(self) -> list[Request]:
         """Requests that come from other replicas or from host memory and do not run here yet."""
         return [*self.batch.swapped, *self.role.in_transit]
-
-    def why_waiting(self) -> str:
-        """Explain a deadlock: what waits, and for what."""
-        n_running, n_waiting = len(self.batch.running), len(self.batch.waiting)
-        return (
-            f"deadlock: replica {self.id} is idle with {n_running} requests admitted and {n_waiting} waiting, "
-            f"kept out by {self.blocked_by or 'its scheduler'}; {self.pool.free_blocks} KV blocks are free"
-        )
 
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
@@ -226,7 +174,7 @@ class Replica:
         if n and has_room and not (batch.waiting or batch.prefilling or coming):
             # fast: the decoding requests simply go on
             self.blocked_by, self._blocked_code = None, 0
-            self._begin_decode(now_ps, None, self.n_before_queue)
+            self._begin_decode(now_ps, None, batch.n_before_queue)
             if self._has_more:
                 self._follow_plan(now_ps)
             return
@@ -235,22 +183,18 @@ class Replica:
         self.blocked_by = blocked_by = plan.blocked_by
         self._blocked_code = BLOCKED_BY[blocked_by] if blocked_by else 0
         if plan.prefill:
-            try:  # fast: chunks are checked as they begin, and by all rules if that fails
-                self._begin_mixed(plan, now_ps)
-            except (TypeError, ValueError, AttributeError, IndexError):
-                check_prefill(self.scheduler, batch.view, plan)
-                raise
+            self.in_flight.step_run = self.prefill.start(plan, now_ps)
         elif self.cohort.n and plan.decode:
             self._decode_on(plan, just_preempted, now_ps)
         elif coming:
-            batch.newcomers.show(2)  # no step runs that they could miss
+            batch.show(2)  # no step runs that they could miss
             self.decide(now_ps)
         elif plan.wake_at_ps is not None:
             self.stepping.plan_at(plan.wake_at_ps)
         elif self._blocked_code:
             self.recorder.stall(self.id, now_ps, self._blocked_code)
         elif not batch.running and not batch.waiting:
-            self.scheduler.on_idle()
+            batch.notices.on_idle()
         if not self._has_more:
             return
         self._follow_plan(now_ps)
@@ -277,7 +221,7 @@ class Replica:
             if just_preempted:
                 just_preempted = False  # no step runs, so the next boundary is now
                 continue
-            if plan.blocked_by != "blocks" or len(batch.running) < 2 or self.n_away or batch.memory.reading:
+            if plan.blocked_by != "blocks" or len(batch.running) < 2 or batch.n_away or batch.memory.reading:
                 break
             # Requests in prefill hold all blocks, and none can continue.
             batch.preempt_one(now_ps)
@@ -292,7 +236,7 @@ class Replica:
             n_most = memory.steps_before_recheck(batch.waiting[0], self.cohort.steps_within)
         if blocked_by is None and self._coming:
             n_most = 1  # they have already waited for one step
-        step_run = self._begin_decode(now_ps, n_most, len(batch.waiting) + self.n_before_queue)
+        step_run = self._begin_decode(now_ps, n_most, len(batch.waiting) + batch.n_before_queue)
         if plan.wake_at_ps is not None:
             step_run.cut(min(step_run.n_steps, step_run.steps_begun(plan.wake_at_ps)))
 
@@ -318,64 +262,6 @@ class Replica:
                 step_run.cut(1)  # an arrival that the scheduler sees a step later may go before the blocked head
         if self.on_empty is not None:
             self.on_empty(now_ps)
-
-    def _begin_mixed(self, plan: StepPlan, now_ps: int) -> None:
-        """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
-        batch, step_run = self.batch, self._mixed_run
-        n_context, n_complete = self._begin_chunks(plan, step_run, now_ps)
-        n, kv_tokens = (self.cohort.n, self.cohort.kv_tokens) if plan.decode else (0, 0)
-        n_tokens, n_pairs = step_run.n_prefill_tokens, step_run.n_prefill_pairs
-        first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
-        if self._windows:
-            first_ps += self.decode.mixed_windows_ps(plan.prefill, n_tokens, n)
-        if self._waits_for_host:
-            first_ps = max(first_ps, self.cost.host_ps(n + n_complete))
-        step_run.begin(now_ps, first_ps, 0, 1)
-        step_run.n_decoding, step_run.queue_len = n, len(batch.waiting) + self.n_before_queue
-        self.in_flight.step_run = step_run
-
-    def _begin_chunks(self, plan: StepPlan, step_run: StepRun, now_ps: int) -> tuple[int, int]:
-        """Give the chunks of a step their slots and blocks; return the keys that they attend, a key once a chunk, and
-        the prompts that they complete."""
-        batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
-        n_tokens = n_pairs = n_context = n_complete = n_blocks = n_begun = 0
-        pool, layers, chunks = self.pool, self.pool.layers, plan.prefill
-        block_size, free_blocks = pool.block_size, pool.free_blocks
-        if len(chunks) > 1 and (len(dict(chunks)) < len(chunks) or reserves):
-            check_prefill(self.scheduler, batch.view, plan)
-        for request, n_chunk in chunks:
-            left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
-            if request.finder is not None:
-                left_tokens = request.prefill_left_tokens
-            if type(n_chunk) is not int or n_chunk < 1 or (n_chunk > left_tokens and not pads):
-                check_prefill(self.scheduler, batch.view, plan)
-            if request.phase is WAITING:
-                batch.admit(request, plan.reserve_tokens[n_begun] if reserves else 0, now_ps)
-                if layers is not None:
-                    n_blocks += layers.n_states
-            elif request not in batch.prefilling:
-                check_prefill(self.scheduler, batch.view, plan)
-            done = request.prefilled_tokens
-            end = done + n_chunk
-            if layers is None:
-                n_blocks -= -end // block_size
-                if done:
-                    n_blocks += -done // block_size
-            else:
-                n_blocks += layers.filled(end) - layers.filled(done)
-            n_tokens += n_chunk
-            n_pairs += n_chunk * (done + end + 1) // 2
-            n_context += end
-            if n_chunk >= left_tokens:
-                n_complete += 1
-            if reserves:
-                n_begun += 1
-        pool.take(n_blocks, reserves)
-        if free_blocks - pool.free_blocks > batch.view.free_blocks:
-            rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
-            raise broke(self.scheduler, "plan", now_ps, rule, free_blocks - pool.free_blocks)
-        step_run.chunks, step_run.n_prefill_tokens, step_run.n_prefill_pairs = chunks, n_tokens, n_pairs
-        return n_context, n_complete
 
     # -- commit: the steps that are over ---------------------------------------------------------------------------
 
@@ -414,23 +300,23 @@ class Replica:
                     if self._is_stateful:
                         self.scheduler.on_leave(request)
         if step_run.chunks:
-            self._commit_chunks(step_run, now_ps)
+            self.prefill.commit(step_run, now_ps, self._end_prefill)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self.end_batch(now_ps)
         if self._coming:
-            batch.newcomers.show(n_steps)
+            batch.show(n_steps)
         for follow in self._after_commit:
             follow(now_ps)
 
     def _commit_but_last(self, step_run: StepRun, _: int) -> None:
         """Record and apply all steps of an uneven run but the last, and note the accepted tokens of that one."""
         if step_run.n_steps > 1:
-            n_first, newcomers = step_run.n_steps - 1, self.batch.newcomers
+            n_first, batch = step_run.n_steps - 1, self.batch
             if self._is_stateful:
                 self._report_steps(n_first, False)
-            queued_from, used_blocks = [n_steps for _, n_steps in newcomers.coming], self.in_flight.used_at_start
+            queued_from, used_blocks = [n_steps for _, n_steps in batch.coming], self.in_flight.used_at_start
             self.decode.commit_but_last(step_run, used_blocks, self._blocked_code, queued_from, self._step_run_rows)
-            newcomers.show(n_first)
+            batch.show(n_first)
         step_run.n_accepted = self.decode.n_accepted(step_run)
 
     def _report(self, step_run: StepRun, _: int) -> None:
@@ -447,27 +333,6 @@ class Replica:
     def _note_windows(self, step_run: StepRun, _: int) -> None:
         """Keep what a row does not say: the time of attention in windows."""
         self.decode.windows_ps.append(self.decode.window_ps(step_run.n_decoding))
-
-    def _commit_chunks(self, step_run: StepRun, now_ps: int) -> None:
-        batch, memory, keeps_all = self.batch, self.batch.memory, self.pool.layers is None
-        for request, n_tokens in step_run.chunks:
-            request.prefilled_tokens = n_done = request.prefilled_tokens + n_tokens
-            left_tokens = request.prompt_tokens + request.emitted_tokens - n_done
-            if self._has_ids:
-                memory.computed(request, n_done - n_tokens)
-            if not keeps_all:
-                memory.drop(request, (n_done - n_tokens, n_done), self._reserves)
-            if request.phase is DONE:  # its decode replica was lost during the step
-                self.recorder.lose_chunk(request, n_tokens)
-                self.n_away -= 1
-                batch.release(request, request.prefilled_tokens)
-            elif left_tokens <= 0:
-                if left_tokens:
-                    request.padding_tokens = -left_tokens
-                    request.prefilled_tokens = n_done + left_tokens
-                self._end_prefill(request, now_ps)
-            elif not request.n_preemptions:
-                self.recorder.begin_prompt(request.row, now_ps - step_run.start_ps)
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
         """Complete a prefill, which emits a token; the request decodes, leaves for another replica, or is done."""
@@ -496,9 +361,9 @@ class Replica:
         """Mark a request as in transfer; it holds its blocks until they are fetched."""
         del self.batch.running[request]
         request.phase = TRANSFER
-        self.n_away += 1
+        self.batch.n_away += 1
         self.load.count_out()
-        self.scheduler.on_leave(request)
+        self.batch.notices.on_leave(request)
 
     def _last_token(self, request: Request, now_ps: int) -> None:
         """Close a request's span; without streaming, the client gets the answer with the whole batch."""

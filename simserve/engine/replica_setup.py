@@ -12,6 +12,7 @@ from simserve.engine.decode import Decode, GroupedDecode, Speculation, Speculati
 from simserve.engine.host_tier import HostStore, HostTier
 from simserve.engine.in_flight import InFlight, InFlightWithWindows
 from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemory, KeepingMemory, Memory
+from simserve.engine.prefill import Prefill
 from simserve.engine.recorder import Recorder
 from simserve.engine.role import RoleName
 from simserve.engine.swapping import SwapQueue
@@ -129,6 +130,15 @@ class ReplicaSetup:
         if self.speculation is None:
             return Decode(cohort, pool, self.cost, reserves=reserves)
         return Speculative(cast(SpeculativeCohort, cohort), pool, cast(SpeculativeCost, self.cost), reserves=reserves)
+
+    def prefill(self, batch: BatchState, decode: Decode, recorder: Recorder) -> Prefill:
+        """Return what steps do to the prompts of a batch."""
+        return Prefill(batch, decode, self.cost, self.scheduler, recorder, waits_for_host=self.waits_for_host)
+
+    @property
+    def waits_for_host(self) -> bool:
+        """The host may take longer than the kernels; ranks in lockstep wait for it together."""
+        return self.n_ranks == 1 and self.cost.host_ps(1) > 0
 
     @property
     def n_ranks(self) -> int:

@@ -116,17 +116,6 @@ class Snapshot:
     Prefix cache contents are live: engines publish cache events at once.
     """
 
-    __slots__ = (
-        "_held_blocks",
-        "_load",
-        "block_size",
-        "block_tokens",
-        "id",
-        "n_outstanding",
-        "n_waiting",
-        "total_blocks",
-    )
-
     def __init__(self, load: LiveView) -> None:
         self._load = load
         self.id = load.id

@@ -14,19 +14,6 @@ from simserve.scenario.parallel import BalanceSection
 class Alone:
     """A replica that steps on its own: plan, sleep until the step run ends or is cut, commit, plan again."""
 
-    __slots__ = (
-        "_clock",
-        "_in_flight",
-        "_is_alone",
-        "_n_ahead",
-        "_plan_time",
-        "_replica",
-        "_step_end",
-        "first_lane",
-        "group",
-        "n_stages",
-    )
-
     def __init__(self, replica: Replica, clock: Clock) -> None:
         self.n_stages = 1
         """Pipeline stages that a step passes through."""
@@ -172,8 +159,6 @@ class Rank(Alone):
 
     It has its own scheduler and KV blocks. Without requests it runs a dummy batch (as in vLLM), which takes no time.
     """
-
-    __slots__ = ("_lane",)
 
     def __init__(self, replica: Replica, clock: Clock, lane: "Lane", first_lane: int) -> None:
         super().__init__(replica, clock)

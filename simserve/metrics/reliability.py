@@ -120,7 +120,7 @@ def _free_frac(steps: Columns, window: Window, pool: Ints, lived_frac: Floats | 
         np.add.at(held_up_s, part["replica"][blocked], lasts_s)
     n_there = np.bincount(pool, lived_frac)
     held_up_frac = np.bincount(pool, held_up_s)[n_there > 0] / n_there[n_there > 0] / (window.end_s - window.start_s)
-    return 1.0 - float(held_up_frac.max(initial=0.0))
+    return max(0.0, 1.0 - float(held_up_frac.max(initial=0.0)))  # rounding may put it below
 
 
 class TrustJson(Figures):

@@ -169,7 +169,7 @@ def test_keys_and_values_that_have_arrived_outlive_their_prefill_replica() -> No
     cluster = run(roles, load, Change(7 * MS, "fail", 0), disaggregation=link)
     assert cluster.recorder.columns["status"].tolist() == [1, 4]
     decode = cluster.replicas[1]
-    assert (decode.pool.free_blocks, decode.load.n_outstanding, decode.n_away) == (decode.pool.total_blocks, 0, 0)
+    assert (decode.pool.free_blocks, decode.load.n_outstanding, decode.batch.n_away) == (decode.pool.total_blocks, 0, 0)
 
 
 def test_the_blocks_of_requests_that_lose_their_decode_replica_are_freed_in_the_order_of_computation() -> None:

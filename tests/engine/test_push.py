@@ -64,7 +64,7 @@ def test_what_was_kept_for_an_answer_of_one_token_is_free_when_word_of_it_comes(
     cluster = serve([pool("prefill"), pool("decode", n_blocks=9)], trace([0.0, 0.0], [5, 5], [1, 2]))
     assert instants(cluster, "scheduled_ps") == [1, 13]
     assert cluster.recorder.columns["prefill_replica"].tolist() == [-1, 0]
-    assert cluster.replicas[1].n_away == 0
+    assert cluster.replicas[1].batch.n_away == 0
 
 
 def test_chunks_follow_each_other_while_the_next_is_computed() -> None:
