@@ -40,7 +40,7 @@ COMPILED = (
     "engine/lifecycle.py",
     "engine/live_view.py",
     "engine/memory.py",
-    "engine/part.py",
+    "engine/hooks.py",
     "engine/prefill.py",
     "engine/receiving.py",
     "engine/recorder.py",

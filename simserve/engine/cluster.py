@@ -13,7 +13,7 @@ from simserve.engine import lifecycle
 from simserve.engine.admission_gate import AdmissionGate, Send
 from simserve.engine.alarm import END_PHASE, RELEASE_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
-from simserve.engine.fleet import Control, Fleet, Loss, Member
+from simserve.engine.fleet import Control, Fleet, LostRequest, Member
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.offered import Offered, OfferedRows
@@ -176,14 +176,14 @@ class Cluster:
 
     # -- requests without a replica ---------------------------------------------------------------------------------
 
-    def _lose(self, loss: Loss) -> None:
+    def _lose(self, lost: LostRequest) -> None:
         """Decide about a request that was lost with its replica."""
-        request, n_stored, now_ps, deadlines = loss.request, loss.n_stored, self.clock.now_ps, self._deadlines
+        request, n_stored, now_ps, deadlines = lost.request, lost.n_stored, self.clock.now_ps, self._deadlines
         row = request.row
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, n_stored)
             return
-        if loss.resends and not request.emitted_tokens:
+        if lost.resends and not request.emitted_tokens:
             self.recorder.restart(request, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
@@ -192,7 +192,7 @@ class Cluster:
             return
         place = self.recorder.replica[row]
         streams = place == NEVER or self.replicas[place].streams
-        self.recorder.fail(row, n_stored, f"its replica was lost: {loss.why}", has_first=streams)
+        self.recorder.fail(row, n_stored, f"its replica was lost: {lost.why}", has_first=streams)
         self.failed_ps[row] = now_ps
         if deadlines is not None:
             deadlines.placed(row, None)

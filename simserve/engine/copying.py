@@ -1,14 +1,14 @@
-"""Copying: the part of a replica with host memory: swapped requests return, and steps wait for copies."""
+"""Copying: the hooks of a replica with host memory: swapped requests return, and steps wait for copies."""
 
 from simserve.engine.alarm import READ_PHASE, Alarm, Clock
+from simserve.engine.hooks import Hooks
 from simserve.engine.host_tier import HostStore, HostTier, Sharer
-from simserve.engine.part import Part
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.state.step_plan import Blocked
 
 
-class Copying(Part):
+class Copying(Hooks):
     """Copies between the GPUs of a replica and its tiers.
 
     Copies of a boundary precede its step, as in vLLM before V1 (worker/worker.py, execute_worker).

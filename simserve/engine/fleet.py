@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass
-class Loss:
+class LostRequest:
     """A request that was lost with its replica."""
 
     request: Request
@@ -61,7 +61,7 @@ class Fleet:
         recorder: Recorder,
         wiring: Wiring,
         on_ready: Callable[[], None],
-        on_loss: Callable[[Loss], None],
+        on_loss: Callable[[LostRequest], None],
     ) -> None:
         """on_ready is called when a member is ready, and on_loss with each request of a lost one, in the order of
         sending."""
@@ -129,7 +129,7 @@ class Fleet:
             lost += lifecycle.fail(rank, now_ps)
         sent_ps = self._rows.arrival_ps
         for request, n_stored in sorted(lost, key=lambda each: (sent_ps[each[0].row], each[0].row)):
-            self._on_loss(Loss(request, n_stored, why, resends))
+            self._on_loss(LostRequest(request, n_stored, why, resends))
 
     def _shut(self, member: Member) -> None:
         """Hide a member from routers and admission."""
@@ -152,7 +152,7 @@ class Fleet:
         set_stepping(ranks, clock, setup)
         for rank in ranks:
             if rank.tier is not None:
-                rank.take_part(Copying(rank, rank.tier, clock, store))
+                rank.hook_in(Copying(rank, rank.tier, clock, store))
         return ranks
 
     def _store(self, setup: ReplicaSetup) -> HostStore | None:

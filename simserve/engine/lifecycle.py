@@ -171,8 +171,8 @@ def fail(replica: Replica, now_ps: int) -> list[tuple[Request, int]]:
         batch.waiting.remove(request)
     for requests in (batch.running, batch.prefilling, cohort.lingering, coming):
         requests.clear()
-    for part in replica.parts:
-        part.fail()
+    for hooks in replica.hooks:
+        hooks.fail()
     batch.pool.release(batch.pool.used_blocks, batch.pool.reserved_blocks)
     replica.load.n_outstanding = replica.batch.n_away = 0
     for request in there:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from simserve.engine.alarm import Clock
+from simserve.engine.hooks import Hooks, Stepping
 from simserve.engine.host_tier import HostTier
 from simserve.engine.live_view import LiveView
 from simserve.engine.offered import OfferedRows
-from simserve.engine.part import Part, Stepping
 from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.role import Role
@@ -24,9 +24,9 @@ OnAnswer = Callable[[int, int], None]
 class Replica:
     """One copy of a model, on one or more GPUs; or one rank of it with a scheduler of its own.
 
-    This is its loop. Its parts keep what is true: `batch` who waits and runs, `in_flight` the steps that are not over,
+    This is its loop. Its parts keep what is true: `batch` what waits and runs, `in_flight` the steps that are not over,
     `prefill` and `decode` what these do to requests, `load` what routers see, `stepping` when steps start and end.
-    `role` and `parts` come in at fixed points; `lifecycle` is what happens between steps.
+    `role` and other `hooks` come in at fixed points; `lifecycle` is what happens between steps.
 
     State changes only at commits (tokens) and when a step begins (slots and blocks of its chunks).
     """
@@ -36,8 +36,8 @@ class Replica:
         "_after_commit", "_after_plan", "_apply", "_before_commit", "_before_plan", "_blocked_code",
         "_coming", "_has_more", "_is_stateful", "_is_uneven", "_most_blocks", "_on_answer", "_orders",
         "_runs_to_completion", "_start_decode", "_step_run_rows", "_waits_for_host", "_windows", "batch",
-        "blocked_by", "cohort", "cost", "decode", "enqueue", "holds_prompts", "id", "in_flight", "is_alone",
-        "load", "n_ahead", "on_empty", "parts", "pool", "prefill", "recorder", "role", "rows", "scheduler",
+        "blocked_by", "cohort", "cost", "decode", "enqueue", "holds_prompts", "hooks", "id", "in_flight", "is_alone",
+        "load", "n_ahead", "on_empty", "pool", "prefill", "recorder", "role", "rows", "scheduler",
         "stepping", "streams", "tier",
     )
     # fmt: on
@@ -95,23 +95,22 @@ class Replica:
         """Accepts a request from the router, at an instant."""
         self.role = Role()
         """Its side in a hand-over; of the base, it serves requests from prompt to answer."""
-        self.parts: list[Part] = []
-        self._take_parts()
+        self.hooks: list[Hooks] = []
+        self._find_hooks()
 
     def play(self, role: Role) -> None:
         """Take a side in a hand-over."""
         self.role, self.enqueue = role, role.enqueue
-        self.take_part(role)
+        self.hook_in(role)
 
-    def take_part(self, part: Part) -> None:
-        """Let a part come in at fixed points of the loop: in turn before plans and after commits, in reverse turn in
-        between."""
-        self.parts.append(part)
-        self._take_parts()
+    def hook_in(self, hooks: Hooks) -> None:
+        """Call hooks at fixed points of the loop: in turn before plans and after commits, in reverse in between."""
+        self.hooks.append(hooks)
+        self._find_hooks()
 
-    def _take_parts(self) -> None:
+    def _find_hooks(self) -> None:
         """Find what comes in where. fast: found once, and nothing is called where there is nothing."""
-        in_turn, in_reverse = self.parts, self.parts[::-1]
+        in_turn, in_reverse = self.hooks, self.hooks[::-1]
         self._before_plan: Sequence[Callable[[int], None]] = _methods(in_turn, "before_plan")
         self._after_plan: Sequence[Callable[[StepRun | None, int], Blocked | None]] = _methods(in_reverse, "after_plan")
         self._before_commit: list[Callable[[StepRun, int], None]] = _methods(in_reverse, "before_commit")
@@ -249,7 +248,7 @@ class Replica:
         return step_run
 
     def _follow_plan(self, now_ps: int) -> None:
-        """Let the parts change what the plan began, and say what keeps out requests outside the queue."""
+        """Let the hooks change what the plan began, and say what keeps out requests outside the queue."""
         step_run, why = self.in_flight.step_run, None
         for follow in self._after_plan:
             why = follow(step_run, now_ps) or why
@@ -398,6 +397,6 @@ class Replica:
             on_answer(row, now_ps)
 
 
-def _methods(parts: Sequence[Part], name: str) -> list[Any]:
-    """Return the methods of a name that do something, of parts in turn."""
-    return [getattr(part, name) for part in parts if getattr(type(part), name) is not getattr(Part, name)]
+def _methods(hooks: Sequence[Hooks], name: str) -> list[Any]:
+    """Return the methods of a name that do something, of hooks in turn."""
+    return [getattr(each, name) for each in hooks if getattr(type(each), name) is not getattr(Hooks, name)]

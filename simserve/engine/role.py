@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from simserve.engine.part import Part
+from simserve.engine.hooks import Hooks
 from simserve.engine.step_run import StepRun
 from simserve.state.request import Request
 
 RoleName = Literal["both", "prefill", "decode"]
 
 
-class Role(Part):
+class Role(Hooks):
     """One side of a hand-over; of this class, a replica serves requests from prompt to answer."""
 
     def enqueue(self, request: Request, now_ps: int) -> None:

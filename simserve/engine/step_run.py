@@ -74,7 +74,7 @@ class StepRun:
         self.growth_ps = growth_ps
         self.n_steps = n_steps
         self.wait_ps = 0
-        """Part of the first step that waits for copies from or to host memory."""
+        """Hooks of the first step that waits for copies from or to host memory."""
         if n_steps == 1:
             end_ps = start_ps + first_ps
         else:

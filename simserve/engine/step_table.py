@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
 from simserve.engine.cluster import Cluster
-from simserve.engine.part import Group
+from simserve.engine.hooks import Group
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.tables.columns import Categorical, Columns

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
-from simserve.engine.part import Group
+from simserve.engine.hooks import Group
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.step_run import StepRun

@@ -60,7 +60,7 @@ class Margin:
         away = log_limit - self.log_r - self.points
         if self._sd == 0:
             return float(np.mean(away >= 0))
-        chance = sum(cdf(at / self._sd, self._n_free) for at in away.tolist()) / len(away)
+        chance = float(cdf(away / self._sd, self._n_free).mean())
         return min(max(chance, 0.0), 1.0)  # but for a rounding error
 
     def interval(self, confidence: float) -> tuple[float, float]:

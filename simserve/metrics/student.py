@@ -2,20 +2,27 @@
 
 import math
 from functools import cache
+from typing import TypeVar
+
+import numpy as np
+
+from simserve.tables.columns import Floats
+
+T = TypeVar("T", float, Floats)
+"""A value, or an array of values."""
 
 
-def cdf(t: float, n_free: int) -> float:
+def cdf(t: T, n_free: int) -> T:
     """Return the probability of a value up to t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan2(t, math.sqrt(n_free))
+    angle = np.arctan2(t, math.sqrt(n_free))
     cosine_square = n_free / (n_free + t * t)
-    term, total = 1.0, 0.0
+    term, total = angle * 0 + 1, angle * 0
     for k in range(n_free % 2, n_free - 1, 2):
         total += term
-        term *= cosine_square * (k + 1) / (k + 2)
+        term *= cosine_square * ((k + 1) / (k + 2))
+    within: T = np.sin(angle) * total
     if n_free % 2:
-        within = 2 / math.pi * (angle + math.sin(angle) * math.cos(angle) * total)
-    else:
-        within = math.sin(angle) * total
+        within = 2 / math.pi * (angle + within * np.cos(angle))
     return 0.5 + within / 2
 
 

@@ -160,7 +160,7 @@ def test_the_free_share_is_that_of_the_pool_that_is_held_up_most() -> None:
 def test_no_rounding_takes_the_free_share_below_zero(seed: int) -> None:
     arrival_s = np.linspace(0.0, 7.3, 101)
     ends_s = np.append(np.sort(np.random.default_rng(seed).uniform(0.0, 7.3, 3)), 7.3)
-    steps = {"replica": np.zeros(4, np.int32), "start_s": np.append(0.0, ends_s[:-1]), "end_s": ends_s}
+    steps: Columns = {"replica": np.zeros(4, np.int32), "start_s": np.append(0.0, ends_s[:-1]), "end_s": ends_s}
     steps |= {"blocked_by": Categorical(np.ones(4, np.int32), BLOCKED)}
     assert 0.0 <= steadiness_of(requests_of(arrival_s, arrival_s + 0.05), steps).free_frac < 1e-12
 

@@ -1,4 +1,4 @@
-"""Part: what takes part in the loop of a replica beside its scheduler, such as a role or copies to host memory."""
+"""Hooks: what a mechanism does at fixed points of the loop of a replica, such as a role or copies to host memory."""
 
 from typing import Protocol
 
@@ -7,8 +7,8 @@ from simserve.engine.step_run import StepRun
 from simserve.state.step_plan import Blocked
 
 
-class Part:
-    """Called at fixed points of the loop; a kind of part has the methods that it needs."""
+class Hooks:
+    """Called by the loop; a mechanism has those that it needs, and those of this class do nothing."""
 
     def before_plan(self, now_ps: int) -> None:
         """Change what is there before the scheduler plans."""
