@@ -195,7 +195,8 @@ class OracleReplica:
 
     def blocks_of(self, request: Request, n_tokens: int) -> int:
         """Return the blocks with which it has room for n_tokens in a step."""
-        computed = request.prefilled_tokens if request.phase is Phase.PREFILL else self.lives[request].stored
+        in_prefill = request.phase is Phase.PREFILL or request in self.doomed
+        computed = request.prefilled_tokens if in_prefill else self.lives[request].stored
         return self.layers.blocks(request.prompt_tokens if request in self.kept else computed, n_tokens)
 
     def blocks_for(self, n_tokens: int) -> int:

@@ -146,7 +146,7 @@ STATEMENTS: dict[str, int] = {
     "catalog": 1072,
     "cli": 1623,
     "cost": 1940,
-    "engine": 4520,
+    "engine": 4518,
     "errors": 43,
     "explain": 251,
     "forks": 27,

@@ -120,8 +120,8 @@ def is_empty(replica: Replica) -> bool:
 
 
 def drain(replica: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
-    """Call on_empty with the instant at which it has nothing left to do; it may be called again."""
-    replica.follow_empty(on_empty)
+    """Call on_empty with instants at which it may have nothing left to do."""
+    replica.on_empty, replica.follows_plans = on_empty, True
     replica.stepping.wake(now_ps)
 
 

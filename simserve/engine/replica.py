@@ -33,12 +33,12 @@ class Replica:
 
     # fmt: off
     __slots__ = (
-        "_after_commit", "_after_plan", "_apply", "_before_commit", "_before_plan", "_blocked_code",
-        "_coming", "_has_more", "_is_stateful", "_is_uneven", "_most_blocks", "_on_answer", "_orders",
-        "_runs_to_completion", "_start_decode", "_step_run_rows", "_waits_for_host", "_windows", "batch",
-        "blocked_by", "cohort", "cost", "decode", "enqueue", "holds_prompts", "hooks", "id", "in_flight", "is_alone",
-        "load", "n_ahead", "on_empty", "pool", "prefill", "recorder", "role", "rows", "scheduler",
-        "stepping", "streams", "tier",
+        "_after_commit", "_after_plan", "_apply", "_before_commit", "_before_plan", "_blocked_code", "_coming",
+        "_is_stateful", "_is_uneven", "_most_blocks", "_on_answer", "_orders", "_runs_to_completion",
+        "_start_decode", "_step_run_rows", "_waits_for_host", "_windows", "batch", "blocked_by", "cohort",
+        "cost", "decode", "enqueue", "follows_plans", "holds_prompts", "hooks", "id", "in_flight", "is_alone",
+        "load", "n_ahead", "on_empty", "pool", "prefill", "recorder", "role", "rows", "scheduler", "stepping",
+        "streams", "tier",
     )
     # fmt: on
     # fast: slot access costs the same however many attributes there are; a shared-key dict holds at most thirty
@@ -90,7 +90,7 @@ class Replica:
         """Why the last plan did not admit the head of the queue."""
         self._blocked_code = 0
         self.on_empty: Callable[[int], None] | None = None
-        """Called when it has nothing left to do, while it drains."""
+        """Called when it may have nothing left to do, while it drains."""
         self.enqueue: Callable[[Request, int], None] = self.queue_up
         """Accepts a request from the router, at an instant."""
         self.role = Role()
@@ -121,12 +121,8 @@ class Replica:
             self._before_commit.append(self._report)
         if self._windows:
             self._before_commit.append(self._note_windows)
-        self._has_more = bool(self._after_plan or self._windows or self._orders)
+        self.follows_plans = bool(self._after_plan or self._windows or self._orders)
         """Something follows its plans."""
-
-    def follow_empty(self, on_empty: Callable[[int], None]) -> None:
-        """Call on_empty with an instant at which it may have nothing left to do; it drains."""
-        self.on_empty, self._has_more = on_empty, True
 
     # -- arrivals --------------------------------------------------------------------------------------------------
 
@@ -174,7 +170,7 @@ class Replica:
             # fast: the decoding requests simply go on
             self.blocked_by, self._blocked_code = None, 0
             self._begin_decode(now_ps, None, batch.n_before_queue)
-            if self._has_more:
+            if self.follows_plans:
                 self._follow_plan(now_ps)
             return
         n_before, has_preempted = len(batch.running), not has_room and batch.make_room(now_ps)
@@ -194,7 +190,7 @@ class Replica:
             self.recorder.stall(self.id, now_ps, self._blocked_code)
         elif not batch.running and not batch.waiting:
             batch.notices.on_idle()
-        if not self._has_more:
+        if not self.follows_plans:
             return
         self._follow_plan(now_ps)
         if self.in_flight.step_run is None:
