@@ -127,7 +127,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # What no law measures doubles in days. Where a change makes a count fall, lower it here; none may rise.
 RATCHETS = {
     "files over 250 lines": 14,
-    "functions over 50 lines": 3,
+    "functions over 50 lines": 2,
     "files with one importer": 89,
     "circles of imports": 0,
     "literal keys in report, study, cli and lab": 641,
@@ -146,7 +146,7 @@ STATEMENTS: dict[str, int] = {
     "catalog": 1072,
     "cli": 1623,
     "cost": 1940,
-    "engine": 4518,
+    "engine": 4514,
     "errors": 43,
     "explain": 251,
     "forks": 27,
@@ -162,7 +162,7 @@ STATEMENTS: dict[str, int] = {
     "shards": 162,
     "simulation": 263,
     "splitters": 40,
-    "state": 1923,
+    "state": 1898,
     "study": 4920,
     "tables": 1362,
     "units": 25,

@@ -247,7 +247,8 @@ class BatchState:
             self.waiting.remove(request)
         else:
             raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
-        self.notices.on_admit(request)
+        if self.notices is not UNTOLD:  # fast: nearly never
+            self.notices.on_admit(request)
         self.running[request] = None
         self.prefilling.append(request)
         request.phase = PREFILL

@@ -16,8 +16,7 @@ from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.recorder import STEP_RUN_ROW, pack_step
 from simserve.engine.step_run import StepRun, check_duration
 from simserve.state.acceptance import Acceptance
-from simserve.state.cohort import NO_FINISH, Cohort
-from simserve.state.grouped_cohort import GroupedCohort
+from simserve.state.cohort import Cohort
 from simserve.state.kv_pool import KvPool
 from simserve.state.request import Request
 from simserve.state.speculative_cohort import SpeculativeCohort
@@ -34,7 +33,7 @@ class Decode:
     is_uneven = False
     """No two steps grow alike, so each is a row of its own."""
 
-    def __init__(self, cohort: Cohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
+    def __init__(self, cohort: Cohort, pool: KvPool, cost: CostModel, *, reserves: bool, waits_for_host: bool) -> None:
         self.cohort = cohort
         self._n_slots = cohort.n_slots
         self._layers = layers = pool.layers
@@ -49,15 +48,17 @@ class Decode:
         """Time of decode attention in layers with a window, in the first step of each row; empty without windows."""
         self._pool = pool
         self._cost = cost
-        self._reserves = reserves
+        self._reserves, self._waits_for_host = reserves, waits_for_host
         self._lines = cost.step_lines
         self._step_run = StepRun()
 
     def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
-        """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
+        """Return as many steps as fit before a request finishes or bends or blocks run out, and n_most at most."""
         cohort, free_blocks = self.cohort, self._pool.free_blocks
         n = cohort.n
         n_steps = cohort.next_finish_step - cohort.step
+        if self.windows:
+            n_steps = min(n_steps, cohort.steps_to_bend())
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
         # fast: each step begins at most most_blocks for each member, so the exact count is seldom needed
@@ -67,13 +68,28 @@ class Decode:
             and self._may_lack(n, n_steps, free_blocks)
         ):
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
+        step_run = self._run(now_ps, n, n_steps)
+        step_run.n_decoding, step_run.queue_len = n, queue_len
+        if self._waits_for_host:
+            host_ps = self._cost.host_ps(n)
+            if step_run.first_ps < host_ps or self.is_uneven:
+                step_run.hold_to(host_ps)
+        return step_run
+
+    def _run(self, now_ps: int, n: int, n_steps: int) -> StepRun:
+        """Return n_steps steps of n members."""
         try:
             base_ps, slope_ps = self._lines[n]
         except KeyError:
             base_ps, slope_ps = self._new_line(n)
         step_run = self._step_run
-        step_run.begin(now_ps, base_ps + slope_ps * cohort.kv_tokens, slope_ps * n, n_steps)
-        step_run.n_decoding, step_run.queue_len = n, queue_len
+        step_run.begin(now_ps, base_ps + slope_ps * self.cohort.kv_tokens, slope_ps * n, n_steps)
+        if self.windows:
+            slopes = self._cost.window_slopes(n)
+            step_run.first_ps += sum(map(mul, slopes, self.cohort.window_keys))
+            step_run.growth_ps += sum(map(mul, slopes, self.cohort.growth))
+            check_duration(step_run.first_ps, step_run.growth_ps, step_run.n_steps)
+            step_run.cut(step_run.n_steps)
         return step_run
 
     def _may_lack(self, n: int, n_steps: int, free_blocks: int) -> bool:
@@ -116,26 +132,6 @@ class Decode:
         """
 
 
-class GroupedDecode(Decode):
-    """Decoding requests of a model with layers that keep different tokens: step runs end where a member bends."""
-
-    def __init__(self, cohort: GroupedCohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
-        super().__init__(cohort, pool, cost, reserves=reserves)
-        self._bending = cohort
-
-    def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
-        """Return as many steps as fit before a request finishes or bends or blocks run out, and n_most at most."""
-        cohort = self._bending
-        n_most = min(cohort.next_bend_step - cohort.step, n_most or NO_FINISH)
-        step_run = super().start(now_ps, n_most, queue_len)
-        slopes = self._cost.window_slopes(step_run.n_decoding)
-        step_run.first_ps += sum(map(mul, slopes, cohort.window_keys))
-        step_run.growth_ps += sum(map(mul, slopes, cohort.growth))
-        check_duration(step_run.first_ps, step_run.growth_ps, step_run.n_steps)
-        step_run.cut(step_run.n_steps)
-        return step_run
-
-
 @dataclass(frozen=True)
 class Speculation:
     """Proposals and their acceptance."""
@@ -153,12 +149,11 @@ class Speculation:
 class UnevenStepRun(StepRun):
     """Steps with a list of their ends."""
 
-    def __init__(self, start_ps: int, ends_ps: list[int], n_decoding: int, queue_len: int) -> None:
+    def __init__(self, start_ps: int, ends_ps: list[int]) -> None:
         if ends_ps[-1] < start_ps:
             raise EndsTooLate
         self.ends_ps = ends_ps
         super().__init__()
-        self.n_decoding, self.queue_len = n_decoding, queue_len
         self.begin(start_ps, ends_ps[0] - start_ps, 0, 1)
         self.cut(len(ends_ps))
 
@@ -206,11 +201,11 @@ class Speculative(Decode):
 
     is_uneven = True
 
-    def __init__(self, cohort: SpeculativeCohort, pool: KvPool, cost: SpeculativeCost, *, reserves: bool) -> None:
-        super().__init__(cohort, pool, cost, reserves=reserves)
-        self._courses, self._drafting = cohort, cost
-        windows = self.windows
-        self._has_windows = bool(windows)
+    def __init__(
+        self, cohort: SpeculativeCohort, pool: KvPool, cost: SpeculativeCost, *, reserves: bool, waits_for_host: bool
+    ) -> None:
+        super().__init__(cohort, pool, cost, reserves=reserves, waits_for_host=waits_for_host)
+        self._courses, self._drafting, windows = cohort, cost, self.windows
         n_attending, n_drafts = sum(group.attends for group in windows), cost.drafting.n_windows
         self._draft_windows = list(enumerate(windows))[n_attending - n_drafts : n_attending]
         """Groups of the draft model with a window, and their places among all windows."""
@@ -218,18 +213,13 @@ class Speculative(Decode):
         self._queued_from: list[int] = []
         """First step, from 0, that begins with each mid-run arrival in the queue."""
 
-    def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
-        """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
-        drops = self._courses.drops
-        if drops is not None:
-            n_most = min(drops.next_step - self._courses.step, n_most or NO_FINISH)
-        even = super().start(now_ps, n_most, queue_len)
-        n, n_steps = even.n_decoding, even.n_steps
-        if self._has_windows:
-            windows_ps = self._windows_ahead_ps(n, n_steps)
-            steps_ps = self._lines[n][0] + self._lines[n][1] * self._courses.keys_ahead(n_steps) + windows_ps
-            return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist(), n, queue_len)
-        return UnevenStepRun(now_ps, self._ends_ps(now_ps, self._lines[n], n_steps), n, queue_len)
+    def _run(self, now_ps: int, n: int, n_steps: int) -> StepRun:
+        """Return n_steps steps of n members."""
+        line = self._lines.get(n) or self._new_line(n)
+        if self.windows:
+            steps_ps = line[0] + line[1] * self._courses.keys_ahead(n_steps) + self._windows_ahead_ps(n, n_steps)
+            return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist())
+        return UnevenStepRun(now_ps, self._ends_ps(now_ps, line, n_steps))
 
     def _windows_ahead_ps(self, n: int, n_steps: int) -> NDArray[np.int64]:
         """Return the time of n decoding requests' attention in layers with a window, in each of the next n_steps."""
@@ -307,7 +297,7 @@ class Speculative(Decode):
                 n_new = held[i] - held_blocks
                 start_ps = end_ps
             self._note_drafting(n, n_first, sum(keys) - keys[n_first])
-        if self._has_windows:
+        if self.windows:
             self.windows_ps.extend(self._windows_ahead_ps(n, n_first).tolist())
         n_blocks = cohort.advance(n_first)
         if cohort.n_dropped:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from simserve.cost.model import CostModel
 from simserve.engine.step_run import StepRun
+from simserve.state.request import Request
 from simserve.state.step_plan import Blocked
 
 
@@ -22,6 +23,9 @@ class Hooks:
 
     def after_commit(self, now_ps: int) -> None:
         """Follow a commit."""
+
+    def ended(self, request: Request, now_ps: int) -> None:
+        """Forget a request that has its last token here, or with a client that has given up."""
 
     def fail(self) -> None:
         """Lose what is under way, as the replica fails."""

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from simserve.engine.alarm import Clock
+from simserve.engine.decode import Decode
 from simserve.engine.hooks import Hooks, Stepping
 from simserve.engine.host_tier import HostTier
 from simserve.engine.live_view import LiveView
 from simserve.engine.offered import OfferedRows
+from simserve.engine.prefill import Prefill
 from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.role import Role
@@ -34,8 +36,8 @@ class Replica:
     # fmt: off
     __slots__ = (
         "_after_commit", "_after_plan", "_apply", "_before_commit", "_before_plan", "_blocked_code", "_coming",
-        "_is_stateful", "_is_uneven", "_most_blocks", "_on_answer", "_orders", "_runs_to_completion",
-        "_start_decode", "_step_run_rows", "_waits_for_host", "_windows", "batch", "blocked_by", "cohort",
+        "_ended", "_hands_over", "_is_stateful", "_is_uneven", "_most_blocks", "_on_answer", "_orders",
+        "_runs_to_completion", "_start_decode", "_step_run_rows", "_windows", "batch", "blocked_by", "cohort",
         "cost", "decode", "enqueue", "follows_plans", "holds_prompts", "hooks", "id", "in_flight", "is_alone",
         "load", "n_ahead", "on_empty", "pool", "prefill", "recorder", "role", "rows", "scheduler", "stepping",
         "streams", "tier",
@@ -71,17 +73,16 @@ class Replica:
         self.in_flight = setup.in_flight(self.batch)
         self._apply = self.in_flight.apply  # fast: found once
         self.load = LiveView(index, self.batch, self.in_flight, clock, caches=setup.caches_prefixes)
-        self.decode = setup.decode(self.cohort, self.pool)
+        self.decode: Decode = setup.decode(self.cohort, self.pool)
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
         self._start_decode = self.decode.start
         self._windows = self.decode.windows
-        self.prefill = setup.prefill(self.batch, self.decode, recorder)
+        self.prefill: Prefill = setup.prefill(self.batch, self.decode, recorder)
         self.scheduler = scheduler = setup.scheduler
         self._is_stateful, self._runs_to_completion = scheduler.is_stateful, scheduler.runs_to_completion
         self._orders, self.streams = scheduler.orders, scheduler.stream
         self.cost = setup.cost
         """Cost model of its steps."""
-        self._waits_for_host = setup.waits_for_host
         self.n_ahead = int(setup.async_scheduling)
         """Steps that are planned ahead."""
         self.holds_prompts = False
@@ -115,6 +116,8 @@ class Replica:
         self._after_plan: Sequence[Callable[[StepRun | None, int], Blocked | None]] = _methods(in_reverse, "after_plan")
         self._before_commit: list[Callable[[StepRun, int], None]] = _methods(in_reverse, "before_commit")
         self._after_commit: Sequence[Callable[[int], None]] = _methods(in_turn, "after_commit")
+        self._ended: Sequence[Callable[[Request, int], None]] = _methods(in_turn, "ended")
+        self._hands_over = type(self.role).hands_over is not Role.hands_over
         if self._is_uneven:
             self._before_commit.append(self._commit_but_last)
         if self._is_stateful:
@@ -161,15 +164,17 @@ class Replica:
 
     def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if requests wait, and begin the step run that follows."""
-        for prepare in self._before_plan:
-            prepare(now_ps)
+        if before := self._before_plan:
+            for prepare in before:
+                prepare(now_ps)
         batch, coming, n = self.batch, self._coming, self.cohort.n
         # fast: room is made only where a step could begin more blocks than are free
         has_room = not n or self.pool.free_blocks >= n * self._most_blocks
         if n and has_room and not (batch.waiting or batch.prefilling or coming):
             # fast: the decoding requests simply go on
             self.blocked_by, self._blocked_code = None, 0
-            self._begin_decode(now_ps, None, batch.n_before_queue)
+            start = self._start_decode  # fast: CPython looks for a method of this name first
+            self.in_flight.step_run = start(now_ps, None, batch.n_before_queue)
             if self.follows_plans:
                 self._follow_plan(now_ps)
             return
@@ -231,17 +236,10 @@ class Replica:
             n_most = memory.steps_before_recheck(batch.waiting[0], self.cohort.steps_within)
         if blocked_by is None and self._coming:
             n_most = 1  # they have already waited for one step
-        step_run = self._begin_decode(now_ps, n_most, len(batch.waiting) + batch.n_before_queue)
+        start = self._start_decode
+        self.in_flight.step_run = step_run = start(now_ps, n_most, len(batch.waiting) + batch.n_before_queue)
         if plan.wake_at_ps is not None:
             step_run.cut(min(step_run.n_steps, step_run.steps_begun(plan.wake_at_ps)))
-
-    def _begin_decode(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
-        """Begin decode steps, n_most at most."""
-        start = self._start_decode  # fast: CPython looks for a method of this name first
-        self.in_flight.step_run = step_run = start(now_ps, n_most, queue_len)
-        if self._waits_for_host:
-            step_run.hold_to(self.cost.host_ps(self.cohort.n))
-        return step_run
 
     def _follow_plan(self, now_ps: int) -> None:
         """Let the hooks change what the plan began, and say what keeps out requests outside the queue."""
@@ -262,8 +260,9 @@ class Replica:
 
     def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Record a step run, with the counters at its start (nothing was committed since), and apply it."""
-        for use in self._before_commit:
-            use(step_run, now_ps)
+        if before := self._before_commit:  # fast: to find nothing in a list takes longer than to see that it is empty
+            for use in before:
+                use(step_run, now_ps)
         batch, cohort, n, n_steps = self.batch, self.cohort, step_run.n_decoding, step_run.n_steps
         pool, in_flight = self.pool, self.in_flight
         in_flight.step_run, used_blocks, reserved_blocks = None, pool.used_blocks, pool.reserved_blocks
@@ -300,8 +299,9 @@ class Replica:
             self.end_batch(now_ps)
         if self._coming:
             batch.show(n_steps)
-        for follow in self._after_commit:
-            follow(now_ps)
+        if after := self._after_commit:
+            for follow in after:
+                follow(now_ps)
 
     def _commit_but_last(self, step_run: StepRun, _: int) -> None:
         """Record and apply all steps of an uneven run but the last, and note the accepted tokens of that one."""
@@ -337,7 +337,7 @@ class Replica:
         request.emitted_tokens += 1
         request.joined_ps = now_ps
         n_left = self.rows.output_tokens[request.row] - request.emitted_tokens
-        if n_left and self.role.hands_over(request):
+        if n_left and self._hands_over and self.role.hands_over(request):
             self._send_away(request)
             self.role.hand_over(request, now_ps)
             return
@@ -367,7 +367,9 @@ class Replica:
             self.cohort.lingering.append(request)
         if self.streams:
             self._answer(request, now_ps)
-        self.role.ended(request, now_ps)
+        if ended := self._ended:
+            for forget in ended:
+                forget(request, now_ps)
 
     def end_batch(self, now_ps: int) -> None:
         """End a padded batch: all its requests leave together, and whole answers with them."""

@@ -2,13 +2,12 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any
 
 from simserve.cost.memory import HostTierSpec
 from simserve.cost.model import CostModel
-from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState
-from simserve.engine.decode import Decode, GroupedDecode, Speculation, Speculative
+from simserve.engine.decode import Decode, Speculation, Speculative
 from simserve.engine.host_tier import HostStore, HostTier
 from simserve.engine.in_flight import InFlight, InFlightWithWindows
 from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemory, KeepingMemory, Memory
@@ -124,12 +123,10 @@ class ReplicaSetup:
 
     def decode(self, cohort: Cohort, pool: KvPool) -> Decode:
         """Return what steps do to the decoding requests of a cohort."""
-        reserves = self.scheduler.reserves
-        if not self.layers.is_plain and self.speculation is None:
-            return GroupedDecode(cast(GroupedCohort, cohort), pool, self.cost, reserves=reserves)
-        if self.speculation is None:
-            return Decode(cohort, pool, self.cost, reserves=reserves)
-        return Speculative(cast(SpeculativeCohort, cohort), pool, cast(SpeculativeCost, self.cost), reserves=reserves)
+        kind: Any = Decode if self.speculation is None else Speculative
+        how = {"reserves": self.scheduler.reserves, "waits_for_host": self.waits_for_host}
+        decode: Decode = kind(cohort, pool, self.cost, **how)
+        return decode
 
     def prefill(self, batch: BatchState, decode: Decode, recorder: Recorder) -> Prefill:
         """Return what steps do to the prompts of a batch."""

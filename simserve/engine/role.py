@@ -48,6 +48,3 @@ class Role(Hooks):
 
     def hand_over(self, request: Request, now_ps: int) -> None:
         """Take a prefilled request, which has left the batch and holds its blocks."""
-
-    def ended(self, request: Request, now_ps: int) -> None:
-        """Called when a request has its last token here, or its client has given up."""

@@ -85,6 +85,15 @@ class Cohort:
         """Sum of the keys that each member attends in the next step, by group of layers with a window."""
         return []
 
+    @property
+    def growth(self) -> list[int]:
+        """Keys that each window gains per step until the next bend."""
+        return []
+
+    def steps_to_bend(self) -> int:
+        """Return the steps after which windows free other blocks, or keys grow otherwise: a step run ends there."""
+        return NO_FINISH
+
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens that a member holds in the cache, padding included."""
         return request.kv_offset + self.step

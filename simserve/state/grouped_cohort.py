@@ -19,19 +19,6 @@ class GroupedCohort(Cohort):
     the block size.
     """
 
-    __slots__ = (
-        "_bends",
-        "_frees",
-        "_joined",
-        "_n_growing",
-        "_n_rising",
-        "_window_keys",
-        "_windows",
-        "drops",
-        "n_dropped",
-        "next_bend_step",
-    )
-
     def __init__(self, layers: LayerBlocks, n_ids: NIds | None = None) -> None:
         super().__init__(layers.id_tokens)
         self._windows, self._n_growing = layers.windows, layers.n_by_tokens[self.block_size]
@@ -57,6 +44,10 @@ class GroupedCohort(Cohort):
     def growth(self) -> list[int]:
         """Keys that each window gains per step until the next bend."""
         return self._n_rising
+
+    def steps_to_bend(self) -> int:
+        """Return the steps after which the next member bends."""
+        return self.next_bend_step - self.step
 
     def join(self, request: Request, n_left: int) -> None:
         """Add a prefilled request with n_left tokens to produce; with none left it lingers."""

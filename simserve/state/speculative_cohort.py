@@ -53,29 +53,6 @@ class SpeculativeCohort(Cohort):
     windows free at the end of the step, and `_window_keys` has a row of keys for each window.
     """
 
-    __slots__ = (
-        "_acceptance",
-        "_courses",
-        "_ending_keys",
-        "_ends_at",
-        "_freed",
-        "_held",
-        "_is_plain",
-        "_kept_blocks",
-        "_keys",
-        "_origin",
-        "_resume_at",
-        "_rounds_up",
-        "_window_keys",
-        "_windows",
-        "drops",
-        "held_blocks",
-        "layers",
-        "n_dropped",
-        "n_slots",
-        "n_tokens",
-    )
-
     def __init__(
         self,
         layers: LayerBlocks,
@@ -112,6 +89,10 @@ class SpeculativeCohort(Cohort):
         """First step of the calendars."""
         self._ends_at = 0
         """Step at which all members so far will have finished."""
+
+    def steps_to_bend(self) -> int:
+        """Return the steps after which a member next leaves a block with an id."""
+        return NO_FINISH if self.drops is None else self.drops.next_step - self.step
 
     def join(self, request: Request, n_left: int) -> None:
         """Add a prefilled request with n_left tokens, at least one, to produce."""

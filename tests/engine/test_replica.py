@@ -186,7 +186,7 @@ def test_no_step_of_a_run_is_shorter_than_the_hosts_work(first_ps: int, growth_p
     n_held = sum(step_ps <= least_ps for step_ps in steps_ps) if first_ps < least_ps else n
     assert run.n_steps == n_held  # longer ones are another run
     assert run.end_ps == 7 + sum(max(step_ps, least_ps) for step_ps in steps_ps[:n_held])
-    uneven = UnevenStepRun(7, (7 + np.cumsum(steps_ps)).tolist(), 1, 0)
+    uneven = UnevenStepRun(7, (7 + np.cumsum(steps_ps)).tolist())
     uneven.hold_to(least_ps)
     assert uneven.ends_ps == (7 + np.cumsum(np.maximum(steps_ps, least_ps))).tolist()
     assert (uneven.first_ps, uneven.end_ps) == (uneven.ends_ps[0] - 7, uneven.ends_ps[-1])
@@ -219,7 +219,7 @@ def test_times_of_a_step_run_never_wrap(start_ps: int, first_ps: int, growth_fra
 
 def test_uneven_steps_that_end_too_late_are_refused() -> None:
     with pytest.raises(EndsTooLate):
-        UnevenStepRun(MAX_PS - 5, [MAX_PS, 6 - MAX_PS], 1, 0)
+        UnevenStepRun(MAX_PS - 5, [MAX_PS, 6 - MAX_PS])
 
 
 def test_a_step_lasts_as_long_as_its_kernels_or_as_the_host_by_hand() -> None:
