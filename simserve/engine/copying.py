@@ -15,7 +15,7 @@ class Copying(Hooks):
     """
 
     def __init__(self, replica: Replica, tier: HostTier, clock: Clock, store: HostStore | None) -> None:
-        self._replica, self._tier, self._clock = replica, tier, clock
+        self._replica, self._tier = replica, tier
         self._batch, self._cohort, self._in_flight = replica.batch, replica.cohort, replica.in_flight
         self._reads_end = Alarm(clock, self._on_read, READ_PHASE)
         if store is not None:

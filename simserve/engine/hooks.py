@@ -1,4 +1,4 @@
-"""Hooks: what a mechanism does at fixed points of the loop of a replica, such as a role or copies to host memory."""
+"""Hooks: what a mechanism does at fixed points of the loop of a replica; and what the loop asks of its stepping."""
 
 from typing import Protocol
 

@@ -62,7 +62,7 @@ def _linger(replica: Replica, request: Request, now_ps: int) -> None:
     replica.recorder.span(replica.id, request, cohort.step)
     cohort.forget(request)
     lingering.append(request)
-    if replica.scheduler.stream:  # whole answers count until they leave
+    if replica.streams:  # whole answers count until they leave
         replica.load.count_out()
     if len(lingering) == cohort.n:
         replica.end_batch(now_ps)
@@ -79,7 +79,7 @@ def drop(replica: Replica, request: Request, now_ps: int) -> int:
         request.phase = DONE
     elif step_run is not None and any(request is each for each, _ in step_run.chunks):
         batch.withdraw(request)
-        replica.batch.n_away += 1
+        batch.n_away += 1
     else:
         in_flight.see(now_ps)
         n_used = batch.pool.used_blocks
@@ -92,7 +92,7 @@ def drop(replica: Replica, request: Request, now_ps: int) -> int:
 def give_back(replica: Replica, request: Request, now_ps: int) -> None:
     """Free the blocks of a request after its transfer. A step run ends early, as others may wait for them."""
     batch, in_flight = replica.batch, replica.in_flight
-    replica.batch.n_away -= 1
+    batch.n_away -= 1
     in_flight.see(now_ps)
     in_flight.free(batch.release(request, request.prefilled_tokens))
     step_run = in_flight.step_run
@@ -174,7 +174,7 @@ def fail(replica: Replica, now_ps: int) -> list[tuple[Request, int]]:
     for hooks in replica.hooks:
         hooks.fail()
     batch.pool.release(batch.pool.used_blocks, batch.pool.reserved_blocks)
-    replica.load.n_outstanding = replica.batch.n_away = 0
+    replica.load.n_outstanding = batch.n_away = 0
     for request in there:
         request.phase = DONE
     return lost

@@ -37,7 +37,7 @@ Factors = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Tail:
-    """Latencies over limits of one class of requests, or of all: of a run, or of several together."""
+    """Latencies over limits of the n requests of one class, or of all: of a run, or of several together."""
 
     limits: tuple[str, ...]
     """The goals of an SLO that the class has, in the order of the columns of `ratios`."""
