@@ -10,18 +10,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = (
+    "columns/batch.py",
+    "columns/live.py",
+    "columns/prompts.py",
+    "columns/records.py",
+    "columns/run.py",
+    "columns/running.py",
     "state/acceptance.py",
     "state/cohort.py",
     "state/grouped_cohort.py",
     "state/host_memory.py",
     "state/id_drops.py",
     "state/kv_pool.py",
+    "state/left_blocks.py",
     "state/prefix_cache.py",
     "state/request.py",
     "state/speculative_cohort.py",
@@ -52,8 +60,10 @@ COMPILED = (
     "engine/stepping.py",
     "engine/swapping.py",
     "engine/wiring.py",
+    "integers.py",
     "cost/speculative.py",
     "cost/step.py",
+    "cost/step_lines.py",
 )
 """Files that take a run's time; none has classes that plug-ins derive from, as these cannot be compiled."""
 
@@ -63,9 +73,9 @@ OPTIONS = ("--config-file=", "--ignore-missing-imports", "--follow-imports=silen
 class CompiledFiles(BuildHookInterface[Any]):
     """Adds the compiled files to a wheel."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, kind: str, build_data: dict[str, Any]) -> None:
         """Compile into a temporary folder and add what comes out; a failure leaves the wheel pure and says why."""
-        if version == "editable" or os.environ.get("SIMSERVE_PURE") == "1":
+        if kind == "editable" or os.environ.get("SIMSERVE_PURE") == "1":
             return
         folder = self._folder = Path(tempfile.mkdtemp(prefix="simserve-build-"))
         shutil.copytree(Path(self.root) / "simserve", folder / "simserve")
@@ -77,11 +87,18 @@ class CompiledFiles(BuildHookInterface[Any]):
         binaries = [path for path in folder.rglob("*") if path.suffix in (".so", ".pyd") and "build" not in path.parts]
         build_data["force_include"] |= {str(path): path.relative_to(folder).as_posix() for path in binaries}
         build_data["pure_python"], build_data["infer_tag"] = False, True
+        build_data["dependencies"].append(_runtime())
 
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+    def finalize(self, kind: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary folder."""
         if hasattr(self, "_folder"):
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _runtime() -> str:
+    """Return what compiled files need at run time: the library of columns that they were compiled against."""
+    major, minor = version("librt").split(".")[:2]
+    return f"librt>={major}.{minor},<{major}.{int(minor) + 1}"
 
 
 def compile_here() -> None:

@@ -11,6 +11,7 @@ import pytest
 from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
+from simserve.columns import run as columns
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -68,12 +69,49 @@ def run_both(
 
     offered = Offered(load, concurrency, None, stop_ps, patience, n_timed)
     control = None if changes is None else Script(changes, own(setups))
-    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), control)
+
+    def built() -> Cluster:
+        return Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), control)
+
+    cluster = built()
     watch(cluster)
     cluster.run()
+    assert_columns_agree(cluster, built())
     assert_times_are_split(*request_table(cluster, how()))
     sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes)
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), *sent)
+
+
+def assert_columns_agree(cluster: Cluster, again: Cluster, drain_limit_ps: int | None = None) -> None:
+    """Serve a run once more on columns, if they serve it, and compare all that is recorded."""
+    if not columns.serves(again):
+        return
+    columns.serve(again, drain_limit_ps)
+    assert everything(again) == everything(cluster)
+    proved["columns"] += 1
+
+
+def everything(cluster: Cluster) -> dict[str, Any]:
+    """Return all that a run recorded."""
+    recorder, replicas = cluster.recorder, cluster.replicas
+    rows = {
+        "step runs": recorder.all_step_runs(),
+        "spans": recorder.all_spans(),
+        "stalls": recorder.all_stalls(),
+        "pauses": (recorder.pauses(), []),
+    }
+    return (
+        {name: (rows.tolist(), lengths) for name, (rows, lengths) in rows.items()}
+        | {name: column.tolist() for name, column in recorder.columns.items()}
+        | {
+            "reasons": recorder.reasons,
+            "answers": cluster.rows.outputs.tolist(),
+            "sent": cluster.sender.n_sent,
+            "least free blocks": [each.pool.least_free_blocks for each in replicas],
+            "free blocks": [each.pool.free_blocks for each in replicas],
+            "still there": [cluster.unfinished_of(each) for each in replicas],
+        }
+    )
 
 
 def watch(cluster: Cluster) -> None:

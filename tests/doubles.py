@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.cost.step_lines import StepLines
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
@@ -40,7 +41,7 @@ class LineCost:
     """Least time of a step that samples no request."""
     host_row: int = 0
     """More of it per request."""
-    step_lines: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    step_lines: StepLines = field(default_factory=StepLines, init=False, repr=False, compare=False)
 
     def tokens_ps(self, n_tokens: int) -> int:
         return self.step + self.token * n_tokens

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "simserve"
-ANYWHERE = {"allowed_modules", "errors", "forks", "input_files", "interruptions", "units", "version", "__init__"}
+ANYWHERE = {
+    "allowed_modules",
+    "errors",
+    "forks",
+    "input_files",
+    "integers",
+    "interruptions",
+    "units",
+    "version",
+    "__init__",
+}
 
 # Imports allowed to each part beside itself and ANYWHERE. `workload.trace` allows that module alone.
 ALLOWED: dict[str, set[str]] = {
@@ -46,6 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"metrics"},
     "explain": {"scenario", "cost", "catalog", "workload.load", "workload.trace"},
     "simulation": {
+        "columns",
         "shards",
         "engine",
         "metrics",
@@ -57,6 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "workload.trace",
     },
     "shards": {"engine", "tables"},
+    "columns": {"engine", "state"},
     "metrics": {"tables", "plugins.validation"},
     "engine": {
         "scenario",
@@ -97,6 +109,7 @@ ALLOWED: dict[str, set[str]] = {
     "forks": {"interruptions"},
     "interruptions": set(),
     "input_files": set(),
+    "integers": set(),
     "units": set(),
     "version": set(),
     "__init__": {
@@ -128,7 +141,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 RATCHETS = {
     "files over 250 lines": 14,
     "functions over 50 lines": 2,
-    "files with one importer": 89,
+    "files with one importer": 88,
     "circles of imports": 0,
     "literal keys in report, study, cli and lab": 641,
     "dictionaries in signatures": 221,
@@ -144,25 +157,27 @@ STATEMENTS: dict[str, int] = {
     "allowed_modules": 53,
     "api": 236,
     "catalog": 1072,
-    "cli": 1623,
-    "cost": 1940,
-    "engine": 4514,
+    "cli": 1627,
+    "columns": 769,  # beside the objects of engine and state, until all mechanisms are on columns and those go
+    "cost": 1952,
+    "engine": 4527,
     "errors": 43,
     "explain": 251,
     "forks": 27,
     "input_files": 78,
+    "integers": 100,
     "interruptions": 17,
-    "lab": 3654,
+    "lab": 3653,
     "metrics": 4226,
     "plugins": 367,
     "report": 5811,
-    "routers": 176,
+    "routers": 178,
     "scenario": 2749,
-    "schedulers": 443,
+    "schedulers": 450,
     "shards": 162,
-    "simulation": 263,
+    "simulation": 264,
     "splitters": 40,
-    "state": 1898,
+    "state": 1928,
     "study": 4920,
     "tables": 1362,
     "units": 25,

@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import requires
 from types import FrameType
 from typing import Any
 
@@ -101,6 +102,10 @@ def _report_failure(error: BaseException) -> int:
         return BAD_INPUT
     if isinstance(error, OSError) and error.strerror is not None:
         terminal.errors(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}")
+        return BAD_INPUT
+    if "librt" in str(error):  # which compiled files need
+        needs = [each for each in requires("simserve") or () if each.startswith("librt")]
+        terminal.errors(f"compiled files of simserve cannot run: {error}; pip install '{''.join(needs) or 'librt'}'")
         return BAD_INPUT
     if isinstance(error, MemoryError):
         terminal.errors("out of memory; try fewer requests, or --steps none")

@@ -1,4 +1,4 @@
-"""`simserve validate`: compare predictions with measurements of real servers; logs are in `validate_log.py`."""
+"""`simserve validate`: compare predictions with measurements of real servers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,7 +9,6 @@ import typer
 
 from simserve.cli.calibrate import CAMPAIGN, campaign_named
 from simserve.cli.options import AllowPlugin, AsJson, Opens, Quiet
-from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:
     from simserve.lab.campaigns import Campaign
@@ -83,7 +82,7 @@ def validate(
             raise typer.BadParameter(f"does not take {', '.join(others)}; leave them out", param_hint="--scenario")
         if rows is None:
             raise typer.BadParameter("give a log of requests, or a result of vllm bench serve", param_hint="ROWS")
-        validate_log(rows, scenario, page, as_json=as_json)
+        _validate_log(rows, scenario, page, as_json=as_json)
         return
     if rows is None:
         raise typer.BadParameter("give a CSV of serving runs", param_hint="ROWS")
@@ -231,3 +230,16 @@ def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequ
 
     facts = {key: value for key, value in asdict(campaign).items() if not isinstance(value, frozenset)}
     return {"campaign": facts, "points": [*map(plain, points)], "left_out": [*map(plain, held_out)]}
+
+
+def _validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
+    """Replay the requests of a log on the server of a scenario; print the decision and the errors."""
+    from simserve.api import validate
+    from simserve.cli import terminal
+
+    with terminal.progress_bar():
+        answer = validate(log, scenario)
+    if page is not None:
+        answer.page(page)
+        terminal.message(f"wrote {page}")
+    terminal.answer(answer.document, answer.printed, as_json=as_json)

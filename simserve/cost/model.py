@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from simserve.cost.step_lines import StepLines
+
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
@@ -38,11 +40,8 @@ class CostModel(Protocol):
     """
 
     @property
-    def step_lines(self) -> dict[int, tuple[int, int]]:
-        """Times of steps of n decoding requests alone, without keys and per key, as far as they were needed.
-
-        fast: one record for all replicas, since a thousand records do not fit the caches of a processor.
-        """
+    def step_lines(self) -> StepLines:
+        """Times of steps of n decoding requests alone, as far as they were needed."""
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone."""

@@ -9,6 +9,7 @@ from simserve.catalog.specs import ModelSpec
 from simserve.cost.kernels import Kernels
 from simserve.cost.model import CostModel
 from simserve.cost.shard import HEAD_DTYPE, Shard
+from simserve.cost.step_lines import StepLines
 from simserve.units import to_ps
 
 
@@ -117,7 +118,7 @@ class SpeculativeCost:
     """Attention of a further query of a request that shares no keys with the first (sparse attention)."""
     window_floors_ps: tuple[int, ...] = ()
     """Lower bounds of a key's share by group with a window; empty for none."""
-    step_lines: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    step_lines: StepLines = field(default_factory=StepLines, init=False, repr=False, compare=False)
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the target's part."""

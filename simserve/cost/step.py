@@ -13,6 +13,7 @@ from simserve.cost.kernels import Kernels
 from simserve.cost.operations import RankOperations, ReplicaLinks, total_s, work_of
 from simserve.cost.roofline import Roofline, SparsePrefill, score_times
 from simserve.cost.shard import Shard
+from simserve.cost.step_lines import StepLines
 from simserve.tables.facts import WorkFacts
 from simserve.units import array_to_ps, to_ps
 
@@ -43,7 +44,7 @@ class StepCost:
         merges: bool = False,
     ) -> None:
         """merges: a layer of a draft, before which a matrix merges two vectors."""
-        self.shard, self.gpu, self.engine = shard, gpu, engine
+        self.shard, self.gpu, self.engine, self.step_lines = shard, gpu, engine, StepLines()
         self.node_link = node_link or NodeLink(gpu.nic_bytes_per_s)
         self.kernels = kernels or Roofline(gpu, engine)
         self.exchange = exchange_of(shard, gpu, self.node_link, exchange)
@@ -74,7 +75,6 @@ class StepCost:
         self._group_ps: list[int] = []
         self._exchange_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
-        self.step_lines: dict[int, tuple[int, int]] = {}
         self._window_slopes: list[tuple[int, ...]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:

@@ -30,6 +30,12 @@ from simserve.state.request import Request
 from simserve.tables.scratch import Scratch
 from simserve.units import to_s
 
+OnSend = Callable[[int, int], None]
+"""Called now and then with the number of rows sent and the instant, in ps."""
+
+TOO_LONG = "prompt leaves no room for a token within max_model_len"
+"""Why a request is refused."""
+
 SENDS_A_REPORT = 256
 """Sends per call of `on_send` and of `spill`: often enough for both, too seldom to cost anything."""
 REPLICAS_A_LOOK = 64
@@ -66,7 +72,7 @@ class Cluster:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
         self._wiring = wiring = Wiring(setups, disaggregation)
-        self._entries = wiring.entries
+        self.entries = wiring.entries
         self._cached_sizes = {setup.block_size for setup in setups if setup.caches_prefixes}
         self.scratch = scratch or Scratch()
         self.rows = OfferedRows(offered.trace, wiring.limit_tokens, self.scratch)
@@ -94,20 +100,22 @@ class Cluster:
         for setup in setups:
             fleet.order(setup, "at the start")
         self._refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
-        self._routing_view = wiring.open(self.clock, self.recorder, router, router_seed, self._refresher)
+        self.intake = wiring.open(self.clock, self.recorder, router, router_seed, self._refresher)
+        """Where requests are routed."""
         for member in fleet.members:
             fleet.connect(member)
-        self._only = next(iter(self._entries)) if len(self._entries) == 1 and control is None else None
+        self._only = next(iter(self.entries)) if len(self.entries) == 1 and control is None else None
         """Destination of all requests, which need no router then."""
         routers = [router] if disaggregation is None else [router, disaggregation.router]
+        self.router = router
         self._keeps_sessions = any(each.needs_sessions for each in routers)
         self._has_extras = bool(self._cached_sizes) or self.rows.has_labels or self._keeps_sessions
         """Requests have ids of blocks, labels or sessions."""
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
-        self._on_send: Callable[[int, int], None] | None = None
+        self._on_send: OnSend | None = None
 
-    def run(self, drain_limit_ps: int | None = None, on_send: Callable[[int, int], None] | None = None) -> None:
+    def run(self, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
         """Serve all requests, or stop drain_limit_ps after the last one was sent.
 
         on_send(rows sent, now in ps) is called now and then. Raises PolicyError when a policy breaks a rule.
@@ -122,7 +130,11 @@ class Cluster:
         self._run_clock()
         for replica in self.replicas:
             lifecycle.stop(replica, self.clock.now_ps)
-        self.explain_unfinished(map(self.unfinished_of, self.replicas), is_deadlock=self.is_out_of_events)
+        self.close(is_deadlock=self.is_out_of_events)
+
+    def close(self, *, is_deadlock: bool) -> None:
+        """Say what unfinished requests wait for, and check that none was lost; is_deadlock: nothing more happens."""
+        self.explain_unfinished(map(self.unfinished_of, self.replicas), is_deadlock=is_deadlock)
         n_sent = self.sender.stop() if isinstance(self.sender, SessionSender) else self.sender.n_sent
         at_gateway = [row for row, _ in self._held]
         check_conservation(n_sent, self.replicas, self.recorder, self.clock.now_ps, at_gateway)
@@ -137,6 +149,18 @@ class Cluster:
                 gc.enable()
 
     @property
+    def only_serves(self) -> bool:
+        """Requests come at known times, to replicas that stay as they are, and each goes to one, which answers it."""
+        is_fixed = self._control is None and self._refresher is None and self.fleet.gated is None
+        return is_fixed and self._closed_loop is None and self._wiring.handoff is None
+
+    @property
+    def trace_sender(self) -> TraceSender:
+        """The sender of a load that waits for no answers."""
+        assert isinstance(self.sender, TraceSender), "the load waits for no answers"
+        return self.sender
+
+    @property
     def is_out_of_events(self) -> bool:
         """Nothing more would happen."""
         return self.clock.peek() == float("inf")
@@ -148,8 +172,7 @@ class Cluster:
 
         Raises PolicyError.
         """
-        sender, pick, n = self.sender, self._routing_view.pick, len(self.rows)
-        assert isinstance(sender, TraceSender), "the load waits for no answers"
+        sender, pick, n = self.trace_sender, self.intake.pick, len(self.rows)
         replica_of, out_ps = self.scratch.empty(n, np.int32), self.scratch.empty(n, np.int64)
         request = Request(0, 0, 1, 1)
         for piece in self.scratch.pieces(n):
@@ -164,7 +187,7 @@ class Cluster:
         self, sender: Sender, replica_of: memoryview, members: Sequence[Member], end_ps: int | None
     ) -> None:
         """Serve the rows that a sender sends to these members; end_ps: the end of the run, if its drain is limited."""
-        self._only, self._routing_view = None, _Routed(self.replicas, replica_of)
+        self._only, self.intake = None, _Routed(self.replicas, replica_of)
         if end_ps is not None:
             self._end.set(end_ps)
         sender.start()
@@ -235,29 +258,26 @@ class Cluster:
         """Route one request; refuse it if its replica could never serve it, hold it while no replica is ready."""
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
-        request = Request(row, now_ps, prompt_tokens, most_tokens)
-        if self._has_extras:
-            rows.describe(request, self._cached_sizes, self._keeps_sessions)
-        destination = self._only or self._routing_view.pick(request)
+        request = self.request_of(row, now_ps)
+        destination = self._only or self.intake.pick(request)
         if destination is None:
             self._hold(row, self.send)
             return
-        entry = self._entries[destination]
+        entry = self.entries[destination]
         room_tokens = entry.limit_tokens - prompt_tokens
         reason = None if entry.never_fits is None else entry.never_fits(prompt_tokens)
         if prompt_tokens > entry.longest_prompt_tokens:
-            reason = "prompt leaves no room for a token within max_model_len"
+            reason = TOO_LONG
         if reason is None:
             if most_tokens > room_tokens:
                 request.max_tokens = most_tokens = room_tokens
             if rows.output_tokens[row] > most_tokens:
-                rows.output_tokens[row] = most_tokens
-                self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
+                self.cut(row, most_tokens)
             destination.enqueue(request, now_ps)
             if self._deadlines is not None:
                 self._deadlines.placed(row, (request, destination.id))
         else:
-            self._reject(row, reason)
+            self.reject(row, reason)
             if self._closed_loop:
                 self._closed_loop.on_refusal(row, reason, now_ps)
         if not row % SENDS_A_REPORT:
@@ -266,13 +286,26 @@ class Cluster:
             if self._on_send is not None:
                 self._on_send(self.sender.n_sent, now_ps)
 
+    def request_of(self, row: int, now_ps: int) -> Request:
+        """Return a request as routers see it."""
+        request = Request(row, now_ps, self.rows.prompt_tokens[row], self.rows.max_tokens[row])
+        if self._has_extras:
+            self.rows.describe(request, self._cached_sizes, self._keeps_sessions)
+        return request
+
+    def cut(self, row: int, most_tokens: int) -> None:
+        """Cut the answer of a request."""
+        self.rows.output_tokens[row] = most_tokens
+        self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
+
     def _on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
         """Refuse a request that the admission policy turns away."""
-        self._reject(row, reason)
+        self.reject(row, reason)
         if self._closed_loop:
             self._closed_loop.on_not_admitted(row, reason, now_ps)
 
-    def _reject(self, row: int, reason: str) -> None:
+    def reject(self, row: int, reason: str) -> None:
+        """Refuse a request."""
         self.recorder.reject(row, reason)
         if self._deadlines is not None:
             self._deadlines.placed(row, None)

@@ -48,14 +48,16 @@ class Decode:
         """Time of decode attention in layers with a window, in the first step of each row; empty without windows."""
         self._pool = pool
         self._cost = cost
-        self._reserves, self._waits_for_host = reserves, waits_for_host
+        self._reserves, self.waits_for_host = reserves, waits_for_host
         self._lines = cost.step_lines
         self._step_run = StepRun()
 
     def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
         """Return as many steps as fit before a request finishes or bends or blocks run out, and n_most at most."""
-        cohort, free_blocks = self.cohort, self._pool.free_blocks
+        cohort, free_blocks, lines = self.cohort, self._pool.free_blocks, self._lines
         n = cohort.n
+        if n >= len(lines.base_ps) or lines.base_ps[n] < 0:
+            self._look_up(n)
         n_steps = cohort.next_finish_step - cohort.step
         if self.windows:
             n_steps = min(n_steps, cohort.steps_to_bend())
@@ -70,20 +72,16 @@ class Decode:
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
         step_run = self._run(now_ps, n, n_steps)
         step_run.n_decoding, step_run.queue_len = n, queue_len
-        if self._waits_for_host:
-            host_ps = self._cost.host_ps(n)
+        if self.waits_for_host:
+            host_ps = lines.host_ps[n]
             if step_run.first_ps < host_ps or self.is_uneven:
                 step_run.hold_to(host_ps)
         return step_run
 
     def _run(self, now_ps: int, n: int, n_steps: int) -> StepRun:
         """Return n_steps steps of n members."""
-        try:
-            base_ps, slope_ps = self._lines[n]
-        except KeyError:
-            base_ps, slope_ps = self._new_line(n)
-        step_run = self._step_run
-        step_run.begin(now_ps, base_ps + slope_ps * self.cohort.kv_tokens, slope_ps * n, n_steps)
+        step_run, slope_ps = self._step_run, self._lines.slope_ps[n]
+        step_run.begin(now_ps, self._lines.first_ps(n, self.cohort.kv_tokens), slope_ps * n, n_steps)
         if self.windows:
             slopes = self._cost.window_slopes(n)
             step_run.first_ps += sum(map(mul, slopes, self.cohort.window_keys))
@@ -99,11 +97,11 @@ class Decode:
             return n * (most_tokens // self.cohort.block_size + 1) > free_blocks
         return bool(n * layers.filled(most_tokens + 1) > free_blocks)
 
-    def _new_line(self, n: int) -> tuple[int, int]:
-        """Return the time of a step of n members without keys, and per key."""
-        intercept_ps, slope_ps = self._cost.decode_line(n)
-        line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
-        return line
+    def _look_up(self, n: int) -> None:
+        """Note the times of a step of n members."""
+        cost, (intercept_ps, slope_ps) = self._cost, self._cost.decode_line(n)
+        base_ps = cost.tokens_ps(n) + cost.sampled_ps(n) + intercept_ps
+        self._lines.note(n, base_ps, slope_ps, cost.host_ps(n))
 
     def mixed_windows_ps(self, prefill: Sequence[tuple[Request, int]], n_tokens: int, n: int) -> int:
         """Return the time of attention in layers with a window, of a step with chunks and n decoding requests."""
@@ -215,7 +213,7 @@ class Speculative(Decode):
 
     def _run(self, now_ps: int, n: int, n_steps: int) -> StepRun:
         """Return n_steps steps of n members."""
-        line = self._lines.get(n) or self._new_line(n)
+        line = self._lines.base_ps[n], self._lines.slope_ps[n]
         if self.windows:
             steps_ps = line[0] + line[1] * self._courses.keys_ahead(n_steps) + self._windows_ahead_ps(n, n_steps)
             return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist())

@@ -46,7 +46,7 @@ class FrontEndQueue:
         self._recorder.routed_ps[row] = self._last_out_ps
         return self._last_out_ps
 
-    def all_out_ps(self, first_row: int, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> list[int]:
+    def all_out_ps(self, first_row: int, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any]:
         """Return and record when each of several rows leaves the queue, as `out_ps` does, `(n_rows,)`.
 
         fast: with one server, row i leaves after all work up to it, from the last instant at which the queue was empty.
@@ -57,14 +57,28 @@ class FrontEndQueue:
         latest_ps = max(*free_at_ps, int(sent_ps.max())) + len(sent_ps) * longest_ps
         left_ps = self._together(sent_ps, prompt_tokens) if latest_ps <= MAX_PS else None
         if left_ps is None:
-            rows = zip(sent_ps.tolist(), prompt_tokens.tolist(), strict=True)
-            return [self.out_ps(row, *each) for row, each in enumerate(rows, first_row)]
+            return self._one_by_one(first_row, sent_ps, prompt_tokens)
         # Each takes the server that is free first, so the latest ends are those of the servers.
         self._free_at_ps = np.sort(np.concatenate([free_at_ps, left_ps]))[-len(free_at_ps) :].tolist()
         out_ps = np.maximum(np.maximum.accumulate(left_ps), self._last_out_ps)
         self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = out_ps
-        result: list[int] = out_ps.tolist()
-        self._last_out_ps = result[-1]
+        self._last_out_ps = int(out_ps[-1])
+        return out_ps
+
+    def _one_by_one(self, first_row: int, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any]:
+        """Return and record when each of several rows leaves the queue, `(n_rows,)`."""
+        free_at_ps, last_ps, out_ps = self._free_at_ps, self._last_out_ps, []
+        receive_ps, token_ps = self._receive_ps, self._token_ps
+        for at_ps, n_tokens in zip(sent_ps.tolist(), prompt_tokens.tolist(), strict=True):
+            begin_ps = free_at_ps[0]
+            done_ps = (at_ps if at_ps > begin_ps else begin_ps) + receive_ps + token_ps * n_tokens
+            heapreplace(free_at_ps, done_ps)
+            if done_ps > last_ps:
+                last_ps = done_ps
+            out_ps.append(last_ps)
+        self._last_out_ps = last_ps
+        result = np.array(out_ps, np.int64)
+        self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = result
         return result
 
     def _together(self, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any] | None:

@@ -6,6 +6,7 @@ from simserve.engine.host_tier import HostTier, Read
 from simserve.engine.recorder import Recorder
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.left_blocks import LeftBlocks
 from simserve.state.prefix_cache import Chain, PrefixCache
 from simserve.state.request import Request
 
@@ -133,69 +134,43 @@ class Memory:
 
 class KeepingMemory(Memory):
     """KV blocks that keep their contents until they are taken again, where requests have nothing in common: only a
-    preempted request finds its own.
-
-    Blocks are taken in the order in which they were freed, those of one request from its last to its first. So what is
-    left of a preempted request are its first blocks, and as many as there are free ones beyond those freed after them.
-    Source: vLLM V1, block_pool.py and kv_cache_utils.py (FreeKVCacheBlockQueue).
-    """
+    preempted request finds its own."""
 
     keeps = True
 
     def __init__(self, pool: KvPool, recorder: Recorder) -> None:
         super().__init__(pool)
         self._recorder = recorder
-        self._left: dict[Request, list[int]] = {}
-        """Whole blocks that preempted requests left, and the pool's freed_blocks then; in this order. Blocks that are
-        found leave the order, so they count as freed before those that were freed earlier."""
+        self._left = LeftBlocks(pool)
 
     def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
         """Free the blocks of a preempted request, and note what it leaves."""
         self.release(request, kv_tokens)
-        self._left[request] = [findable_tokens // self.pool.block_size, self.pool.freed_blocks]
+        self._left.leave(request, findable_tokens // self.pool.block_size)
 
     def forget(self, request: Request) -> None:
         """Note that a preempted request does not return."""
-        self._left.pop(request, None)
-
-    def _up_to(self, request: Request) -> int:
-        """Return the free blocks up to the last of those that a request left: these, and those taken before them."""
-        return self.pool.free_blocks - (self.pool.freed_blocks - self._left[request][1])
-
-    def _n_found(self, request: Request) -> int:
-        return max(0, min(self._left[request][0], self._up_to(request)))
+        self._left.forget(request)
 
     def hit(self, request: Request) -> tuple[int, int]:
         """Return the tokens that a preempted request finds, and their blocks, which are all free."""
-        n_blocks = self._n_found(request)
+        n_blocks = self._left.n_found(request)
         return n_blocks * self.pool.block_size, n_blocks
 
     def steps_before_recheck(self, head: Request, steps_within: Callable[[int], int]) -> int | None:
         """Return the steps until growing members take blocks of the head's hit, which changes its need."""
-        n_found = 0 if head.finder is None else self._n_found(head)
-        return 1 + steps_within(self._up_to(head) - n_found) if n_found else None
+        return None if head.finder is None else self._left.steps_before_recheck(head, steps_within)
 
     def admit(self, request: Request) -> None:
         """Hold what a preempted request finds."""
-        request.prefilled_tokens = self._hold(request) * self.pool.block_size
+        request.prefilled_tokens = self._left.hold(request) * self.pool.block_size
         request.finder = None
         self._recorder.find(request.row, request.prefilled_tokens, is_first=False)
 
     def take_back(self, request: Request) -> int:
         """Hold the blocks of a swapped request that are left, and take blocks for the rest."""
-        n_blocks = self._hold(request)
+        n_blocks = self._left.hold(request)
         self.pool.take(self.pool.blocks_for(request.prefilled_tokens) - n_blocks, from_reserved=False)
-        return n_blocks
-
-    def _hold(self, request: Request) -> int:
-        """Hold the blocks that a request finds; return their number."""
-        n_blocks = self._n_found(request)
-        self.pool.take(n_blocks, from_reserved=False)
-        for other, left in self._left.items():
-            if other is request:
-                break
-            left[1] += n_blocks
-        del self._left[request]
         return n_blocks
 
 

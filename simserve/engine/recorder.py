@@ -122,7 +122,7 @@ class Recorder:
         # Each replica appends whole rows at each commit.
         self._buffers = [Buffers(self.scratch) for _ in range(5)]
         self._step_run_buffers, self._span_buffers, self._stall_buffers, self._copy_buffers, pauses = self._buffers
-        self.step_run_rows, self._spans = self._step_run_buffers.tails, self._span_buffers.tails
+        self.step_run_rows, self.span_rows = self._step_run_buffers.tails, self._span_buffers.tails
         self._stalls, self._copies = self._stall_buffers.tails, self._copy_buffers.tails
         self._pauses = bytearray()
         pauses.tails.append(self._pauses)
@@ -138,7 +138,7 @@ class Recorder:
 
     def add_replicas(self, n: int) -> None:
         """Make room for the rows of n more replicas."""
-        for rows in (self.step_run_rows, self._spans, self._stalls, self._copies):
+        for rows in (self.step_run_rows, self.span_rows, self._stalls, self._copies):
             rows += [bytearray() for _ in range(n)]
 
     def grow(self, n_requests: int) -> None:
@@ -162,7 +162,7 @@ class Recorder:
 
     def span(self, replica: int, request: Request, step: int) -> None:
         """Record a request's tokens: one from its prefill and one per decode step since, before `step`."""
-        self._spans[replica] += _PACK_SPAN(request.row, request.join_step, step - 1, request.joined_ps)
+        self.span_rows[replica] += _PACK_SPAN(request.row, request.join_step, step - 1, request.joined_ps)
 
     def hand_over(self, row: int, sender: int, receiver: int) -> None:
         """Record that another replica will decode a prefilled request."""

@@ -3,6 +3,9 @@
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.frontend import FrontEnd, FrontEndQueue
@@ -65,14 +68,14 @@ class TraceSender:
         """Return when the next row reaches the router."""
         place = row - self._first_row
         if place == len(self._all_out_ps):
-            place, self._first_row, self._all_out_ps = 0, row, self._look_ahead(row)
+            place, self._first_row, self._all_out_ps = 0, row, self.look_ahead(row).tolist()
         return self._all_out_ps[place]
 
-    def _look_ahead(self, row: int) -> list[int]:
+    def look_ahead(self, row: int) -> NDArray[np.int64]:
         """Return when the next rows reach the router."""
         ahead = slice(row, min(row + LOOK_AHEAD, self._n_rows))
         sent_ps, queue = self._rows.arrivals[ahead], self._front_end_queue
-        return sent_ps.tolist() if queue is None else queue.all_out_ps(row, sent_ps, self._rows.prompts[ahead])
+        return sent_ps if queue is None else queue.all_out_ps(row, sent_ps, self._rows.prompts[ahead])
 
 
 class ClosedLoopSender:

@@ -1,23 +1,203 @@
-"""Validated log: a real server's log against the simulator, with what the errors allow."""
+"""Validated log: a real server's log against the simulator, what the errors allow, and all of it as plain data."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from simserve.lab.log_error_facts import log_error_facts, requests_of, trust_in_log
-from simserve.lab.log_errors import replay_log, server_of
+import numpy as np
+
+from simserve.lab.log_errors import ReplayedLog, RequestGroup, Sides, replay_log, server_of
 from simserve.lab.log_pages import tell
-from simserve.lab.trust import Trust
+from simserve.lab.runs import Errors
+from simserve.lab.trust import REQUESTS_ENOUGH, LatencyError, Trust, trust_in
 from simserve.metrics.answers.shown import Shown
+from simserve.metrics.goal import FEW_FOR_P99
 from simserve.report.document import Document
-from simserve.tables.columns import TableRows
+from simserve.report.formats import SHORT
+from simserve.scenario import PoolSetup
+from simserve.tables.columns import Columns, Flags, TableRows
 from simserve.tables.files import plain
 from simserve.tables.schema import Field
 from simserve.workload.readers.logs import read_log
 
-if TYPE_CHECKING:
-    from simserve.tables.columns import Columns
+WORST = 5
+WORST_OF = ("ttft_s", "tpot_s")
+
+
+def trust_in_log(replay: ReplayedLog, server: str) -> Trust:
+    """Return the decision about a log replayed on the server of a scenario file."""
+    errors = []
+    for name in replay.metrics:
+        n, error = int(np.count_nonzero(replay.compared(name))), replay.error_of_mean(name)
+        ends = sorted((abs(error.low), abs(error.high)))
+        low = 0.0 if error.low < 0 < error.high else ends[0]
+        tail = abs(replay.distribution(name)["p99"].error_frac) if n >= FEW_FOR_P99 else None
+        span: dict[str, Any] = {"low_frac": low, "high_frac": ends[1]} if error.has_interval else {}
+        of: dict[str, Any] = {"error_frac": abs(error.value), "tail_frac": tail, "bias_frac": error.value}
+        errors.append(LatencyError(latency=SHORT[name], n=n, **span, **of))
+    log = shlex.quote(str(replay.log.place.path))
+    command = f"simserve calibrate --logs {log} --scenario {shlex.quote(server)} --out calibration"
+    return trust_in(errors, "requests", REQUESTS_ENOUGH, command)
+
+
+def log_error_facts(replay: ReplayedLog) -> dict[str, Any]:
+    """Return all results of a replay log; times in seconds, errors as shares of the measured value."""
+    log, scenario = replay.log, replay.scenario
+    metrics = replay.metrics
+    return {
+        "log": {
+            "path": str(log.place.path),
+            "n_requests": len(log),
+            "n_failed": log.n_failed,
+            "n_unfinished": log.n_unfinished,
+            "n_compared": int(np.count_nonzero(replay.is_answered)) - sum(_lost(replay).values()),
+            "arrivals": log.arrivals,
+            "concurrency": log.concurrency,
+        },
+        "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
+        "assumed": [*log.assumed, *dict.fromkeys(map(_costs, scenario.setups))],
+        "warnings": list(_warnings(replay)),
+        "distributions": {
+            name: {
+                "n": int(np.count_nonzero(replay.compared(name))),
+                **{level: _sides(sides) for level, sides in replay.distribution(name).items()},
+            }
+            for name in metrics
+        },
+        "errors": {
+            name: {
+                "overall": _errors(overall),
+                "by_load": _groups(replay.by_load(name)),
+                "by_prompt_tokens": _groups(replay.by_prompt(name)),
+            }
+            for name in metrics
+            if (overall := replay.errors(name)) is not None
+        },
+        "makespan_s": _sides(replay.makespan_s),
+        "output_tokens_per_s": _sides(replay.output_tokens_per_s),
+        "worst": {name: _worst(replay, name) for name in WORST_OF if name in metrics and log.is_paired},
+        "requests": requests_of(replay),
+    }
+
+
+def _sides(sides: Sides) -> dict[str, float]:
+    return {"measured": sides.measured, "predicted": sides.predicted, "error_frac": sides.error_frac}
+
+
+def _errors(errors: Errors) -> dict[str, float]:
+    return {name: value for name, value in asdict(errors).items() if name != "interval"}
+
+
+def _groups(groups: Sequence[RequestGroup]) -> list[dict[str, float]]:
+    return [{"lowest": each.lowest, "highest": each.highest, **_errors(each.errors)} for each in groups]
+
+
+def requests_of(replay: ReplayedLog) -> dict[str, Any]:
+    """Return columns with one row per request; null where a value is missing."""
+    log, requests = replay.log, replay.results.columns["requests"]
+    return {
+        log.place.word: log.place.numbers,
+        "arrival_s": log.trace.arrival_s if log.has_instants else None,
+        "prompt_tokens": log.trace.prompt_tokens,
+        "output_tokens": log.trace.output_tokens,
+        **{f"measured_{name}": column for name, column in log.measured.items()},
+        **{f"predicted_{name}": replay.predicted[name] for name in log.measured},
+        "predicted_status": [requests["status"].categories[code] for code in requests["status"].codes],
+    }
+
+
+def _worst(replay: ReplayedLog, metric: str) -> list[dict[str, Any]]:
+    log = replay.log
+    return [
+        {
+            "request": f"{log.place.word} {log.place.numbers[row]}",
+            "arrival_s": float(log.trace.arrival_s[row]) if log.has_instants else None,
+            "prompt_tokens": int(log.trace.prompt_tokens[row]),
+            "output_tokens": int(log.trace.output_tokens[row]),
+            "measured": float(log.measured[metric][row]),
+            "predicted": float(replay.predicted[metric][row]),
+            "ratio": float(replay.signed(metric)[row] + 1),
+        }
+        for row in replay.worst(metric, WORST)
+    ]
+
+
+def _costs(setup: PoolSetup) -> str:
+    """Describe the source of a pool's step costs in one line."""
+    server = f"{setup.model.name} on {setup.parallel.tensor} x {setup.gpu.name} under {setup.engine.name}"
+    calibration = setup.calibration
+    if calibration is None:
+        return f"{server}: step costs are a roofline with assumed efficiencies"
+    how = "timed" if calibration.runs is None else "fitted to serving runs"
+    timed = f"kernels of {calibration.gpu}, {how} under {calibration.engine} {calibration.engine_version}"
+    return f"{server}: step costs are {timed}"
+
+
+def _lost(replay: ReplayedLog) -> dict[str, int]:
+    """Count requests that the server answered and the simulator did not, by their simulated outcome."""
+    status = replay.results.columns["requests"]["status"]
+    fates = ("rejected", "timed_out", "unfinished")
+    return {fate: int(np.count_nonzero(replay.is_answered & status.is_(fate))) for fate in fates}
+
+
+def _warnings(replay: ReplayedLog) -> Iterator[str]:
+    """Yield warnings, the most important first."""
+    log, requests, lost = replay.log, replay.results.columns["requests"], _lost(replay)
+    if lost["rejected"]:
+        refused = replay.is_answered & requests["status"].is_("rejected")
+        yield f"the server served {_some(replay, refused)} that the simulator rejects ({_reasons(replay, refused)})"
+    stuck = replay.is_answered & (requests["status"].is_("unfinished") | requests["status"].is_("timed_out"))
+    if stuck.any():
+        yield f"the server served {_some(replay, stuck)} that the simulator never finishes ({_reasons(replay, stuck)})"
+    is_cut = requests["output_tokens"] < log.trace.output_tokens
+    if is_cut.any():
+        yield f"the simulator cuts {_some(replay, is_cut)} short, at max_tokens or max_model_len"
+    yield from _cached_prompts(replay)
+    if log.n_failed:
+        yield f"{_requests_of(log.n_failed)} of the log failed and are not replayed"
+    if log.n_unfinished:
+        yield f"{_requests_of(log.n_unfinished)} of the log did not finish: replayed, but not compared"
+    yield from (*replay.results.facts.notes, *replay.results.facts.warnings)
+    if replay.results.summary["trust"]["kv_limit_is_a_guess"]:
+        yield "the KV cache nearly filled up and its size is an estimate; set num_gpu_blocks from the server's log"
+    n_answered = int(np.count_nonzero(replay.is_answered))
+    if n_answered < FEW_FOR_P99:
+        yield f"p99 of {n_answered} requests is unreliable; it needs {FEW_FOR_P99}"
+
+
+def _cached_prompts(replay: ReplayedLog) -> Iterator[str]:
+    """Yield what in the TTFT of a log without prefixes shows that its prompts were cached."""
+    if "ttft_s" not in replay.log.measured or replay.log.trace.prefixes is not None:
+        return
+    floor_s, growth = replay.token_floor_s, replay.ttft_per_token_s()
+    remedy = "was it in a prefix cache? Add the columns hash_ids and hash_block_tokens, or correct the scenario"
+    is_early = replay.is_too_early()
+    if is_early.any():
+        shortest = float((replay.log.measured["ttft_s"] / replay.log.trace.prompt_tokens)[is_early].min())
+        what = f"the server answered {_some(replay, is_early)} before a prompt of that length can be computed"
+        yield f"{what} (down to {shortest * 1e6:.3g} µs per token, at peak {floor_s * 1e6:.3g}): {remedy}"
+    elif growth is not None and growth.high < floor_s:
+        what = f"TTFT grows by {growth.value * 1e6:.2g} µs per prompt token (95% CI up to {growth.high * 1e6:.2g})"
+        yield f"{what}, and computing one takes {floor_s * 1e6:.3g} or more: {remedy}"
+
+
+def _some(replay: ReplayedLog, rows: Flags) -> str:
+    """Format `3 requests (row 4 first)`."""
+    place, numbers = replay.log.place, replay.log.place.numbers[rows]
+    first = "" if len(numbers) == 1 else " first"
+    return f"{_requests_of(len(numbers))} ({place.word} {numbers[0]}{first})"
+
+
+def _requests_of(n: int) -> str:
+    return "1 request" if n == 1 else f"{n} requests"
+
+
+def _reasons(replay: ReplayedLog, rows: Flags) -> str:
+    reason = replay.results.columns["requests"]["status_reason"]
+    given = dict.fromkeys(reason.categories[code] for code in reason.codes[rows].tolist() if code >= 0)
+    return "; ".join(given) or "no reason given"
 
 
 NUMBERS = ("_s", "_tokens")
@@ -33,7 +213,7 @@ class ValidatedLog(Shown):
     """What the errors allow, with each latency's error and the command that calibrates."""
     printed: Mapping[str, Any]
     """What `--json` prints: the decision, distributions, errors, the worst requests, each request."""
-    requests: "Columns"
+    requests: Columns
     """Each request: lengths, and each latency measured and predicted, `(n_requests,)` each."""
 
     @classmethod

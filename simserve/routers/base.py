@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter
 from random import Random
+from typing import ClassVar
 
 from pydantic import ConfigDict
 
@@ -16,6 +17,9 @@ STRICT = ConfigDict(extra="forbid")
 
 class Router:
     """A policy: which replica serves a request."""
+
+    joins_shortest: ClassVar[bool] = False
+    """It picks the replica with the fewest outstanding requests, the first on a tie."""
 
     def begin(self, stream: Random) -> None:
         """Start a run: reset the state; `stream` is the router's own random stream."""

@@ -13,6 +13,8 @@ from simserve.state.view import LoadView, least_busy
 class LeastOutstanding(Router):
     """Join the shortest queue: fewest requests waiting or running; the first such replica on a tie."""
 
+    joins_shortest = True
+
     def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the least loaded replica."""
         return views[least_busy(views)]

@@ -12,6 +12,7 @@ from simserve.state.queues import Waiting
 from simserve.state.request import Request
 from simserve.state.step_plan import Blocked as Blocked
 from simserve.state.step_plan import StepPlan as StepPlan
+from simserve.state.step_plan import WalkLimits as WalkLimits
 from simserve.state.view import ReplicaView
 
 STRICT = ConfigDict(extra="forbid")
@@ -78,6 +79,11 @@ class Scheduler:
     def plan(self, view: ReplicaView) -> StepPlan:
         """Return the plan of the next step."""
         raise NotImplementedError
+
+    def walk_limits(self) -> WalkLimits | None:
+        """Return the limits of a policy whose plan is a walk along the queue in order and which preempts the request
+        admitted last; None: it plans otherwise."""
+        return None
 
     def victim(self, view: ReplicaView) -> Request:
         """Return the request to preempt when blocks run out: by default the one admitted last."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan, WalkLimits
 from simserve.state.fair_share import ByService, TokenCounters
 from simserve.state.queues import ByPriority, Waiting, came_at
 from simserve.state.request import Request
@@ -84,6 +84,13 @@ class Chunked(Scheduler):
     def steps_in_order(self, most_tokens: int) -> int | None:
         """Return decode steps for which the head surely stays the head: vtc's counters change with each."""
         return self._by_service.steps_in_order(most_tokens) if self.is_stateful else None
+
+    def walk_limits(self) -> WalkLimits | None:
+        """Return the limits of policy fcfs."""
+        if self.policy != "fcfs":
+            return None
+        most = self.long_prefill_token_threshold or self.max_num_batched_tokens
+        return WalkLimits(self.max_num_batched_tokens, self.max_num_seqs, most, self.scheduler_reserve_full_isl)
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until tokens, slots or blocks run out."""

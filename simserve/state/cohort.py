@@ -1,9 +1,14 @@
 """Cohort: the decoding requests of a replica, kept as aggregates instead of a loop."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from mypy_extensions import i64
+
+from simserve.integers import filled, total, vec
 from simserve.state.id_drops import IdDrops
 from simserve.state.request import DECODE, Request
 
@@ -50,7 +55,7 @@ class Cohort:
         """Decode steps of this cohort since the start of the run."""
         self.n = 0
         self.kv_tokens = 0
-        self.crossings = [0] * block_size
+        self.crossings: vec[i64] = filled(block_size, 0)
         """Members that begin a new block in step i modulo the block size."""
         self.lingering: list[Request] = []
         """Finished members that stay, at full cost, until the whole batch has finished."""
@@ -178,8 +183,8 @@ class Cohort:
         end = at + n_steps % block_size
         n_blocks = n_steps // block_size * self.n
         if end <= block_size:
-            return n_blocks + sum(self.crossings[at:end])
-        return n_blocks + self.n - sum(self.crossings[end - block_size : at])
+            return n_blocks + total(self.crossings, at, end)
+        return n_blocks + self.n - total(self.crossings, end - block_size, at)
 
     def blocks_begun(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""

@@ -50,6 +50,20 @@ class StepPlan:
         self.blocked_by = blocked_by
 
 
+@dataclass(frozen=True, slots=True)
+class WalkLimits:
+    """Limits of a walk along the queue in order, with decode first and a budget for the rest."""
+
+    budget_tokens: int
+    """Most tokens of a step."""
+    slots: int
+    """Most running requests."""
+    most_chunk_tokens: int
+    """Most tokens of one prompt in a step."""
+    reserves_prompt: bool
+    """A new request needs the blocks of its whole prompt; otherwise those of its chunk."""
+
+
 def chunks_within(
     view: ReplicaView, budget_tokens: int, free_slots: int, most_tokens: int, reserves_prompt: bool
 ) -> tuple[list[tuple[Request, int]], Request | None, Blocked | None]:

@@ -225,7 +225,7 @@ def test_a_member_gets_requests_only_while_it_is_ready(router: Router, delay: De
     load = replace(load, session_id=np.array([str(i % 4) for i in range(n)]), prefixes=chains)
     setup = replace(replica_setup(cost=EVERY_MS, block_size=8), caches_prefixes=True)
     cluster = Cluster(own([setup] * 3), router, Offered(load), router_seed=0, delay=delay)
-    routing_view = cluster._routing_view
+    routing_view = cluster.intake
     assert isinstance(routing_view, RoutingView)
     for at_ms, change in (
         (20, lambda _: routing_view.remove(1)),

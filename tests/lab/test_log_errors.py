@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simserve import load_scenario, simulate
-from simserve.lab.log_error_facts import log_error_facts
 from simserve.lab.log_errors import ReplayedLog, quartiles, replay_log, server_of
+from simserve.lab.validated_log import log_error_facts
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.tables.columns import Categorical

@@ -1,0 +1,247 @@
+"""Batch: the requests of one replica in columns, and its loop: plan, advance, commit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from simserve.columns.live import DECODES, PREFILLS, WAITS
+from simserve.columns.prompts import BLOCKS, Prompts
+from simserve.columns.records import Records
+from simserve.columns.running import Running
+from simserve.engine.recorder import FINISHED, UNFINISHED
+from simserve.engine.recorder import NEVER as NO_INSTANT
+from simserve.engine.replica import Replica
+from simserve.engine.routing_view import Entry
+from simserve.integers import NEVER
+from simserve.state.request import Request
+from simserve.state.step_plan import Blocked
+from simserve.units import EndsTooLate
+
+
+class Batch:
+    """A replica that walks its queue in order, whose layers keep all tokens, and which steps on its own.
+
+    It counts in the replica's own pool, cohort and view for routers; requests are places of `live`.
+    """
+
+    def __init__(self, replica: Replica, entry: Entry, prompts: Prompts, running: Running, records: Records) -> None:
+        self.id: i64 = replica.id
+        self.limit_tokens: i64 = entry.limit_tokens
+        self.longest_prompt_tokens: i64 = entry.longest_prompt_tokens
+        self.n_outstanding: i64 = 0
+        self._replica, self._prompts, self._running, self._records = replica, prompts, running, records
+        self._live, self._recorder, self._waiting = records.live, records.recorder, prompts.waiting
+        self._load, self._pool, self._cohort = replica.load, replica.pool, replica.cohort
+        self._in_flight, self._decode, self._n_ahead = replica.in_flight, replica.decode, i64(replica.n_ahead)
+        self._block_size: i64 = replica.pool.block_size
+        self._load.queues = (prompts.waiting, prompts.coming)
+
+    # -- arrivals --------------------------------------------------------------------------------------------------
+
+    def arrive(self, place: i64, now_ps: i64) -> bool:
+        """Queue a request; return whether the replica is idle, and plans at this instant."""
+        self.n_outstanding += 1
+        self._load.n_outstanding = self.n_outstanding
+        self._live.replica[place] = self.id
+        step_run, n_ahead = self._in_flight.step_run, self._n_ahead
+        if step_run is None:
+            if n_ahead and self._running.n:
+                self._prompts.come(place, 1)
+            else:
+                self._waiting.append(place)
+            return True
+        n_begun = step_run.steps_begun(now_ps)
+        if n_ahead:
+            self._prompts.come(place, 1 + n_begun)
+        else:
+            self._waiting.append(place)
+        if not self._prompts.blocked and n_begun + n_ahead < step_run.n_steps:
+            step_run.cut(n_begun + n_ahead)
+        return False
+
+    # -- plan --------------------------------------------------------------------------------------------------------
+
+    def end_ps(self) -> i64:
+        """Return the end of the step run in flight; NEVER without one. Raises EndsTooLate."""
+        step_run = self._in_flight.step_run
+        if step_run is None:
+            return NEVER
+        if step_run.end_ps >= NEVER:
+            raise EndsTooLate
+        return step_run.end_ps
+
+    def plan(self, now_ps: i64) -> None:
+        """Make room, walk the queue if requests wait, and begin the step run that follows."""
+        cohort, prompts, waiting, prefilling = self._cohort, self._prompts, self._waiting, self._prompts.prefilling
+        n: i64 = cohort.n
+        has_room = self._pool.free_blocks >= n
+        prompts.n_chunks = prompts.blocked = 0
+        if n and has_room and not (waiting.n or prefilling.n or self._prompts.coming.n):
+            self._in_flight.step_run = self._decode.start(now_ps, None, 0)
+            return
+        just_preempted = not has_room and self._make_room(now_ps)
+        while waiting.n or prefilling.n:
+            left_out = prompts.walk(just_preempted)
+            if prompts.blocked == BLOCKS and self._live.phase[left_out] == PREFILLS and self._running.n > 1:
+                self._preempt(self._running.newest, now_ps)  # it may be the prompt itself
+                just_preempted = True
+                continue
+            if prompts.n_chunks or cohort.n:
+                break
+            if just_preempted:
+                just_preempted = False  # no step runs, so the next boundary is now
+                continue
+            if prompts.blocked != BLOCKS or self._running.n < 2:
+                break
+            self._preempt(self._running.newest, now_ps)  # requests in prefill hold all blocks, and none can continue
+            just_preempted = True
+        if prompts.n_chunks:
+            self._in_flight.step_run = prompts.start(now_ps)
+        elif cohort.n:
+            self._decode_on(now_ps, just_preempted)
+        elif self._prompts.coming.n:
+            self._prompts.show(2)  # no step runs that they could miss
+            self.plan(now_ps)
+        elif prompts.blocked:
+            self._recorder.stall(self.id, now_ps, prompts.blocked)
+
+    def _decode_on(self, now_ps: i64, just_preempted: bool) -> None:
+        """Begin decode steps, as many as the plan holds for."""
+        blocked, n_most = self._prompts.blocked, 1 if just_preempted else None
+        if blocked == BLOCKS and not just_preempted:
+            n_most = self._prompts.steps_before_recheck()
+        if not blocked and self._prompts.coming.n:
+            n_most = 1  # they have already waited for one step
+        self._in_flight.step_run = self._decode.start(now_ps, n_most, self._waiting.n)
+
+    # -- preemption --------------------------------------------------------------------------------------------------
+
+    def _make_room(self, now_ps: i64) -> bool:
+        """Preempt until the decoding requests have blocks for their next step; return True if any was preempted."""
+        just_preempted = False
+        while self._cohort.blocks_of_next() > self._pool.free_blocks:
+            self._preempt(self._running.newest, now_ps)
+            just_preempted = True
+        return just_preempted
+
+    def _preempt(self, place: i64, now_ps: i64) -> None:
+        """Take the slot and blocks of a request, which waits again before all others."""
+        live, row = self._live, self._live.row[place]
+        kv_tokens = live.prefilled_tokens[place]
+        if live.phase[place] == DECODES:
+            self._records.span(place, self._cohort.step)
+            kv_tokens = self._running.drop(place)
+        live.phase[place] = WAITS
+        self._prompts.prefilling.keep(PREFILLS)
+        self._leave(place, kv_tokens)
+        if self._prompts.left is not None:
+            self._prompts.left.leave(row, kv_tokens // self._block_size)
+        self._recorder.preempt(row, kv_tokens)
+        live.prefilled_tokens[place] = 0
+        live.n_preemptions[place] += 1
+        live.preempted_ps[place] = now_ps
+        self._waiting.append_left(place)
+
+    def _leave(self, place: i64, kv_tokens: i64) -> None:
+        """Free the slot and blocks of a request."""
+        pool, n_blocks = self._pool, -(-kv_tokens // self._block_size)
+        pool.used_blocks -= n_blocks
+        pool.free_blocks += n_blocks
+        pool.freed_blocks += n_blocks
+        self._running.leave(place)
+
+    # -- commit ------------------------------------------------------------------------------------------------------
+
+    def commit(self, now_ps: i64) -> None:
+        """Record the step run, with the counters at its start, and apply it."""
+        step_run, cohort, records = self._in_flight.step_run, self._cohort, self._records
+        assert step_run is not None, "a step is over"
+        n: i64 = step_run.n_decoding
+        at, cells = records.steps.room(), records.steps.cells
+        cells[at] = self.id
+        cells[at + 1] = step_run.start_ps
+        cells[at + 2] = step_run.first_ps
+        cells[at + 3] = step_run.growth_ps
+        cells[at + 4] = step_run.n_prefill_pairs
+        cells[at + 5] = cohort.kv_tokens if n else 0
+        cells[at + 6] = step_run.n_steps
+        cells[at + 7] = step_run.n_prefill_tokens
+        cells[at + 8] = n
+        cells[at + 9] = self._pool.used_blocks
+        cells[at + 10] = 0
+        cells[at + 11] = step_run.queue_len
+        cells[at + 12] = self._prompts.blocked
+        cells[at + 13] = 0
+        self._in_flight.step_run = None
+        if n:
+            self._in_flight.apply(step_run.n_steps)
+            if cohort.step >= cohort.next_finish_step:
+                n_finished = self._running.pop_finished()
+                for i in range(n_finished):
+                    place = self._running.finished[i]
+                    self._end(place, self._running.stop_decoding(place), now_ps)
+        if self._prompts.n_chunks:
+            self._prompts.commit(now_ps - step_run.start_ps)
+            for i in range(self._prompts.n_chunks):
+                place = self._prompts.complete(i)
+                if place >= 0:
+                    self._end_prefill(place, now_ps)
+            self._prompts.n_chunks = 0
+        if self._prompts.coming.n:
+            self._prompts.show(step_run.n_steps)
+
+    def _end(self, place: i64, kv_tokens: i64, now_ps: i64) -> None:
+        """End a request that has its last token."""
+        self._records.span(place, self._cohort.step)
+        self._records.end(place, FINISHED, now_ps)
+        self.n_outstanding -= 1
+        self._load.count_out()
+        self._leave(place, kv_tokens)
+        self._live.remove(place)
+
+    def _end_prefill(self, place: i64, now_ps: i64) -> None:
+        """Complete a prefill, which emits a token; the request decodes, or is done."""
+        live = self._live
+        live.joined_ps[place] = now_ps
+        live.join_step[place] = self._cohort.step
+        if not live.emitted_tokens[place]:
+            live.first_token_ps[place] = now_ps
+        live.emitted_tokens[place] += 1
+        n_left = live.output_tokens[place] - live.emitted_tokens[place]
+        if n_left:
+            self._running.join(place, n_left)
+        else:
+            self._end(place, live.prefilled_tokens[place], now_ps)
+
+    # -- the end of the run --------------------------------------------------------------------------------------------
+
+    def stop(self, now_ps: i64) -> None:
+        """Commit the steps that are over, and give the replica the requests that are there."""
+        step_run, batch, live = self._in_flight.step_run, self._replica.batch, self._live
+        if step_run is not None:
+            step_run.cut(step_run.steps_done(now_ps))
+            if step_run.n_steps:
+                self.commit(now_ps)
+        self._prompts.show(2)
+        self._replica.blocked_by = WORDS[self._prompts.blocked]
+        running: list[int] = []
+        place = self._running.newest
+        while place >= 0:
+            running.append(place)
+            place = live.older[place]
+        for place in reversed(running):
+            if live.phase[place] == DECODES:
+                self._records.span(place, self._cohort.step)
+            batch.running[self._still_there(place)] = None
+        while self._waiting.n:
+            batch.waiting.append(self._still_there(self._waiting.pop_left()))
+
+    def _still_there(self, place: i64) -> Request:
+        """Record a request that is there as the run ends; return it."""
+        self._records.end(place, UNFINISHED, NO_INSTANT)
+        return Request(self._live.row[place], 0, self._live.prompt_tokens[place], self._live.output_tokens[place])
+
+
+WORDS: Final[tuple[Blocked | None, ...]] = (None, "seats", "blocks", "budget")

@@ -1,0 +1,165 @@
+"""Live: the requests that have reached a replica and have not ended, a place each, in columns; and lines of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from simserve.integers import NONE, filled, vec, widened
+
+WAITS: Final = 0
+PREFILLS: Final = 1
+DECODES: Final = 2
+
+FIRST_PLACES: Final = 256
+"""Places at first; they double when there are more requests."""
+
+# fmt: off
+COLUMNS: Final = (
+    "row", "prompt_tokens", "output_tokens", "phase", "prefilled_tokens", "emitted_tokens", "replica", "kv_offset",
+    "join_step", "joined_ps", "finish_step", "join_number", "n_preemptions", "preempted_ps", "scheduled_ps",
+    "first_token_ps", "chunks_ps", "due_step", "after", "older", "newer",
+)
+# fmt: on
+
+
+class Live:
+    """Columns by place. A place is taken again after its request has ended.
+
+    A column is looked up here for each use, as it is another one when there are more places.
+    """
+
+    row: vec[i64]
+    """Row in the load."""
+    prompt_tokens: vec[i64]
+    output_tokens: vec[i64]
+    """True output length, cut at its limits."""
+    phase: vec[i64]
+    prefilled_tokens: vec[i64]
+    """Tokens of prompt and earlier output with computed keys and values that it holds."""
+    emitted_tokens: vec[i64]
+    """Tokens produced, as of the last time it began or stopped decoding."""
+    replica: vec[i64]
+    kv_offset: vec[i64]
+    """Stored tokens when it began to decode, minus the step of the cohort then."""
+    join_step: vec[i64]
+    joined_ps: vec[i64]
+    finish_step: vec[i64]
+    """Step of the cohort that ends it; NONE: it does not decode."""
+    join_number: vec[i64]
+    """Order of joining the cohort, for those that finish in one step."""
+    n_preemptions: vec[i64]
+    preempted_ps: vec[i64]
+    """Instant of the last preemption."""
+    scheduled_ps: vec[i64]
+    first_token_ps: vec[i64]
+    chunks_ps: vec[i64]
+    """Duration of the steps that computed a part of its prompt, not the last."""
+    due_step: vec[i64]
+    """Steps of its replica that begin before the scheduler sees it, from the first on."""
+    after: vec[i64]
+    """The place behind it in its line, or among the free places."""
+    older: vec[i64]
+    """The running request that was admitted before it, and ..."""
+    newer: vec[i64]
+    """... after it."""
+
+    def __init__(self) -> None:
+        for name in COLUMNS:
+            setattr(self, name, filled(FIRST_PLACES, NONE))
+        self._first_free: i64 = NONE
+        self._free(0, FIRST_PLACES)
+
+    def add(self, row: i64, prompt_tokens: i64, output_tokens: i64) -> i64:
+        """Give a request a place; return it."""
+        if self._first_free < 0:
+            self._widen()
+        place = self._first_free
+        self._first_free = self.after[place]
+        self.row[place] = row
+        self.prompt_tokens[place] = prompt_tokens
+        self.output_tokens[place] = output_tokens
+        self.phase[place] = WAITS
+        self.prefilled_tokens[place] = 0
+        self.emitted_tokens[place] = 0
+        self.n_preemptions[place] = 0
+        self.first_token_ps[place] = NONE
+        self.scheduled_ps[place] = NONE
+        self.chunks_ps[place] = 0
+        self.replica[place] = NONE
+        return place
+
+    def remove(self, place: i64) -> None:
+        """Free the place of a request that has ended."""
+        self.finish_step[place] = NONE
+        self.after[place] = self._first_free
+        self._first_free = place
+
+    def left_tokens(self, place: i64) -> i64:
+        """Return the tokens to compute before its next one."""
+        return self.prompt_tokens[place] + self.emitted_tokens[place] - self.prefilled_tokens[place]
+
+    def _free(self, first: i64, end: i64) -> None:
+        """Free the places from first on, which are taken in this order."""
+        after = self.after
+        for place in range(first, end):
+            after[place] = place + 1
+        after[end - 1] = self._first_free
+        self._first_free = first
+
+    def _widen(self) -> None:
+        """Double the places."""
+        n: i64 = len(self.row)
+        for name in COLUMNS:
+            setattr(self, name, widened(getattr(self, name), n))
+        self._free(n, 2 * n)
+
+
+class Line:
+    """Places in a row, each linked to the one behind it."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self.n: i64 = 0
+        self.head: i64 = NONE
+        self._tail: i64 = NONE
+
+    def __len__(self) -> int:
+        return self.n
+
+    def append(self, place: i64) -> None:
+        """Add a place at the end."""
+        after = self._live.after
+        after[place] = NONE
+        if self.n:
+            after[self._tail] = place
+        else:
+            self.head = place
+        self._tail = place
+        self.n += 1
+
+    def append_left(self, place: i64) -> None:
+        """Add a place before all others."""
+        self._live.after[place] = self.head
+        if not self.n:
+            self._tail = place
+        self.head = place
+        self.n += 1
+
+    def pop_left(self) -> i64:
+        """Remove and return the head. Needs one."""
+        place = self.head
+        self.head = self._live.after[place]
+        self.n -= 1
+        return place
+
+    def keep(self, phase: i64) -> None:
+        """Keep those in a phase, in order."""
+        live, place, n = self._live, self.head, self.n
+        self.n = 0
+        for _ in range(n):
+            after = live.after[place]
+            if live.phase[place] == phase:
+                self.append(place)
+            place = after

@@ -1,0 +1,196 @@
+"""Prompts: waiting and partly computed ones of a replica, in columns, and the chunks of a step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from simserve.columns.live import DECODES, PREFILLS, WAITS, Line
+from simserve.columns.records import Records
+from simserve.columns.running import Running
+from simserve.engine.recorder import BLOCKED_BY
+from simserve.engine.replica import Replica
+from simserve.engine.step_run import StepRun
+from simserve.integers import NONE, append, filled, vec
+from simserve.state.left_blocks import LeftBlocks
+from simserve.state.step_plan import WalkLimits
+
+SEATS: Final = BLOCKED_BY["seats"]
+BLOCKS: Final = BLOCKED_BY["blocks"]
+BUDGET: Final = BLOCKED_BY["budget"]
+
+
+class Prompts:
+    """Prompts that wait, and those with a slot; a step computes chunks of them within the limits of a walk."""
+
+    def __init__(self, replica: Replica, limits: WalkLimits, running: Running, records: Records) -> None:
+        live = records.live
+        self._live, self._running, self._recorder = live, running, records.recorder
+        self._pool, self._cohort, self._cost = replica.pool, replica.cohort, replica.cost
+        self._waits_for_host = replica.decode.waits_for_host
+        self._block_size: i64 = replica.pool.block_size
+        self._budget: i64 = limits.budget_tokens
+        self._slots: i64 = limits.slots
+        self._most_chunk: i64 = limits.most_chunk_tokens
+        self._reserves_prompt = limits.reserves_prompt
+        self.coming, self.waiting, self.prefilling = Line(live), Line(live), Line(live)
+        self._n_shown: i64 = 0
+        """Steps that have begun."""
+        self.left = LeftBlocks(replica.pool) if replica.batch.memory.keeps else None
+        """What preempted requests find again of their own; None: nothing."""
+        self._step_run = StepRun()
+        self._places: vec[i64] = filled(16, 0)
+        self._tokens: vec[i64] = filled(16, 0)
+        self.n_chunks: i64 = 0
+        """Chunks of the step that is planned or in flight."""
+        self.blocked: i64 = 0
+        """Why the last plan did not admit the head of the queue, as recorded."""
+
+    def come(self, place: i64, n_steps: i64) -> None:
+        """Keep an arrival until n_steps more have begun, as steps are planned ahead."""
+        self._live.due_step[place] = self._n_shown + n_steps
+        self.coming.append(place)
+
+    def show(self, n_steps: i64) -> None:
+        """Let n_steps begin: queue the arrivals that have waited for as many."""
+        self._n_shown += n_steps
+        coming, due_step = self.coming, self._live.due_step
+        while coming.n and due_step[coming.head] <= self._n_shown:
+            self.waiting.append(coming.pop_left())
+
+    def walk(self, just_preempted: bool) -> i64:
+        """Choose chunks along the queue until tokens, slots or blocks run out; return the place that is left out."""
+        live, block_size, most = self._live, self._block_size, self._most_chunk
+        budget: i64 = self._budget - self._cohort.n
+        slots: i64 = self._slots - self._running.n
+        free: i64 = self._pool.free_blocks - self._cohort.blocks_of_next()
+        self.n_chunks = self.blocked = 0
+        place = self.prefilling.head
+        for _ in range(self.prefilling.n):
+            if budget <= 0:
+                self.blocked = BUDGET
+                return place
+            done = live.prefilled_tokens[place]
+            n_tokens = live.left_tokens(place)
+            if n_tokens > most:  # fast: without a call of min
+                n_tokens = most
+            if n_tokens > budget:
+                n_tokens = budget
+            n_blocks = -(-(done + n_tokens) // block_size) - -(-done // block_size)
+            if n_blocks > free:
+                self.blocked = BLOCKS
+                return place
+            free -= n_blocks
+            budget -= n_tokens
+            self._add_chunk(place, n_tokens)
+            place = live.after[place]
+        place = self.waiting.head
+        for _ in range(self.waiting.n):
+            if budget <= 0:
+                self.blocked = BUDGET
+                return place
+            if slots <= 0:
+                self.blocked = SEATS
+                return place
+            slots -= 1
+            n_found = self._n_found(place)
+            left = live.left_tokens(place) - n_found * block_size
+            n_tokens = left if left < most else most
+            if n_tokens > budget:
+                n_tokens = budget
+            n_blocks = n_found - -(left if self._reserves_prompt else n_tokens) // block_size
+            if n_blocks > free or just_preempted:
+                self.blocked = BLOCKS
+                return place
+            free -= n_blocks
+            budget -= n_tokens
+            self._add_chunk(place, n_tokens)
+            place = live.after[place]
+        return NONE
+
+    def _n_found(self, place: i64) -> i64:
+        """Return the blocks of its own that a waiting request finds: it was preempted."""
+        left, live = self.left, self._live
+        return 0 if left is None or not live.n_preemptions[place] else left.n_found(live.row[place])
+
+    def steps_before_recheck(self) -> int | None:
+        """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
+        live, left, head = self._live, self.left, self.waiting.head
+        if left is None or not self.waiting.n or not live.n_preemptions[head]:
+            return None
+        return left.steps_before_recheck(live.row[head], self._cohort.steps_within)
+
+    def _add_chunk(self, place: i64, n_tokens: i64) -> None:
+        at = self.n_chunks
+        self.n_chunks = at + 1
+        if at == len(self._places):
+            self._places = append(self._places, place)
+            self._tokens = append(self._tokens, n_tokens)
+            return
+        self._places[at] = place
+        self._tokens[at] = n_tokens
+
+    def start(self, now_ps: i64) -> StepRun:
+        """Return one step: the chunks get their slots and blocks, and each decoding request a token."""
+        live, block_size, cohort = self._live, self._block_size, self._cohort
+        n_tokens: i64 = 0
+        n_pairs: i64 = 0
+        n_context: i64 = 0
+        n_complete: i64 = 0
+        n_blocks: i64 = 0
+        for i in range(self.n_chunks):
+            place, n_chunk = self._places[i], self._tokens[i]
+            if live.phase[place] == WAITS:
+                self._admit(place, now_ps)
+            done = live.prefilled_tokens[place]
+            end = done + n_chunk
+            n_blocks += -(-end // block_size) - -(-done // block_size)
+            n_tokens += n_chunk
+            n_pairs += n_chunk * (done + end + 1) // 2
+            n_context += end
+            if n_chunk == live.left_tokens(place):
+                n_complete += 1
+        self._pool.take(n_blocks, False)
+        n: i64 = cohort.n
+        first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, cohort.kv_tokens if n else 0, n + n_complete)
+        if self._waits_for_host:
+            first_ps = max(first_ps, self._cost.host_ps(n + n_complete))
+        step_run = self._step_run
+        step_run.begin(now_ps, first_ps, 0, 1)
+        step_run.n_prefill_tokens, step_run.n_prefill_pairs = n_tokens, n_pairs
+        step_run.n_decoding, step_run.queue_len = n, self.waiting.n
+        return step_run
+
+    def _admit(self, place: i64, now_ps: i64) -> None:
+        """Give the head of the queue a slot, and what it finds of its own."""
+        live = self._live
+        self.waiting.pop_left()
+        live.phase[place] = PREFILLS
+        self.prefilling.append(place)
+        self._running.admit(place)
+        if not live.n_preemptions[place]:
+            live.scheduled_ps[place] = now_ps
+            return
+        row = live.row[place]
+        self._recorder.resume(row, live.preempted_ps[place], now_ps)
+        if self.left is not None:
+            n_found = live.prefilled_tokens[place] = self.left.hold(row) * self._block_size
+            self._recorder.find(row, n_found, is_first=False)
+
+    def commit(self, step_ps: i64) -> None:
+        """Apply the chunks of a step that is over; the complete prompts decode from now on."""
+        live = self._live
+        for i in range(self.n_chunks):
+            place = self._places[i]
+            live.prefilled_tokens[place] += self._tokens[i]
+            if not live.left_tokens(place):
+                live.phase[place] = DECODES
+            elif not live.n_preemptions[place]:
+                live.chunks_ps[place] += step_ps
+        self.prefilling.keep(PREFILLS)
+
+    def complete(self, i: i64) -> i64:
+        """Return the place of chunk i if it was the last of its prompt; else NONE."""
+        place = self._places[i]
+        return place if self._live.phase[place] == DECODES else NONE

@@ -1,0 +1,111 @@
+"""Records: rows of steps, spans and ended requests in columns, which the recorder takes over now and then."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from mypy_extensions import i64
+from numpy.typing import NDArray
+
+from simserve.columns.live import Live
+from simserve.engine.recorder import SPAN_ROW, STEP_RUN_ROW, Recorder
+from simserve.integers import NONE, buffer, vec
+from simserve.units import EndsTooLate
+
+STEP_WIDTH: Final = 14
+"""A replica and the fields of a STEP_RUN_ROW."""
+SPAN_WIDTH: Final = 5
+"""A replica and the fields of a SPAN_ROW."""
+ENDED: Final = ("replica", "status", "scheduled_ps", "first_token_ps", "finish_ps", "chunks_ps")
+ENDED_WIDTH: Final = 7
+"""A row and its cells in these columns."""
+FIRST_ROWS: Final = 1024
+MOST_COUNT: Final = (1 << 31) - 1
+"""Largest count of a step run that its row holds."""
+
+
+class Rows:
+    """Rows of equal width in one column."""
+
+    def __init__(self, width: i64) -> None:
+        self._width = width
+        self.cells: vec[i64] = buffer(FIRST_ROWS * width)
+        self.n: i64 = 0
+        """Cells in use."""
+
+    def room(self) -> i64:
+        """Make room for a row; return its first cell, which counts as in use from now on with the others."""
+        at = self.n
+        if at == len(self.cells):
+            wider: vec[i64] = buffer(2 * at)
+            for i in range(at):
+                wider[i] = self.cells[i]
+            self.cells = wider
+        self.n = at + self._width
+        return at
+
+    def take(self) -> NDArray[np.int64]:
+        """Return all rows, and forget them."""
+        cells: Any = self.cells
+        rows = np.asarray(cells)[: self.n].reshape(-1, self._width)
+        self.n = 0
+        return rows
+
+
+class Records:
+    """What a run has recorded since the last flush."""
+
+    def __init__(self, recorder: Recorder, live: Live) -> None:
+        self.recorder, self.live = recorder, live
+        self.steps, self.spans, self.ended = Rows(STEP_WIDTH), Rows(SPAN_WIDTH), Rows(ENDED_WIDTH)
+
+    def span(self, place: i64, step: i64) -> None:
+        """Record the tokens of a request: one from its prefill and one per decode step since, before `step`."""
+        live, at, cells = self.live, self.spans.room(), self.spans.cells
+        cells[at] = live.replica[place]
+        cells[at + 1] = live.row[place]
+        cells[at + 2] = live.join_step[place]
+        cells[at + 3] = step - 1
+        cells[at + 4] = live.joined_ps[place]
+
+    def end(self, place: i64, status: i64, finish_ps: i64) -> None:
+        """Record a request that has ended, or is there as the run ends."""
+        live, at, cells = self.live, self.ended.room(), self.ended.cells
+        cells[at] = live.row[place]
+        cells[at + 1] = NONE if live.scheduled_ps[place] < 0 else live.replica[place]
+        cells[at + 2] = status
+        cells[at + 3] = live.scheduled_ps[place]
+        cells[at + 4] = live.first_token_ps[place]
+        cells[at + 5] = finish_ps
+        cells[at + 6] = live.chunks_ps[place]
+
+    def flush(self) -> None:
+        """Give the recorder all rows. Raises EndsTooLate for a count that its rows do not hold."""
+        recorder = self.recorder
+        steps = self.steps.take()
+        if steps.size and steps[:, 6:].max() > MOST_COUNT:
+            raise EndsTooLate
+        _append(recorder.step_run_rows, steps, STEP_RUN_ROW)
+        _append(recorder.span_rows, self.spans.take(), SPAN_ROW)
+        ended = self.ended.take()
+        for place, name in enumerate(ENDED, 1):
+            recorder.columns[name][ended[:, 0]] = ended[:, place]
+        recorder.spill()
+
+
+def _append(tails: list[bytearray], rows: NDArray[np.int64], dtype: np.dtype[Any]) -> None:
+    """Append rows to the buffers of their replicas, which stand before the fields."""
+    if len(tails) > 1:
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    widths = [dtype[name].itemsize for name in dtype.names or ()]
+    n_wide = widths.count(8)  # these stand first
+    packed = np.empty((len(rows), dtype.itemsize // 4), np.int32)
+    packed[:, : 2 * n_wide].view(np.int64)[:] = rows[:, 1 : 1 + n_wide]
+    packed[:, 2 * n_wide :] = rows[:, 1 + n_wide :]
+    ends = np.searchsorted(rows[:, 0], np.arange(len(tails)), side="right").tolist()
+    start = 0
+    for tail, end in zip(tails, ends, strict=True):
+        if end > start:
+            tail += packed[start:end].tobytes()
+        start = end

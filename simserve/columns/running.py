@@ -1,0 +1,129 @@
+"""Running: the requests with a slot on a replica, in columns, and the finishes of those that decode."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from simserve.columns.live import Live
+from simserve.integers import NEVER, NONE, Heap, filled, vec, widened
+from simserve.state.cohort import NO_FINISH, Cohort
+from simserve.units import EndsTooLate
+
+PLACE_BITS: Final = 24
+"""Bits of a place in the key of a finish, below its step."""
+MOST_PLACES: Final = 1 << PLACE_BITS
+LAST_STEP: Final = 1 << (62 - PLACE_BITS)
+
+
+class Running:
+    """Requests with a slot, linked in the order of admission. The cohort counts those that decode.
+
+    A finish stays among the others when its request is preempted: it is then due for none, or for one that took the
+    place since and finishes in the same step.
+    """
+
+    def __init__(self, replica: i64, live: Live, cohort: Cohort) -> None:
+        self._replica, self._live, self._cohort = replica, live, cohort
+        self._block_size: i64 = cohort.block_size
+        self.n: i64 = 0
+        self.newest: i64 = NONE
+        """The request that was admitted last."""
+        self._finishes = Heap()
+        self._n_joins: i64 = 0
+        self.finished: vec[i64] = filled(16, NONE)
+        """Places that the last step finished, in the order of joining, as many as `pop_finished` says."""
+
+    def admit(self, place: i64) -> None:
+        """Give a request a slot."""
+        live, newest = self._live, self.newest
+        live.older[place], live.newer[place] = newest, NONE
+        if newest >= 0:
+            live.newer[newest] = place
+        self.newest = place
+        self.n += 1
+
+    def leave(self, place: i64) -> None:
+        """Take the slot of a request."""
+        live = self._live
+        older, newer = live.older[place], live.newer[place]
+        if older >= 0:
+            live.newer[older] = newer
+        if newer >= 0:
+            live.older[newer] = older
+        else:
+            self.newest = older
+        self.n -= 1
+
+    def join(self, place: i64, n_left: i64) -> None:
+        """Let a request with a computed prompt decode n_left more tokens."""
+        live, cohort = self._live, self._cohort
+        step: i64 = cohort.step
+        kv_tokens, finish_step = live.prefilled_tokens[place], step + n_left
+        if finish_step >= LAST_STEP:
+            raise EndsTooLate
+        live.kv_offset[place] = kv_tokens - step
+        cohort.n += 1
+        cohort.kv_tokens += kv_tokens + 1
+        cohort.crossings[(step - kv_tokens) % self._block_size] += 1
+        live.finish_step[place] = finish_step
+        live.join_number[place] = self._n_joins
+        self._n_joins += 1
+        self._finishes.push((finish_step << PLACE_BITS) | place)
+        if finish_step < cohort.next_finish_step:
+            cohort.next_finish_step = finish_step
+
+    def stop_decoding(self, place: i64) -> i64:
+        """Take a request from the cohort; return the tokens it holds."""
+        cohort, offset = self._cohort, self._live.kv_offset[place]
+        kv_tokens = offset + cohort.step
+        cohort.n -= 1
+        cohort.kv_tokens -= kv_tokens + 1
+        cohort.crossings[-offset % self._block_size] -= 1
+        return kv_tokens
+
+    def drop(self, place: i64) -> i64:
+        """Take a request from the cohort before its end; return the tokens it holds."""
+        live = self._live
+        live.emitted_tokens[place] += self._cohort.step - live.join_step[place]
+        live.finish_step[place] = NONE
+        self._find_next_finish()
+        return self.stop_decoding(place)
+
+    def pop_finished(self) -> i64:
+        """Find the requests that the last step finished; return their number. They are in the cohort still."""
+        live, finishes, finished = self._live, self._finishes, self.finished
+        step: i64 = self._cohort.step
+        n: i64 = 0
+        key = finishes.least()
+        while key >> PLACE_BITS <= step:
+            finishes.pop()
+            if self._is_due(key):
+                place = key & (MOST_PLACES - 1)
+                live.finish_step[place] = NONE
+                if n == len(finished):
+                    self.finished = finished = widened(finished, n)
+                at = n
+                while at and live.join_number[finished[at - 1]] > live.join_number[place]:
+                    finished[at] = finished[at - 1]
+                    at -= 1
+                finished[at] = place
+                n += 1
+            key = finishes.least()
+        self._find_next_finish()
+        return n
+
+    def _find_next_finish(self) -> None:
+        """Let the first finish be one of a member, and note its step."""
+        finishes = self._finishes
+        key = finishes.least()
+        while key < NEVER and not self._is_due(key):
+            finishes.pop()
+            key = finishes.least()
+        self._cohort.next_finish_step = key >> PLACE_BITS if key < NEVER else NO_FINISH
+
+    def _is_due(self, key: i64) -> bool:
+        """Return whether a finish is that of a member: it may have been preempted, and its place taken since."""
+        place = key & (MOST_PLACES - 1)
+        return self._live.finish_step[place] == key >> PLACE_BITS and self._live.replica[place] == self._replica

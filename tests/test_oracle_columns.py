@@ -1,0 +1,87 @@
+"""Columns and objects serve the same runs to the bit, and both serve them as the oracle does."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.columns import run as columns
+from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.offered import Offered
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.integers import NEVER, Heap, Tournament, filled, total, widened
+from simserve.schedulers.chunked import Chunked
+from simserve.workload.trace import Trace
+from tests.agreement import assert_agreement, assert_columns_agree, own, run_both
+from tests.effort import examples
+from tests.worlds import ROUTERS, front_ends, setups, traces
+
+
+@st.composite
+def on_columns(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Draw replicas that columns serve, with few enough blocks that requests are preempted."""
+    n_slots = draw(st.integers(1, 6))
+    policy = Chunked(
+        max_num_batched_tokens=n_slots + draw(st.integers(0, 40)),
+        max_num_seqs=n_slots,
+        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3, 11])),
+        scheduler_reserve_full_isl=draw(st.booleans()),
+    )
+    setup, *others = draw(setups())
+    setup = replace(setup, scheduler=policy, n_stages=1, n_in_step=1, balance=None, keeps_contents=draw(st.booleans()))
+    return [setup] * (1 + len(others))
+
+
+@settings(max_examples=examples(400))
+@given(on_columns(), st.sampled_from(ROUTERS), traces(), front_ends())
+def test_columns_objects_and_oracle_agree(
+    setups: list[ReplicaSetup], router: Any, load: Trace, front_end: FrontEnd
+) -> None:
+    assert columns.serves(Cluster(own(setups), router(), Offered(load), 7, front_end))
+    assert_agreement(setups, *run_both(setups, router, load, None, front_end))
+
+
+@settings(max_examples=examples(200))
+@given(on_columns(), st.sampled_from(ROUTERS), traces(), st.integers(0, 40), st.sampled_from([10**6, 10**8, 10**10]))
+def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
+    setups: list[ReplicaSetup], router: Any, load: Trace, drain_units: int, unit_ps: int
+) -> None:
+    cluster, again = (Cluster(own(setups), router(), Offered(load), 7) for _ in range(2))
+    cluster.run(drain_units * unit_ps)
+    assert_columns_agree(cluster, again, drain_units * unit_ps)
+
+
+@given(st.lists(st.integers(0, NEVER - 1)), st.data())
+def test_a_heap_gives_the_least(keys: list[int], data: st.DataObject) -> None:
+    heap, left = Heap(), list[int]()
+    for key in keys:
+        heap.push(key)
+        left.append(key)
+        if data.draw(st.booleans()):
+            left.remove(min(left))
+            heap.pop()
+        assert heap.least() == min(left, default=NEVER)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 5) | st.just(NEVER))))
+def test_a_tournament_gives_the_first_place_with_the_least(changes: list[tuple[int, int]]) -> None:
+    tournament, numbers = Tournament(9, 3), [3] * 9
+    for place, number in changes:
+        tournament.set(place, number)
+        numbers[place] = number
+        assert tournament.least() == min(numbers)
+        assert tournament.first() == (numbers.index(min(numbers)) if min(numbers) < NEVER else 0)
+
+
+def test_columns_are_as_long_as_asked_and_sum_up() -> None:
+    wider = widened(filled(3, NEVER), 2)
+    assert list(wider) == [NEVER] * 3 + [-1] * 2
+    assert total(filled(5, 7), 1, 4) == 21
+
+
+def test_a_number_that_no_column_holds_is_refused() -> None:
+    with pytest.raises((OverflowError, TypeError)):  # interpreted; compiled
+        filled(1, NEVER + 1)
