@@ -17,6 +17,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = (
+    "columns/arrivals.py",
     "columns/batch.py",
     "columns/live.py",
     "columns/prompts.py",

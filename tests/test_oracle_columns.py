@@ -36,20 +36,27 @@ def on_columns(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 
 @settings(max_examples=examples(400))
-@given(on_columns(), st.sampled_from(ROUTERS), traces(), front_ends())
+@given(on_columns(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 7), front_ends())
 def test_columns_objects_and_oracle_agree(
-    setups: list[ReplicaSetup], router: Any, load: Trace, front_end: FrontEnd
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
-    assert columns.serves(Cluster(own(setups), router(), Offered(load), 7, front_end))
-    assert_agreement(setups, *run_both(setups, router, load, None, front_end))
+    assert columns.serves(Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end))
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
 
 
 @settings(max_examples=examples(200))
-@given(on_columns(), st.sampled_from(ROUTERS), traces(), st.integers(0, 40), st.sampled_from([10**6, 10**8, 10**10]))
+@given(
+    on_columns(),
+    st.sampled_from(ROUTERS),
+    traces(),
+    st.none() | st.integers(1, 7),
+    st.integers(0, 40),
+    st.sampled_from([10**6, 10**8, 10**10]),
+)
 def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
-    setups: list[ReplicaSetup], router: Any, load: Trace, drain_units: int, unit_ps: int
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, drain_units: int, unit_ps: int
 ) -> None:
-    cluster, again = (Cluster(own(setups), router(), Offered(load), 7) for _ in range(2))
+    cluster, again = (Cluster(own(setups), router(), Offered(load, concurrency), 7) for _ in range(2))
     cluster.run(drain_units * unit_ps)
     assert_columns_agree(cluster, again, drain_units * unit_ps)
 

@@ -1,4 +1,4 @@
-"""Batch: the requests of one replica in columns, and its loop: plan, advance, commit."""
+"""ReplicaColumns: the requests of one replica in columns, and its loop: plan, advance, commit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from simserve.columns.arrivals import NextRows
 from simserve.columns.live import DECODES, PREFILLS, WAITS
-from simserve.columns.prompts import BLOCKS, Prompts
+from simserve.columns.prompts import BLOCKS, PromptColumns
 from simserve.columns.records import Records
-from simserve.columns.running import Running
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.recorder import NEVER as NO_INSTANT
 from simserve.engine.replica import Replica
@@ -20,22 +20,24 @@ from simserve.state.step_plan import Blocked
 from simserve.units import EndsTooLate
 
 
-class Batch:
-    """A replica that walks its queue in order, whose layers keep all tokens, and which steps on its own.
+class ReplicaColumns:
+    """A replica that walks its queue in order, with layers that keep all tokens, and steps on its own.
 
     It counts in the replica's own pool, cohort and view for routers; requests are places of `live`.
     """
 
-    def __init__(self, replica: Replica, entry: Entry, prompts: Prompts, running: Running, records: Records) -> None:
+    def __init__(
+        self, replica: Replica, entry: Entry, prompts: PromptColumns, records: Records, rows: NextRows
+    ) -> None:
         self.id: i64 = replica.id
         self.limit_tokens: i64 = entry.limit_tokens
         self.longest_prompt_tokens: i64 = entry.longest_prompt_tokens
         self.n_outstanding: i64 = 0
-        self._replica, self._prompts, self._running, self._records = replica, prompts, running, records
+        self._replica, self._prompts, self._records, self._rows = replica, prompts, records, rows
         self._live, self._recorder, self._waiting = records.live, records.recorder, prompts.waiting
         self._load, self._pool, self._cohort = replica.load, replica.pool, replica.cohort
         self._in_flight, self._decode, self._n_ahead = replica.in_flight, replica.decode, i64(replica.n_ahead)
-        self._block_size: i64 = replica.pool.block_size
+        self._running, self._block_size = prompts.running, i64(replica.pool.block_size)
         self._load.queues = (prompts.waiting, prompts.coming)
 
     # -- arrivals --------------------------------------------------------------------------------------------------
@@ -198,6 +200,7 @@ class Batch:
         self._records.end(place, FINISHED, now_ps)
         self.n_outstanding -= 1
         self._load.count_out()
+        self._rows.answered(now_ps)
         self._leave(place, kv_tokens)
         self._live.remove(place)
 

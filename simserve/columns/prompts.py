@@ -21,12 +21,12 @@ BLOCKS: Final = BLOCKED_BY["blocks"]
 BUDGET: Final = BLOCKED_BY["budget"]
 
 
-class Prompts:
+class PromptColumns:
     """Prompts that wait, and those with a slot; a step computes chunks of them within the limits of a walk."""
 
     def __init__(self, replica: Replica, limits: WalkLimits, running: Running, records: Records) -> None:
         live = records.live
-        self._live, self._running, self._recorder = live, running, records.recorder
+        self._live, self.running, self._recorder = live, running, records.recorder
         self._pool, self._cohort, self._cost = replica.pool, replica.cohort, replica.cost
         self._waits_for_host = replica.decode.waits_for_host
         self._block_size: i64 = replica.pool.block_size
@@ -63,7 +63,7 @@ class Prompts:
         """Choose chunks along the queue until tokens, slots or blocks run out; return the place that is left out."""
         live, block_size, most = self._live, self._block_size, self._most_chunk
         budget: i64 = self._budget - self._cohort.n
-        slots: i64 = self._slots - self._running.n
+        slots: i64 = self._slots - self.running.n
         free: i64 = self._pool.free_blocks - self._cohort.blocks_of_next()
         self.n_chunks = self.blocked = 0
         place = self.prefilling.head
@@ -168,7 +168,7 @@ class Prompts:
         self.waiting.pop_left()
         live.phase[place] = PREFILLS
         self.prefilling.append(place)
-        self._running.admit(place)
+        self.running.admit(place)
         if not live.n_preemptions[place]:
             live.scheduled_ps[place] = now_ps
             return

@@ -25,7 +25,7 @@ MOST_COUNT: Final = (1 << 31) - 1
 """Largest count of a step run that its row holds."""
 
 
-class Rows:
+class RowBuffer:
     """Rows of equal width in one column."""
 
     def __init__(self, width: i64) -> None:
@@ -58,7 +58,7 @@ class Records:
 
     def __init__(self, recorder: Recorder, live: Live) -> None:
         self.recorder, self.live = recorder, live
-        self.steps, self.spans, self.ended = Rows(STEP_WIDTH), Rows(SPAN_WIDTH), Rows(ENDED_WIDTH)
+        self.steps, self.spans, self.ended = RowBuffer(STEP_WIDTH), RowBuffer(SPAN_WIDTH), RowBuffer(ENDED_WIDTH)
 
     def span(self, place: i64, step: i64) -> None:
         """Record the tokens of a request: one from its prefill and one per decode step since, before `step`."""

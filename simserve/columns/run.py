@@ -1,4 +1,4 @@
-"""Run on columns: serves a cluster whose replicas keep their requests in columns, to the bit as its objects would."""
+"""Run on columns: serves a cluster with its requests in columns, to the bit as its objects would."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from simserve.columns.batch import Batch
+from simserve.columns.arrivals import Clients, NextRows, Timed
+from simserve.columns.batch import ReplicaColumns
 from simserve.columns.live import Live
-from simserve.columns.prompts import Prompts
+from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.running import MOST_PLACES, Running
 from simserve.engine.cluster import TOO_LONG, Cluster, OnSend
 from simserve.engine.decode import Decode
 from simserve.engine.memory import KeepingMemory, Memory
 from simserve.engine.replica import Replica
+from simserve.engine.senders import ClosedLoopSender
 from simserve.engine.stepping import Alone
-from simserve.integers import NEVER, NONE, Tournament, column, filled, vec
+from simserve.integers import NEVER, NONE, Tournament, filled, vec
 
 INSTANTS_A_LOOK: Final = 4096
 """Instants between two looks at the keyboard, in which rows are recorded without the recorder."""
@@ -26,44 +28,10 @@ LARGEST: Final = 1 << 30
 """Most tokens of a request and of a step: products of two of them, and sums of these over a step, fit 64 bits."""
 
 
-class Arrivals:
-    """Rows of the load that have reached the gateway or will next, in order."""
-
-    def __init__(self, cluster: Cluster, drain_limit_ps: int | None) -> None:
-        self._cluster, self._drain_limit_ps = cluster, drain_limit_ps
-        self.end_ps: i64 = NEVER - 1
-        """End of the run, as far as it is known."""
-        self.first_row: i64 = 0
-        self.next: i64 = 0
-        self.out_ps: vec[i64] = vec[i64]()
-        self.prompt_tokens: vec[i64] = vec[i64]()
-        self.output_tokens: vec[i64] = vec[i64]()
-        self.max_tokens: vec[i64] = vec[i64]()
-        self.are_last = False
-        self.load()
-
-    def load(self) -> None:
-        """Take the next rows of the load, if these are used up."""
-        if self.are_last or self.next < len(self.out_ps):
-            return
-        sender, rows = self._cluster.trace_sender, self._cluster.rows
-        first = sender.n_sent
-        self.out_ps = column(sender.look_ahead(first))
-        ahead = slice(first, first + len(self.out_ps))
-        self.prompt_tokens = column(rows.prompts[ahead])
-        self.output_tokens = column(rows.outputs[ahead])
-        self.max_tokens = column(rows.most[ahead])
-        self.first_row, self.next = first, 0
-        sender.n_sent = ahead.stop
-        self.are_last = ahead.stop == len(rows)
-        if self.are_last and self._drain_limit_ps is not None:
-            self.end_ps = min(self.out_ps[-1] + self._drain_limit_ps, NEVER - 1)
-
-
 class Loop:
     """Events of all replicas in order: at each instant steps end, then requests arrive, then replicas plan."""
 
-    def __init__(self, batches: Sequence[Batch], live: Live, pick: Callable[[int, int], int] | None) -> None:
+    def __init__(self, batches: Sequence[ReplicaColumns], live: Live, pick: Callable[[int, int], int] | None) -> None:
         """pick(row, now in ps) returns the replica of a request; None: it is the first of those with the fewest."""
         self._batches, self._live, self._pick = list(batches), live, pick
         n: i64 = len(batches)
@@ -76,20 +44,18 @@ class Loop:
         self._n_planning: i64 = 0
         self.now_ps: i64 = 0
         self.odd_rows: list[tuple[int, int]] = []
-        """Rows that were refused or whose answers were cut, with the tokens of the answer; 0: refused."""
+        """Rows that were refused or with an answer that was cut, and its tokens; 0: refused."""
 
-    def run(self, arrivals: Arrivals, n_instants: i64) -> bool:
+    def run(self, arrivals: NextRows, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
         ends, batches = self.ends, self._batches
         never: i64 = NEVER  # fast: a machine integer from here on
         for _ in range(n_instants):
-            at_ps, next_ps = ends.least(), never
-            if arrivals.next < len(arrivals.out_ps):
-                next_ps = arrivals.out_ps[arrivals.next]
-            elif not arrivals.are_last:
+            at_ps = ends.least()
+            if arrivals.at_ps < at_ps:
+                at_ps = arrivals.at_ps
+            if arrivals.at_ps == never and arrivals.are_more:
                 return True
-            if next_ps < at_ps:
-                at_ps = next_ps
             if at_ps > self.now_ps and self._n_planning:
                 self._plan()
                 continue
@@ -104,23 +70,23 @@ class Loop:
                 self._loads.set(place, batch.n_outstanding)
                 self._planning[self._n_planning] = place
                 self._n_planning += 1
-            while arrivals.next < len(arrivals.out_ps) and arrivals.out_ps[arrivals.next] == at_ps:
+            while arrivals.at_ps == at_ps:
+                arrivals.take()
                 self._arrive(arrivals, at_ps)
         return True
 
-    def _arrive(self, arrivals: Arrivals, now_ps: i64) -> None:
+    def _arrive(self, arrivals: NextRows, now_ps: i64) -> None:
         """Route a request, and refuse it if its replica could never serve it."""
-        i = arrivals.next
-        arrivals.next = i + 1
-        row, prompt_tokens, output_tokens = arrivals.first_row + i, arrivals.prompt_tokens[i], arrivals.output_tokens[i]
+        row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
         place: i64 = self._loads.first() if self._pick is None else self._pick(row, now_ps)
         batch = self._batches[place]
         if prompt_tokens > batch.longest_prompt_tokens:
             self.odd_rows.append((row, 0))
+            arrivals.refused(row, now_ps)
             return
         most_tokens = batch.limit_tokens - prompt_tokens
-        if arrivals.max_tokens[i] < most_tokens:
-            most_tokens = arrivals.max_tokens[i]
+        if arrivals.max_tokens < most_tokens:
+            most_tokens = arrivals.max_tokens
         if output_tokens > most_tokens:
             output_tokens = most_tokens
             self.odd_rows.append((row, most_tokens))
@@ -143,7 +109,7 @@ class Loop:
         self._n_planning += 1
 
     def _plan(self) -> None:
-        """Let the replicas plan whose steps are over, or to which requests have come."""
+        """Let the replicas plan that have no step in flight and something to do."""
         for i in range(self._n_planning):
             place = self._planning[i]
             batch = self._batches[place]
@@ -183,15 +149,19 @@ def _is_own(policy: object) -> bool:
 
 def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
     """Serve all requests as `Cluster.run`. Raises PolicyError for a router that breaks a rule."""
-    live = Live()
-    records = Records(cluster.recorder, live)
-    batches = []
+    live, sender = Live(), cluster.sender
+    records, batches = Records(cluster.recorder, live), []
+    arrivals: NextRows
+    if isinstance(sender, ClosedLoopSender):
+        arrivals = Clients(cluster, drain_limit_ps, sender)
+    else:
+        arrivals = Timed(cluster, drain_limit_ps)
     for replica in cluster.replicas:
         limits = replica.scheduler.walk_limits()
         assert limits is not None, "the policy walks its queue in order"
         running = Running(replica.id, live, replica.cohort)
-        prompts = Prompts(replica, limits, running, records)
-        batches.append(Batch(replica, cluster.entries[replica], prompts, running, records))
+        prompts = PromptColumns(replica, limits, running, records)
+        batches.append(ReplicaColumns(replica, cluster.entries[replica], prompts, records, arrivals))
 
     def pick(row: int, now_ps: int) -> int:
         cluster.clock._now = now_ps
@@ -200,7 +170,7 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
         return destination.id
 
     joins_shortest = len(batches) == 1 or (cluster.router.joins_shortest and _is_own(cluster.router))
-    loop, arrivals = Loop(batches, live, None if joins_shortest else pick), Arrivals(cluster, drain_limit_ps)
+    loop = Loop(batches, live, None if joins_shortest else pick)
     is_collecting = gc.isenabled()
     gc.disable()  # fast: columns make no reference cycles, and searching for them takes a tenth of the time
     try:
@@ -208,10 +178,10 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
             records.flush()
             _explain(cluster, loop)
             if on_send is not None:
-                on_send(cluster.sender.n_sent, loop.now_ps)
+                on_send(sender.n_sent, loop.now_ps)
             arrivals.load()
         is_deadlock = loop.ends.least() == NEVER
-        cluster.clock._now = loop.now_ps if drain_limit_ps is None else arrivals.end_ps
+        cluster.clock._now = loop.now_ps if arrivals.end_ps == NEVER - 1 else arrivals.end_ps
         for batch in batches:
             batch.stop(cluster.clock.now_ps)
     finally:

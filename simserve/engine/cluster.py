@@ -21,7 +21,7 @@ from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OU
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay, Destination, Refresher
-from simserve.engine.senders import ClosedLoopSender, TraceSender
+from simserve.engine.senders import ClosedLoopSender, RowSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.engine.wiring import Wiring
 from simserve.errors import InvariantError
@@ -120,7 +120,7 @@ class Cluster:
 
         on_send(rows sent, now in ps) is called now and then. Raises PolicyError when a policy breaks a rule.
         """
-        self._drain_limit_ps = drain_limit_ps
+        self.limit_drain(drain_limit_ps)
         self._on_send = on_send
         if self._refresher is not None:
             self._refresher.start()
@@ -132,12 +132,15 @@ class Cluster:
             lifecycle.stop(replica, self.clock.now_ps)
         self.close(is_deadlock=self.is_out_of_events)
 
+    def limit_drain(self, drain_limit_ps: int | None) -> None:
+        """Let the run end this long after the last request was sent; None: it ends by itself."""
+        self._drain_limit_ps = drain_limit_ps
+
     def close(self, *, is_deadlock: bool) -> None:
         """Say what unfinished requests wait for, and check that none was lost; is_deadlock: nothing more happens."""
         self.explain_unfinished(map(self.unfinished_of, self.replicas), is_deadlock=is_deadlock)
-        n_sent = self.sender.stop() if isinstance(self.sender, SessionSender) else self.sender.n_sent
         at_gateway = [row for row, _ in self._held]
-        check_conservation(n_sent, self.replicas, self.recorder, self.clock.now_ps, at_gateway)
+        check_conservation(self.sender.stop(), self.replicas, self.recorder, self.clock.now_ps, at_gateway)
 
     def _run_clock(self) -> None:
         is_collecting = gc.isenabled()
@@ -150,9 +153,14 @@ class Cluster:
 
     @property
     def only_serves(self) -> bool:
-        """Requests come at known times, to replicas that stay as they are, and each goes to one, which answers it."""
+        """Each request is one by itself, and goes to one of the replicas, which stay as they are, and answers it."""
         is_fixed = self._control is None and self._refresher is None and self.fleet.gated is None
-        return is_fixed and self._closed_loop is None and self._wiring.handoff is None
+        return is_fixed and isinstance(self.sender, RowSender) and self._wiring.handoff is None
+
+    @property
+    def end_ps(self) -> int | None:
+        """End of the run, once all is sent; None: it is not limited."""
+        return self._end.due_ps
 
     @property
     def trace_sender(self) -> TraceSender:

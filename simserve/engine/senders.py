@@ -16,7 +16,28 @@ LOOK_AHEAD = 4096
 """Rows of a trace that pass the front end at a time."""
 
 
-class TraceSender:
+class RowSender:
+    """Sends the rows of a load in their order, each once."""
+
+    session_requests: NDArray[np.int64] | None = None
+    """The load has no sessions."""
+    has_attempts = False
+    """Clients neither time out nor retry."""
+
+    def __init__(self) -> None:
+        self.n_sent = 0
+
+    @property
+    def rows_sent(self) -> slice:
+        """Rows sent, in the order of sending."""
+        return slice(self.n_sent)
+
+    def stop(self) -> int:
+        """End the run; return how many requests reached the router."""
+        return self.n_sent
+
+
+class TraceSender(RowSender):
     """Sends row i at its own arrival time, through the front end's queue."""
 
     def __init__(
@@ -28,7 +49,7 @@ class TraceSender:
         send: Send,
         on_end: Callable[[], None],
     ) -> None:
-        self.n_sent = 0
+        super().__init__()
         self._rows, self._n_rows = rows, len(rows)
         takes_time = front_end.receive_ps or front_end.token_ps
         self._front_end_queue = FrontEndQueue(front_end, recorder) if takes_time else None
@@ -38,11 +59,6 @@ class TraceSender:
         self._send = send
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
-
-    @property
-    def rows_sent(self) -> slice:
-        """Rows sent, in the order of sending."""
-        return slice(self.n_sent)
 
     def start(self) -> None:
         """Wait for the first arrival."""
@@ -78,7 +94,7 @@ class TraceSender:
         return sent_ps if queue is None else queue.all_out_ps(row, sent_ps, self._rows.prompts[ahead])
 
 
-class ClosedLoopSender:
+class ClosedLoopSender(RowSender):
     """Clients that each send a request, wait for the answer, and then send the next."""
 
     def __init__(
@@ -91,7 +107,7 @@ class ClosedLoopSender:
         send: Send,
         on_end: Callable[[], None],
     ) -> None:
-        self.n_sent = 0
+        super().__init__()
         self._n_begun = 0
         self._rows = rows
         self._recorder = recorder
@@ -105,15 +121,23 @@ class ClosedLoopSender:
         self._n_consecutive_refusals = 0
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
 
-    @property
-    def rows_sent(self) -> slice:
-        """Rows sent, in the order of sending."""
-        return slice(self.n_sent)
-
     def start(self) -> None:
         """Send from all clients at time zero."""
         for _ in range(self._offered.concurrency or 0):
             self._send_next(0)
+
+    @property
+    def next_ps(self) -> int | None:
+        """When the next row leaves the front end; None: none is there."""
+        return self._coming[0][0] if self._coming else None
+
+    def take(self) -> int:
+        """Return the row that leaves the front end next, in place of sending it."""
+        now_ps, row = self._coming.popleft()
+        self.n_sent = row + 1
+        if not self._coming and not self._has_row(now_ps):
+            self._on_end()
+        return row
 
     def on_answer(self, row: int, now_ps: int) -> None:
         """Let a client send its next request when it has the last token of an answer."""

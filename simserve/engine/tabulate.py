@@ -102,7 +102,7 @@ def _requests(cluster: Cluster, sent: _Sent) -> Columns:
         **{f"{name}_s": sent.column(array_to_s, recorded[f"{name}_ps"]) for name in DURATIONS},
         **{name: sent.recorded(cluster, name, np.int32) for name in ("n_preemptions", "n_swaps")},
         **{name: sent.recorded(cluster, name) for name in TOKENS},
-        "session_requests": sender.session_requests if isinstance(sender, SessionSender) else None,
+        "session_requests": sender.session_requests,
     }
 
 
@@ -180,7 +180,7 @@ def _numbers(cluster: Cluster) -> NDArray[np.int64]:
     """Return ids for requests without one: their index in the order of sending; retries share the id of the first
     attempt."""
     sender = cluster.sender
-    if isinstance(sender, SessionSender) and sender.has_attempts:
+    if sender.has_attempts:
         return np.arange(len(cluster.rows))[cluster.rows.originals(sender.rows_sent)]
     return cluster.scratch.built(sender.n_sent, lambda piece: np.arange(piece.start, piece.stop))
 

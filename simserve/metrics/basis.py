@@ -1,6 +1,6 @@
 """Basis: what the figures of a run are computed from: its tables and facts, and what several figures share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -24,6 +24,18 @@ from simserve.tables.facts import RunFacts
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a report needs and a decision does not."""
+
+    latencies: Mapping[str, Distribution]
+    latencies_of: Latencies
+    use: Utilization
+    timeseries: Columns
+    fastest: float
+    """Most output tokens in a second."""
+
+
+@dataclass(frozen=True)
 class RunBasis:
     """The tables of a run with their derived columns, and what was measured of them."""
 
@@ -34,12 +46,30 @@ class RunBasis:
     window: Window
     met: Mapping[str, Flags]
     """Masks of the requests that met each goal."""
-    use: Utilization
-    latencies: Mapping[str, Distribution]
-    """Latencies of the window's finished requests."""
-    latencies_of: Latencies
     arrivals: ArrivalRates | None
     """Nominal and drawn load; None: unknown."""
+    measure: Callable[[], Measured]
+    """Measures what a decision does not need."""
+
+    @cached_property
+    def measured(self) -> Measured:
+        """What a decision does not need."""
+        return self.measure()
+
+    @property
+    def latencies(self) -> Mapping[str, Distribution]:
+        """Latencies of the window's finished requests."""
+        return self.measured.latencies
+
+    @property
+    def use(self) -> Utilization:
+        """The use of replicas."""
+        return self.measured.use
+
+    @property
+    def latencies_of(self) -> Latencies:
+        """Returns the latencies of some requests."""
+        return self.measured.latencies_of
 
     @cached_property
     def outcomes(self) -> FatesJson:

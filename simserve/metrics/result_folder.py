@@ -17,6 +17,7 @@ from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.struct import READ
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.figures import Summary
+from simserve.metrics.reduction import Contents
 from simserve.metrics.results import Results
 from simserve.metrics.timeseries import interval_s
 from simserve.tables.columns import Columns
@@ -106,7 +107,7 @@ def load_results(directory: str | Path) -> Results:
         raise OutputError(f"{scenario}: cannot be read ({error}); run the command again") from None
     columns = {name: columns for name, (columns, _) in tables.items()}
     _check_bounds(folder, columns, len(facts.replica_pool))
-    return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
+    return Results(facts, scenario_yaml, Contents(columns, summary, read_json(folder / "vllm_bench.json")))
 
 
 def read_answer(directory: Path, kind: Kind) -> Any:

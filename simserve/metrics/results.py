@@ -1,49 +1,27 @@
-"""Results: tables, facts and summary of a run, reduced from what the engine recorded.
-
-RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, time series, summary, vllm_bench
-"""
+"""Results: tables, facts and summary of a run, reduced from what the engine recorded."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from simserve.errors import OutputError
 from simserve.metrics.answers.shown import Shown
-from simserve.metrics.basis import RunBasis
 from simserve.metrics.decision import Decision
 from simserve.metrics.decision_json import DecisionJson
-from simserve.metrics.decode_rows import DecodeRows, decode_rows
-from simserve.metrics.figures import Summary, figures_of
-from simserve.metrics.goal import GOAL_FRAC
-from simserve.metrics.goodput import all_met, met_by_goal
-from simserve.metrics.intervals import inefficiency
-from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
-from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.outcomes import with_answer
-from simserve.metrics.stats import Distribution, distribution, latency_columns, with_intervals
+from simserve.metrics.figures import Summary
+from simserve.metrics.reduction import Contents, Reduction
 from simserve.metrics.tails import Sample
-from simserve.metrics.time_split import split_columns
-from simserve.metrics.timeseries import time_series
-from simserve.metrics.utilization import utilization
-from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
-from simserve.metrics.window import ArrivalRates, measured_window, n_in_system
-from simserve.tables.columns import Columns, Flags, Floats, TableRows, frame
+from simserve.metrics.window import ArrivalRates
+from simserve.tables.columns import Columns, TableRows, frame
 from simserve.tables.facts import RunFacts, facts_to_dict
-from simserve.tables.files import json_text, plain
+from simserve.tables.files import json_text
 from simserve.tables.folder import check_folder, result_folder
-from simserve.tables.pieces import computed, in_turn, release
 from simserve.tables.run_tables import RunTables, full_steps
 from simserve.tables.schema import MORE_TABLES, REQUESTS, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SAMPLED = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
-"""Latencies with a column in requests; the fifth, itl_s, is pooled over gaps."""
 
 StepRows = Literal["stretch", "full", "none"]
 """Rows of steps.parquet: one per step run, one per step, or no file and no spans.parquet."""
@@ -56,66 +34,61 @@ class Results(Shown):
 
     def __init__(
         self,
-        columns: dict[str, Columns],
         facts: RunFacts,
         scenario_yaml: str,
-        figures: Summary,
-        vllm_bench: dict[str, Any],
-        decision: Decision | None = None,
+        of: Contents | Reduction,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        self.columns = columns
-        """The tables as numpy columns, by their names in `tables.schema`; not all have steps, spans, replications."""
+        """on_end is called when all is reduced."""
         self.facts = facts
         self.scenario_yaml = scenario_yaml
-        self.figures = figures
-        """What summary.json has, as a struct."""
-        self.vllm_bench = vllm_bench
-        """Contents of vllm_bench.json."""
-        self.basis = decision
-        """What the decision of the summary rests on; None without an SLO, and read from a folder."""
+        self._of, self._on_end = of, on_end
 
     @classmethod
     def from_run(
-        cls, tables: RunTables, facts: RunFacts, scenario_yaml: str, arrivals: ArrivalRates | None = None
+        cls,
+        tables: RunTables,
+        facts: RunFacts,
+        scenario_yaml: str,
+        arrivals: ArrivalRates | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> "Results":
-        """Reduce what the engine recorded. Columns of the tables are shared, not copied, and not changed."""
-        spans = tables.spans
-        requests = tables.requests | computed(latency_columns, tables.requests)
-        window = measured_window(requests, facts.measure, facts.last_arrival_s, facts.end_s)
-        finished = requests["status"].is_("finished")
-        answers_whole = facts.in_pools(requests["replica"], lambda pool: not pool.streamed)
-        rows = decode_rows(tables.steps, spans)
-        requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
-        requests |= split_columns(tables, rows, facts)
-        met = met_by_goal(requests, facts.slo, facts.slo_classes)
-        requests |= {"in_window": window.has, "slo_met": all_met(met), "n_in_system": n_in_system(requests)}
-        counted = finished & window.has
-        release(requests)
-        sample = partial(with_intervals, inefficiency=inefficiency(requests["n_in_system"][window.has]))
-        latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
-        if not any(pool.speculation for pool in facts.pools):  # else gaps are between chunks, of unknown number
-            itl = latencies["itl_s"]
-            latencies["itl_s"] = replace(itl, intervals=itl_intervals(requests, counted, itl))
-        release(requests)
-        series = time_series(tables, rows, facts, window.span_s)
-        use = utilization(series.window_work, window, facts)
-        release(requests)
-        fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
-        columns = {
-            "requests": {field.name: requests[field.name] for field in REQUESTS},
-            "steps": tables.steps,
-            "spans": spans,
-            "timeseries": series.columns,
-            "members": Lifetimes(facts).table(),
-        }
+        """Reduce what the engine recorded, as far as it is asked for; on_end is called when all is."""
+        return cls(facts, scenario_yaml, Reduction(tables, facts, arrivals), on_end)
 
-        def latencies_of(some: Flags) -> dict[str, Distribution]:
-            return _latencies(requests, counted & some, rows, spans, answers_whole)
+    @cached_property
+    def contents(self) -> Contents:
+        """Its files; what made them is forgotten, except for the decision."""
+        self.basis = self.basis
+        contents = self._of = self._of.contents()
+        if self._on_end is not None:
+            self._on_end()
+        return contents
 
-        run = RunBasis(requests, spans, tables.steps, facts, window, met, use, latencies, latencies_of, arrivals)
-        bench = vllm_bench(requests, window, latencies, met, fastest)
-        figures = with_answer(figures_of(run), GOAL_FRAC, None if run.decision is None else run.decision.old_word)
-        return cls(columns, facts, scenario_yaml, figures, plain(bench), run.decision)
+    @cached_property
+    def columns(self) -> dict[str, Columns]:
+        """The tables as numpy columns, by their names in `tables.schema`; not all have steps, spans, replications."""
+        return self.contents.columns
+
+    @cached_property
+    def figures(self) -> Summary:
+        """What summary.json has, as a struct."""
+        return self.contents.figures
+
+    @property
+    def vllm_bench(self) -> dict[str, Any]:
+        """Contents of vllm_bench.json."""
+        return self.contents.vllm_bench
+
+    @cached_property
+    def basis(self) -> Decision | None:
+        """What the decision of the summary rests on; None without an SLO, and read from a folder."""
+        return self._of.decision
+
+    @property
+    def recorded(self) -> Columns:
+        """The requests of a run as the engine recorded them, without what is computed of them."""
+        return self._of.recorded
 
     @property
     def sample(self) -> Sample:
@@ -214,23 +187,3 @@ class Results(Shown):
             remedy = remedies.get(name, "without --steps none")
             raise OutputError(f"{name}: this run was written without them; run it again {remedy}")
         return frame((TABLES | MORE_TABLES)[name], self.columns[name])
-
-
-def _latencies(
-    requests: Columns,
-    counted: Flags,
-    rows: DecodeRows,
-    spans: Columns,
-    answers_whole: Flags,
-    sample: Callable[[Floats], Distribution] = distribution,
-) -> dict[str, Distribution]:
-    """Return the latencies of the requests that count: the window's finished ones."""
-    distributions = {}
-    for name in in_turn(SAMPLED, requests):
-        values = requests[name][counted]
-        values = values[~np.isnan(values)]
-        release(requests)
-        distributions[name] = sample(values)
-    n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
-    itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
-    return {"ttft_s": distributions["ttft_s"], "tpot_s": distributions["tpot_s"], "itl_s": itl, **distributions}

@@ -81,8 +81,8 @@ class Scheduler:
         raise NotImplementedError
 
     def walk_limits(self) -> WalkLimits | None:
-        """Return the limits of a policy whose plan is a walk along the queue in order and which preempts the request
-        admitted last; None: it plans otherwise."""
+        """Return the limits of a policy that plans by a walk along the queue in order and preempts the request admitted
+        last; None: it plans otherwise."""
         return None
 
     def victim(self, view: ReplicaView) -> Request:

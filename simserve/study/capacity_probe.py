@@ -184,7 +184,7 @@ class _Probe:
                 load = offered_load(self.scenario.workload, self.scenario.seed + place + 1, self.scenario.base_dir)
         trace = self._part(_at_fixed_times(load.trace, self.service_s), place)
         probe = replace(load, trace=trace, stop_sending_s=None, drain_limit_s=None, drawn=None)
-        requests = simulate(self.scenario, load=probe, distortion=distortion).columns["requests"]
+        requests = simulate(self.scenario, load=probe, distortion=distortion).recorded
         hands_over = any(setup.role != "both" for setup in self.scenario.setups)
         served_per_s = _answered_per_s(requests) if hands_over else _started_per_s(requests)
         whole_per_s = len(trace) / (float(np.nanmax(requests["finish_s"])) * step_factor)

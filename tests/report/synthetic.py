@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.reduction import Contents
 from simserve.metrics.results import Results
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
 from tests.summaries import summary_of
@@ -56,13 +57,8 @@ def synthetic(
     series = _series(rng, duration_s, arrival_s, n_replicas * len(pools))
     facts = _facts(goals, pools, n_replicas, duration_s)
     text = _summary(requests, facts) | summary
-    return Results(
-        {"requests": requests, "timeseries": series},
-        facts,
-        "schema: simserve/1\nname: synthetic\n",
-        summary_of(text),
-        {},
-    )
+    contents = Contents({"requests": requests, "timeseries": series}, summary_of(text), {})
+    return Results(facts, "schema: simserve/1\nname: synthetic\n", contents)
 
 
 def _bursty(rng: np.random.Generator, n: int, duration_s: float) -> np.ndarray[Any, Any]:

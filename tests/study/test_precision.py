@@ -11,6 +11,7 @@ from simserve import Scenario, load_scenario, simulate
 from simserve.errors import SimserveError
 from simserve.metrics.figures import Summary
 from simserve.metrics.goodput import FatesJson
+from simserve.metrics.reduction import Contents
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.study import precision
@@ -104,7 +105,7 @@ class Runs:
         return summary(0.99, p50=abs(self.values[seed]), p99=None).model_copy(update={"requests": requests})
 
     def search(self, half_frac: float) -> dict[str, Any]:
-        results = Results({}, None, "", self.summary(0), {})  # type: ignore[arg-type]
+        results = Results(None, "", Contents({}, self.summary(0), {}))  # type: ignore[arg-type]
         add_replications(self.scenario, results, Precision("ttft_s.p50", half_frac))
         result: dict[str, Any] = results.summary["replications"]
         return result

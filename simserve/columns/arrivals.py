@@ -1,0 +1,113 @@
+"""NextRows: rows of the load as they reach the router, known in advance or sent by clients that wait for answers."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from simserve.engine.cluster import TOO_LONG, Cluster
+from simserve.engine.senders import ClosedLoopSender
+from simserve.integers import NEVER, column, vec
+
+
+class NextRows:
+    """The next rows, in order. Of this class, they come when clients send them, whatever happens to others."""
+
+    def __init__(self, cluster: Cluster, drain_limit_ps: int | None) -> None:
+        self._cluster, self._drain_limit_ps = cluster, drain_limit_ps
+        self.end_ps: i64 = NEVER - 1
+        """End of the run, as far as it is known."""
+        self.at_ps: i64 = NEVER
+        """When the next row reaches the router; NEVER if none is known to."""
+        self.are_more = True
+        """There are rows that `load` finds."""
+        self.row: i64 = 0
+        """The row that was taken last, and ..."""
+        self.prompt_tokens: i64 = 0
+        self.output_tokens: i64 = 0
+        self.max_tokens: i64 = 0
+        """... its lengths."""
+
+    def load(self) -> None:
+        """Find the next rows, if those found before are used up."""
+
+    def take(self) -> None:
+        """Take the next row."""
+
+    def answered(self, now_ps: i64) -> None:
+        """Note that a client has its last token."""
+
+    def refused(self, row: i64, now_ps: i64) -> None:
+        """Note that a client is refused."""
+
+
+class Timed(NextRows):
+    """Rows that come at times of their own."""
+
+    def __init__(self, cluster: Cluster, drain_limit_ps: int | None) -> None:
+        super().__init__(cluster, drain_limit_ps)
+        self._next: i64 = 0
+        self._out_ps: vec[i64] = vec[i64]()
+        self._prompts: vec[i64] = vec[i64]()
+        self._outputs: vec[i64] = vec[i64]()
+        self._most: vec[i64] = vec[i64]()
+        self.row = -1
+        self.load()
+
+    def load(self) -> None:
+        """Find the next rows, if those found before are used up."""
+        if not self.are_more or self._next < len(self._out_ps):
+            return
+        sender, rows = self._cluster.trace_sender, self._cluster.rows
+        ahead_ps = sender.look_ahead(sender.n_sent)
+        ahead = slice(sender.n_sent, sender.n_sent + len(ahead_ps))
+        self._out_ps, self._prompts = column(ahead_ps), column(rows.prompts[ahead])
+        self._outputs, self._most = column(rows.outputs[ahead]), column(rows.most[ahead])
+        sender.n_sent, self._next, self.at_ps = ahead.stop, 0, self._out_ps[0]
+        self.are_more = ahead.stop < len(rows)
+        if not self.are_more and self._drain_limit_ps is not None:
+            self.end_ps = min(int(ahead_ps[-1]) + self._drain_limit_ps, NEVER - 1)
+
+    def take(self) -> None:
+        """Take the next row."""
+        i = self._next
+        self.row += 1
+        self.prompt_tokens, self.output_tokens, self.max_tokens = self._prompts[i], self._outputs[i], self._most[i]
+        self._next = i = i + 1
+        self.at_ps = self._out_ps[i] if i < len(self._out_ps) else NEVER
+
+
+class Clients(NextRows):
+    """Rows of clients that each send one, wait for the answer, and then send the next."""
+
+    def __init__(self, cluster: Cluster, drain_limit_ps: int | None, sender: ClosedLoopSender) -> None:
+        super().__init__(cluster, drain_limit_ps)
+        self._sender, self.are_more = sender, False
+        cluster.limit_drain(drain_limit_ps)
+        sender.start()
+        self._find_next()
+
+    def take(self) -> None:
+        """Take the next row."""
+        rows, row = self._cluster.rows, self._sender.take()
+        self.row, self.prompt_tokens = row, rows.prompt_tokens[row]
+        self.output_tokens, self.max_tokens = rows.output_tokens[row], rows.max_tokens[row]
+        self._find_next()
+
+    def answered(self, now_ps: i64) -> None:
+        """Let a client that has its last token send its next request."""
+        self._cluster.clock._now = now_ps
+        self._sender.on_answer(0, now_ps)
+        self._find_next()
+
+    def refused(self, row: i64, now_ps: i64) -> None:
+        """Let a client that is refused send its next request at once."""
+        self._cluster.clock._now = now_ps
+        self._sender.on_refusal(row, TOO_LONG, now_ps)
+        self._find_next()
+
+    def _find_next(self) -> None:
+        """Note when the next row comes, and whether the last one was sent."""
+        next_ps, end_ps = self._sender.next_ps, self._cluster.end_ps
+        self.at_ps = NEVER if next_ps is None else next_ps
+        if end_ps is not None:
+            self.end_ps = min(end_ps, NEVER - 1)
