@@ -111,7 +111,7 @@ class ClosedLoopSender(RowSender):
         self._n_begun = 0
         self._rows = rows
         self._recorder = recorder
-        self._offered = offered
+        self._offered, self._stop_sending_ps, self._n_rows = offered, offered.stop_sending_ps, len(rows)
         self._front_end_queue = FrontEndQueue(front_end, recorder)
         self._respond_ps = front_end.respond_ps
         self._send = send
@@ -187,10 +187,11 @@ class ClosedLoopSender(RowSender):
 
     def _has_row(self, sent_ps: int) -> bool:
         """Return whether a row is left; draw more where the loop runs for a fixed time."""
-        stop_ps = self._offered.stop_sending_ps
+        stop_ps = self._stop_sending_ps
         if stop_ps is not None and sent_ps >= stop_ps:
             return False
-        if self._n_begun == len(self._rows) and self._offered.draw_more is not None:
+        if self._n_begun == self._n_rows and self._offered.draw_more is not None:
             self._rows.append(self._offered.draw_more(self._n_begun))
-            self._recorder.grow(len(self._rows))
-        return self._n_begun < len(self._rows)
+            self._n_rows = len(self._rows)
+            self._recorder.grow(self._n_rows)
+        return self._n_begun < self._n_rows
