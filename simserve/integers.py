@@ -80,7 +80,9 @@ class Heap:
         """Return the least number, NEVER if there is none."""
         if not self.n:
             return NEVER
-        return self._keys[0] if IS_COMPILED else self._heap[0]
+        if IS_COMPILED:  # fast: what may be one or the other would be boxed
+            return self._keys[0]
+        return self._heap[0]
 
     def push(self, key: i64) -> None:
         """Add a number."""

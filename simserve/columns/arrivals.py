@@ -73,7 +73,9 @@ class Timed(NextRows):
         self.row += 1
         self.prompt_tokens, self.output_tokens, self.max_tokens = self._prompts[i], self._outputs[i], self._most[i]
         self._next = i = i + 1
-        self.at_ps = self._out_ps[i] if i < len(self._out_ps) else NEVER
+        self.at_ps = NEVER
+        if i < len(self._out_ps):
+            self.at_ps = self._out_ps[i]
 
 
 class Clients(NextRows):

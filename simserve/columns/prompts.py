@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from simserve.columns.live import DECODES, PREFILLS, WAITS, Line
 from simserve.columns.records import Records
 from simserve.columns.running import Running
+from simserve.cost.step import StepCost
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
@@ -28,6 +29,8 @@ class PromptColumns:
         live = records.live
         self._live, self.running, self._recorder = live, running, records.recorder
         self._pool, self._cohort, self._cost = replica.pool, replica.cohort, replica.cost
+        self._step_cost = replica.cost if isinstance(replica.cost, StepCost) else None
+        """The cost model, if it is compiled. fast: called without boxing its arguments."""
         self._waits_for_host = replica.decode.waits_for_host
         self._block_size: i64 = replica.pool.block_size
         self._budget: i64 = limits.budget_tokens
@@ -153,7 +156,11 @@ class PromptColumns:
                 n_complete += 1
         self._pool.take(n_blocks, False)
         n: i64 = cohort.n
-        first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, cohort.kv_tokens if n else 0, n + n_complete)
+        kv_tokens = cohort.kv_tokens if n else 0
+        if self._step_cost is None:
+            first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
+        else:
+            first_ps = self._step_cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         if self._waits_for_host:
             first_ps = max(first_ps, self._cost.host_ps(n + n_complete))
         step_run = self._step_run
@@ -193,4 +200,6 @@ class PromptColumns:
     def complete(self, i: i64) -> i64:
         """Return the place of chunk i if it was the last of its prompt; else NONE."""
         place = self._places[i]
-        return place if self._live.phase[place] == DECODES else NONE
+        if self._live.phase[place] == DECODES:
+            return place
+        return NONE

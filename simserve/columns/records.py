@@ -73,7 +73,9 @@ class Records:
         """Record a request that has ended, or is there as the run ends."""
         live, at, cells = self.live, self.ended.room(), self.ended.cells
         cells[at] = live.row[place]
-        cells[at + 1] = NONE if live.scheduled_ps[place] < 0 else live.replica[place]
+        cells[at + 1] = NONE
+        if live.scheduled_ps[place] >= 0:
+            cells[at + 1] = live.replica[place]
         cells[at + 2] = status
         cells[at + 3] = live.scheduled_ps[place]
         cells[at + 4] = live.first_token_ps[place]

@@ -78,7 +78,9 @@ class Loop:
     def _arrive(self, arrivals: NextRows, now_ps: i64) -> None:
         """Route a request, and refuse it if its replica could never serve it."""
         row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
-        place: i64 = self._loads.first() if self._pick is None else self._pick(row, now_ps)
+        place: i64 = self._loads.first()
+        if self._pick is not None:
+            place = self._pick(row, now_ps)
         batch = self._batches[place]
         if prompt_tokens > batch.longest_prompt_tokens:
             self.odd_rows.append((row, 0))
