@@ -13,9 +13,11 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.integers import NEVER, Heap, Tournament, filled, total, widened
+from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_columns_agree, own, run_both
+from tests.doubles import replica_setup, trace
 from tests.effort import examples
 from tests.worlds import ROUTERS, front_ends, setups, traces
 
@@ -59,6 +61,20 @@ def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
     cluster, again = (Cluster(own(setups), router(), Offered(load, concurrency), 7) for _ in range(2))
     cluster.run(drain_units * unit_ps)
     assert_columns_agree(cluster, again, drain_units * unit_ps)
+
+
+def test_what_a_machine_integer_may_not_hold_is_served_by_objects() -> None:
+    """Pairs of 2^31 tokens with as many, and their sum over a step, are beyond 64 bits."""
+    policy = Chunked(max_num_batched_tokens=2**30, max_num_seqs=1)
+    fits = replica_setup(policy, n_blocks=10, block_size=16, max_model_len=2**30)
+    wider = replace(fits, scheduler=replace(policy, max_num_batched_tokens=2**30 + 1))
+    longer = replace(fits, max_model_len=2**30 + 1)
+    load = Offered(trace([0.0], [1], [1]))
+    assert [columns.serves(Cluster([each], RoundRobin(), load, 7)) for each in (fits, wider, longer)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @given(st.lists(st.integers(0, NEVER - 1)), st.data())
