@@ -168,7 +168,7 @@ STATEMENTS: dict[str, int] = {
     "integers": 102,
     "interruptions": 17,
     "lab": 3653,
-    "metrics": 4291,
+    "metrics": 4295,
     "plugins": 367,
     "report": 5811,
     "routers": 178,

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import chain
 
 from simserve.metrics.answers.parts import NominalLoad
-from simserve.metrics.classes import GroupJson, Latencies, by_class, class_cautions
+from simserve.metrics.classes import GroupJson, Latencies, by_class, class_cautions, class_names
 from simserve.metrics.decision import Decision
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import AttainmentJson, FatesJson, attainment, outcomes, throughput
@@ -66,10 +66,9 @@ class RunBasis:
         """The use of replicas."""
         return self.measured.use
 
-    @property
-    def latencies_of(self) -> Latencies:
-        """Returns the latencies of some requests."""
-        return self.measured.latencies_of
+    def latencies_of(self, some: Flags) -> Mapping[str, Distribution]:
+        """Return the latencies of some requests."""
+        return self.measured.latencies_of(some)
 
     @cached_property
     def outcomes(self) -> FatesJson:
@@ -121,7 +120,7 @@ class RunBasis:
     @cached_property
     def decision(self) -> Decision | None:
         """The decision about the SLO by this run alone, as if costs were exact; None without an SLO or requests."""
-        tails = tails_of(self.requests, self.facts, self.classes)
+        tails = tails_of(self.requests, self.facts, class_names(self.requests, self.facts))
         state = "growing" if self.trust.saturated else self.trust.steady
         judged_frac = sum(tail.n for tail in tails.values()) / max(1, self.window.n_requests)
         n_effective = max(1.0, judged_frac * (self.trust.n_effective or 1.0))

@@ -60,11 +60,11 @@ def by_class(
     requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
 ) -> dict[str, GroupJson] | None:
     """Return the figures of each class, those with targets first; None if no request has a class."""
-    if requests["slo_class"] is None or not len(requests["slo_class"]):
+    names = class_names(requests, facts)
+    if names is None:
         return None
-    there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
     groups = {}
-    for name in dict.fromkeys([*facts.slo_classes, *sorted(there)]):
+    for name in names:
         mine = of_class(requests, name)
         targets = facts.slo_classes.get(name, facts.slo)
         own_met = {goal: flags for goal, flags in met.items() if goal in targets}
@@ -75,6 +75,14 @@ def by_class(
             served_per_s=int(np.count_nonzero(mine & served(requests, window))) / window.duration_s,
         )
     return groups
+
+
+def class_names(requests: Columns, facts: RunFacts) -> list[str] | None:
+    """Return the classes, those with targets first; None if no request has a class."""
+    classes = requests["slo_class"]
+    if classes is None or not len(classes):
+        return None
+    return list(dict.fromkeys([*facts.slo_classes, *sorted({str(name) or UNNAMED for name in np.unique(classes)})]))
 
 
 def of_class(requests: Columns, name: str) -> Flags:

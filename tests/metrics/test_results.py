@@ -256,10 +256,26 @@ def test_the_page_is_made_before_anything_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.html").read_text() == "<p>story</p>"
 
 
+@pytest.mark.parametrize("slo", [{}, {"ttft_s": 0.5}, {"itl_s": 0.5}])
+@pytest.mark.parametrize("has_classes", [False, True])
+def test_a_decision_needs_neither_the_figures_nor_what_only_they_need(slo: dict[str, float], has_classes: bool) -> None:
+    _, run = random_story(5, n_requests=40, most_rows=150)
+    if has_classes:
+        run.requests["slo_class"] = np.array(["bulk"] * len(run.requests["arrival_s"]))
+    alone, whole = (Results.from_run(run, run_facts(run, n_replicas=2, slo=slo), "") for _ in range(2))
+    sample = alone.sample
+    assert "measured" not in vars(alone._of.run)  # type: ignore[union-attr]
+    assert whole.figures.requests.arrived >= 0
+    assert {name: tail.ratios.tolist() for name, tail in sample.tails.items()} == {
+        name: tail.ratios.tolist() for name, tail in whole.sample.tails.items()
+    }
+    assert bool(sample.tails) == bool(slo)
+
+
 def test_the_engines_tables_are_not_changed() -> None:
     run, facts = story()
     before = {name: np.array(column) for name, column in run.requests.items() if isinstance(column, np.ndarray)}
-    Results.from_run(run, facts, "")
+    assert Results.from_run(run, facts, "").contents.columns
     for name, column in before.items():
         np.testing.assert_array_equal(run.requests[name], column)
     assert not set(DERIVED) & run.requests.keys()
