@@ -1,5 +1,6 @@
 """Columns and objects serve the same runs to the bit, and both serve them as the oracle does."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,13 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.errors import PolicyError
 from simserve.integers import NEVER, Heap, Tournament, filled, total, widened
+from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
+from simserve.state.request import Request
+from simserve.state.view import LoadView
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_columns_agree, own, run_both
 from tests.doubles import replica_setup, trace
@@ -61,6 +66,28 @@ def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
     cluster, again = (Cluster(own(setups), router(), Offered(load, concurrency), 7) for _ in range(2))
     cluster.run(drain_units * unit_ps)
     assert_columns_agree(cluster, again, drain_units * unit_ps)
+
+
+class Third(LeastOutstanding):
+    """A router that breaks a rule with its third request, and derives from one that columns need not ask."""
+
+    n_picks = 0
+
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
+        self.n_picks += 1
+        return None if self.n_picks == 3 else super().pick(request, views)  # type: ignore[return-value]
+
+
+def test_a_router_of_ones_own_is_asked_and_its_error_names_the_instant() -> None:
+    errors = []
+    for serve in (Cluster.run, columns.serve):
+        load = Offered(trace([0.0, 0.5, 1.25], [9, 9, 9], [9, 9, 9]))
+        cluster = Cluster([replica_setup(Chunked())] * 2, Third(), load, 7)
+        assert columns.serves(cluster)
+        with pytest.raises(PolicyError, match=r"Third.pick: must return one of the views .* at 1\.250000 s") as error:
+            serve(cluster)
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
 
 
 def test_what_a_machine_integer_may_not_hold_is_served_by_objects() -> None:
