@@ -1,7 +1,7 @@
 """Columns of integers: `vec[i64]` where mypyc has compiled this file, lists where CPython interprets it.
 
-This is the one file that knows which. Both index alike, and neither wraps: a machine integer does, so what is summed or
-multiplied is bounded before. Index -1 reads the last element in silence, so NONE is tested before it is used.
+This is the one file that knows which. Both index alike. A machine integer wraps where one of Python grows, so what is
+summed or multiplied is bounded before. Index -1 reads the last element in silence, so NONE is tested before it is used.
 """
 
 from __future__ import annotations
