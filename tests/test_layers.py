@@ -158,7 +158,7 @@ STATEMENTS: dict[str, int] = {
     "api": 236,
     "catalog": 1072,
     "cli": 1627,
-    "columns": 827,  # beside the objects of engine and state, until all mechanisms are on columns and those go
+    "columns": 815,  # beside the objects of engine and state, until all mechanisms are on columns and those go
     "cost": 1952,
     "engine": 4545,
     "errors": 43,

@@ -69,41 +69,29 @@ class PromptColumns:
         slots: i64 = self._slots - self.running.n
         free: i64 = self._pool.free_blocks - self._cohort.blocks_of_next()
         self.n_chunks = self.blocked = 0
-        place = self.prefilling.head
-        for _ in range(self.prefilling.n):
+        n_started, place = self.prefilling.n, self.prefilling.head
+        for i in range(n_started + self.waiting.n):
+            if i == n_started:
+                place = self.waiting.head
+            is_new = i >= n_started
             if budget <= 0:
                 self.blocked = BUDGET
                 return place
-            done = live.prefilled_tokens[place]
-            n_tokens = live.left_tokens(place)
-            if n_tokens > most:  # fast: without a call of min
-                n_tokens = most
+            n_found: i64 = 0
+            if is_new:
+                if slots <= 0:
+                    self.blocked = SEATS
+                    return place
+                slots -= 1
+                n_found = self._n_found(place)
+            done = live.prefilled_tokens[place] + n_found * block_size
+            n_left = live.left_tokens(place) - n_found * block_size
+            n_tokens = n_left if n_left < most else most  # fast: without a call of min
             if n_tokens > budget:
                 n_tokens = budget
-            n_blocks = -(-(done + n_tokens) // block_size) - -(-done // block_size)
-            if n_blocks > free:
-                self.blocked = BLOCKS
-                return place
-            free -= n_blocks
-            budget -= n_tokens
-            self._add_chunk(place, n_tokens)
-            place = live.after[place]
-        place = self.waiting.head
-        for _ in range(self.waiting.n):
-            if budget <= 0:
-                self.blocked = BUDGET
-                return place
-            if slots <= 0:
-                self.blocked = SEATS
-                return place
-            slots -= 1
-            n_found = self._n_found(place)
-            left = live.left_tokens(place) - n_found * block_size
-            n_tokens = left if left < most else most
-            if n_tokens > budget:
-                n_tokens = budget
-            n_blocks = n_found - -(left if self._reserves_prompt else n_tokens) // block_size
-            if n_blocks > free or just_preempted:
+            n_needed = n_left if is_new and self._reserves_prompt else n_tokens
+            n_blocks = n_found - -(done + n_needed) // block_size - -(-done // block_size)
+            if n_blocks > free or (is_new and just_preempted):
                 self.blocked = BLOCKS
                 return place
             free -= n_blocks
