@@ -103,7 +103,7 @@ def _report_failure(error: BaseException) -> int:
     if isinstance(error, OSError) and error.strerror is not None:
         terminal.errors(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}")
         return BAD_INPUT
-    if "librt" in str(error):  # which compiled files need
+    if type(error) in (ImportError, ModuleNotFoundError, ValueError) and "librt" in str(error):  # of compiled files
         needs = [each for each in requires("simserve") or () if each.startswith("librt")]
         terminal.errors(f"compiled files of simserve cannot run: {error}; pip install '{''.join(needs) or 'librt'}'")
         return BAD_INPUT

@@ -84,7 +84,7 @@ class Clients(NextRows):
     def __init__(self, cluster: Cluster, drain_limit_ps: int | None, sender: ClosedLoopSender) -> None:
         super().__init__(cluster, drain_limit_ps)
         self._sender, self.are_more = sender, False
-        cluster.limit_drain(drain_limit_ps)
+        cluster.drain_limit_ps = drain_limit_ps
         sender.start()
         self._find_next()
 

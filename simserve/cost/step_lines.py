@@ -25,9 +25,3 @@ class StepLines:
             self.base_ps, self.slope_ps = widened(self.base_ps, n), widened(self.slope_ps, n)
             self.host_ps = widened(self.host_ps, n)
         self.base_ps[n], self.slope_ps[n], self.host_ps[n] = base_ps, slope_ps, host_ps
-
-    def first_ps(self, n: int, kv_tokens: int) -> int:
-        """Return the time of a step of n requests that attend kv_tokens keys."""
-        base_ps: int = self.base_ps[n]  # not machine integers from here on: what no run has time for is no number less
-        slope_ps: int = self.slope_ps[n]
-        return base_ps + slope_ps * kv_tokens

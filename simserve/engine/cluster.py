@@ -112,7 +112,8 @@ class Cluster:
         self._has_extras = bool(self._cached_sizes) or self.rows.has_labels or self._keeps_sessions
         """Requests have ids of blocks, labels or sessions."""
         self._end = Alarm(self.clock, self._stop, END_PHASE)
-        self._drain_limit_ps: int | None = None
+        self.drain_limit_ps: int | None = None
+        """The run ends this long after the last request was sent; None: by itself."""
         self._on_send: OnSend | None = None
 
     def run(self, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
@@ -120,7 +121,7 @@ class Cluster:
 
         on_send(rows sent, now in ps) is called now and then. Raises PolicyError when a policy breaks a rule.
         """
-        self.limit_drain(drain_limit_ps)
+        self.drain_limit_ps = drain_limit_ps
         self._on_send = on_send
         if self._refresher is not None:
             self._refresher.start()
@@ -131,10 +132,6 @@ class Cluster:
         for replica in self.replicas:
             lifecycle.stop(replica, self.clock.now_ps)
         self.close(is_deadlock=self.is_out_of_events)
-
-    def limit_drain(self, drain_limit_ps: int | None) -> None:
-        """Let the run end this long after the last request was sent; None: it ends by itself."""
-        self._drain_limit_ps = drain_limit_ps
 
     def close(self, *, is_deadlock: bool) -> None:
         """Say what unfinished requests wait for, and check that none was lost; is_deadlock: nothing more happens."""
@@ -320,9 +317,9 @@ class Cluster:
 
     def _all_sent(self) -> None:
         """Start the drain."""
-        if self._drain_limit_ps is not None:
-            self._end.set(self.clock.now_ps + self._drain_limit_ps)
-            self._drain_limit_ps = None
+        if self.drain_limit_ps is not None:
+            self._end.set(self.clock.now_ps + self.drain_limit_ps)
+            self.drain_limit_ps = None
 
     def _stop(self, _: int) -> None:
         raise StopSimulation(None)

@@ -80,8 +80,10 @@ class Decode:
 
     def _run(self, now_ps: int, n: int, n_steps: int) -> StepRun:
         """Return n_steps steps of n members."""
-        step_run, slope_ps = self._step_run, self._lines.slope_ps[n]
-        step_run.begin(now_ps, self._lines.first_ps(n, self.cohort.kv_tokens), slope_ps * n, n_steps)
+        step_run, lines = self._step_run, self._lines
+        base_ps: int = lines.base_ps[n]  # Python's integers from here on: machine integers would wrap in silence
+        slope_ps: int = lines.slope_ps[n]
+        step_run.begin(now_ps, base_ps + slope_ps * self.cohort.kv_tokens, slope_ps * n, n_steps)
         if self.windows:
             slopes = self._cost.window_slopes(n)
             step_run.first_ps += sum(map(mul, slopes, self.cohort.window_keys))
