@@ -114,7 +114,7 @@ def simulate(
         served = _serve(scenario, priced, load, progress)
         priced.scratch.collect()
     facts = replace(_run_facts(scenario, priced, load, served), wall_s=time.perf_counter() - started_s)
-    return Results.from_run(served.tables, facts, scenario.to_yaml(), load.drawn, priced.scratch.collect)
+    return Results.from_run(served.tables, facts, scenario.to_yaml, load.drawn, priced.scratch.collect)
 
 
 def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Served") -> RunFacts:

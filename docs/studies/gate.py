@@ -8,6 +8,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from simserve.metrics.answers.baseline import LOOKS
 from simserve.study.check.covariate import covariate, crowd
 from simserve.study.check.gate import AttainmentCurve, answer, loss_between, significance
 from simserve.study.load_scale import at_scale
-from simserve.study.run_seeds import replicate
+from simserve.study.run_seeds import each_run
 
 HERE = Path(__file__).parent
 RUNS = HERE / "gate.json"
@@ -58,7 +59,7 @@ def record(n_seeds: int) -> None:
 
 def _counts(scenario: Scenario, scales: Sequence[float], seeds: Sequence[int]) -> list[list[list[int]]]:
     """Return requests that met every SLO and requests that arrived, at both loads, one number per seed."""
-    sides = replicate([at_scale(scenario, scale) for scale in scales], seeds)
+    sides = each_run(attrgetter("figures"), [at_scale(scenario, scale) for scale in scales], seeds)
     return [[[run["slo_attainment"][key] for run in each] for key in ("n_met", "n_arrived")] for each in sides]
 
 

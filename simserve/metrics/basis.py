@@ -1,9 +1,10 @@
 """Basis: what the figures of a run are computed from: its tables and facts, and what several figures share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Protocol
 
 from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.classes import GroupJson, Latencies, by_class, class_cautions, class_names
@@ -23,16 +24,23 @@ from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a report needs and a decision does not."""
+class Measured(Protocol):
+    """What a decision does not need; each is measured when it is first asked for."""
 
-    latencies: Mapping[str, Distribution]
-    latencies_of: Latencies
-    use: Utilization
-    timeseries: Columns
-    fastest: float
-    """Most output tokens in a second."""
+    def latency(self, name: str) -> Distribution:
+        """Return a latency of the window's finished requests."""
+
+    @property
+    def latencies_of(self) -> Latencies:
+        """The latencies of some of them."""
+
+    @property
+    def split(self) -> Columns:
+        """All requests, with the parts of their time."""
+
+    @property
+    def use(self) -> Utilization:
+        """The use of replicas."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +56,7 @@ class RunBasis:
     """Masks of the requests that met each goal."""
     arrivals: ArrivalRates | None
     """Nominal and drawn load; None: unknown."""
-    measure: Callable[[], Measured]
-    """Measures what a decision does not need."""
-
-    @cached_property
-    def measured(self) -> Measured:
-        """What a decision does not need."""
-        return self.measure()
-
-    @property
-    def latencies(self) -> Mapping[str, Distribution]:
-        """Latencies of the window's finished requests."""
-        return self.measured.latencies
-
-    @property
-    def use(self) -> Utilization:
-        """The use of replicas."""
-        return self.measured.use
-
-    def latencies_of(self, some: Flags) -> Mapping[str, Distribution]:
-        """Return the latencies of some requests."""
-        return self.measured.latencies_of(some)
+    measured: Measured
 
     @cached_property
     def outcomes(self) -> FatesJson:
@@ -93,7 +81,7 @@ class RunBasis:
     @cached_property
     def classes(self) -> dict[str, GroupJson] | None:
         """The results of each class; None without classes."""
-        return by_class(self.requests, self.facts, self.window, self.met, self.latencies_of)
+        return by_class(self.requests, self.facts, self.window, self.met, self.measured.latencies_of)
 
     @cached_property
     def kv(self) -> KvUseJson:

@@ -3,7 +3,7 @@
 The file, its schema (docs/summary.schema.json) and its table in docs/outputs.md come from these keys.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from inspect import isfunction
 from typing import Annotated, Any, Literal
 
@@ -36,6 +36,7 @@ from simserve.metrics.stats import NO_SAMPLE, LatencyJson
 from simserve.metrics.summary_schema import Amount, Measured, Share, Slo
 from simserve.metrics.utilization import SpeculationJson, pool_figures, speculation
 from simserve.metrics.window import WindowFactsJson
+from simserve.tables.files import plain
 from simserve.tables.pieces import in_turn
 from simserve.tables.schema import SCHEMA
 from simserve.version import __version__
@@ -65,13 +66,13 @@ class Summary(Figures, extra="allow"):
     slo: Annotated[Slo, lambda run: dict(run.facts.slo)] = Field(default_factory=dict)
     """[s] the goals by latency: of all requests, and of each class that has its own"""
     slo_classes: Annotated[dict[str, Slo], lambda run: run.facts.slo_classes] = Field(default_factory=dict)
-    ttft_s: Annotated[LatencyJson, lambda run: run.latencies["ttft_s"].all_figures] = NO_SAMPLE
+    ttft_s: Annotated[LatencyJson, lambda run: run.measured.latency("ttft_s").all_figures] = NO_SAMPLE
     """[s] each `n`, `mean`, `std`, `p50`, `p90`, `p95`, `p99`, `p99.9`, `max`, and `intervals`; see below. `itl_s`
     pools every gap between two tokens, exactly"""
-    tpot_s: Annotated[LatencyJson, lambda run: run.latencies["tpot_s"].all_figures] = NO_SAMPLE
-    itl_s: Annotated[LatencyJson, lambda run: run.latencies["itl_s"].all_figures] = NO_SAMPLE
-    e2e_s: Annotated[LatencyJson, lambda run: run.latencies["e2e_s"].all_figures] = NO_SAMPLE
-    queue_s: Annotated[LatencyJson, lambda run: run.latencies["queue_s"].all_figures] = NO_SAMPLE
+    tpot_s: Annotated[LatencyJson, lambda run: run.measured.latency("tpot_s").all_figures] = NO_SAMPLE
+    itl_s: Annotated[LatencyJson, lambda run: run.measured.latency("itl_s").all_figures] = NO_SAMPLE
+    e2e_s: Annotated[LatencyJson, lambda run: run.measured.latency("e2e_s").all_figures] = NO_SAMPLE
+    queue_s: Annotated[LatencyJson, lambda run: run.measured.latency("queue_s").all_figures] = NO_SAMPLE
     offered_per_s: Annotated[Measured, lambda run: run.rates["offered_per_s"]] = None
     """[/s] arrivals"""
     requests_per_s: Annotated[Measured, lambda run: run.rates["requests_per_s"]] = None
@@ -94,7 +95,9 @@ class Summary(Figures, extra="allow"):
     ] = None
     """SLO-meeting requests `per_s`, `per_gpu_s` (per GPU and second), `per_usd` (per dollar, at the catalog's prices),
     and their `output_tokens_per_s` and `total_tokens_per_s`; null without an SLO"""
-    time_split: Annotated[TimeSplitJson | None, lambda run: time_split(run.requests, run.window, run.facts)] = None
+    time_split: Annotated[TimeSplitJson | None, lambda run: time_split(run.measured.split, run.window, run.facts)] = (
+        None
+    )
     """what the window's finished requests waited for; null if none finished; see below"""
     preemptions: Annotated[PreemptionsJson, lambda run: preemptions(run.requests, run.window)] = (
         PreemptionsJson.model_construct()
@@ -104,7 +107,7 @@ class Summary(Figures, extra="allow"):
     """the results of each class and each tenant; null if the load has none; see below"""
     tenants: Annotated[
         dict[str, GroupJson] | None,
-        lambda run: by_tenant(run.requests, run.facts, run.window, run.met, run.latencies_of),
+        lambda run: by_tenant(run.requests, run.facts, run.window, run.met, run.measured.latencies_of),
     ] = None
     retries: Annotated[RetryFactsJson, lambda run: retries(run.requests, run.window)] = RetryFactsJson.model_construct()
     """of the requests with their first attempt in the window: `requests`, `attempts`, `attempts_per_request`;
@@ -117,7 +120,9 @@ class Summary(Figures, extra="allow"):
     )
     """of the window's requests: `hit_tokens` served by a cache, `hit_frac` of their prompt tokens, `requests_frac` with
     any; hits after a preemption do not count"""
-    transfer: Annotated[TransferJson | None, lambda run: transfer(run.requests, run.window, run.facts, run.use)] = None
+    transfer: Annotated[
+        TransferJson | None, lambda run: transfer(run.requests, run.window, run.facts, run.measured.use)
+    ] = None
     """null unless pools have roles ([disaggregation.md](disaggregation.md)). `apart_frac`: the share of the window's
     requests with a prompt that went to a prefill replica, except `kept_frac`: requests that a prefill replica also
     answered. For requests that were handed off: `n`; `mean`, `p50` ... of `transfer_s`; `bytes` sent; and
@@ -156,13 +161,13 @@ class Summary(Figures, extra="allow"):
     """[s] GPU time of the run, from when each replica was ordered to its end"""
     fleet: Annotated[FleetTimeJson, lambda run: run.lives.by_state()] = FleetTimeJson.model_construct()
     """[s] the same by state: `starting_gpu_s`, `serving_gpu_s`, `draining_gpu_s`"""
-    busy_frac: Annotated[Measured, lambda run: run.use.whole.busy_frac] = None
+    busy_frac: Annotated[Measured, lambda run: run.measured.use.whole.busy_frac] = None
     """[share] over the window, all replicas while they were ready"""
-    mfu: Annotated[Measured, lambda run: run.use.whole.mfu] = None
-    mbu: Annotated[Measured, lambda run: run.use.whole.mbu] = None
+    mfu: Annotated[Measured, lambda run: run.measured.use.whole.mfu] = None
+    mbu: Annotated[Measured, lambda run: run.measured.use.whole.mbu] = None
     pools: Annotated[
         list[PoolJson],
-        lambda run: pool_figures(run.facts, run.use, run.lives.gpus_by_pool(run.window.span_s)),
+        lambda run: pool_figures(run.facts, run.measured.use, run.lives.gpus_by_pool(run.window.span_s)),
     ]
     """the facts of each pool; see below"""
     trust: Annotated[TrustJson, lambda run: run.trust]
@@ -221,3 +226,12 @@ FIGURES: dict[str, Callable[[RunBasis], Any]] = {
 def figures_of(run: RunBasis) -> Summary:
     """Compute all figures of a run alone."""
     return Summary(**{name: FIGURES[name](run) for name in in_turn(FIGURES, run.requests)})
+
+
+def part_of(run: RunBasis, keys: Collection[str]) -> Summary:
+    """Compute the figures with these keys; a reader of any other gets an AttributeError, not its default."""
+    figures = {key: plain(FIGURES[key](run)) for key in in_turn(dict.fromkeys(keys), run.requests)}
+    part = Summary.model_construct(**figures)
+    for name in part.__dict__.keys() - keys:
+        del part.__dict__[name]
+    return part

@@ -9,6 +9,10 @@ if TYPE_CHECKING:  # imports numpy
     from simserve.metrics.figures import Summary
 
 
+FIGURES = ("requests", "slo", "slo_attainment", "classes", "trust", "load", "tails")
+"""Keys of what `outcomes` reads, beside the latencies that the SLO limits."""
+
+
 def outcomes(summary: "Summary") -> dict[str | None, Outcome]:
     """Read the outcomes of a run from its summary; none without an SLO or without requests."""
     by_class = {name: _outcome(summary, own, name) for name, own in (summary.classes or {}).items()}

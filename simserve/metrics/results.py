@@ -1,6 +1,6 @@
 """Results: tables, facts and summary of a run, reduced from what the engine recorded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,13 +35,13 @@ class Results(Shown):
     def __init__(
         self,
         facts: RunFacts,
-        scenario_yaml: str,
+        scenario_yaml: str | Callable[[], str],
         of: Contents | Reduction,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         """on_end is called when all is reduced."""
         self.facts = facts
-        self.scenario_yaml = scenario_yaml
+        self._yaml = scenario_yaml
         self._of, self._on_end = of, on_end
 
     @classmethod
@@ -49,12 +49,17 @@ class Results(Shown):
         cls,
         tables: RunTables,
         facts: RunFacts,
-        scenario_yaml: str,
+        scenario_yaml: str | Callable[[], str],
         arrivals: ArrivalRates | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> "Results":
         """Reduce what the engine recorded, as far as it is asked for; on_end is called when all is."""
         return cls(facts, scenario_yaml, Reduction(tables, facts, arrivals), on_end)
+
+    @cached_property
+    def scenario_yaml(self) -> str:
+        """The scenario with all values, and where they come from."""
+        return self._yaml() if callable(self._yaml) else self._yaml
 
     @cached_property
     def contents(self) -> Contents:
@@ -87,8 +92,12 @@ class Results(Shown):
 
     @property
     def recorded(self) -> Columns:
-        """The requests of a run as the engine recorded them, without what is computed of them."""
+        """The requests of a run with at least what a decision needs."""
         return self._of.recorded
+
+    def part(self, keys: Collection[str]) -> Summary:
+        """Return the figures with these keys, which takes less time than all; no other can be read."""
+        return self._of.part(keys)
 
     @property
     def sample(self) -> Sample:

@@ -55,7 +55,8 @@ class Tail:
     def highest(self, factors: Factors | None = None) -> Ratios:
         """Return r of each kept request, with its latencies times factors, `(n_kept,)`."""
         ratios = self.ratios if factors is None else self.ratios * [factors.get(name, 1.0) for name in self.limits]
-        r: Ratios = np.minimum(ratios.max(axis=1, initial=0.0), CAP)
+        by_limit = np.ascontiguousarray(ratios.T)  # fast: whole columns, a twentieth of the time of short rows
+        r: Ratios = np.minimum(np.maximum.reduce(by_limit, initial=0.0), CAP)
         return r
 
     def r(self, goal_frac: float, factors: Factors | None = None) -> float:

@@ -1,8 +1,9 @@
 """PoolSetup: a pool of a resolved scenario with everything looked up and built, ready for the engine; Distortion: what
 perturbs its costs, to measure what cost-model error does to an answer."""
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal
 
 from simserve import catalog, plugins
 from simserve.catalog.engine_spec import EngineSpec
@@ -126,6 +127,15 @@ class PoolSetup:
 
     def step_cost(self) -> StepCost:
         """Return the step costs of one replica. Raises CalibrationError for kernels that were never timed."""
+        return self._step_cost
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is computed."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def _step_cost(self) -> StepCost:
+        """fast: costs are pure, so that all runs of a process share their tables."""
         return StepCost(
             self.parallel.shard(self.model, self.weight_dtype, self.kv_dtype, self.expert_routing),
             self.gpu,

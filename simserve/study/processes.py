@@ -185,7 +185,7 @@ def forked(work: Callable[[int], Any], n: int) -> Iterator[Answers]:
 
     The iterator does in this process what has not begun, then waits for the rest; a task is run again here if its
     process died. Without other cores, or where `can_fork` is false, all is done here. n is at most 16,000 (a pipe's
-    buffer), and answers should be small.
+    buffer), and answers wait for this process to finish a task.
     """
     tasks, others = _queue(n), []
     try:
@@ -213,20 +213,25 @@ def _next(tasks: int) -> int | None:
 
 def _shared(work: Callable[[int], Any], n: int, tasks: int, others: Sequence[Copy]) -> Answers:
     left = set(range(n))
-    while (place := _next(tasks)) is not None:
-        left.remove(place)
-        yield place, work(place)
     readers = [each.answers for each in others]
-    while readers:
-        ready: list[Any] = connection.wait(readers)
+    place = _next(tasks)
+    while readers or place is not None:
+        if place is not None:
+            left.remove(place)
+            yield place, work(place)
+            place = _next(tasks)
+        if not readers:
+            continue
+        # Between two tasks, too: a copy with a long answer waits until it is read.
+        ready: list[Any] = connection.wait(readers, None if place is None else 0)
         for reader in ready:
             try:
-                place, answer = reader.recv()
+                of, answer = reader.recv()
             except EOFError:
                 readers.remove(reader)
                 continue
-            left.remove(place)
-            yield place, answer
+            left.remove(of)
+            yield of, answer
     for place in sorted(left):
         yield place, work(place)
 

@@ -1,12 +1,14 @@
 """Seeds: runs of scenarios with several seeds, on all cores."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from operator import attrgetter
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from simserve.errors import NoArrivals, SimserveError
 from simserve.metrics.figures import Summary
+from simserve.metrics.outcomes import FIGURES
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
@@ -17,17 +19,25 @@ from simserve.study.progress import counted
 
 T = TypeVar("T")
 
+STUDIED = (
+    *("seed", "window", *FIGURES, "ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "preemptions", "kv", "goodput"),
+    *("offered_per_s", "requests_per_s", "served_per_s"),
+    *("input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s"),
+)
+"""Figures that studies read of each run. Others take as long as all these, so a study says which of them it reads."""
+
 
 class Run(NamedTuple):
     """A run as a search sees it."""
 
     summary: Summary
+    """Some of its figures."""
     sample: Sample
 
     @classmethod
-    def of(cls, results: Results) -> "Run":
-        """Return what a search keeps of a run."""
-        return cls(results.figures, results.sample)
+    def of(cls, results: Results, more: Sequence[str] = ()) -> "Run":
+        """Return what a search keeps of a run; more: keys of figures beside STUDIED."""
+        return cls(results.part((*STUDIED, *more)), results.sample)
 
 
 class Wanted(NamedTuple):
@@ -37,11 +47,6 @@ class Wanted(NamedTuple):
     seed: int
     costs: Distortion | None = None
     """Factors on the costs of the scenario; None: as they are."""
-
-
-def replicate(scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[Summary]]:
-    """Return the summaries of each scenario at each seed, `(n_scenarios, n_seeds)`; as `each_run` does."""
-    return each_run(attrgetter("figures"), scenarios, seeds)
 
 
 def each_run(kept: Callable[[Results], T], scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[T]]:
@@ -56,7 +61,7 @@ def each_run(kept: Callable[[Results], T], scenarios: Sequence[Scenario], seeds:
 
 def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted]) -> list[T]:
     """Return what a function keeps of each run, in their order. Raises SimserveError as `simulate` does."""
-    runs = [(kept, scenario.to_dict(), seed, costs) for scenario, seed, costs in wanted]
+    runs = [(kept, json.dumps(scenario.to_dict()), seed, costs) for scenario, seed, costs in wanted]
     result: dict[int, T] = {}
     with closing(in_processes(_answer, runs)) as reader:
         for place, answer in counted(reader, len(runs)):
@@ -68,11 +73,19 @@ def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted]) -> list[T]:
     return [result[place] for place in range(len(runs))]
 
 
+@lru_cache(maxsize=16)
+def _resolved(text: str) -> Scenario:
+    """fast: a scenario is resolved, and its costs are tabulated, once for all its seeds."""
+    scenario = Scenario.from_dict(json.loads(text))
+    scenario.setups  # noqa: B018  # copies with other seeds share them
+    return scenario
+
+
 def _answer(run: Task) -> Any:
     """Run in another process; errors are returned as messages, but NoArrivals, which a search handles, as itself."""
-    kept, data, seed, costs = run
+    kept, text, seed, costs = run
     try:
-        return kept(simulate(Scenario.from_dict(data).model_copy(update={"seed": seed}), distortion=costs))
+        return kept(simulate(_resolved(text).model_copy(update={"seed": seed}), distortion=costs))
     except NoArrivals as error:
         return error
     except SimserveError as error:

@@ -137,8 +137,8 @@ class _Replays:
         return Replay.of(simulate(seeded, distortion=distortion), residual)
 
     def nominal(self, n_after: int) -> Replay:
-        """Make a run with predicted costs, at the n-th seed after the scenario's."""
-        return Replay.of(simulate(self._reseeded(n_after)))
+        """Make a run with predicted costs, at the n-th seed after the scenario's; no latencies of it are kept."""
+        return Replay.of(simulate(self._reseeded(n_after)), {})
 
     def _run_segment(self, place: int, is_perturbed: int) -> Replay:
         distortion, residual = self.draws[place] if is_perturbed else (Distortion(), NO_RESIDUAL)

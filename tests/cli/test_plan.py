@@ -1,6 +1,7 @@
 """`simserve plan` says which fleet to take, writes it as a scenario that holds, and refuses what is no question."""
 
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from simserve import load_scenario
 from simserve.metrics.answers.plan import PlanOption
 from simserve.metrics.answers.struct import fields_of
-from simserve.study.run_seeds import replicate
+from simserve.study.run_seeds import each_run
 from simserve.tables.read_back import read_table
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
@@ -51,7 +52,9 @@ def assert_holds_with_one_down(scenario: Path, n_needed: int) -> None:
     ran = invoke("run", scenario, "--out", scenario.parent.parent / "ran", "--no-report", "--json")
     assert json.loads(ran.out)["slo_attainment"]["frac"] >= 0.99
     overrides = [[f"cluster.pools.0.replicas={n}"] for n in (n_needed, n_needed - 1)]
-    down = replicate([load_scenario(scenario, overrides=each) for each in overrides], range(3, 11))
+    down = each_run(
+        attrgetter("figures"), [load_scenario(scenario, overrides=each) for each in overrides], range(3, 11)
+    )
     shares = [sum(run.attained.at("frac") for run in runs) / len(runs) for runs in down]
     assert shares[0] >= 0.99 > shares[1]
 

@@ -264,7 +264,8 @@ def test_a_decision_needs_neither_the_figures_nor_what_only_they_need(slo: dict[
         run.requests["slo_class"] = np.array(["bulk"] * len(run.requests["arrival_s"]))
     alone, whole = (Results.from_run(run, run_facts(run, n_replicas=2, slo=slo), "") for _ in range(2))
     sample = alone.sample
-    assert "measured" not in vars(alone._of.run)  # type: ignore[union-attr]
+    assert not {"split", "use", "_series"} & vars(alone._of).keys()
+    assert not alone._of._known  # type: ignore[union-attr]
     assert whole.figures.requests.arrived >= 0
     assert {name: tail.ratios.tolist() for name, tail in sample.tails.items()} == {
         name: tail.ratios.tolist() for name, tail in whole.sample.tails.items()

@@ -1,5 +1,6 @@
 """One file, one answer: what the commands say of small random scenarios implies each other within their intervals."""
 
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +25,7 @@ from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.outcome import Bounds
 from simserve.study.plan.plan import PlanQuestion, find_plan
 from simserve.study.processes import in_processes
-from simserve.study.run_seeds import replicate
+from simserve.study.run_seeds import each_run
 from simserve.study.slo_answer import slo_answer
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import SweepPoint
@@ -94,7 +95,7 @@ def load_interval(result: Boundary | Unbounded) -> tuple[float, float]:
 
 
 def runs_of(scenario: Scenario, n_seeds: int) -> list[Summary]:
-    return replicate([scenario], range(scenario.seed, scenario.seed + n_seeds))[0]
+    return each_run(attrgetter("figures"), [scenario], range(scenario.seed, scenario.seed + n_seeds))[0]
 
 
 @settings(max_examples=30 if is_thorough() else 2, derandomize=True)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -105,6 +106,15 @@ def test_this_process_works_too_once_it_asks() -> None:
         result = dict(answers)
     assert os.getpid() in result.values()
     assert sorted(result) == list(range(12))
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_copies_go_on_while_this_process_works_though_their_answers_fill_a_pipe() -> None:
+    with forked(lambda place: (_slowly(place), bytes(1 << 20)), 24) as answers:
+        processes = Counter(process for _, (process, _) in answers)
+    del processes[os.getpid()]
+    assert len(processes) == 2
+    assert min(processes.values()) > 1
 
 
 @pytest.mark.usefixtures("three_cores")

@@ -104,7 +104,7 @@ class Figures(Struct):
         """Return the number at a dotted key, such as `ttft_s.p99.9`; NaN where there is none."""
         value: Any = self
         for part in key.replace("p99.9", "p999").split("."):
-            value = getattr(value, NAMES.get(part, part), None)
+            value = None if value is None else getattr(value, NAMES.get(part, part))
         return math.nan if value is None else float(value)
 
     @model_validator(mode="before")

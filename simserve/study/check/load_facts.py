@@ -64,6 +64,9 @@ PARTS = (
 )
 """In the order of a request's life."""
 
+READ = ("time_split", "transfer")
+"""Figures that only these are read from."""
+
 
 def drawn_load(runs: Sequence[Summary]) -> DrawnLoad | None:
     """Return the drawn against the nominal load of the runs; None where no load is nominal."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from simserve.scenario import Scenario
 from simserve.study.capacity.drawn_loads import RatioCurve
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.check.gate import AttainmentCurve
+from simserve.study.check.load_facts import READ
 from simserve.study.load_scale import at_scale
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
@@ -82,7 +84,7 @@ class GateSide:
         seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
         if seeds:
             enter(f"{scale:.3g} times the load")
-            runs = each_run(Run.of, [at_scale(self.scenario, scale)], seeds)[0]
+            runs = each_run(partial(Run.of, more=READ), [at_scale(self.scenario, scale)], seeds)[0]
             done += [summary for summary, _ in runs]
             samples = self._samples.setdefault(scale, [])
             samples += [sample for _, sample in runs[: max(0, self.n_few - len(samples))]]

@@ -24,7 +24,7 @@ from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_n
 from simserve.study.compare.comparison import compare_benchmarks, compare_replications, compare_results
 from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.drawn_costs import DrawnCosts
-from simserve.study.run_seeds import Run, each_run
+from simserve.study.run_seeds import STUDIED, Run, each_run
 from simserve.tables.files import read_json
 from simserve.workload.readers.logs.bench import is_result
 
@@ -101,7 +101,7 @@ def compare(
 
 def _kept(seeds: range, results: Results) -> Run:
     """Return what is kept of a run: how close its requests come to their limits only where a decision needs it."""
-    return Run(results.figures, results.sample if results.facts.seed in seeds else NOTHING)
+    return Run(results.part(STUDIED), results.sample if results.facts.seed in seeds else NOTHING)
 
 
 def _judged(scenario: Scenario, first: int, runs: Sequence[Run], effort: Effort) -> DecisionJson | None:

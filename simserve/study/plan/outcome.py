@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -32,6 +33,9 @@ NEAR = 1.4
 
 N_REQUESTS = 1000
 """Requests of the load to send one at a time."""
+
+READ = ("busy_frac", "transfer")
+"""Figures that only a plan reads of each run."""
 
 SPACING_S = 200.0
 """Time between two requests, so that they do not share a batch."""
@@ -220,7 +224,7 @@ def runs_of(fleets: Fleets) -> RunsOf:
 
     def runs(replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Run]:
         fleet = fleets.of(replicas)
-        return each_run(Run.of, [fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
+        return each_run(partial(Run.of, more=READ), [fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
 
     return runs
 
