@@ -62,6 +62,7 @@ COMPILED = (
     "engine/swapping.py",
     "engine/wiring.py",
     "integers.py",
+    "cost/kernels.py",
     "cost/speculative.py",
     "cost/step.py",
     "cost/step_lines.py",

@@ -7,7 +7,7 @@ summed or multiplied is bounded before. Index -1 reads the last element in silen
 from __future__ import annotations
 
 from array import array
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import Any, Final
 
 import mypy_extensions
@@ -108,20 +108,31 @@ class Heap:
         self.n = n
         if not IS_COMPILED:
             return heappop(self._heap)
-        keys = self._keys
-        least, last = keys[0], keys[n]
+        least = self._keys[0]
+        self._sink(self._keys[n])
+        return least
+
+    def replace(self, key: i64) -> None:
+        """Replace the least number. Needs one."""
+        if IS_COMPILED:
+            self._sink(key)
+        else:
+            heapreplace(self._heap, key)
+
+    def _sink(self, key: i64) -> None:
+        """Put a number in the place of the least."""
+        keys, n = self._keys, self.n
         at: i64 = 0
         below: i64 = 1
         while below < n:
             if below + 1 < n and keys[below + 1] < keys[below]:
                 below += 1
-            if keys[below] >= last:
+            if keys[below] >= key:
                 break
             keys[at] = keys[below]
             at = below
             below = 2 * at + 1
-        keys[at] = last
-        return least
+        keys[at] = key
 
 
 class Tournament:

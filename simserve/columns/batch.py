@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from simserve.columns.arrivals import NextRows
 from simserve.columns.live import DECODES, PREFILLS, WAITS
 from simserve.columns.prompts import BLOCKS, PromptColumns
-from simserve.columns.records import Records
+from simserve.columns.records import Records, counts
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.recorder import NEVER as NO_INSTANT
 from simserve.engine.replica import Replica
@@ -168,14 +168,10 @@ class ReplicaColumns:
         cells[at + 3] = step_run.growth_ps
         cells[at + 4] = step_run.n_prefill_pairs
         cells[at + 5] = cohort.kv_tokens if n else 0
-        cells[at + 6] = step_run.n_steps
-        cells[at + 7] = step_run.n_prefill_tokens
-        cells[at + 8] = n
-        cells[at + 9] = self._pool.used_blocks
-        cells[at + 10] = 0
-        cells[at + 11] = step_run.queue_len
-        cells[at + 12] = self._prompts.blocked
-        cells[at + 13] = 0
+        cells[at + 6] = counts(step_run.n_steps, step_run.n_prefill_tokens)
+        cells[at + 7] = counts(n, self._pool.used_blocks)
+        cells[at + 8] = counts(0, step_run.queue_len)
+        cells[at + 9] = counts(self._prompts.blocked, 0)
         self._in_flight.step_run = None
         if n:
             self._in_flight.apply(step_run.n_steps)

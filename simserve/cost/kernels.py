@@ -1,7 +1,10 @@
 """Kernels: the kernel times of a step on one GPU, the interface of rooflines and fits."""
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Protocol
+
+import numpy as np
 
 from simserve.catalog.layers import Matrices
 from simserve.cost.shard import Shard
@@ -12,6 +15,35 @@ class PrefillAttentionCost(Protocol):
 
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
         """Return the seconds for query tokens, query-key pairs and keys read; scalars or arrays; monotone in each."""
+
+
+@dataclass(frozen=True)
+class PrefillCost:
+    """Prefill attention over grouped heads of one layer on one GPU; each a number or `(n,)`.
+
+    Only +, * and a square root: scalars and arrays agree bit by bit.
+    """
+
+    launch_s: Any
+    pair_s: Any
+    row_s: Any
+    tail_s2: Any
+    """Seconds squared per pair."""
+    query_s: Any
+    key_s: Any
+    write_s: Any
+
+    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+        """Return the seconds for the query tokens, query-key pairs and keys read of all chunks of a step."""
+        work_s = n_pairs * self.pair_s + n_tokens * self.row_s
+        memory_s = n_tokens * self.query_s + n_context_tokens * self.key_s
+        busy_s = _root(work_s * work_s + n_pairs * self.tail_s2 + memory_s * memory_s)
+        return self.launch_s + busy_s + n_tokens * self.write_s
+
+
+def _root(x: Any) -> Any:
+    """Return a square root; same bits for a number as for a cell of an array, as both are correctly rounded."""
+    return sqrt(x) if isinstance(x, float) else np.sqrt(x)
 
 
 class Kernels(Protocol):

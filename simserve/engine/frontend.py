@@ -5,9 +5,11 @@ from heapq import heapreplace
 from typing import Any
 
 import numpy as np
+from mypy_extensions import i64
 from numpy.typing import NDArray
 
 from simserve.engine.recorder import Recorder
+from simserve.integers import Heap, column
 from simserve.units import MAX_PS
 
 
@@ -55,7 +57,10 @@ class FrontEndQueue:
         free_at_ps = self._free_at_ps
         longest_ps = self._receive_ps + self._token_ps * int(prompt_tokens.max())
         latest_ps = max(*free_at_ps, int(sent_ps.max())) + len(sent_ps) * longest_ps
-        left_ps = self._together(sent_ps, prompt_tokens) if latest_ps <= MAX_PS else None
+        if latest_ps > MAX_PS:
+            rows = enumerate(zip(sent_ps.tolist(), prompt_tokens.tolist(), strict=True), first_row)
+            return np.array([self.out_ps(row, at_ps, n_tokens) for row, (at_ps, n_tokens) in rows], np.int64)
+        left_ps = self._together(sent_ps, prompt_tokens)
         if left_ps is None:
             return self._one_by_one(first_row, sent_ps, prompt_tokens)
         # Each takes the server that is free first, so the latest ends are those of the servers.
@@ -67,19 +72,23 @@ class FrontEndQueue:
 
     def _one_by_one(self, first_row: int, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any]:
         """Return and record when each of several rows leaves the queue, `(n_rows,)`."""
-        free_at_ps, last_ps, out_ps = self._free_at_ps, self._last_out_ps, []
-        receive_ps, token_ps = self._receive_ps, self._token_ps
-        for at_ps, n_tokens in zip(sent_ps.tolist(), prompt_tokens.tolist(), strict=True):
-            begin_ps = free_at_ps[0]
-            done_ps = (at_ps if at_ps > begin_ps else begin_ps) + receive_ps + token_ps * n_tokens
-            heapreplace(free_at_ps, done_ps)
+        free_at_ps, at_ps, works_ps = Heap(), column(sent_ps), column(self._receive_ps + self._token_ps * prompt_tokens)
+        for server_ps in self._free_at_ps:
+            free_at_ps.push(server_ps)
+        last_ps: i64 = self._last_out_ps
+        for i in range(i64(len(sent_ps))):
+            done_ps = free_at_ps.least()
+            if at_ps[i] > done_ps:
+                done_ps = at_ps[i]
+            done_ps += works_ps[i]
+            free_at_ps.replace(done_ps)
             if done_ps > last_ps:
                 last_ps = done_ps
-            out_ps.append(last_ps)
-        self._last_out_ps = last_ps
-        result = np.array(out_ps, np.int64)
-        self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = result
-        return result
+            at_ps[i] = last_ps
+        self._last_out_ps, self._free_at_ps = last_ps, [free_at_ps.pop() for _ in self._free_at_ps]
+        out_ps = np.array(at_ps, np.int64)
+        self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = out_ps
+        return out_ps
 
     def _together(self, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any] | None:
         """Return when the work on each of several rows ends, `(n_rows,)`; None: it needs a look at one by one."""

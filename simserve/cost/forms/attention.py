@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.base import Form, higher, root
+from simserve.cost.forms.base import Form, higher
+from simserve.cost.kernels import PrefillCost
 from simserve.cost.shard import ACTIVATION_BYTES
 
 TILE = 128
@@ -12,30 +13,6 @@ TILE = 128
 
 WIDE = 128
 """Wider heads use other tiles, limited by registers and shared memory (FlashAttention-3, section 3)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillCost:
-    """Prefill attention of one layer on one GPU.
-
-    Only +, * and a square root: scalars and arrays agree bit by bit.
-    """
-
-    launch_s: float
-    pair_s: float
-    row_s: float
-    tail_s2: float
-    """Seconds squared per pair."""
-    query_s: float
-    key_s: float
-    write_s: float
-
-    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
-        """Return the seconds for the query tokens, query-key pairs and keys read of all chunks of a step."""
-        work_s = n_pairs * self.pair_s + n_tokens * self.row_s
-        memory_s = n_tokens * self.query_s + n_context_tokens * self.key_s
-        busy_s = root(work_s * work_s + n_pairs * self.tail_s2 + memory_s * memory_s)
-        return self.launch_s + busy_s + n_tokens * self.write_s
 
 
 @dataclass(frozen=True)

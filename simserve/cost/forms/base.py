@@ -1,7 +1,6 @@
 """Form: coefficients with their bounds, and the mathematics that several forms share."""
 
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -43,8 +42,3 @@ def higher(one: Any, other: Any) -> Any:
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.maximum(one, other)
     return one if one > other else other
-
-
-def root(x: Any) -> Any:
-    """Return a square root; same bits for a number as for a cell of an array, as both are correctly rounded."""
-    return np.sqrt(x) if isinstance(x, np.ndarray) else sqrt(x)
