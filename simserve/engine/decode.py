@@ -42,6 +42,8 @@ class Decode:
         """Blocks that a decoding request begins in a step, at most."""
         self.windows = [] if layers is None else [group.layers for group in layers.windows]
         """Groups of layers with a window."""
+        self.steps_singly = False
+        """A step run is one step, since others step with the replica."""
         self.drafting_ps = 0
         """Time that steps spent on drafting."""
         self.windows_ps = array("q")
@@ -61,7 +63,9 @@ class Decode:
         n_steps = cohort.next_finish_step - cohort.step
         if self.windows:
             n_steps = min(n_steps, cohort.steps_to_bend())
-        if n_most is not None and n_most < n_steps:
+        if self.steps_singly:
+            n_steps = 1
+        elif n_most is not None and n_most < n_steps:
             n_steps = n_most
         # fast: each step begins at most most_blocks for each member, so the exact count is seldom needed
         if (
@@ -215,11 +219,15 @@ class Speculative(Decode):
 
     def _run(self, now_ps: int, n: int, n_steps: int) -> StepRun:
         """Return n_steps steps of n members."""
-        line = self._lines.base_ps[n], self._lines.slope_ps[n]
+        base_ps: int = self._lines.base_ps[n]  # Python's integers from here on
+        slope_ps: int = self._lines.slope_ps[n]
+        if n_steps == 1 and not self.windows:
+            self._step_run.begin(now_ps, base_ps + slope_ps * self._courses.keys_of_next(), 0, 1)
+            return self._step_run
         if self.windows:
-            steps_ps = line[0] + line[1] * self._courses.keys_ahead(n_steps) + self._windows_ahead_ps(n, n_steps)
+            steps_ps = base_ps + slope_ps * self._courses.keys_ahead(n_steps) + self._windows_ahead_ps(n, n_steps)
             return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist())
-        return UnevenStepRun(now_ps, self._ends_ps(now_ps, line, n_steps))
+        return UnevenStepRun(now_ps, self._ends_ps(now_ps, (base_ps, slope_ps), n_steps))
 
     def _windows_ahead_ps(self, n: int, n_steps: int) -> NDArray[np.int64]:
         """Return the time of n decoding requests' attention in layers with a window, in each of the next n_steps."""

@@ -166,6 +166,7 @@ class Rank(Alone):
         self.first_lane = first_lane
         self.n_stages = lane.n_stages
         self.group = lane if lane.n_ranks > 1 else None
+        replica.decode.steps_singly = True
 
     def wake(self, now_ps: int, n_ahead: int = 0) -> None:
         """Plan now when idle; a run of ranks is one step, also while the others still plan."""

@@ -1,7 +1,7 @@
 """HostMemory: host memory and disk of a replica, with swapped-out requests and copies of prefixes; SharedMemory: those
 of a pool."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from simserve.state.prefix_cache import Chain
@@ -91,17 +91,13 @@ class HostMemory:
         Those of from_disk were just read from there. Return how many ids the GPU wrote to the host, and how many moved
         from the host to disk; append to in_copy what must stay until its copies are over.
         """
-        host, disk, read = self._host, self._disk, set(from_disk)
-        n_written = 0
-        for i in reversed(range(min(n, self._most_on_host))):
-            block = chain[i]
-            if block in host:
-                host.move_to_end(block)
-                continue
+        host, disk, used = self._host, self._disk, chain[: min(n, self._most_on_host)]
+        new = [block for block in used if block not in host]
+        for block in new:
             disk.pop(block, None)
             host[block] = 0
-            n_written += block not in read
-        return n_written, self._shrink()
+        deque(map(host.move_to_end, reversed(used)), maxlen=0)  # fast: a loop in C
+        return len(set(new).difference(from_disk)), self._shrink()
 
     @property
     def _most_on_host(self) -> int:
@@ -179,9 +175,7 @@ class SharedMemory(HostMemory):
         host.update(dict.fromkeys(new, WRITING))
         self._n_in_copy += len(new)
         in_copy += new
-        for block in reversed(used):
-            if block in host:
-                host.move_to_end(block)
+        deque(map(host.move_to_end, filter(host.__contains__, reversed(used))), maxlen=0)
         return len(set(new).difference(from_disk)), self._shrink()
 
     def complete(self, in_copy: Iterable[int]) -> None:
