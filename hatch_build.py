@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 COMPILED = (
     "columns/arrivals.py",
     "columns/batch.py",
+    "columns/contents.py",
     "columns/live.py",
     "columns/prompts.py",
     "columns/records.py",

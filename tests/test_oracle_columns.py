@@ -24,12 +24,13 @@ from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_columns_agree, own, run_both
 from tests.doubles import replica_setup, trace
 from tests.effort import examples
-from tests.worlds import ROUTERS, front_ends, setups, traces
+from tests.test_oracle_sessions import STOPS, USERS, beside, dependent
+from tests.worlds import ROUTERS, front_ends, setups, shared_prompts, traces
 
 
 @st.composite
-def on_columns(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Draw replicas that columns serve, with few enough blocks that requests are preempted."""
+def on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
+    """Draw replicas that columns serve, with few enough blocks that requests are preempted, and a load for them."""
     n_slots = draw(st.integers(1, 6))
     policy = Chunked(
         max_num_batched_tokens=n_slots + draw(st.integers(0, 40)),
@@ -38,31 +39,44 @@ def on_columns(draw: st.DrawFn) -> list[ReplicaSetup]:
         scheduler_reserve_full_isl=draw(st.booleans()),
     )
     setup, *others = draw(setups())
-    setup = replace(setup, scheduler=policy, n_stages=1, n_in_step=1, balance=None, keeps_contents=draw(st.booleans()))
-    return [setup] * (1 + len(others))
+    caches = draw(st.booleans())
+    kept: Any = {"caches_prefixes": caches, "keeps_contents": caches or draw(st.booleans())}
+    setup = replace(setup, scheduler=policy, n_stages=1, n_in_step=1, balance=None, **kept)
+    loads = shared_prompts() if caches else traces()
+    return [setup] * (1 + len(others)), draw(st.one_of(loads, dependent(loads)))
 
 
 @settings(max_examples=examples(400))
-@given(on_columns(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 7), front_ends())
+@given(on_columns(), st.sampled_from(ROUTERS), USERS, front_ends(), STOPS, st.data())
 def test_columns_objects_and_oracle_agree(
-    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
+    world: tuple[list[ReplicaSetup], Trace],
+    router: Any,
+    n_users: int | None,
+    front_end: FrontEnd,
+    stop_ps: int | None,
+    data: st.DataObject,
 ) -> None:
-    assert columns.serves(Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end))
-    assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
+    setups, load = world
+    load, n_timed = data.draw(beside(st.just(load))) if n_users else (load, 0)
+    if load.dependencies is None and not n_timed:
+        stop_ps = None  # the oracle ends other loads with their last row
+    assert columns.serves(Cluster(own(setups), router(), Offered(load, n_users, n_timed=n_timed), 7, front_end))
+    how: Any = {"stop_ps": stop_ps, "n_timed": n_timed}
+    assert_agreement(setups, *run_both(setups, router, load, n_users, front_end, **how))
 
 
 @settings(max_examples=examples(200))
 @given(
     on_columns(),
     st.sampled_from(ROUTERS),
-    traces(),
     st.none() | st.integers(1, 7),
     st.integers(0, 40),
     st.sampled_from([10**6, 10**8, 10**10]),
 )
 def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
-    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, drain_units: int, unit_ps: int
+    world: tuple[list[ReplicaSetup], Trace], router: Any, concurrency: int | None, drain_units: int, unit_ps: int
 ) -> None:
+    setups, load = world
     cluster, again = (Cluster(own(setups), router(), Offered(load, concurrency), 7) for _ in range(2))
     cluster.run(drain_units * unit_ps)
     assert_columns_agree(cluster, again, drain_units * unit_ps)

@@ -6,6 +6,7 @@ from mypy_extensions import i64
 
 from simserve.engine.cluster import TOO_LONG, Cluster
 from simserve.engine.senders import ClosedLoopSender
+from simserve.engine.session_sender import SessionSender
 from simserve.integers import NEVER, column, vec
 
 
@@ -30,10 +31,11 @@ class NextRows:
     def load(self) -> None:
         """Find the next rows, if those found before are used up."""
 
-    def take(self) -> None:
-        """Take the next row."""
+    def take(self) -> bool:
+        """Take the next row; return whether it reaches the router now."""
+        return False
 
-    def answered(self, now_ps: i64) -> None:
+    def answered(self, row: i64, now_ps: i64) -> None:
         """Note that a client has its last token."""
 
     def refused(self, row: i64, now_ps: i64) -> None:
@@ -67,8 +69,8 @@ class Timed(NextRows):
         if not self.are_more and self._drain_limit_ps is not None:
             self.end_ps = min(int(ahead_ps[-1]) + self._drain_limit_ps, NEVER - 1)
 
-    def take(self) -> None:
-        """Take the next row."""
+    def take(self) -> bool:
+        """Take the next row; return whether it reaches the router now."""
         i = self._next
         self.row += 1
         self.prompt_tokens, self.output_tokens, self.max_tokens = self._prompts[i], self._outputs[i], self._most[i]
@@ -76,33 +78,38 @@ class Timed(NextRows):
         self.at_ps = NEVER
         if i < len(self._out_ps):
             self.at_ps = self._out_ps[i]
+        return True
 
 
 class Clients(NextRows):
-    """Rows of clients that each send one, wait for the answer, and then send the next."""
+    """Rows of clients that wait for answers before they send the next."""
 
-    def __init__(self, cluster: Cluster, drain_limit_ps: int | None, sender: ClosedLoopSender) -> None:
+    def __init__(self, cluster: Cluster, drain_limit_ps: int | None, sender: ClosedLoopSender | SessionSender) -> None:
         super().__init__(cluster, drain_limit_ps)
         self._sender, self.are_more = sender, False
         cluster.drain_limit_ps = drain_limit_ps
         sender.start()
         self._find_next()
 
-    def take(self) -> None:
-        """Take the next row."""
+    def take(self) -> bool:
+        """Take the next row; return whether it reaches the router now."""
+        self._cluster.clock._now = self.at_ps
         rows, row = self._cluster.rows, self._sender.take()
+        self._find_next()
+        if row is None:
+            return False
         self.row, self.prompt_tokens = row, rows.prompt_tokens[row]
         self.output_tokens, self.max_tokens = rows.output_tokens[row], rows.max_tokens[row]
-        self._find_next()
+        return True
 
-    def answered(self, now_ps: i64) -> None:
-        """Let a client that has its last token send its next request."""
+    def answered(self, row: i64, now_ps: i64) -> None:
+        """Let a client that has its last token go on."""
         self._cluster.clock._now = now_ps
-        self._sender.on_answer(0, now_ps)
+        self._sender.on_answer(row, now_ps)
         self._find_next()
 
     def refused(self, row: i64, now_ps: i64) -> None:
-        """Let a client that is refused send its next request at once."""
+        """Let a client that is refused go on or end."""
         self._cluster.clock._now = now_ps
         self._sender.on_refusal(row, TOO_LONG, now_ps)
         self._find_next()

@@ -37,13 +37,14 @@ class ReplicaColumns:
         self._live, self._recorder, self._waiting = records.live, records.recorder, prompts.waiting
         self._load, self._pool, self._cohort = replica.load, replica.pool, replica.cohort
         self._in_flight, self._decode, self._n_ahead = replica.in_flight, replica.decode, i64(replica.n_ahead)
-        self._running, self._block_size = prompts.running, i64(replica.pool.block_size)
+        self._running, self._contents = prompts.running, prompts.contents
         self._load.queues = (prompts.waiting, prompts.coming)
 
     # -- arrivals --------------------------------------------------------------------------------------------------
 
-    def arrive(self, place: i64, now_ps: i64) -> bool:
-        """Queue a request; return whether the replica is idle, and plans at this instant."""
+    def arrive(self, place: i64, request: Request | None, now_ps: i64) -> bool:
+        """Queue a request, as routers saw it; return whether the replica is idle, and plans at this instant."""
+        self._contents.come(place, request)
         self.n_outstanding += 1
         self._load.n_outstanding = self.n_outstanding
         self._live.replica[place] = self.id
@@ -112,8 +113,8 @@ class ReplicaColumns:
     def _decode_on(self, now_ps: i64, just_preempted: bool) -> None:
         """Begin decode steps, as many as the plan holds for."""
         blocked, n_most = self._prompts.blocked, 1 if just_preempted else None
-        if blocked == BLOCKS and not just_preempted:
-            n_most = self._prompts.steps_before_recheck()
+        if blocked == BLOCKS and not just_preempted and self._waiting.n:
+            n_most = self._contents.steps_before_recheck(self._waiting.head)
         if not blocked and self._prompts.coming.n:
             n_most = 1  # they have already waited for one step
         self._in_flight.step_run = self._decode.start(now_ps, n_most, self._waiting.n)
@@ -137,22 +138,13 @@ class ReplicaColumns:
             kv_tokens = self._running.drop(place)
         live.phase[place] = WAITS
         self._prompts.prefilling.keep(PREFILLS)
-        self._leave(place, kv_tokens)
-        if self._prompts.left is not None:
-            self._prompts.left.leave(row, kv_tokens // self._block_size)
+        self._running.leave(place)
+        self._contents.preempt(place, kv_tokens)
         self._recorder.preempt(row, kv_tokens)
         live.prefilled_tokens[place] = 0
         live.n_preemptions[place] += 1
         live.preempted_ps[place] = now_ps
         self._waiting.append_left(place)
-
-    def _leave(self, place: i64, kv_tokens: i64) -> None:
-        """Free the slot and blocks of a request."""
-        pool, n_blocks = self._pool, -(-kv_tokens // self._block_size)
-        pool.used_blocks -= n_blocks
-        pool.free_blocks += n_blocks
-        pool.freed_blocks += n_blocks
-        self._running.leave(place)
 
     # -- commit ------------------------------------------------------------------------------------------------------
 
@@ -196,8 +188,9 @@ class ReplicaColumns:
         self._records.end(place, FINISHED, now_ps)
         self.n_outstanding -= 1
         self._load.count_out()
-        self._rows.answered(now_ps)
-        self._leave(place, kv_tokens)
+        self._rows.answered(self._live.row[place], now_ps)
+        self._running.leave(place)
+        self._contents.release(place, kv_tokens)
         self._live.remove(place)
 
     def _end_prefill(self, place: i64, now_ps: i64) -> None:

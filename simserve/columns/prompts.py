@@ -6,6 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from simserve.columns.contents import Contents
 from simserve.columns.live import DECODES, PREFILLS, WAITS, Line
 from simserve.columns.records import Records
 from simserve.columns.running import Running
@@ -14,7 +15,6 @@ from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NONE, append, filled, vec
-from simserve.state.left_blocks import LeftBlocks
 from simserve.state.step_plan import WalkLimits
 
 SEATS: Final = BLOCKED_BY["seats"]
@@ -25,9 +25,11 @@ BUDGET: Final = BLOCKED_BY["budget"]
 class PromptColumns:
     """Prompts that wait, and those with a slot; a step computes chunks of them within the limits of a walk."""
 
-    def __init__(self, replica: Replica, limits: WalkLimits, running: Running, records: Records) -> None:
+    def __init__(
+        self, replica: Replica, limits: WalkLimits, running: Running, records: Records, contents: Contents
+    ) -> None:
         live = records.live
-        self._live, self.running, self._recorder = live, running, records.recorder
+        self._live, self.running, self._recorder, self.contents = live, running, records.recorder, contents
         self._pool, self._cohort, self._cost = replica.pool, replica.cohort, replica.cost
         self._step_cost = replica.cost if isinstance(replica.cost, StepCost) else None
         """The cost model, if it is compiled. fast: called without boxing its arguments."""
@@ -40,8 +42,6 @@ class PromptColumns:
         self.coming, self.waiting, self.prefilling = Line(live), Line(live), Line(live)
         self._n_shown: i64 = 0
         """Steps that have begun."""
-        self.left = LeftBlocks(replica.pool) if replica.batch.memory.keeps else None
-        """What preempted requests find again of their own; None: nothing."""
         self._step_run = StepRun()
         self._places: vec[i64] = filled(16, 0)
         self._tokens: vec[i64] = filled(16, 0)
@@ -64,7 +64,8 @@ class PromptColumns:
 
     def walk(self, just_preempted: bool) -> i64:
         """Choose chunks along the queue until tokens, slots or blocks run out; return the place that is left out."""
-        live, block_size, most = self._live, self._block_size, self._most_chunk
+        live, contents, block_size, most = self._live, self.contents, self._block_size, self._most_chunk
+        contents.forget_hits()
         budget: i64 = self._budget - self._cohort.n
         slots: i64 = self._slots - self.running.n
         free: i64 = self._pool.free_blocks - self._cohort.blocks_of_next()
@@ -78,19 +79,21 @@ class PromptColumns:
                 self.blocked = BUDGET
                 return place
             n_found: i64 = 0
+            n_idle: i64 = 0
             if is_new:
                 if slots <= 0:
                     self.blocked = SEATS
                     return place
                 slots -= 1
-                n_found = self._n_found(place)
-            done = live.prefilled_tokens[place] + n_found * block_size
-            n_left = live.left_tokens(place) - n_found * block_size
+                n_found = contents.hit(place)
+                n_idle = contents.n_idle
+            done = live.prefilled_tokens[place] + n_found
+            n_left = live.left_tokens(place) - n_found
             n_tokens = n_left if n_left < most else most  # fast: without a call of min
             if n_tokens > budget:
                 n_tokens = budget
             n_needed = n_left if is_new and self._reserves_prompt else n_tokens
-            n_blocks = n_found - -(done + n_needed) // block_size - -(-done // block_size)
+            n_blocks = n_idle - -(done + n_needed) // block_size - -(-done // block_size)
             if n_blocks > free or (is_new and just_preempted):
                 self.blocked = BLOCKS
                 return place
@@ -99,18 +102,6 @@ class PromptColumns:
             self._add_chunk(place, n_tokens)
             place = live.after[place]
         return NONE
-
-    def _n_found(self, place: i64) -> i64:
-        """Return the blocks of its own that a waiting request finds: it was preempted."""
-        left, live = self.left, self._live
-        return 0 if left is None or not live.n_preemptions[place] else left.n_found(live.row[place])
-
-    def steps_before_recheck(self) -> int | None:
-        """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
-        live, left, head = self._live, self.left, self.waiting.head
-        if left is None or not self.waiting.n or not live.n_preemptions[head]:
-            return None
-        return left.steps_before_recheck(live.row[head], self._cohort.steps_within)
 
     def _add_chunk(self, place: i64, n_tokens: i64) -> None:
         at = self.n_chunks
@@ -164,14 +155,11 @@ class PromptColumns:
         live.phase[place] = PREFILLS
         self.prefilling.append(place)
         self.running.admit(place)
-        if not live.n_preemptions[place]:
+        if live.n_preemptions[place]:
+            self._recorder.resume(live.row[place], live.preempted_ps[place], now_ps)
+        else:
             live.scheduled_ps[place] = now_ps
-            return
-        row = live.row[place]
-        self._recorder.resume(row, live.preempted_ps[place], now_ps)
-        if self.left is not None:
-            n_found = live.prefilled_tokens[place] = self.left.hold(row) * self._block_size
-            self._recorder.find(row, n_found, is_first=False)
+        self.contents.hold(place)
 
     def commit(self, step_ps: i64) -> None:
         """Apply the chunks of a step that is over; the complete prompts decode from now on."""
@@ -186,8 +174,9 @@ class PromptColumns:
         self.prefilling.keep(PREFILLS)
 
     def complete(self, i: i64) -> i64:
-        """Return the place of chunk i if it was the last of its prompt; else NONE."""
+        """Let requests find what chunk i computed; return its place if it was the last of its prompt, else NONE."""
         place = self._places[i]
+        self.contents.computed(place, self._live.prefilled_tokens[place] - self._tokens[i])
         if self._live.phase[place] == DECODES:
             return place
         return NONE

@@ -10,17 +10,19 @@ from mypy_extensions import i64
 
 from simserve.columns.arrivals import Clients, NextRows, Timed
 from simserve.columns.batch import ReplicaColumns
+from simserve.columns.contents import contents_of
 from simserve.columns.live import Live
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.running import MOST_PLACES, Running
 from simserve.engine.cluster import TOO_LONG, Cluster, OnSend
 from simserve.engine.decode import Decode
-from simserve.engine.memory import KeepingMemory, Memory
+from simserve.engine.memory import CachingMemory, KeepingMemory, Memory
 from simserve.engine.replica import Replica
-from simserve.engine.senders import ClosedLoopSender
+from simserve.engine.senders import TraceSender
 from simserve.engine.stepping import Alone
 from simserve.integers import NEVER, NONE, Tournament, filled, vec
+from simserve.state.request import Request
 
 INSTANTS_A_LOOK: Final = 4096
 """Instants between two looks at the keyboard, in which rows are recorded without the recorder."""
@@ -31,9 +33,19 @@ LARGEST: Final = 1 << 30
 class Loop:
     """Events of all replicas in order: at each instant steps end, then requests arrive, then replicas plan."""
 
-    def __init__(self, batches: Sequence[ReplicaColumns], live: Live, pick: Callable[[int, int], int] | None) -> None:
-        """pick(row, now in ps) returns the replica of a request; None: it is the first of those with the fewest."""
-        self._batches, self._live, self._pick = list(batches), live, pick
+    def __init__(
+        self,
+        batches: Sequence[ReplicaColumns],
+        live: Live,
+        describe: Callable[[int, int], Request] | None,
+        pick: Callable[[Request, int], int] | None,
+    ) -> None:
+        """Serve with these replicas.
+
+        describe(row, now in ps) returns a request as routers and prefix caches see it, where there are any. pick of
+        that and the instant returns its replica; None: it is the first of those with the fewest requests.
+        """
+        self._batches, self._live, self._describe, self._pick = list(batches), live, describe, pick
         n: i64 = len(batches)
         self.ends = Tournament(n, NEVER)
         """End of each replica's step run."""
@@ -71,16 +83,17 @@ class Loop:
                 self._planning[self._n_planning] = place
                 self._n_planning += 1
             while arrivals.at_ps == at_ps:
-                arrivals.take()
-                self._arrive(arrivals, at_ps)
+                if arrivals.take():
+                    self._arrive(arrivals, at_ps)
         return True
 
     def _arrive(self, arrivals: NextRows, now_ps: i64) -> None:
         """Route a request, and refuse it if its replica could never serve it."""
         row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
         place: i64 = self._loads.first()
-        if self._pick is not None:
-            place = self._pick(row, now_ps)
+        request = None if self._describe is None else self._describe(row, now_ps)
+        if self._pick is not None and request is not None:
+            place = self._pick(request, now_ps)
         batch = self._batches[place]
         if prompt_tokens > batch.longest_prompt_tokens:
             self.odd_rows.append((row, 0))
@@ -92,7 +105,7 @@ class Loop:
         if output_tokens > most_tokens:
             output_tokens = most_tokens
             self.odd_rows.append((row, most_tokens))
-        if batch.arrive(self._live.add(row, prompt_tokens, output_tokens), now_ps):
+        if batch.arrive(self._live.add(row, prompt_tokens, output_tokens), request, now_ps):
             self._plan_at_this_instant(place)
         else:
             self.ends.set(place, batch.end_ps())
@@ -135,7 +148,7 @@ def _is_on_columns(replica: Replica, limit_tokens: int) -> bool:
         limits is not None
         and _is_own(replica.scheduler)
         and max(limits.budget_tokens, limit_tokens) <= LARGEST
-        and type(batch.memory) in (Memory, KeepingMemory)
+        and type(batch.memory) in (Memory, KeepingMemory, CachingMemory)
         and batch.pool.layers is None
         and type(replica.decode) is Decode
         and type(replica.stepping) is Alone
@@ -154,25 +167,26 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
     live, sender = Live(), cluster.sender
     records, batches = Records(cluster.recorder, live), []
     arrivals: NextRows
-    if isinstance(sender, ClosedLoopSender):
-        arrivals = Clients(cluster, drain_limit_ps, sender)
-    else:
+    if isinstance(sender, TraceSender):
         arrivals = Timed(cluster, drain_limit_ps)
+    else:
+        arrivals = Clients(cluster, drain_limit_ps, sender)
     for replica in cluster.replicas:
         limits = replica.scheduler.walk_limits()
         assert limits is not None, "the policy walks its queue in order"
         running = Running(replica.id, live, replica.cohort)
-        prompts = PromptColumns(replica, limits, running, records)
+        prompts = PromptColumns(replica, limits, running, records, contents_of(replica, live))
         batches.append(ReplicaColumns(replica, cluster.entries[replica], prompts, records, arrivals))
 
-    def pick(row: int, now_ps: int) -> int:
+    def pick(request: Request, now_ps: int) -> int:
         cluster.clock._now = now_ps
-        destination = cluster.intake.pick(cluster.request_of(row, now_ps))
+        destination = cluster.intake.pick(request)
         assert destination is not None, "all replicas are ready"
         return destination.id
 
     joins_shortest = len(batches) == 1 or (cluster.router.joins_shortest and _is_own(cluster.router))
-    loop = Loop(batches, live, None if joins_shortest else pick)
+    needs_none = joins_shortest and not any(replica.batch.memory.caches for replica in cluster.replicas)
+    loop = Loop(batches, live, None if needs_none else cluster.request_of, None if joins_shortest else pick)
     is_collecting = gc.isenabled()
     gc.disable()  # fast: columns make no reference cycles, and searching for them takes a tenth of the time
     try:

@@ -21,7 +21,7 @@ from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OU
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay, Destination, Refresher
-from simserve.engine.senders import ClosedLoopSender, RowSender, TraceSender
+from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.engine.wiring import Wiring
 from simserve.errors import InvariantError
@@ -150,9 +150,9 @@ class Cluster:
 
     @property
     def only_serves(self) -> bool:
-        """Each request is one by itself, and goes to one of the replicas, which stay as they are, and answers it."""
+        """Each request goes to one of the replicas, which stay as they are, and answers it; its client waits."""
         is_fixed = self._control is None and self._refresher is None and self.fleet.gated is None
-        return is_fixed and isinstance(self.sender, RowSender) and self._wiring.handoff is None
+        return is_fixed and not self.sender.has_attempts and self._wiring.handoff is None
 
     @property
     def end_ps(self) -> int | None:

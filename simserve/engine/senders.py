@@ -131,7 +131,7 @@ class ClosedLoopSender(RowSender):
         """When the next row leaves the front end; None: none is there."""
         return self._coming[0][0] if self._coming else None
 
-    def take(self) -> int:
+    def take(self) -> int | None:
         """Return the row that leaves the front end next, in place of sending it."""
         now_ps, row = self._coming.popleft()
         self.n_sent = row + 1

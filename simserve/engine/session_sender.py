@@ -279,23 +279,50 @@ class SessionSender:
             self._due.set(sent_ps)
 
     def _send_due(self, now_ps: int) -> None:
-        """Let the rows of this instant into the front end, and forward those that leave it, in the order of sending,
-        unless their clients have given up."""
-        coming, deadlines = self._coming, self.deadlines
-        while True:
-            while self._to_send and self._to_send[0][0] <= now_ps:
-                self._enter(heappop(self._to_send)[1], now_ps)
-            if not coming or coming[0][0] > now_ps:
-                break
-            row = coming.popleft()[1]
-            self._n_left -= row not in self._attempts
-            self._sent.append(row)
+        """Forward the rows that leave the front end at this instant, unless their clients have given up."""
+        deadlines = self.deadlines
+        while (row := self._leaving(now_ps)) is not None:
             if deadlines is None or not deadlines.has_gone(row):
                 self._send(row, now_ps)
-        instants = [each[0][0] for each in (self._to_send, coming) if each]
-        if instants:
-            self._due.set(min(instants))
+        next_ps = self._next_due_ps
+        if next_ps is not None:
+            self._due.set(next_ps)
         self._check_end()
+
+    def _leaving(self, now_ps: int) -> int | None:
+        """Let the rows of this instant into the front end; return the next that leaves it now, in the order of
+        sending."""
+        coming = self._coming
+        while self._to_send and self._to_send[0][0] <= now_ps:
+            self._enter(heappop(self._to_send)[1], now_ps)
+        if not coming or coming[0][0] > now_ps:
+            return None
+        row = coming.popleft()[1]
+        self._n_left -= row not in self._attempts
+        self._sent.append(row)
+        return row
+
+    @property
+    def _next_due_ps(self) -> int | None:
+        """When the next row enters the front end or leaves it; None: none does."""
+        return min((each[0][0] for each in (self._to_send, self._coming) if each), default=None)
+
+    @property
+    def next_ps(self) -> int | None:
+        """When something is next due; None: nothing is."""
+        instants = (self._next_due_ps, self._stop.due_ps)
+        return min((each for each in instants if each is not None), default=None)
+
+    def take(self) -> int | None:
+        """Do what is next due, in place of sending; return the row that leaves the front end, if one does."""
+        now_ps = self.next_ps
+        assert now_ps is not None, "something is due"
+        if self._stop.due_ps == now_ps:
+            self._stop.due_ps = None
+            self._on_end()
+        row = self._leaving(now_ps)
+        self._check_end()
+        return row
 
     def _check_end(self) -> None:
         """End the sending with the load's last row, retries aside, unless a fixed instant ends it."""

@@ -1,0 +1,148 @@
+"""Contents: what the blocks of a replica keep after they are freed, and which requests in columns find it again."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from simserve.columns.live import Live
+from simserve.engine.memory import CachingMemory
+from simserve.engine.replica import Replica
+from simserve.state.left_blocks import LeftBlocks
+from simserve.state.request import Request
+
+
+class Contents:
+    """Blocks that keep nothing; requests are places of `live`."""
+
+    def __init__(self, replica: Replica, live: Live) -> None:
+        self._live, self._pool, self._cohort = live, replica.pool, replica.cohort
+        self._recorder, self._block_size = replica.recorder, i64(replica.pool.block_size)
+        self.n_idle: i64 = 0
+        """Free blocks that the last hit takes."""
+
+    def come(self, place: i64, request: Request | None) -> None:
+        """Note an arrival, which routers saw as a request."""
+
+    def forget_hits(self) -> None:
+        """Look requests up anew from now on."""
+
+    def hit(self, place: i64) -> i64:
+        """Return the tokens that a waiting request finds."""
+        return 0
+
+    def hold(self, place: i64) -> None:
+        """Hold what an admitted request finds."""
+
+    def computed(self, place: i64, n_before: i64) -> None:
+        """Note that a prompt is computed, as far as it is; n_before of its tokens were before the step."""
+
+    def release(self, place: i64, kv_tokens: i64) -> None:
+        """Free the blocks of a request."""
+        pool, n_blocks = self._pool, -(-kv_tokens // self._block_size)
+        pool.used_blocks -= n_blocks
+        pool.free_blocks += n_blocks
+        pool.freed_blocks += n_blocks
+
+    def preempt(self, place: i64, kv_tokens: i64) -> None:
+        """Free the blocks of a preempted request, which finds its whole ones again if they are left."""
+        self.release(place, kv_tokens)
+
+    def steps_before_recheck(self, head: i64) -> int | None:
+        """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
+        return None
+
+
+class LeftContents(Contents):
+    """Blocks that keep what preempted requests left there, and requests have nothing in common."""
+
+    def __init__(self, replica: Replica, live: Live) -> None:
+        super().__init__(replica, live)
+        self._left = LeftBlocks(replica.pool)
+
+    def hit(self, place: i64) -> i64:
+        """Return the tokens that a waiting request finds, of its own: it was preempted."""
+        self.n_idle = 0
+        if self._live.n_preemptions[place]:
+            self.n_idle = self._left.n_found(self._live.row[place])
+        return self.n_idle * self._block_size
+
+    def hold(self, place: i64) -> None:
+        """Hold what an admitted request finds."""
+        live, row = self._live, self._live.row[place]
+        if live.n_preemptions[place]:
+            live.prefilled_tokens[place] = n_found = self._left.hold(row) * self._block_size
+            self._recorder.find(row, n_found, is_first=False)
+
+    def preempt(self, place: i64, kv_tokens: i64) -> None:
+        """Free the blocks of a preempted request, and note what it leaves."""
+        self.release(place, kv_tokens)
+        self._left.leave(self._live.row[place], kv_tokens // self._block_size)
+
+    def steps_before_recheck(self, head: i64) -> int | None:
+        """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
+        if not self._live.n_preemptions[head]:
+            return None
+        return self._left.steps_before_recheck(self._live.row[head], self._cohort.steps_within)
+
+
+class CachedContents(Contents):
+    """Blocks with a prefix cache, in the replica's own memory, which looks at requests."""
+
+    def __init__(self, replica: Replica, live: Live, memory: CachingMemory) -> None:
+        super().__init__(replica, live)
+        self._memory = memory
+        self._requests: dict[int, Request] = {}
+        """Requests by place, brought up to date when the memory looks at them."""
+
+    def come(self, place: i64, request: Request | None) -> None:
+        """Note an arrival, which routers saw as a request."""
+        assert request is not None, "a prefix cache is looked up by the ids of a request"
+        request.finder = self._memory
+        self._requests[place] = request
+
+    def _request(self, place: i64) -> Request:
+        request, live = self._requests[place], self._live
+        request.prefilled_tokens, request.emitted_tokens = live.prefilled_tokens[place], live.emitted_tokens[place]
+        request.n_preemptions = live.n_preemptions[place]
+        return request
+
+    def forget_hits(self) -> None:
+        """Look requests up anew from now on."""
+        self._memory.forget_hits()
+
+    def hit(self, place: i64) -> i64:
+        """Return the tokens that a waiting request finds."""
+        n_tokens, self.n_idle = self._memory.hit(self._request(place))
+        return n_tokens
+
+    def hold(self, place: i64) -> None:
+        """Hold what an admitted request finds."""
+        request = self._request(place)
+        self._memory.admit(request)
+        self._live.prefilled_tokens[place] = request.prefilled_tokens
+
+    def computed(self, place: i64, n_before: i64) -> None:
+        """Let requests find the whole blocks of a prompt that are computed."""
+        self._memory.computed(self._request(place), n_before)
+
+    def release(self, place: i64, kv_tokens: i64) -> None:
+        """Free the blocks of a request; their contents can be found until they are taken."""
+        self._memory.release(self._requests[place], kv_tokens)
+
+    def preempt(self, place: i64, kv_tokens: i64) -> None:
+        """Free the blocks of a preempted request."""
+        request = self._requests[place]
+        self._memory.preempt(request, kv_tokens, kv_tokens)
+        request.finder = self._memory
+
+    def steps_before_recheck(self, head: i64) -> int | None:
+        """Return the steps until growing members evict blocks that the head of the queue would find; None: never."""
+        return self._memory.steps_before_recheck(self._request(head), self._cohort.steps_within)
+
+
+def contents_of(replica: Replica, live: Live) -> Contents:
+    """Return what the blocks of a replica keep."""
+    memory = replica.batch.memory
+    if isinstance(memory, CachingMemory):
+        return CachedContents(replica, live, memory)
+    return LeftContents(replica, live) if memory.keeps else Contents(replica, live)
