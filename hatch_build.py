@@ -58,6 +58,7 @@ COMPILED = (
     "engine/role.py",
     "engine/routing_view.py",
     "engine/senders.py",
+    "engine/session_sender.py",
     "engine/step_run.py",
     "engine/stepping.py",
     "engine/swapping.py",

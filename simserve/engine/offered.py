@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import Problem, ScenarioError
-from simserve.state.request import Request
+from simserve.state.request import IdRuns, Request
 from simserve.tables.scratch import Scratch
 from simserve.units import array_to_ps
-from simserve.workload.trace import Trace, check_arrivals
+from simserve.workload.trace import Prefixes, Trace, check_arrivals
 
 MAX_CONSECUTIVE_REFUSALS = 10_000
 """A closed loop would never advance the clock if all its requests were refused; it fails after this many."""
@@ -84,6 +84,14 @@ class Offered:
         if self.draw_more is not None and n_in_a_row > MAX_CONSECUTIVE_REFUSALS:
             rule = f"every request of the closed loop is refused ({reason})"
             raise ScenarioError([Problem("workload", rule, None, "shorten them")])
+
+
+def _chain(prefixes: Prefixes | None, row: int, size: int) -> Sequence[int]:
+    """Return the ids of a request's whole blocks of a size."""
+    if prefixes is None:
+        return ()
+    n_each, rest = divmod(prefixes.block_tokens, size)
+    return prefixes.of(row, size) if rest else IdRuns(*prefixes.runs_of(row, n_each))
 
 
 class OfferedRows:
@@ -181,8 +189,7 @@ class OfferedRows:
         """Set the ids of a request's leading blocks of each size, its labels, and if needed its session."""
         trace, place = self._in_load(request.row)
         if block_sizes:
-            ids = trace.prefixes
-            request.chains = {size: [] if ids is None else ids.of(place, size) for size in block_sizes}
+            request.chains = {size: _chain(trace.prefixes, place, size) for size in block_sizes}
         if trace.priority is not None:
             request.priority = int(trace.priority[place])
         if trace.tenant is not None:

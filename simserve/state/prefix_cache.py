@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from simserve.state.layer_blocks import KvGroup, LayerBlocks
+from simserve.state.request import IdRuns
 
 Chain = Sequence[int]
 """Chained block ids of a request, first block first: equal ids mean that all tokens up to there are equal."""
@@ -110,11 +111,12 @@ class BlockGroup:
 
     def n_leading(self, of: Chain, most: int) -> int:
         """Return how many leading blocks, at most `most`, are present in layers without a window. O(log n)."""
-        runs = self.runs
+        runs, in_runs = self.runs, type(of) is IdRuns
         low, high = 0, min(most, len(of))
         while low < high:  # fast: ids present come first; the test against the naive cache checks it
             middle = (low + high) // 2
-            if of[middle] in runs:
+            block = cast("IdRuns", of).at(middle) if in_runs else of[middle]
+            if block in runs:
                 low = middle + 1
             else:
                 high = middle

@@ -63,14 +63,18 @@ class Prefixes:
         tokens, size = self.block_tokens, block_size or self.block_tokens
         most = -(-tokens // size)  # blocks that may end in one of the trace
         scale = most if tokens % size == 0 else 1
-        runs = slice(self.starts[row], self.starts[row + 1])
         ids: list[int] = []
-        for first, n in zip(self.first_ids[runs].tolist(), self.n_ids[runs].tolist(), strict=True):
-            ids += range(scale * first, scale * (first + n))
+        for first, n in zip(*self.runs_of(row, scale), strict=True):
+            ids += range(first, first + n)
         if tokens % size == 0:
             return ids
         ends_in = [(end - 1) // tokens for end in range(size, len(ids) * tokens + 1, size)]
         return [ids[at] * most + place - at * tokens // size for place, at in enumerate(ends_in)]
+
+    def runs_of(self, row: int, scale: int = 1) -> tuple[list[int], list[int]]:
+        """Return first ids and lengths of the runs of one request, of blocks of which each of the trace has `scale`."""
+        runs = slice(self.starts[row], self.starts[row + 1])
+        return (scale * self.first_ids[runs]).tolist(), (scale * self.n_ids[runs]).tolist()
 
     def ids(self) -> tuple[Ints, Ints]:
         """Return all ids concatenated, and the bounds of each request: the arguments of `from_ids`."""
