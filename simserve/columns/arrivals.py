@@ -5,7 +5,6 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from simserve.engine.cluster import TOO_LONG, Cluster
-from simserve.engine.senders import ClosedLoopSender
 from simserve.engine.session_sender import SessionSender
 from simserve.integers import NEVER, column, vec
 
@@ -84,7 +83,7 @@ class Timed(NextRows):
 class Clients(NextRows):
     """Rows of clients that wait for answers before they send the next."""
 
-    def __init__(self, cluster: Cluster, drain_limit_ps: int | None, sender: ClosedLoopSender | SessionSender) -> None:
+    def __init__(self, cluster: Cluster, drain_limit_ps: int | None, sender: SessionSender) -> None:
         super().__init__(cluster, drain_limit_ps)
         self._sender, self.are_more = sender, False
         cluster.drain_limit_ps = drain_limit_ps

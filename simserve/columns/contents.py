@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from mypy_extensions import i64
 
 from simserve.columns.live import Live
@@ -88,9 +90,9 @@ class LeftContents(Contents):
 class CachedContents(Contents):
     """Blocks with a prefix cache, in the replica's own memory, which looks at requests."""
 
-    def __init__(self, replica: Replica, live: Live, memory: CachingMemory) -> None:
+    def __init__(self, replica: Replica, live: Live) -> None:
         super().__init__(replica, live)
-        self._memory = memory
+        self._memory = cast(CachingMemory, replica.batch.memory)
         self._requests: dict[int, Request] = {}
         """Requests by place, brought up to date when the memory looks at them."""
 
@@ -143,6 +145,6 @@ class CachedContents(Contents):
 def contents_of(replica: Replica, live: Live) -> Contents:
     """Return what the blocks of a replica keep."""
     memory = replica.batch.memory
-    if isinstance(memory, CachingMemory):
-        return CachedContents(replica, live, memory)
+    if memory.caches:
+        return CachedContents(replica, live)
     return LeftContents(replica, live) if memory.keeps else Contents(replica, live)

@@ -21,7 +21,7 @@ class PrefillAttentionCost(Protocol):
 class PrefillCost:
     """Prefill attention over grouped heads of one layer on one GPU; each a number or `(n,)`.
 
-    Only +, * and a square root: scalars and arrays agree bit by bit.
+    Only +, * and a square root: scalars and arrays agree bit by bit, and whole numbers with floats, which are faster.
     """
 
     launch_s: Any

@@ -132,7 +132,6 @@ class StepCost:
     def _chunks_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         if not n_tokens or not self._n_whole:
             return 0
-        # fast: of numbers that are floats already
         return to_ps(self._n_whole * self._prefill_s(float(n_tokens), float(n_pairs), float(n_context_tokens)))
 
     def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:

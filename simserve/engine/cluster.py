@@ -21,7 +21,7 @@ from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OU
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay, Destination, Refresher
-from simserve.engine.senders import ClosedLoopSender, TraceSender
+from simserve.engine.senders import TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.engine.wiring import Wiring
 from simserve.errors import InvariantError
@@ -247,12 +247,12 @@ class Cluster:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _closed_loop_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | None:
+    def _closed_loop_sender(self, offered: Offered, send: Send) -> SessionSender | None:
         """Return a sender that waits for answers; None: all send times are known in advance."""
         shared = (self.clock, self.rows, self.recorder, offered, self.front_end, send, self._all_sent)
         patience = offered.patience
-        if patience is None and offered.trace.dependencies is None and not offered.n_timed:
-            return None if offered.concurrency is None else ClosedLoopSender(*shared)
+        if patience is None and offered.trace.dependencies is None and offered.concurrency is None:
+            return None
         sender = SessionSender(*shared) if offered.concurrency is None else UserSender(*shared)
         if patience is not None and patience.is_limited:
             waiting = (self.clock, self.rows, self.recorder, self.replicas, patience, self.front_end.respond_ps)

@@ -1,6 +1,7 @@
 """SessionSender: sends sessions at their own times; UserSender: a fixed number of users, session after session.
 
-They also send all loads with timeouts or retries; there a request without dependencies is a session of its own.
+They also send closed loops, and all loads with timeouts or retries; there a request without dependencies is a session
+of its own.
 """
 
 import math

@@ -165,12 +165,12 @@ class Reduction:
     def latencies_of(self, some: Flags) -> dict[str, Distribution]:
         """Return the latencies of some of them."""
         counted = self._counted & some
-        sampled = {name: distribution(self._values(name, counted)) for name in SAMPLED}
+        in_order = in_turn(SAMPLED, self.run.requests)
+        sampled = {name: distribution(self._values(name, counted)) for name in in_order}
         return sampled | {ITL: self._pooled(counted)}
 
     def _values(self, name: str, counted: Flags) -> Floats:
         requests = self.run.requests
-        release(requests)
         values: Floats = requests[name][counted]
         values = values[~np.isnan(values)]
         release(requests)

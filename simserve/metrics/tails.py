@@ -78,10 +78,8 @@ class Tail:
         """Return the requests as so many sections of equal size, in order of arrival."""
         starts = np.arange(n_sections + 1) * self.n // n_sections
         ends = np.searchsorted(self.places, starts).tolist()
-        return [
-            replace(self, n=n, ratios=self.ratios[start:end], places=self.places[start:end])
-            for n, start, end in zip(np.diff(starts).tolist(), ends[:-1], ends[1:], strict=True)
-        ]
+        parts = zip(np.diff(starts).tolist(), map(slice, ends[:-1], ends[1:]), strict=True)
+        return [replace(self, n=n, ratios=self.ratios[part], places=self.places[part]) for n, part in parts]
 
     def beyond(self, goal_frac: float) -> "Tail":
         """Return the tail with no more requests than decide its quantile, whatever factors multiply their latencies.
