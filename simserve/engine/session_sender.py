@@ -306,13 +306,16 @@ class SessionSender:
     @property
     def _next_due_ps(self) -> int | None:
         """When the next row enters the front end or leaves it; None: none does."""
-        return min((each[0][0] for each in (self._to_send, self._coming) if each), default=None)
+        if not self._coming:  # fast: without a search for the least
+            return self._to_send[0][0] if self._to_send else None
+        next_ps = self._coming[0][0]
+        return self._to_send[0][0] if self._to_send and self._to_send[0][0] < next_ps else next_ps
 
     @property
     def next_ps(self) -> int | None:
         """When something is next due; None: nothing is."""
-        instants = (self._next_due_ps, self._stop.due_ps)
-        return min((each for each in instants if each is not None), default=None)
+        next_ps, stop_ps = self._next_due_ps, self._stop.due_ps
+        return stop_ps if next_ps is None or (stop_ps is not None and stop_ps < next_ps) else next_ps
 
     def take(self) -> int | None:
         """Do what is next due, in place of sending; return the row that leaves the front end, if one does."""
