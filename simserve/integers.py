@@ -68,6 +68,12 @@ def buffer(n: i64) -> Any:
     return filled(n, 0) if IS_COMPILED else array("q", bytes(8 * n))
 
 
+def extended(old: Any, cells: NDArray[Any]) -> Any:
+    """Return a `buffer` with the numbers of one, or of any sequence, and these behind them."""
+    whole = np.append(np.array(old, np.int64), cells.astype(np.int64))
+    return column(whole) if IS_COMPILED else array("q", whole.tobytes())
+
+
 class Heap:
     """The least of some numbers, which are not negative."""
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,14 +14,14 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.errors import PolicyError
+from simserve.errors import PolicyError, TraceError
 from simserve.integers import NEVER, Heap, Tournament, filled, total, widened
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.state.request import Request
 from simserve.state.view import LoadView
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Dependencies, Trace
 from tests.agreement import assert_agreement, assert_columns_agree, own, run_both
 from tests.doubles import replica_setup, trace
 from tests.effort import examples
@@ -116,6 +117,16 @@ def test_what_a_machine_integer_may_not_hold_is_served_by_objects() -> None:
         False,
         False,
     ]
+
+
+def test_a_request_after_a_think_time_beyond_64_bits_is_refused() -> None:
+    """It would be sent after 160 days; a machine integer of picoseconds holds 106."""
+    days_s = 80 * 86_400.0
+    links = Dependencies.from_pairs(np.array([1]), np.array([0]), np.array([0.0, days_s]))
+    load = Offered(replace(trace([days_s, days_s], [9, 9], [9, 9]), dependencies=links))
+    for serve in (Cluster.run, columns.serve):
+        with pytest.raises(TraceError, match="all requests must be sent within 90 days"):
+            serve(Cluster([replica_setup(Chunked())], RoundRobin(), load, 7))
 
 
 @given(st.lists(st.integers(0, NEVER - 1)), st.data())

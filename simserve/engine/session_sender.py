@@ -4,13 +4,17 @@ They also send closed loops, and all loads with timeouts or retries; there a req
 of its own.
 """
 
+from __future__ import annotations
+
 import math
 from array import array
 from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 import numpy as np
+from mypy_extensions import i64
 from numpy.typing import NDArray
 
 from simserve.engine.admission_gate import Send
@@ -20,70 +24,79 @@ from simserve.engine.frontend import FrontEnd, FrontEndQueue
 from simserve.engine.offered import Offered, OfferedRows, Patience
 from simserve.engine.recorder import Recorder
 from simserve.errors import TraceError
+from simserve.integers import append, extended, vec
 from simserve.units import LONGEST, LONGEST_S, PS_PER_S, array_to_ps, to_s
 from simserve.workload.trace import Dependencies
+
+# fmt: off
+COLUMNS: Final = (
+    "of_row", "think_ps", "n_awaited", "children", "child_starts", "first_rows", "n_rows", "n_unsent", "n_due",
+    "n_unanswered",
+)
+# fmt: on
 
 
 class Sessions:
     """Columns by row and by session; whole sessions, and further attempts of rows, can be appended.
 
     Invariant: the rows of a live session = n_unsent + n_unanswered + answered; n_due <= n_unsent.
-
-    fast: an array reads and writes Python integers, in 8 bytes a cell.
     """
 
+    of_row: vec[i64]
+    """The session of each row."""
+    think_ps: vec[i64]
+    """Think time between the last answer that each row waits for and its sending."""
+    n_awaited: vec[i64]
+    """Answers that each row still waits for."""
+    children: vec[i64]
+    """Rows that wait for others: those of row i are children[child_starts[i] : child_starts[i + 1]]."""
+    child_starts: vec[i64]
+    first_rows: vec[i64]
+    """First row of each session."""
+    n_rows: vec[i64]
+    """Requests of each session."""
+    n_unsent: vec[i64]
+    """Requests of each session that may still be sent."""
+    n_due: vec[i64]
+    """Unsent requests of each session that wait only for their time."""
+    n_unanswered: vec[i64]
+    """Requests of each session that were sent and have not ended."""
+
     def __init__(self, dependencies: Dependencies) -> None:
-        self.of_row = array("q")
-        """The session of each row."""
-        self.think_ps = array("q")
-        """Think time between the last answer that each row waits for and its sending."""
-        self.n_awaited = array("q")
-        """Answers that each row still waits for."""
-        self._children, self._child_starts = array("q"), array("q", [0])
-        self.first_rows = array("q")
-        """First row of each session."""
-        self.n_rows = array("q")
-        """Requests of each session."""
-        self.n_unsent = array("q")
-        """Requests of each session that may still be sent."""
-        self.n_due = array("q")
-        """Unsent requests of each session that wait only for their time."""
-        self.n_unanswered = array("q")
-        """Requests of each session that were sent and have not ended."""
+        for name in COLUMNS:
+            setattr(self, name, extended((), np.zeros(int(name == "child_starts"))))
         self.append(dependencies)
 
     def append(self, more: Dependencies) -> None:
         """Append the rows of whole sessions."""
-        first, n_before, n_children = len(self.of_row), len(self.first_rows), len(self._children)
+        first, n_before, n_children = len(self.of_row), len(self.first_rows), len(self.children)
         begins = np.flatnonzero(more.n_parents == 0)
         of_row = np.searchsorted(begins, more.first_rows())
         n_rows = np.bincount(of_row, minlength=len(begins))
         n_children_of = np.bincount(more.parents, minlength=len(more))
         children = more.children[np.argsort(more.parents, kind="stable")]
-        for column, values in (
-            (self.of_row, n_before + of_row),
-            (self.think_ps, array_to_ps(more.think_s)),
-            (self.n_awaited, more.n_parents),
-            (self._children, first + children),
-            (self._child_starts, n_children + np.cumsum(n_children_of)),
-            (self.first_rows, first + begins),
-            (self.n_rows, n_rows),
-            (self.n_unsent, n_rows),
-            (self.n_due, np.zeros(len(begins))),
-            (self.n_unanswered, np.zeros(len(begins))),
-        ):
-            column.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+        cells = (
+            n_before + of_row,
+            array_to_ps(more.think_s),
+            more.n_parents,
+            first + children,
+            n_children + np.cumsum(n_children_of),
+            first + begins,
+            n_rows,
+            n_rows,
+            np.zeros(len(begins)),
+            np.zeros(len(begins)),
+        )
+        for name, values in zip(COLUMNS, cells, strict=True):
+            setattr(self, name, extended(getattr(self, name), values))
 
-    def copy_row(self, row: int) -> None:
+    def copy_row(self, row: i64) -> None:
         """Append another attempt of a row: the same rows wait for its answer."""
-        self._children.extend(self.children(row))
-        self._child_starts.append(len(self._children))
-        for column, value in ((self.of_row, self.of_row[row]), (self.think_ps, 0), (self.n_awaited, 0)):
-            column.append(value)
-
-    def children(self, row: int) -> "array[int]":
-        """Return the rows that wait for the answer to a row."""
-        return self._children[self._child_starts[row] : self._child_starts[row + 1]]
+        for at in range(self.child_starts[row], self.child_starts[row + 1]):
+            self.children = append(self.children, self.children[at])
+        self.child_starts = append(self.child_starts, len(self.children))
+        self.of_row = append(self.of_row, self.of_row[row])
+        self.think_ps, self.n_awaited = append(self.think_ps, 0), append(self.n_awaited, 0)
 
     def n_rows_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of requests in the session of each row, `(n_rows,)`."""
@@ -220,11 +233,12 @@ class SessionSender:
         sessions, ready_ps = self.sessions, self._ready_ps
         session = sessions.of_row[row]
         if sessions.n_unsent[session]:
-            for child in sessions.children(row):
+            for at in range(sessions.child_starts[row], sessions.child_starts[row + 1]):
+                child = sessions.children[at]
                 sessions.n_awaited[child] -= 1
                 if not sessions.n_awaited[child]:
                     begin_ps = max(at_ps, ready_ps.pop(child, 0)) if ready_ps else at_ps
-                    self._plan(child, begin_ps + sessions.think_ps[child])
+                    self._plan_after(child, begin_ps)
                 elif self._patience.goes_on:
                     ready_ps[child] = max(at_ps, ready_ps.get(child, 0))
         self._end_one(session, at_ps)
@@ -266,6 +280,11 @@ class SessionSender:
         sessions.n_unanswered[session] -= 1
         if not sessions.n_unanswered[session] and not sessions.n_unsent[session]:
             self._on_over(session, at_ps)
+
+    def _plan_after(self, row: int, at_ps: int) -> None:
+        """Schedule a row after its think time."""
+        think_ps: int = self.sessions.think_ps[row]  # one of Python's: machine integers would wrap in silence
+        self._plan(row, at_ps + think_ps)
 
     def _plan(self, row: int, sent_ps: int) -> None:
         """Schedule a row, unless sending ends before."""
@@ -389,7 +408,7 @@ class UserSender(SessionSender):
         """Schedule the user's next session after its think time."""
         if session not in self._timed and self._has_session(at_ps):
             row = self._next_first_row()
-            self._plan(row, at_ps + self.sessions.think_ps[row])
+            self._plan_after(row, at_ps)
 
     def _has_session(self, at_ps: int) -> bool:
         """Return whether a session is left; draw more where users run for a fixed time."""
