@@ -28,6 +28,7 @@ from simserve.integers import append, extended, vec
 from simserve.units import LONGEST, LONGEST_S, PS_PER_S, array_to_ps, to_s
 from simserve.workload.trace import Dependencies
 
+LATEST_PS: Final = LONGEST_S * PS_PER_S
 # fmt: off
 COLUMNS: Final = (
     "of_row", "think_ps", "n_awaited", "children", "child_starts", "first_rows", "n_rows", "n_unsent", "n_due",
@@ -290,7 +291,7 @@ class SessionSender:
         """Schedule a row, unless sending ends before."""
         if sent_ps >= self._stop_ps:
             return
-        if sent_ps > LONGEST_S * PS_PER_S:
+        if sent_ps > LATEST_PS:
             rule = f"all requests must be sent within {LONGEST}"
             raise TraceError(f"workload: {rule}, got one at {to_s(sent_ps):g} s; shorten think times")
         self.sessions.n_due[self.sessions.of_row[row]] += 1
@@ -318,7 +319,8 @@ class SessionSender:
         if not coming or coming[0][0] > now_ps:
             return None
         row = coming.popleft()[1]
-        self._n_left -= row not in self._attempts
+        if not self._attempts or row not in self._attempts:  # fast: nearly always
+            self._n_left -= 1
         self._sent.append(row)
         return row
 
@@ -406,7 +408,7 @@ class UserSender(SessionSender):
 
     def _on_over(self, session: int, at_ps: int) -> None:
         """Schedule the user's next session after its think time."""
-        if session not in self._timed and self._has_session(at_ps):
+        if not (self._timed and session in self._timed) and self._has_session(at_ps):
             row = self._next_first_row()
             self._plan_after(row, at_ps)
 

@@ -174,13 +174,3 @@ def decide(
     if is_missed or abs(load_off_frac) > LOAD_TOLERANCE_FRAC or queue == "critical":
         return "edge"
     return "met" if is_far_below or (interval is not None and interval[0] >= goal_frac) else "edge"
-
-
-def within_capacity(decision: Attained, beyond_frac: float | None) -> Attained:
-    """Return the decision of a load that is beyond capacity with that probability; None: unknown.
-
-    Beyond capacity the queue grows and misses any SLO in time, whatever a run of minutes attains.
-    """
-    if beyond_frac is None or beyond_frac <= 1 - BEYOND_FRAC or decision == "missed":
-        return decision
-    return "missed" if beyond_frac >= BEYOND_FRAC else "edge"

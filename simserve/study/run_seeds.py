@@ -61,7 +61,7 @@ def each_run(kept: Callable[[Results], T], scenarios: Sequence[Scenario], seeds:
 
 def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted]) -> list[T]:
     """Return what a function keeps of each run, in their order. Raises SimserveError as `simulate` does."""
-    runs = [(kept, json.dumps(scenario.to_dict()), seed, costs) for scenario, seed, costs in wanted]
+    runs = [(kept, as_text(scenario), seed, costs) for scenario, seed, costs in wanted]
     result: dict[int, T] = {}
     with closing(in_processes(_answer, runs)) as reader:
         for place, answer in counted(reader, len(runs)):
@@ -73,10 +73,21 @@ def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted]) -> list[T]:
     return [result[place] for place in range(len(runs))]
 
 
+def as_text(scenario: Scenario) -> str:
+    """Return a scenario as a task holds it, with the digest of what its files say."""
+    return json.dumps([scenario.digest, scenario.to_dict()])
+
+
+def scenario_of(text: str) -> Scenario:
+    """Return the scenario of a task. Raises ScenarioError, also for a trace that has changed since."""
+    _, data = json.loads(text)
+    return Scenario.from_dict(data) if "trace" in data["workload"] else _known(text)
+
+
 @lru_cache(maxsize=16)
-def _resolved(text: str) -> Scenario:
+def _known(text: str) -> Scenario:
     """fast: a scenario is resolved, and its costs are tabulated, once for all its seeds."""
-    scenario = Scenario.from_dict(json.loads(text))
+    scenario = Scenario.from_dict(json.loads(text)[1])
     scenario.setups  # noqa: B018  # copies with other seeds share them
     return scenario
 
@@ -85,7 +96,7 @@ def _answer(run: Task) -> Any:
     """Run in another process; errors are returned as messages, but NoArrivals, which a search handles, as itself."""
     kept, text, seed, costs = run
     try:
-        return kept(simulate(_resolved(text).model_copy(update={"seed": seed}), distortion=costs))
+        return kept(simulate(scenario_of(text).model_copy(update={"seed": seed}), distortion=costs))
     except NoArrivals as error:
         return error
     except SimserveError as error:

@@ -10,6 +10,7 @@ import pytest
 from simserve import catalog, simulate
 from simserve.cost.comm import NIC_LATENCY_S, NodeLink
 from simserve.scenario.setup import Distortion
+from simserve.study.run_seeds import as_text, scenario_of
 from tests.scenario.conftest import Load, MessagesOf
 
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -351,3 +352,13 @@ def test_only_ranks_that_step_together_wait_for_balance(load: Load, messages_of:
     for scenario, more in ((text, ()), (small, (f"{DATA}=2",))):
         (message,) = messages_of(scenario, *more, f"{balance}={{}}")
         assert "this pool has none" in message
+
+
+def test_a_study_resolves_a_scenario_anew_where_a_file_that_it_names_has_changed(
+    load: Load, small: str, tmp_path: Path
+) -> None:
+    n_layers = []
+    for changes in ({}, {"num_hidden_layers": 6}, {}):
+        scenario = load(with_model(small, config(tmp_path / "small", **changes)))
+        n_layers.append(scenario_of(as_text(scenario)).setups[0].model.n_layers)
+    assert n_layers == [8, 6, 8]

@@ -20,7 +20,7 @@ from simserve.study.capacity_probe import near_capacity
 from simserve.study.cost_draws import Draw
 from simserve.study.fleet import fleet_of
 from simserve.study.processes import Task, limited_to
-from simserve.study.run_seeds import STUDIED
+from simserve.study.run_seeds import STUDIED, as_text, scenario_of
 from simserve.version import __version__
 from simserve.workload.load import offered_load
 
@@ -85,14 +85,14 @@ def key_of(scenario: Scenario, seed: int) -> str:
 
 def task_of(scenario: Scenario, seed: int, kind: RunKind | None = None) -> Task:
     """Return the task that `run_row` takes; without a kind, of a run with the predicted costs."""
-    return scenario.to_dict(), seed, kind or AsPredicted()
+    return as_text(scenario), seed, kind or AsPredicted()
 
 
 def run_row(task: Task) -> SweepRun:
     """Run a task in a worker; errors are reported in the row."""
-    data, seed, kind = task
+    text, seed, kind = task
     try:
-        scenario = Scenario.from_dict(data).model_copy(update={"seed": seed})
+        scenario = scenario_of(text).model_copy(update={"seed": seed})
     except SimserveError as error:  # resolved by the caller, so files of this machine differ
         return failed_row(seed, str(error), is_final=False)
     try:
