@@ -1,4 +1,4 @@
-"""Contents: what the blocks of a replica keep after they are freed, and which requests in columns find it again."""
+"""BlockContents: what the blocks of a replica keep after they are freed, and which requests in columns find it again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simserve.state.left_blocks import LeftBlocks
 from simserve.state.request import Request
 
 
-class Contents:
+class BlockContents:
     """Blocks that keep nothing; requests are places of `live`."""
 
     def __init__(self, replica: Replica, live: Live) -> None:
@@ -54,7 +54,7 @@ class Contents:
         return None
 
 
-class LeftContents(Contents):
+class LeftContents(BlockContents):
     """Blocks that keep what preempted requests left there, and requests have nothing in common."""
 
     def __init__(self, replica: Replica, live: Live) -> None:
@@ -87,7 +87,7 @@ class LeftContents(Contents):
         return self._left.steps_before_recheck(self._live.row[head], self._cohort.steps_within)
 
 
-class CachedContents(Contents):
+class CachedContents(BlockContents):
     """Blocks with a prefix cache, in the replica's own memory, which looks at requests."""
 
     def __init__(self, replica: Replica, live: Live) -> None:
@@ -142,9 +142,9 @@ class CachedContents(Contents):
         return self._memory.steps_before_recheck(self._request(head), self._cohort.steps_within)
 
 
-def contents_of(replica: Replica, live: Live) -> Contents:
+def contents_of(replica: Replica, live: Live) -> BlockContents:
     """Return what the blocks of a replica keep."""
     memory = replica.batch.memory
     if memory.caches:
         return CachedContents(replica, live)
-    return LeftContents(replica, live) if memory.keeps else Contents(replica, live)
+    return LeftContents(replica, live) if memory.keeps else BlockContents(replica, live)

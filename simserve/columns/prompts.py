@@ -6,7 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from simserve.columns.contents import Contents
+from simserve.columns.contents import BlockContents
 from simserve.columns.live import DECODES, PREFILLS, WAITS, Line
 from simserve.columns.records import Records
 from simserve.columns.running import Running
@@ -26,7 +26,7 @@ class PromptColumns:
     """Prompts that wait, and those with a slot; a step computes chunks of them within the limits of a walk."""
 
     def __init__(
-        self, replica: Replica, limits: WalkLimits, running: Running, records: Records, contents: Contents
+        self, replica: Replica, limits: WalkLimits, running: Running, records: Records, contents: BlockContents
     ) -> None:
         live = records.live
         self._live, self.running, self._recorder, self.contents = live, running, records.recorder, contents

@@ -74,20 +74,20 @@ def run_all(kept: Callable[[Results], T], wanted: Iterable[Wanted]) -> list[T]:
 
 
 def as_text(scenario: Scenario) -> str:
-    """Return a scenario as a task holds it, with the digest of what its files say."""
-    return json.dumps([scenario.digest, scenario.to_dict()])
+    """Return a scenario as a task holds it, with whether it replays a trace, and the digest of what other files say."""
+    return json.dumps([scenario.to_dict(), scenario.workload.trace is not None, scenario.digest])
 
 
 def scenario_of(text: str) -> Scenario:
     """Return the scenario of a task. Raises ScenarioError, also for a trace that has changed since."""
-    _, data = json.loads(text)
-    return Scenario.from_dict(data) if "trace" in data["workload"] else _known(text)
+    data, replays, _ = json.loads(text)
+    return Scenario.from_dict(data) if replays else _known(text)
 
 
 @lru_cache(maxsize=16)
 def _known(text: str) -> Scenario:
     """fast: a scenario is resolved, and its costs are tabulated, once for all its seeds."""
-    scenario = Scenario.from_dict(json.loads(text)[1])
+    scenario = Scenario.from_dict(json.loads(text)[0])
     scenario.setups  # noqa: B018  # copies with other seeds share them
     return scenario
 

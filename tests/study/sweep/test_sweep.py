@@ -62,7 +62,7 @@ class Here:
         for place, task in reversed(list(enumerate(tasks))):  # in no order that anybody may count on
             if len(self.ran) >= self._stop_after:
                 raise KeyboardInterrupt
-            self.ran.append((json.loads(task[0])[1]["cluster"]["pools"][0]["replicas"], task[1]))
+            self.ran.append((json.loads(task[0])[0]["cluster"]["pools"][0]["replicas"], task[1]))
             yield place, Lost("gone") if place in self._lose else work(task)
 
 
