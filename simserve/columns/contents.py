@@ -1,4 +1,4 @@
-"""BlockContents: what the blocks of a replica keep after they are freed, and which requests in columns find it again."""
+"""BlockContents: what blocks keep after they are freed, and which requests in columns find it again."""
 
 from __future__ import annotations
 
