@@ -168,7 +168,7 @@ STATEMENTS: dict[str, int] = {
     "integers": 112,
     "interruptions": 17,
     "lab": 3653,
-    "metrics": 4321,
+    "metrics": 4322,
     "plugins": 367,
     "report": 5811,
     "routers": 178,

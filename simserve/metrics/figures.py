@@ -121,7 +121,8 @@ class Summary(Figures, extra="allow"):
     """of the window's requests: `hit_tokens` served by a cache, `hit_frac` of their prompt tokens, `requests_frac` with
     any; hits after a preemption do not count"""
     transfer: Annotated[
-        TransferJson | None, lambda run: transfer(run.requests, run.window, run.facts, run.measured.use)
+        TransferJson | None,
+        lambda run: run.facts.link and transfer(run.requests, run.window, run.facts, run.measured.use),
     ] = None
     """null unless pools have roles ([disaggregation.md](disaggregation.md)). `apart_frac`: the share of the window's
     requests with a prompt that went to a prefill replica, except `kept_frac`: requests that a prefill replica also

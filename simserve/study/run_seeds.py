@@ -24,7 +24,7 @@ STUDIED = (
     *("offered_per_s", "requests_per_s", "served_per_s"),
     *("input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s"),
 )
-"""Figures that studies read of each run. Others take as long as all these, so a study says which of them it reads."""
+"""Figures that most studies read of each run. Others take as long as all these, so a study says which it reads."""
 
 
 class Run(NamedTuple):
@@ -35,9 +35,9 @@ class Run(NamedTuple):
     sample: Sample
 
     @classmethod
-    def of(cls, results: Results, more: Sequence[str] = ()) -> "Run":
-        """Return what a search keeps of a run; more: keys of figures beside STUDIED."""
-        return cls(results.part((*STUDIED, *more)), results.sample)
+    def of(cls, results: Results, keys: Sequence[str] = STUDIED) -> "Run":
+        """Return what a search keeps of a run: its figures with these keys, and how close its requests come."""
+        return cls(results.part(keys), results.sample)
 
 
 class Wanted(NamedTuple):

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from simserve.errors import OutputError
 from simserve.metrics.result_folder import load_results
 from simserve.metrics.results import Results
+from simserve.study.run_seeds import STUDIED
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
@@ -271,6 +273,24 @@ def test_a_decision_needs_neither_the_figures_nor_what_only_they_need(slo: dict[
         name: tail.ratios.tolist() for name, tail in whole.sample.tails.items()
     }
     assert bool(sample.tails) == bool(slo)
+
+
+@pytest.mark.parametrize("slo", [{}, {"ttft_s": 0.5, "itl_s": 0.1}])
+@pytest.mark.parametrize("has_classes", [False, True])
+def test_a_part_of_the_figures_is_that_of_all_and_no_other_can_be_read(
+    slo: dict[str, float], has_classes: bool
+) -> None:
+    _, run = random_story(5, n_requests=40, most_rows=150)
+    if has_classes:
+        run.requests["slo_class"] = np.array(["bulk"] * len(run.requests["arrival_s"]))
+    alone, whole = (Results.from_run(run, run_facts(run, n_replicas=2, slo=slo), "") for _ in range(2))
+    keys = (*STUDIED, "time_split", "busy_frac", "transfer")
+    part = alone.part(keys)
+    assert [getattr(part, key) for key in keys] == [getattr(whole.figures, key) for key in keys]
+    for left_out in ("mfu", "fleet", "decision", "answer"):
+        with pytest.raises(AttributeError, match=left_out):
+            part.at(left_out)
+    assert pickle.loads(pickle.dumps(part)).__dict__.keys() == set(keys)
 
 
 def test_the_engines_tables_are_not_changed() -> None:

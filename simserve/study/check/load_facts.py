@@ -11,6 +11,7 @@ from simserve.metrics.answers.baseline import LoadFacts
 from simserve.metrics.answers.parts import DrawnLoad
 from simserve.metrics.figures import Summary
 from simserve.study.measures import Measure
+from simserve.study.run_seeds import STUDIED
 from simserve.tables.schema import MOST
 
 
@@ -64,8 +65,8 @@ PARTS = (
 )
 """In the order of a request's life."""
 
-READ = ("time_split", "transfer")
-"""Figures that only these are read from."""
+READ = (*(key for key in STUDIED if key not in ("itl_s", "e2e_s")), "time_split", "transfer")
+"""Figures that a gate reads of each run."""
 
 
 def drawn_load(runs: Sequence[Summary]) -> DrawnLoad | None:

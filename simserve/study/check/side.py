@@ -84,7 +84,7 @@ class GateSide:
         seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
         if seeds:
             enter(f"{scale:.3g} times the load")
-            runs = each_run(partial(Run.of, more=READ), [at_scale(self.scenario, scale)], seeds)[0]
+            runs = each_run(partial(Run.of, keys=READ), [at_scale(self.scenario, scale)], seeds)[0]
             done += [summary for summary, _ in runs]
             samples = self._samples.setdefault(scale, [])
             samples += [sample for _, sample in runs[: max(0, self.n_few - len(samples))]]

@@ -22,7 +22,7 @@ from simserve.study.load_scale import at_scale
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.fleet_search import CostsOf, FleetSearch, RunsOf, Trial
 from simserve.study.plan.options import Fleets, Option, Replicas
-from simserve.study.run_seeds import Run, each_run
+from simserve.study.run_seeds import STUDIED, Run, each_run
 from simserve.workload.load import Load, offered_load
 
 GUESSES = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
@@ -34,8 +34,8 @@ NEAR = 1.4
 N_REQUESTS = 1000
 """Requests of the load to send one at a time."""
 
-READ = ("busy_frac", "transfer")
-"""Figures that only a plan reads of each run."""
+READ = (*STUDIED, "busy_frac", "transfer")
+"""Figures that a plan reads of each run."""
 
 SPACING_S = 200.0
 """Time between two requests, so that they do not share a batch."""
@@ -224,7 +224,7 @@ def runs_of(fleets: Fleets) -> RunsOf:
 
     def runs(replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Run]:
         fleet = fleets.of(replicas)
-        return each_run(partial(Run.of, more=READ), [fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
+        return each_run(partial(Run.of, keys=READ), [fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
 
     return runs
 
