@@ -14,7 +14,7 @@ from simserve.integers import NONE, buffer, vec
 from simserve.units import EndsTooLate
 
 STEP_WIDTH: Final = 10
-"""A replica and a STEP_RUN_ROW, of which two counts share a cell."""
+"""A replica and a STEP_RUN_ROW: its instants and numbers of keys, then its counts, two in a cell."""
 SPAN_WIDTH: Final = 5
 """A replica and a SPAN_ROW."""
 ENDED: Final = ("replica", "status", "scheduled_ps", "first_token_ps", "finish_ps", "chunks_ps")

@@ -150,7 +150,7 @@ class Cluster:
 
     @property
     def only_serves(self) -> bool:
-        """Each request goes to one of the replicas, which stay as they are, and answers it; its client waits."""
+        """Each request goes to one of the replicas, which stay as they are; no client gives up or retries."""
         is_fixed = self._control is None and self._refresher is None and self.fleet.gated is None
         return is_fixed and not self.sender.has_attempts and self._wiring.handoff is None
 
