@@ -96,7 +96,7 @@ def run(
 
     sessions: OracleSessions | None = None
     turns = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps, n_timed)
-    if patience is None and (trace.dependencies is not None or n_timed):
+    if patience is None and (trace.dependencies is not None or concurrency is not None):
         sessions = turns
         asked_ps += [to_ps(float(sent_s)) for sent_s in trace.arrival_s]
     clients: OracleClients | None = None
@@ -106,8 +106,6 @@ def run(
             clients.answered(row, now_ps)
         elif sessions is not None:
             sessions.answer(row, now_ps)
-        elif concurrency is not None:
-            ask(now_ps + front_end.respond_ps)
 
     fleet = OracleFleet(
         [(change.at_ps, change, None) for change in changes or ()], [fresh([each], 0) for each in setups]
@@ -311,8 +309,6 @@ def run(
         """Let a client know of a refusal."""
         if sessions is not None:
             sessions.refuse(row, now_ps)
-        elif concurrency is not None:
-            ask(now_ps)
 
     def leave(row: int, now_ps: int) -> bool:
         """Drop a routed request of a client that gave up."""
@@ -372,7 +368,7 @@ def run(
         server = Server(send, client_tokens_ps, leave)
         clients = OracleClients(trace, turns, patience, door.enter, front_end.respond_ps, server)
     else:
-        for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
+        for sent_s in trace.arrival_s:
             ask(to_ps(float(sent_s)))
     now_ps = -1
     while True:
