@@ -178,7 +178,7 @@ STATEMENTS: dict[str, int] = {
     "simulation": 263,
     "splitters": 40,
     "state": 1970,
-    "study": 4940,
+    "study": 4942,
     "tables": 1362,
     "units": 25,
     "version": 1,

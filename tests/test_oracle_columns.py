@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.columns import run as columns
+from simserve.columns.records import counts
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
@@ -21,6 +22,7 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.state.request import Request
 from simserve.state.view import LoadView
+from simserve.units import EndsTooLate
 from simserve.workload.trace import Dependencies, Trace
 from tests.agreement import assert_agreement, assert_columns_agree, own, run_both
 from tests.doubles import replica_setup, trace
@@ -117,6 +119,15 @@ def test_what_a_machine_integer_may_not_hold_is_served_by_objects() -> None:
         False,
         False,
     ]
+
+
+def test_two_counts_share_a_cell_as_far_as_a_row_holds_them() -> None:
+    most = 2**31 - 1
+    row = np.array([counts(3, most), counts(most, 0)]).view(np.int32)
+    assert row.tolist() == [3, most, most, 0]
+    for one, other in ((most + 1, 0), (0, most + 1)):
+        with pytest.raises(EndsTooLate):
+            counts(one, other)
 
 
 def test_a_request_after_a_think_time_beyond_64_bits_is_refused() -> None:

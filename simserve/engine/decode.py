@@ -61,11 +61,11 @@ class Decode:
         if n >= len(lines.base_ps) or lines.base_ps[n] < 0:
             self._look_up(n)
         n_steps = cohort.next_finish_step - cohort.step
-        if self.windows:
-            n_steps = min(n_steps, cohort.steps_to_bend())
         if self.steps_singly:
             n_steps = 1
-        elif n_most is not None and n_most < n_steps:
+        elif self.windows:
+            n_steps = min(n_steps, cohort.steps_to_bend())
+        if n_most is not None and n_most < n_steps:
             n_steps = n_most
         # fast: each step begins at most most_blocks for each member, so the exact count is seldom needed
         if (

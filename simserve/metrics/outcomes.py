@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # imports numpy
     from simserve.metrics.figures import Summary
 
 
-FIGURES = ("requests", "slo", "slo_attainment", "classes", "trust", "load", "tails")
+OUTCOME_KEYS = ("requests", "slo", "slo_attainment", "classes", "trust", "load", "tails")
 """Keys of what `outcomes` reads, beside the latencies that the SLO limits."""
 
 

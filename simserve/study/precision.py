@@ -20,7 +20,7 @@ from simserve.metrics.window import load_warning
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
-from simserve.study.run_seeds import STUDIED, Run, each_run
+from simserve.study.run_seeds import MEASURED, Run, each_run
 from simserve.study.slo_answer import MOST_SEEDS, at_nominal, slo_answer
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
@@ -44,9 +44,6 @@ RECORDED = tuple(
     if field.kind == "float"
 )
 """Values kept of each run: every measure, and more of its summary."""
-
-READ = (*STUDIED, "busy_frac", "mfu", "mbu")
-"""Figures that have them."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
         _check_measured(wanted, runs[0])
     while True:
         seeds = range(scenario.seed + len(runs), scenario.seed + n)
-        for summary, sample in each_run(partial(Run.of, keys=READ), [scenario], seeds)[0] if seeds else []:
+        for summary, sample in each_run(partial(Run.of, keys=MEASURED), [scenario], seeds)[0] if seeds else []:
             runs.append(summary)
             samples.append(sample)
         if isinstance(wanted, int) or len(runs) >= MOST_SEEDS:

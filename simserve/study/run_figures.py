@@ -10,7 +10,7 @@ from simserve.metrics.answer import FAR_FRAC, Outcome, Outcomes
 from simserve.metrics.classes import of_class
 from simserve.metrics.goodput import met_by_goal
 from simserve.metrics.intervals import T_95
-from simserve.metrics.outcomes import FIGURES, outcomes
+from simserve.metrics.outcomes import OUTCOME_KEYS, outcomes
 from simserve.metrics.results import Results
 from simserve.metrics.stats import LatencyJson
 from simserve.study.cost_draws import NO_RESIDUAL
@@ -37,7 +37,7 @@ class RunFigures:
     @classmethod
     def of(cls, results: Results, residual: Mapping[str, float] = NO_RESIDUAL) -> "RunFigures":
         """Return the figures of a run when its latencies, those of `residual`, are off by these factors."""
-        summary = results.part((*FIGURES, *results.facts.slo, *residual))
+        summary = results.part((*OUTCOME_KEYS, *results.facts.slo, *residual))
         latencies = {
             key: {level: summary.at(f"{key}.{level}") * factor for level in LEVELS}
             for key, factor in residual.items()
@@ -45,7 +45,7 @@ class RunFigures:
         }
         of_run = outcomes(summary)
         if any(factor != 1.0 for factor in residual.values()):
-            of_run = {name: _with_residual(results, name, own, residual) for name, own in of_run.items()}
+            of_run = _with_residual(results, of_run, residual)
         errors = {
             key: {level: log_error(getattr(summary, key), level) for level in levels}
             for key, levels in latencies.items()
@@ -61,17 +61,19 @@ def log_error(latency: LatencyJson, level: str) -> float:
     return log(latency.at(level) / low if high is None else high / low) / (1 if high is None else 2) / T_95[max(T_95)]
 
 
-def _with_residual(results: Results, name: str | None, known: Outcome, residual: Mapping[str, float]) -> Outcome:
-    """Return the outcome of a class when latencies are off by the residual factors."""
+def _with_residual(results: Results, known: Outcomes, residual: Mapping[str, float]) -> dict[str | None, Outcome]:
+    """Return the outcomes of a run when its latencies are off by the residual factors."""
     met, is_far = _met(results, residual), _met(results, residual, FAR_FRAC)
-    requests = results.recorded
-    mine = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
-    changes = {
-        "attained_frac": float(np.logical_and.reduce(list(met.values()))[mine].mean()),
-        "by_slo": {goal: float(met[goal][mine].mean()) for goal in known.by_slo},
-        "is_far_below": bool(np.logical_and.reduce(list(is_far.values()))[mine].all()),
-    }
-    return known.model_copy(update=changes | {"interval": None})
+    requests, result = results.recorded, {}
+    for name, outcome in known.items():
+        mine = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
+        changes = {
+            "attained_frac": float(np.logical_and.reduce(list(met.values()))[mine].mean()),
+            "by_slo": {goal: float(met[goal][mine].mean()) for goal in outcome.by_slo},
+            "is_far_below": bool(np.logical_and.reduce(list(is_far.values()))[mine].all()),
+        }
+        result[name] = outcome.model_copy(update=changes | {"interval": None})
+    return result
 
 
 def _met(results: Results, residual: Mapping[str, float], frac: float = 1.0) -> dict[str, Flags]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from simserve.errors import NoArrivals, SimserveError
 from simserve.metrics.figures import Summary
-from simserve.metrics.outcomes import FIGURES
+from simserve.metrics.outcomes import OUTCOME_KEYS
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
@@ -20,11 +20,14 @@ from simserve.study.progress import counted
 T = TypeVar("T")
 
 STUDIED = (
-    *("seed", "window", *FIGURES, "ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "preemptions", "kv", "goodput"),
+    *("seed", "window", *OUTCOME_KEYS, "ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "preemptions", "kv", "goodput"),
     *("offered_per_s", "requests_per_s", "served_per_s"),
     *("input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s"),
 )
 """Figures that most studies read of each run. Others take as long as all these, so a study says which it reads."""
+
+MEASURED = (*STUDIED, "busy_frac", "mfu", "mbu")
+"""Figures of studies that report the use of the GPUs, too."""
 
 
 class Run(NamedTuple):

@@ -20,7 +20,7 @@ from simserve.study.capacity_probe import near_capacity
 from simserve.study.cost_draws import Draw
 from simserve.study.fleet import fleet_of
 from simserve.study.processes import Task, limited_to
-from simserve.study.run_seeds import STUDIED, as_text, scenario_of
+from simserve.study.run_seeds import MEASURED, as_text, scenario_of
 from simserve.version import __version__
 from simserve.workload.load import offered_load
 
@@ -121,7 +121,7 @@ def failed_row(seed: int, reason: str, *, is_final: bool = True) -> FailedRun:
 
 
 def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRun:
-    summary = results.part((*STUDIED, "busy_frac", "mfu", "mbu"))
+    summary = results.part(MEASURED)
     figures: dict[str, Any] = vars(fleet_of(scenario)) | {key: summary.at(key) for key in KEYS}
     return FinishedRun(
         seed=scenario.seed,
