@@ -301,15 +301,18 @@ class OracleHost:
         self, replica: "OracleReplica", request: Request, blocks: tuple[list[Key], list[Key]], n_named: int
     ) -> None:
         here, named = blocks
-        for block in named:
-            assert replica.cache is not None
-            if block in here:
-                replica.cache.hold(request, block)
-            else:
-                replica.cache.add(request, block)
-        replica.lives[request].n_held_ids, replica.lives[request].keys = n_named, named
+        cache, life = replica.cache, replica.lives[request]
+        for block in here:
+            assert cache is not None
+            cache.hold(request, block)
+        life.n_held_ids, life.keys = n_named, here
         replica.running[request] = None
         replica.decoding.append(request)
         request.phase = Phase.DECODE
         replica.setup.scheduler.on_resume(request)
         replica.shrink_cache()
+        for block in named:  # the others have ids once they are in blocks, which may be where these ids were
+            if block not in here:
+                assert cache is not None
+                cache.add(request, block)
+        life.keys = named

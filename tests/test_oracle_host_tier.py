@@ -395,3 +395,21 @@ def test_a_swapped_request_comes_back_at_once_where_the_one_it_left_for_waits_fo
     cluster, truth = run_both([setup], RoundRobin, load, 4, patience=None)
     assert truth.lives[13].n_preemptions == 2
     assert_agreement([setup], cluster, truth)
+
+
+def test_a_swapped_request_takes_its_blocks_before_they_have_ids() -> None:
+    """It returns to a cache that has its id in the full layers and has lost it in the windowed ones: the blocks it
+    takes come from the front of the eviction order, and only then does its own id replace the idle one."""
+    windowed, full = KvGroup(16, 1, LayerGroup("windowed", 1, 2)), KvGroup(16, 2, LayerGroup("full", 1, None))
+    policy = Chunked(32, 3, long_prefill_token_threshold=3, scheduler_reserve_full_isl=False)
+    tier = HostTierSpec(10_000, 1e-9, swaps=True, offloads=True, overlaps=True)
+    cost, layers = LineCost(step=5_000_003, token=70_001, windows=(0,)), LayerBlocks((windowed, full), 1, most_chunk=32)
+    setup = ReplicaSetup(policy, cost, 17, layers, 96, host_tier=tier, caches_prefixes=True, keeps_contents=True)
+    prompts, outputs = [32, 17, 1, 20, 33] + [1] * 12, [12, 17, 1, 5] + [1] * 13
+    ids, n_ids = [0, 44, 0, 0, 44] + [0] * 12, [44, 34, 2, 25, 34] + [2] * 12
+    prefixes = Prefixes(1, np.array(ids), np.array(n_ids), np.arange(18))
+    load = Trace(np.zeros(17), np.array(prompts), np.array(outputs), np.array(outputs), prefixes=prefixes)
+    cluster, truth = run_both([setup], RoundRobin, load, None)
+    assert_agreement([setup], cluster, truth)
+    assert_tiers_agree(cluster, truth, load)
+    assert truth.replicas[0].host is not None and truth.replicas[0].host.n_read == 2
