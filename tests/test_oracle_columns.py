@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.columns import run as columns
 from simserve.columns.records import counts
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError, TraceError
@@ -28,12 +30,12 @@ from tests.agreement import assert_agreement, assert_columns_agree, own, run_bot
 from tests.doubles import replica_setup, trace
 from tests.effort import examples
 from tests.test_oracle_sessions import STOPS, USERS, beside, dependent
-from tests.worlds import ROUTERS, front_ends, setups, shared_prompts, traces
+from tests.worlds import ROUTERS, disaggregated, front_ends, links, setups, shared_prompts, traces
 
 
 @st.composite
-def on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
-    """Draw replicas that columns serve, with few enough blocks that requests are preempted, and a load for them."""
+def planned_on_columns(draw: st.DrawFn, setup: ReplicaSetup, *, caches: bool) -> ReplicaSetup:
+    """Let a replica plan on columns, with few enough blocks that requests are preempted."""
     n_slots = draw(st.integers(1, 6))
     policy = Chunked(
         max_num_batched_tokens=n_slots + draw(st.integers(0, 40)),
@@ -41,12 +43,30 @@ def on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3, 11])),
         scheduler_reserve_full_isl=draw(st.booleans()),
     )
-    setup, *others = draw(setups())
-    caches = draw(st.booleans())
     kept: Any = {"caches_prefixes": caches, "keeps_contents": caches or draw(st.booleans())}
-    setup = replace(setup, scheduler=policy, n_stages=1, n_in_step=1, balance=None, **kept)
+    return replace(setup, scheduler=policy, **kept)
+
+
+@st.composite
+def on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
+    """Draw replicas that columns serve, and a load for them."""
+    (setup, *others), caches = draw(setups()), draw(st.booleans())
+    setup = draw(planned_on_columns(setup, caches=caches))
     loads = shared_prompts() if caches else traces()
     return [setup] * (1 + len(others)), draw(st.one_of(loads, dependent(loads)))
+
+
+@st.composite
+def apart_on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
+    """Draw prefill and decode replicas that columns serve, and a load for them."""
+    pools, caches = draw(disaggregated()), draw(st.booleans())
+    caching = {"prefill": caches, "decode": caches and draw(st.booleans())}
+    sides = {each.role: draw(planned_on_columns(each, caches=caching[each.role])) for each in pools}
+    result = [sides[each.role] for each in pools]
+    limit = min(each.max_model_len for each in result)
+    result = [replace(each, max_model_len=draw(st.sampled_from([limit, each.max_model_len]))) for each in result]
+    loads = shared_prompts() if caches else traces()
+    return result, draw(st.one_of(loads, dependent(loads)))
 
 
 @settings(max_examples=examples(400))
@@ -68,19 +88,54 @@ def test_columns_objects_and_oracle_agree(
     assert_agreement(setups, *run_both(setups, router, load, n_users, front_end, **how))
 
 
+@settings(max_examples=examples(400))
+@given(apart_on_columns(), links(), st.booleans(), st.sampled_from(ROUTERS), USERS, front_ends(), STOPS, st.data())
+def test_columns_objects_and_oracle_agree_on_hand_overs(
+    world: tuple[list[ReplicaSetup], Trace],
+    link: LinkSpec,
+    is_pushed: bool,
+    router: Any,
+    n_users: int | None,
+    front_end: FrontEnd,
+    stop_ps: int | None,
+    data: st.DataObject,
+) -> None:
+    setups, load = world
+    load, n_timed = data.draw(beside(st.just(load))) if n_users else (load, 0)
+    if load.dependencies is None and not n_timed:
+        stop_ps = None  # the oracle ends other loads with their last row
+    offered, how = Offered(load, n_users, n_timed=n_timed), Disaggregation(router(), link, is_pushed)
+    served = columns.serves(Cluster(own(setups), router(), offered, 7, front_end, how))
+    assert served or (link.n_layers and is_pushed and any(each.n_stages > 1 for each in setups))
+    sent: Any = {"stop_ps": stop_ps, "n_timed": n_timed}
+    assert_agreement(setups, *run_both(setups, router, load, n_users, front_end, link, is_pushed=is_pushed, **sent))
+
+
 @settings(max_examples=examples(200))
 @given(
-    on_columns(),
+    on_columns() | apart_on_columns(),
     st.sampled_from(ROUTERS),
     st.none() | st.integers(1, 7),
     st.integers(0, 40),
     st.sampled_from([10**6, 10**8, 10**10]),
+    links(),
+    st.booleans(),
 )
 def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
-    world: tuple[list[ReplicaSetup], Trace], router: Any, concurrency: int | None, drain_units: int, unit_ps: int
+    world: tuple[list[ReplicaSetup], Trace],
+    router: Any,
+    concurrency: int | None,
+    drain_units: int,
+    unit_ps: int,
+    link: LinkSpec,
+    is_pushed: bool,
 ) -> None:
     setups, load = world
-    cluster, again = (Cluster(own(setups), router(), Offered(load, concurrency), 7) for _ in range(2))
+    is_apart = any(setup.role != "both" for setup in setups)
+    hows = [Disaggregation(router(), link, is_pushed) if is_apart else None for _ in range(2)]
+    offered = Offered(load, concurrency)
+    cluster, again = (Cluster(own(setups), router(), offered, 7, disaggregation=how) for how in hows)
+    assume(columns.serves(again))
     cluster.run(drain_units * unit_ps)
     assert_columns_agree(cluster, again, drain_units * unit_ps)
 

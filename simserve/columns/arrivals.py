@@ -1,12 +1,56 @@
-"""NextRows: rows of the load as they reach the router, known in advance or sent by clients that wait for answers."""
+"""NextRows: rows of the load as they reach the router, known in advance or sent by clients that wait for answers;
+Entrance: where they go from there."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection
 
 from mypy_extensions import i64
 
 from simserve.engine.cluster import TOO_LONG, Cluster
+from simserve.engine.routing_view import Destination
 from simserve.engine.session_sender import SessionSender
-from simserve.integers import NEVER, column, vec
+from simserve.integers import NEVER, Tournament, column, vec
+from simserve.routers.base import Router
+from simserve.state.request import Request
+
+
+def is_own(policy: object) -> bool:
+    """Return whether a policy is one of simserve: one of a plug-in may do otherwise than what it derives from."""
+    return type(policy).__module__.startswith("simserve.")
+
+
+class Entrance:
+    """A router before some replicas. One of simserve that picks the first of those with the fewest requests need not be
+    asked."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        router: Router,
+        members: Collection[Destination],
+        pick: Callable[[Request], Destination | None],
+    ) -> None:
+        self._clock, self._pick = cluster.clock, pick
+        self.picks = len(members) > 1 and not (router.joins_shortest and is_own(router))
+        """The router is asked, about a request."""
+        self._loads = Tournament(len(cluster.replicas), NEVER)
+        """Requests of each of its replicas."""
+        for member in members:
+            self._loads.set(member.id, 0)
+
+    def pick(self, request: Request | None, now_ps: i64) -> i64:
+        """Return the replica of a request."""
+        if not self.picks or request is None:
+            return self._loads.first()
+        self._clock._now = now_ps
+        destination = self._pick(request)
+        assert destination is not None, "all replicas are ready"
+        return destination.id
+
+    def count(self, place: i64, n: i64) -> None:
+        """Note how many requests a replica has."""
+        self._loads.set(place, n)
 
 
 class NextRows:

@@ -38,12 +38,13 @@ class BlockContents:
     def computed(self, place: i64, n_before: i64) -> None:
         """Note that a prompt is computed, as far as it is; n_before of its tokens were before the step."""
 
-    def release(self, place: i64, kv_tokens: i64) -> None:
-        """Free the blocks of a request."""
+    def release(self, place: i64, kv_tokens: i64) -> i64:
+        """Free the blocks of a request; return how many become free."""
         pool, n_blocks = self._pool, -(-kv_tokens // self._block_size)
         pool.used_blocks -= n_blocks
         pool.free_blocks += n_blocks
         pool.freed_blocks += n_blocks
+        return n_blocks
 
     def preempt(self, place: i64, kv_tokens: i64) -> None:
         """Free the blocks of a preempted request, which finds its whole ones again if they are left."""
@@ -52,6 +53,26 @@ class BlockContents:
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
         return None
+
+    # -- prompts that another replica has computed -------------------------------------------------------------------
+
+    def shared_blocks(self, place: i64) -> i64:
+        """Return how many blocks of a prompt others hold here."""
+        return 0
+
+    def take_ahead(self, place: i64) -> i64:
+        """Take blocks for a prompt that another replica has computed; return its tokens found here."""
+        self._pool.take(-(-self._live.prompt_tokens[place] // self._block_size), False)
+        return 0
+
+    def let_go(self, place: i64) -> i64:
+        """Free the blocks taken ahead; return how many become free."""
+        n_blocks = -(-self._live.prompt_tokens[place] // self._block_size)
+        self._pool.release(n_blocks)
+        return n_blocks
+
+    def receive(self, place: i64) -> None:
+        """Let a request hold the blocks taken ahead as its own: all its keys and values are here."""
 
 
 class LeftContents(BlockContents):
@@ -93,20 +114,11 @@ class CachedContents(BlockContents):
     def __init__(self, replica: Replica, live: Live) -> None:
         super().__init__(replica, live)
         self._memory = cast(CachingMemory, replica.batch.memory)
-        self._requests: dict[int, Request] = {}
-        """Requests by place, brought up to date when the memory looks at them."""
 
     def come(self, place: i64, request: Request | None) -> None:
         """Note an arrival, which routers saw as a request."""
         assert request is not None, "a prefix cache is looked up by the ids of a request"
         request.finder = self._memory
-        self._requests[place] = request
-
-    def _request(self, place: i64) -> Request:
-        request, live = self._requests[place], self._live
-        request.prefilled_tokens, request.emitted_tokens = live.prefilled_tokens[place], live.emitted_tokens[place]
-        request.n_preemptions = live.n_preemptions[place]
-        return request
 
     def forget_hits(self) -> None:
         """Look requests up anew from now on."""
@@ -114,32 +126,50 @@ class CachedContents(BlockContents):
 
     def hit(self, place: i64) -> i64:
         """Return the tokens that a waiting request finds."""
-        n_tokens, self.n_idle = self._memory.hit(self._request(place))
+        n_tokens, self.n_idle = self._memory.hit(self._live.request(place))
         return n_tokens
 
     def hold(self, place: i64) -> None:
         """Hold what an admitted request finds."""
-        request = self._request(place)
+        request = self._live.request(place)
         self._memory.admit(request)
         self._live.prefilled_tokens[place] = request.prefilled_tokens
 
     def computed(self, place: i64, n_before: i64) -> None:
         """Let requests find the whole blocks of a prompt that are computed."""
-        self._memory.computed(self._request(place), n_before)
+        self._memory.computed(self._live.request(place), n_before)
 
-    def release(self, place: i64, kv_tokens: i64) -> None:
-        """Free the blocks of a request; their contents can be found until they are taken."""
-        self._memory.release(self._requests[place], kv_tokens)
+    def release(self, place: i64, kv_tokens: i64) -> i64:
+        """Free the blocks of a request, of which contents can be found until they are taken; return how many become
+        free."""
+        return self._memory.release(self._live.requests[place], kv_tokens)
 
     def preempt(self, place: i64, kv_tokens: i64) -> None:
         """Free the blocks of a preempted request."""
-        request = self._requests[place]
+        request = self._live.requests[place]
         self._memory.preempt(request, kv_tokens, kv_tokens)
         request.finder = self._memory
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members evict blocks that the head of the queue would find; None: never."""
-        return self._memory.steps_before_recheck(self._request(head), self._cohort.steps_within)
+        return self._memory.steps_before_recheck(self._live.request(head), self._cohort.steps_within)
+
+    def shared_blocks(self, place: i64) -> i64:
+        """Return how many blocks of a prompt others hold here."""
+        prompt_tokens = self._live.prompt_tokens[place]
+        return self._memory.shared_blocks(self._live.requests[place], prompt_tokens - 1, prompt_tokens)
+
+    def take_ahead(self, place: i64) -> i64:
+        """Hold what is here of a prompt, and take blocks for the rest; return its tokens found here."""
+        return self._memory.take_ahead(self._live.requests[place])
+
+    def let_go(self, place: i64) -> i64:
+        """Free the blocks taken ahead; return how many become free."""
+        return self._memory.let_go(self._live.requests[place])
+
+    def receive(self, place: i64) -> None:
+        """Let others find a prompt that is all here."""
+        self._memory.receive(self._live.requests[place])
 
 
 def contents_of(replica: Replica, live: Live) -> BlockContents:

@@ -7,10 +7,13 @@ from typing import Final
 from mypy_extensions import i64
 
 from simserve.integers import NONE, filled, vec, widened
+from simserve.state.request import Request
 
 WAITS: Final = 0
 PREFILLS: Final = 1
 DECODES: Final = 2
+ENDED: Final = 3
+"""A receiver has blocks for it, and no keys and values will come."""
 
 FIRST_PLACES: Final = 256
 """Places at first; they double when there are more requests."""
@@ -19,7 +22,8 @@ FIRST_PLACES: Final = 256
 COLUMNS: Final = (
     "row", "prompt_tokens", "output_tokens", "phase", "prefilled_tokens", "emitted_tokens", "replica", "kv_offset",
     "join_step", "joined_ps", "finish_step", "join_number", "n_preemptions", "preempted_ps", "scheduled_ps",
-    "first_token_ps", "chunks_ps", "due_step", "after", "older", "newer",
+    "first_token_ps", "chunks_ps", "due_step", "after", "older", "newer", "sender",
+    "receiver", "there_tokens", "there_ps",
 )
 # fmt: on
 
@@ -64,10 +68,20 @@ class Live:
     """The running request that was admitted before it, and ..."""
     newer: vec[i64]
     """... after it."""
+    sender: vec[i64]
+    """The replica that computes its prompt, and holds its blocks until they have been sent."""
+    receiver: vec[i64]
+    """The replica that keys and values are pushed to."""
+    there_tokens: vec[i64]
+    """Tokens found there or sent so far, and ..."""
+    there_ps: vec[i64]
+    """... when those sent arrive."""
 
     def __init__(self) -> None:
         for name in COLUMNS:
             setattr(self, name, filled(FIRST_PLACES, NONE))
+        self.requests: dict[int, Request] = {}
+        """Those that routers or prefix caches look at, by place."""
         self._first_free: i64 = NONE
         self._free(0, FIRST_PLACES)
 
@@ -93,8 +107,17 @@ class Live:
     def remove(self, place: i64) -> None:
         """Free the place of a request that has ended."""
         self.finish_step[place] = NONE
+        if self.requests:
+            del self.requests[place]
         self.after[place] = self._first_free
         self._first_free = place
+
+    def request(self, place: i64) -> Request:
+        """Return a request as routers and prefix caches see it now."""
+        request = self.requests[place]
+        request.prefilled_tokens, request.emitted_tokens = self.prefilled_tokens[place], self.emitted_tokens[place]
+        request.n_preemptions = self.n_preemptions[place]
+        return request
 
     def left_tokens(self, place: i64) -> i64:
         """Return the tokens to compute before its next one."""
@@ -127,6 +150,14 @@ class Line:
 
     def __len__(self) -> int:
         return self.n
+
+    def places(self) -> list[int]:
+        """Return the places in order."""
+        place, places = self.head, []
+        for _ in range(self.n):
+            places.append(int(place))
+            place = self._live.after[place]
+        return places
 
     def append(self, place: i64) -> None:
         """Add a place at the end."""

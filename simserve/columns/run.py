@@ -8,19 +8,24 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from simserve.columns.arrivals import Clients, NextRows, Timed
+from simserve.columns.arrivals import Clients, Entrance, NextRows, Timed, is_own
 from simserve.columns.batch import ReplicaColumns
 from simserve.columns.contents import contents_of
-from simserve.columns.live import Live
+from simserve.columns.handover import Handover, Side
+from simserve.columns.live import ENDED, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.running import MOST_PLACES, Running
+from simserve.columns.units import LaneColumns, Unit
 from simserve.engine.cluster import TOO_LONG, Cluster, OnSend
 from simserve.engine.decode import Decode
+from simserve.engine.handoff import HandsOver, Pushes
 from simserve.engine.memory import CachingMemory, KeepingMemory, Memory
+from simserve.engine.receiving import Receives
 from simserve.engine.replica import Replica
+from simserve.engine.role import Role
 from simserve.engine.senders import TraceSender
-from simserve.engine.stepping import Alone
+from simserve.engine.stepping import Alone, Rank
 from simserve.integers import NEVER, NONE, Tournament, filled, vec
 from simserve.state.request import Request
 
@@ -31,28 +36,33 @@ LARGEST: Final = 1 << 30
 
 
 class Loop:
-    """Events of all replicas in order: at each instant steps end, then requests arrive, then replicas plan."""
+    """Events of all replicas in order: at each instant steps end, then keys and values arrive, then requests reach
+    decode replicas and new ones the router, then replicas plan."""
 
     def __init__(
         self,
         batches: Sequence[ReplicaColumns],
+        units: Sequence[Unit],
         live: Live,
         describe: Callable[[int, int], Request] | None,
-        pick: Callable[[Request, int], int] | None,
+        entrance: Entrance,
+        handover: Handover | None,
     ) -> None:
         """Serve with these replicas.
 
-        describe(row, now in ps) returns a request as routers and prefix caches see it, where there are any. pick of
-        that and the instant returns its replica; None: it is the first of those with the fewest requests.
+        describe(row, now in ps) returns a request as routers and prefix caches see it, where there are any.
         """
-        self._batches, self._live, self._describe, self._pick = list(batches), live, describe, pick
+        self._batches, self._live, self._describe = list(batches), live, describe
+        self._units: list[Unit] = list(units)
+        """What each replica steps with."""
+        self._entrance, self._handover = entrance, handover
         n: i64 = len(batches)
         self.ends = Tournament(n, NEVER)
-        """End of each replica's step run."""
-        self._loads = Tournament(n, 0)
-        """Requests of each replica."""
+        """End of each unit's step run, at the place of its first replica."""
+        self.arrivals = Tournament(1, NEVER) if handover is None else handover.arrivals
+        """Next keys and values of each replica."""
         self._planning: vec[i64] = filled(n, NONE)
-        """Replicas that plan at this instant, in order."""
+        """Units that plan at this instant, in order."""
         self._n_planning: i64 = 0
         self.now_ps: i64 = 0
         self.odd_rows: list[tuple[int, int]] = []
@@ -60,12 +70,16 @@ class Loop:
 
     def run(self, arrivals: NextRows, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
-        ends, batches = self.ends, self._batches
+        ends, units, coming, handover = self.ends, self._units, self.arrivals, self._handover
         never: i64 = NEVER  # fast: a machine integer from here on
         for _ in range(n_instants):
             at_ps = ends.least()
             if arrivals.at_ps < at_ps:
                 at_ps = arrivals.at_ps
+            if coming.least() < at_ps:
+                at_ps = coming.least()
+            if handover is not None and handover.notice_at_ps < at_ps:
+                at_ps = handover.notice_at_ps
             if arrivals.at_ps == never and arrivals.are_more:
                 return True
             if at_ps > self.now_ps and self._n_planning:
@@ -76,24 +90,34 @@ class Loop:
             self.now_ps = at_ps
             while ends.least() == at_ps:
                 place = ends.first()
-                batch = batches[place]
-                batch.commit(at_ps)
+                unit = units[place]
+                unit.commit(at_ps)
                 ends.set(place, never)
-                self._loads.set(place, batch.n_outstanding)
                 self._planning[self._n_planning] = place
                 self._n_planning += 1
+            if handover is not None:
+                while coming.least() == at_ps:
+                    self._end_transfers(coming.first(), at_ps)
+                while handover.notice_at_ps == at_ps:
+                    self._queue(handover.noticed(), at_ps)
+                if handover.done:
+                    for at in handover.take():
+                        self._hand_over(handover, at, at_ps)
             while arrivals.at_ps == at_ps:
                 if arrivals.take():
                     self._arrive(arrivals, at_ps)
         return True
 
+    def is_out_of_events(self) -> bool:
+        """Return whether nothing more happens, unless new requests come."""
+        is_noticed = self._handover is not None and len(self._handover.notices) > 0
+        return self.ends.least() == NEVER and self.arrivals.least() == NEVER and not is_noticed
+
     def _arrive(self, arrivals: NextRows, now_ps: i64) -> None:
         """Route a request, and refuse it if its replica could never serve it."""
         row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
-        place: i64 = self._loads.first()
         request = None if self._describe is None else self._describe(row, now_ps)
-        if self._pick is not None and request is not None:
-            place = self._pick(request, now_ps)
+        place = self._entrance.pick(request, now_ps)
         batch = self._batches[place]
         if prompt_tokens > batch.longest_prompt_tokens:
             self.odd_rows.append((row, 0))
@@ -105,14 +129,58 @@ class Loop:
         if output_tokens > most_tokens:
             output_tokens = most_tokens
             self.odd_rows.append((row, most_tokens))
-        if batch.arrive(self._live.add(row, prompt_tokens, output_tokens), request, now_ps):
-            self._plan_at_this_instant(place)
+        at = self._live.add(row, prompt_tokens, output_tokens)
+        if request is not None:
+            self._live.requests[at] = request
+            if request.max_tokens > batch.limit_tokens - prompt_tokens:
+                request.max_tokens = batch.limit_tokens - prompt_tokens
+        batch.arrive(at, request)
+        if self._handover is None or not batch.side.asks_first:
+            self._follow(place, batch.queue(at, now_ps))
+            return
+        self._live.joined_ps[at] = now_ps
+        self._hand_over(self._handover, at, now_ps)
+
+    def _end_transfers(self, place: i64, now_ps: i64) -> None:
+        """Let a decode replica have the keys and values that arrive, and prefill replicas the blocks that held them."""
+        batch = self._batches[place]
+        at = batch.side.arrived(now_ps)
+        while at >= 0:
+            if self._live.phase[at] == ENDED:
+                batch.let_go(at)
+            else:
+                sender = self._live.sender[at]
+                self._follow(sender, self._batches[sender].give_back(at, now_ps))
+            at = batch.side.arrived(now_ps)
+        self._follow(place, batch.wake(now_ps))
+
+    def _hand_over(self, handover: Handover, at: i64, now_ps: i64) -> None:
+        """Route a request to the replica that will decode it: once its prompt is computed, or before."""
+        live = self._live
+        place = handover.entrance.pick(None if self._describe is None else live.request(at), now_ps)
+        live.sender[at] = live.replica[at]
+        live.receiver[at] = place
+        live.there_ps[at] = 0
+        if not handover.is_pushed:
+            handover.recorder.hand_over(live.row[at], live.sender[at], place)
+            live.replica[at] = place
+        self._follow(place, self._batches[place].fetch(at, now_ps))
+
+    def _queue(self, at: i64, now_ps: i64) -> None:
+        """Queue a request that has blocks on its decode replica."""
+        sender = self._live.sender[at]
+        self._follow(sender, self._batches[sender].queue(at, now_ps))
+
+    def _follow(self, place: i64, is_idle: bool) -> None:
+        """Let a replica plan in its turn if it is idle; otherwise its step run may have been cut."""
+        unit = self._units[place]
+        if is_idle:
+            self._plan_at_this_instant(unit.place)
         else:
-            self.ends.set(place, batch.end_ps())
-        self._loads.set(place, batch.n_outstanding)
+            self.ends.set(unit.place, unit.end_ps())
 
     def _plan_at_this_instant(self, place: i64) -> None:
-        """Let an idle replica plan, in its turn."""
+        """Let a unit plan, in its turn."""
         planning, at = self._planning, self._n_planning
         for i in range(at):
             if planning[i] == place:
@@ -124,12 +192,12 @@ class Loop:
         self._n_planning += 1
 
     def _plan(self) -> None:
-        """Let the replicas plan that have no step in flight and something to do."""
+        """Let the units plan that have no step in flight and something to do."""
         for i in range(self._n_planning):
             place = self._planning[i]
-            batch = self._batches[place]
-            batch.plan(self.now_ps)
-            self.ends.set(place, batch.end_ps())
+            unit = self._units[place]
+            unit.plan(self.now_ps)
+            self.ends.set(place, unit.end_ps())
         self._n_planning = 0
 
 
@@ -138,28 +206,26 @@ def serves(cluster: Cluster) -> bool:
     return (
         cluster.only_serves
         and 0 < len(cluster.rows) <= MOST_PLACES
-        and all(_is_on_columns(each, cluster.entries[each].limit_tokens) for each in cluster.replicas)
+        and cluster.limit_tokens <= LARGEST
+        and all(map(_is_on_columns, cluster.replicas))
     )
 
 
-def _is_on_columns(replica: Replica, limit_tokens: int) -> bool:
+def _is_on_columns(replica: Replica) -> bool:
     limits, batch = replica.scheduler.walk_limits(), replica.batch
     return (
         limits is not None
-        and _is_own(replica.scheduler)
-        and max(limits.budget_tokens, limit_tokens) <= LARGEST
+        and is_own(replica.scheduler)
+        and limits.budget_tokens <= LARGEST
         and type(batch.memory) in (Memory, KeepingMemory, CachingMemory)
         and batch.pool.layers is None
         and type(replica.decode) is Decode
-        and type(replica.stepping) is Alone
-        and not replica.hooks
+        and type(replica.stepping) in (Alone, Rank)
+        and not (replica.stepping.n_stages > 1 and isinstance(replica.role, Pushes) and replica.role.streams)
+        and type(replica.role) in (Role, HandsOver, Pushes, Receives)
+        and all(hooks is replica.role for hooks in replica.hooks)
         and batch.swap is None
     )
-
-
-def _is_own(policy: object) -> bool:
-    """Return whether a policy is one of simserve: one of a plug-in may do otherwise than what it derives from."""
-    return type(policy).__module__.startswith("simserve.")
 
 
 def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
@@ -171,22 +237,25 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
         arrivals = Timed(cluster, drain_limit_ps)
     else:
         arrivals = Clients(cluster, drain_limit_ps, sender)
+    caches = any(replica.batch.memory.caches for replica in cluster.replicas)
+    entrance = Entrance(cluster, cluster.router, cluster.entries, cluster.intake.pick)
+    handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff)
     for replica in cluster.replicas:
         limits = replica.scheduler.walk_limits()
         assert limits is not None, "the policy walks its queue in order"
         running = Running(replica.id, live, replica.cohort)
         prompts = PromptColumns(replica, limits, running, records, contents_of(replica, live))
-        batches.append(ReplicaColumns(replica, cluster.entries[replica], prompts, records, arrivals))
-
-    def pick(request: Request, now_ps: int) -> int:
-        cluster.clock._now = now_ps
-        destination = cluster.intake.pick(request)
-        assert destination is not None, "all replicas are ready"
-        return destination.id
-
-    joins_shortest = len(batches) == 1 or (cluster.router.joins_shortest and _is_own(cluster.router))
-    needs_none = joins_shortest and not any(replica.batch.memory.caches for replica in cluster.replicas)
-    loop = Loop(batches, live, None if needs_none else cluster.request_of, None if joins_shortest else pick)
+        side = Side(entrance) if handover is None else handover.side(replica, prompts, entrance)
+        batches.append(ReplicaColumns(replica, cluster.entries.get(replica), prompts, records, arrivals, side))
+    picks = entrance.picks or (handover is not None and handover.entrance.picks)
+    units: list[Unit] = list(batches)
+    for replica in cluster.replicas:
+        stepping = replica.stepping
+        if isinstance(stepping, Rank) and stepping.lane.ranks[0] is replica:
+            lane = LaneColumns(stepping.lane, batches)
+            for rank in stepping.lane.ranks:
+                units[rank.id] = lane
+    loop = Loop(batches, units, live, cluster.request_of if caches or picks else None, entrance, handover)
     is_collecting = gc.isenabled()
     gc.disable()  # fast: columns make no reference cycles, and searching for them takes a tenth of the time
     try:
@@ -196,7 +265,7 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
             if on_send is not None:
                 on_send(sender.n_sent, loop.now_ps)
             arrivals.load()
-        is_deadlock = loop.ends.least() == NEVER
+        is_deadlock = loop.is_out_of_events()
         cluster.clock._now = loop.now_ps if arrivals.end_ps == NEVER - 1 else arrivals.end_ps
         for batch in batches:
             batch.stop(cluster.clock.now_ps)

@@ -28,6 +28,10 @@ class Running:
         self._replica, self._live, self._cohort = replica, live, cohort
         self._block_size: i64 = cohort.block_size
         self.n: i64 = 0
+        self.n_away: i64 = 0
+        """Requests with blocks here that have left for another replica, or are in transfer to this one; and ..."""
+        self.n_promised: i64 = 0
+        """... how many of these had slots at the last plan."""
         self.newest: i64 = NONE
         """The request that was admitted last."""
         self._finishes = Heap()

@@ -15,7 +15,7 @@ from simserve.engine.alarm import END_PHASE, RELEASE_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.fleet import Control, Fleet, LostRequest, Member
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.handoff import Disaggregation
+from simserve.engine.handoff import Disaggregation, Handoff
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
@@ -75,7 +75,9 @@ class Cluster:
         self.entries = wiring.entries
         self._cached_sizes = {setup.block_size for setup in setups if setup.caches_prefixes}
         self.scratch = scratch or Scratch()
-        self.rows = OfferedRows(offered.trace, wiring.limit_tokens, self.scratch)
+        self.limit_tokens = wiring.limit_tokens
+        """Limit on prompt plus output tokens of any request."""
+        self.rows = OfferedRows(offered.trace, self.limit_tokens, self.scratch)
         self.recorder = Recorder(len(self.rows), scratch=self.scratch)
         shared = (self.clock, self.rows, self.recorder)
         self.fleet = fleet = Fleet(*shared, wiring, self._release_at_once, self._lose)
@@ -150,9 +152,14 @@ class Cluster:
 
     @property
     def only_serves(self) -> bool:
-        """Each request goes to one of the replicas, which stay as they are; no client gives up or retries."""
+        """Requests go where routers say, among replicas that stay as they are; no client gives up or retries."""
         is_fixed = self._control is None and self._refresher is None and self.fleet.gated is None
-        return is_fixed and not self.sender.has_attempts and self._wiring.handoff is None
+        return is_fixed and not self.sender.has_attempts and not self._wiring.splits
+
+    @property
+    def handoff(self) -> Handoff | None:
+        """What requests go through from prefill to decode replicas, if there are any."""
+        return self._wiring.handoff
 
     @property
     def end_ps(self) -> int | None:

@@ -44,13 +44,14 @@ PickReceiver = Callable[[Request], Replica | None]
 class Handoff:
     """Routes prefilled requests to decode replicas, before new arrivals of that instant."""
 
-    def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
+    def __init__(self, clock: Clock, recorder: Recorder, link: Link, router: Router, pick: PickReceiver) -> None:
+        self.router, self.pick = router, pick
+        """The router of decode replicas, and what asks it."""
         self._clock = clock
         self._recorder = recorder
         self._link = link
         self._sends_all = link.spec.sizes.is_plain
         """All layers keep all tokens, so no size needs to be computed."""
-        self._pick = pick
         self._receivers: dict[int, Receives] = {}
         """Sides of decode replicas, by member id."""
         self._ports: dict[int, tuple[Port, ...]] = {}
@@ -81,19 +82,23 @@ class Handoff:
     def _ports_of(self, replica: Replica) -> tuple[Port, ...]:
         return self._ports[replica.stepping.first_lane]
 
-    def _arrival_ps(self, request: Request, first: int, sender: Replica, receiver: Receives, now_ps: int) -> int:
+    def arrival_ps(self, prompt_tokens: int, first: int, sender: Replica, receiver: Receives, now_ps: int) -> int:
         """Return when a prompt's tokens from the first on, that are sent now from all stages, have arrived."""
-        end = request.prompt_tokens
-        kv_tokens = end - first if self._sends_all else self._kv_tokens(request, first, end)
+        kv_tokens = prompt_tokens - first if self._sends_all else self._kv_tokens(prompt_tokens, first, prompt_tokens)
         path = receiver.paths.get(sender.id)
         if path is None:
             ports = (*self._ports_of(sender), *self._ports_of(receiver.replica))
             path = receiver.paths[sender.id] = tuple(dict.fromkeys(ports))
         return self._link.arrival_ps(kv_tokens, path, now_ps)
 
-    def _kv_tokens(self, request: Request, first: int, end: int) -> float:
+    @property
+    def notice_ps(self) -> int:
+        """Time of a message between replicas."""
+        return self._link.spec.notice_ps
+
+    def _kv_tokens(self, prompt_tokens: int, first: int, end: int) -> float:
         """Return what the tokens [first, end) of a prompt come to, in tokens of all layers."""
-        kv_tokens: float = self._link.spec.sizes.sent_tokens(first, end, request.prompt_tokens)
+        kv_tokens: float = self._link.spec.sizes.sent_tokens(first, end, prompt_tokens)
         return kv_tokens
 
     def _sending_side(self, replica: Replica) -> Role:
@@ -155,7 +160,7 @@ class Handoff:
         return len(self.held) < n_before
 
     def _send_all(self, requests: Sequence[tuple[Request, Replica]], now_ps: int) -> None:
-        pick, receivers, recorder = self._pick, self._receivers, self._recorder
+        pick, receivers, recorder = self.pick, self._receivers, self._recorder
         for request, sender in requests:
             receiver = pick(request)
             if receiver is None:
@@ -167,7 +172,8 @@ class Handoff:
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
         """Start the transfer: the receiver has blocks for it, and keys and values of the first found_tokens."""
         self._recorder.find_room(request.row, now_ps - request.joined_ps, found_tokens)
-        receiver.expect(self._arrival_ps(request, found_tokens, sender, receiver, now_ps), request, sender)
+        at_ps = self.arrival_ps(request.prompt_tokens, found_tokens, sender, receiver, now_ps)
+        receiver.expect(at_ps, request, sender)
 
 
 class Prefills(Role):
@@ -262,8 +268,8 @@ class PushHandoff(Handoff):
     are sent as they are computed); Splitwise, ISCA '24, and Mooncake, FAST '25 (layer by layer).
     """
 
-    def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
-        super().__init__(clock, recorder, link, pick)
+    def __init__(self, clock: Clock, recorder: Recorder, link: Link, router: Router, pick: PickReceiver) -> None:
+        super().__init__(clock, recorder, link, router, pick)
         self._pushes: dict[Request, _Push] = {}
         self._senders: dict[int, Pushes] = {}
         """Sides of prefill replicas, by member id."""
@@ -305,7 +311,7 @@ class PushHandoff(Handoff):
 
     def announce(self, request: Request, side: "Pushes", now_ps: int) -> None:
         """Ask a decode replica for blocks for a new request."""
-        member = self._pick(request)
+        member = self.pick(request)
         if member is None:
             self.held.append((request, side.replica))
             return
@@ -319,7 +325,7 @@ class PushHandoff(Handoff):
 
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
         """Notify the sender that the receiver has blocks for it, and keys and values of the first found_tokens."""
-        notice_ps = self._link.spec.notice_ps
+        notice_ps = self.notice_ps
         self._recorder.find_room(request.row, now_ps - request.arrival_ps, found_tokens, notice_ps)
         self._pushes[request].there_tokens = found_tokens
         receiver.granted[request] = None
@@ -347,7 +353,7 @@ class PushHandoff(Handoff):
                 continue  # decoded where it is prefilled, or lost
             n_new = request.prefilled_tokens + n_tokens - push.there_tokens
             if n_new > 0:
-                kv_tokens = self._kv_tokens(request, push.there_tokens, push.there_tokens + n_new)
+                kv_tokens = self._kv_tokens(request.prompt_tokens, push.there_tokens, push.there_tokens + n_new)
                 push.there_tokens += n_new
                 for stage, end_ps in enumerate(ends_ps):
                     self._n_computed += 1
@@ -374,11 +380,23 @@ class PushHandoff(Handoff):
         if computed and computed[0].end_ps != self._stage_ends.due_ps:
             self._stage_ends.set(computed[0].end_ps)
 
+    def streamed_ps(
+        self, chunk: tuple[int, int, int], sender: Replica, receiver: Receives, step: tuple[int, int]
+    ) -> int:
+        """Return when a chunk, computed in a step from start to end on one stage, has arrived.
+
+        chunk: the tokens of its prompt, its first one and its end.
+        """
+        prompt_tokens, first, end = chunk
+        (one,), (other,) = self._ports_of(sender), self._ports_of(receiver.replica)
+        return self._link.streamed_arrival_ps(self._kv_tokens(prompt_tokens, first, end), (one, other), step)
+
     def send_rest(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Push the rest of a computed prompt."""
         push = self._pushes.pop(request)
         if push.there_tokens < request.prompt_tokens:
-            push.arrival_ps = self._arrival_ps(request, push.there_tokens, sender, push.receiver, now_ps)
+            first = push.there_tokens
+            push.arrival_ps = self.arrival_ps(request.prompt_tokens, first, sender, push.receiver, now_ps)
         self._recorder.hand_over(request.row, sender.id, push.receiver.replica.id)
         push.receiver.expect(push.arrival_ps, request, sender)
 
@@ -398,7 +416,7 @@ class PushHandoff(Handoff):
     def cancel(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Notify the receiver that a request has ended and no KV will come."""
         push = self._pushes.pop(request)
-        push.receiver.expect(max(now_ps + self._link.spec.notice_ps, push.arrival_ps), request, sender)
+        push.receiver.expect(max(now_ps + self.notice_ps, push.arrival_ps), request, sender)
 
 
 class Pushes(Prefills):
@@ -407,7 +425,7 @@ class Pushes(Prefills):
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
         super().__init__(replica)
         self._handoff = handoff
-        self._streams = handoff.streams
+        self.streams = handoff.streams
         self._without_blocks: set[Request] = set()
         """Requests that wait for blocks on the decode side."""
 
@@ -439,12 +457,12 @@ class Pushes(Prefills):
 
     def passes_stages(self, step_run: StepRun, ends_ps: Sequence[int], stage_ps: int) -> None:
         """Push the chunks of a step as they leave each stage, if they are sent as they are computed."""
-        if self._streams and step_run.chunks:
+        if self.streams and step_run.chunks:
             self._handoff.send_chunks(step_run, self.replica, ends_ps, stage_ps)
 
     def before_commit(self, step_run: StepRun, now_ps: int) -> None:
         """Push the chunks of a step, if they are sent as they are computed."""
-        if self._streams and step_run.chunks:
+        if self.streams and step_run.chunks:
             if self.replica.stepping.n_stages == 1:
                 self._handoff.send_chunks(step_run, self.replica, (now_ps,), now_ps - step_run.start_ps)
             self._handoff.send_computed(now_ps, self.replica)

@@ -75,7 +75,8 @@ class Receives(Role):
         """A heap of (instant of arrival, number of the transfer, request, prefill replica)."""
         self._n_transfers = 0
         self._max_running = batch.max_running
-        self._here: list[Request] = []
+        self.here: list[Request] = []
+        """Requests with all their keys and values that do not decode yet."""
         self._blocked_by: Blocked | None = None
         self._arrival = Alarm(clock, self._on_arrival, TRANSFER_PHASE + replica.id)
 
@@ -83,7 +84,7 @@ class Receives(Role):
     def in_transit(self) -> list[Request]:
         """Requests handed over that do not decode yet."""
         fetched = [request for _, _, request, _ in self._in_transfer if request.phase is not DONE]
-        return [*self._here, *fetched, *self.granted, *self._beside_queue]
+        return [*self.here, *fetched, *self.granted, *self._beside_queue]
 
     @property
     def _beside_queue(self) -> Collection[Request]:
@@ -142,10 +143,10 @@ class Receives(Role):
         for request in sorted(held, key=lambda each: (each.joined_ps, each.row)):
             lifecycle.give_back(held[request], request, now_ps)
         coming = list(self._senders if self._orders else self._coming_in)
-        lost = [*self._here, *fetched, *self.granted, *coming]
+        lost = [*self.here, *fetched, *self.granted, *coming]
         for request in coming:
             self._coming_in.remove(request)
-        for requests in (self._senders, self._in_transfer, self._here, self.granted):
+        for requests in (self._senders, self._in_transfer, self.here, self.granted):
             requests.clear()
         self._arrival.due_ps = None
         return lost
@@ -175,8 +176,8 @@ class Receives(Role):
         for at_ps, _, each, _ in self._in_transfer:
             if each is request:
                 return at_ps
-        if request in self._here:
-            self._here.remove(request)
+        if request in self.here:
+            self.here.remove(request)
             lifecycle.let_go(replica, request, now_ps)
             replica.stepping.wake(now_ps)
         else:
@@ -192,17 +193,17 @@ class Receives(Role):
     def let_decode(self) -> None:
         """Let the arrived requests decode."""
         replica = self.replica
-        for request in self._here:
+        for request in self.here:
             if self._has_ids:
                 self._memory.receive(request)
             replica.join(request)
-        self._batch.n_away = self._batch.n_promised = self._batch.n_away - len(self._here)
-        self._here.clear()
+        self._batch.n_away = self._batch.n_promised = self._batch.n_away - len(self.here)
+        self.here.clear()
 
     def before_plan(self, now_ps: int) -> None:
         """Give slots and blocks to handed-over requests, unless others wait here."""
         batch, coming_in = self._batch, self._coming_in
-        if self._here:
+        if self.here:
             self.let_decode()
         self._blocked_by = "blocks" if batch.waiting or batch.swapped else None
         if coming_in:
@@ -273,6 +274,6 @@ class Receives(Role):
                 continue
             self._recorder.arrive(request.row, now_ps - request.joined_ps)
             lifecycle.give_back(sender, request, now_ps)
-            self._here.append(request)
+            self.here.append(request)
         self.replica.stepping.wake(now_ps)
         return in_transfer[0][0] if in_transfer else None

@@ -135,23 +135,24 @@ class Hold:
         self._balance = balance
         self._n_waited = self._n_batching = 0
 
-    def decide(self, ranks: Sequence[Replica]) -> None:
-        """Tell each rank whether its next step may have prompts; an idle group counts nothing."""
-        n_only_wait = sum(rank.batch.only_waits for rank in ranks)
-        if not n_only_wait and not any(rank.cohort.n for rank in ranks):
-            holds = False
-        elif all(rank.batch.has_prompts for rank in ranks):
+    def decides(self, n_only_wait: int, *, any_decodes: bool, all_have_prompts: bool) -> bool:
+        """Return whether the next step of each rank has no prompts; an idle group counts nothing.
+
+        n_only_wait: ranks with requests of which none decodes.
+        """
+        if not n_only_wait and not any_decodes:
+            return False
+        if all_have_prompts:
             self._n_waited = 0
             holds = not n_only_wait and self._n_batching < self._balance.batching_wait_iters
             if not n_only_wait:
                 self._n_batching = self._n_batching + 1 if holds else 0
-        else:
-            self._n_waited += 1
-            holds = not n_only_wait and self._n_waited < self._balance.timeout_iters
-            if not holds:
-                self._n_waited = 0
-        for rank in ranks:
-            rank.holds_prompts = holds
+            return holds
+        self._n_waited += 1
+        holds = not n_only_wait and self._n_waited < self._balance.timeout_iters
+        if not holds:
+            self._n_waited = 0
+        return holds
 
 
 class Rank(Alone):
@@ -162,16 +163,17 @@ class Rank(Alone):
 
     def __init__(self, replica: Replica, clock: Clock, lane: "Lane", first_lane: int) -> None:
         super().__init__(replica, clock)
-        self._lane = lane
+        self.lane = lane
+        """The ranks that step together."""
         self.first_lane = first_lane
         self.n_stages = lane.n_stages
         self.group = lane if lane.n_ranks > 1 else None
         replica.decode.steps_singly = True
 
     def wake(self, now_ps: int, n_ahead: int = 0) -> None:
-        """Plan now when idle; a run of ranks is one step, also while the others still plan."""
+        """Plan now when idle, with all ranks; a run of ranks is one step, also while the others still plan."""
         if self._in_flight.step_run is None:
-            super().wake(now_ps, n_ahead)
+            self.lane.wake(now_ps)
 
     def commit_now(self, now_ps: int) -> None:
         """Commit a step that ends at this very instant; the lane's alarm, which goes off at the same one, plans."""
@@ -181,75 +183,122 @@ class Rank(Alone):
 
     def _plan(self, now_ps: int) -> None:
         """Plan with all ranks; arrivals during a step wait for its end."""
-        self._lane.plan(now_ps)
+        self.lane.plan(now_ps)
 
     def halt(self) -> None:
         """Neither end the step in flight nor plan any more."""
         super().halt()
-        self._lane.halt()
+        self.lane.halt()
+
+
+class LockStep:
+    """One step of ranks that step together.
+
+    It lasts as long as that of the busiest rank, plus the time of the experts for the tokens of all ranks, and goes
+    through the stages.
+    """
+
+    def __init__(self, cost: CostModel, pipeline: Pipeline, n_ranks: int) -> None:
+        self._cost, self._pipeline, self._n_ranks = cost, pipeline, n_ranks
+        self.wait_ps = self.stage_ps = 0
+        """How long all wait for what delays the slowest, and the time of each stage, once it has begun."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, without ranks."""
+        self._slowest_ps = self._step_ps = self._host_ps = self._n_busiest = 0
+        self.n_tokens = 0
+        """Tokens of all ranks; 0: none has anything to do."""
+        self._gives_tokens = False
+
+    def add(self, step_run: StepRun, n_tokens: int, n_rows: int) -> None:
+        """Add what a rank has to do: n_tokens, of which n_rows are sampled."""
+        first_ps: int = step_run.first_ps
+        self._slowest_ps = max(self._slowest_ps, first_ps)
+        self._step_ps = max(self._step_ps, first_ps - step_run.wait_ps)
+        self._host_ps = max(self._host_ps, self._cost.host_ps(n_rows))
+        self.n_tokens += n_tokens
+        self._n_busiest = max(self._n_busiest, n_tokens)
+        self._gives_tokens = self._gives_tokens or n_rows > 0
+
+    def begin(self, now_ps: int) -> tuple[int, ...]:
+        """Begin the step; return when it leaves each stage, `(n_stages,)`."""
+        step_ps, self.wait_ps = self._step_ps, self._slowest_ps - self._step_ps
+        if self._n_ranks > 1:
+            step_ps += self._cost.group_ps(self.n_tokens, self._n_busiest)
+        step_ps = max(step_ps, self._host_ps)
+        self.stage_ps = -(-step_ps // self._pipeline.n_stages)
+        return self._pipeline.enter(now_ps + self.wait_ps, step_ps)
+
+    def end_ps(self, ends_ps: tuple[int, ...]) -> int:
+        """Return when the step ends for the schedulers: one that emits no token, once the first stage is through."""
+        return ends_ps[-1] if self._gives_tokens else ends_ps[0]
 
 
 class Lane:
     """The ranks of a replica in one of the batches in flight in its pipeline; they step together.
 
-    A step lasts as long as that of the busiest rank, plus the time of the experts for the tokens of all ranks, and goes
-    through the stages. Several lanes are like the virtual engines of vLLM 0 (core/scheduler.py). A step that emits no
-    token ends for the schedulers once the first stage is through: the next chunk of a long prompt follows closely, as
-    in Sarathi-Serve (OSDI '24, section 4).
+    Several lanes are like the virtual engines of vLLM 0 (core/scheduler.py). A step that emits no token ends for the
+    schedulers once the first stage is through: the next chunk of a long prompt follows closely, as in Sarathi-Serve
+    (OSDI '24, section 4).
     """
 
     def __init__(
         self, ranks: Sequence[Replica], cost: CostModel, clock: Clock, pipeline: Pipeline, hold: "Hold | None"
     ) -> None:
-        self._ranks = ranks
-        self._hold = hold
-        self.n_ranks = len(ranks)
-        """Ranks that step together."""
-        self.n_stages = pipeline.n_stages
+        self.ranks, self.hold = ranks, hold
+        self.n_ranks, self.n_stages = len(ranks), pipeline.n_stages
+        """Ranks that step together, and stages that they go through."""
         self.cost = cost
         """Cost model of each rank."""
-        self._pipeline = pipeline
+        self.step = LockStep(cost, pipeline, len(ranks))
         self._is_stepping = False
         self._step_end = Alarm(clock, self._on_step_end, phase=ranks[0].id)
         self._plan_time = Alarm(clock, self.plan, phase=PLAN_PHASE + ranks[0].id)
+
+    def wake(self, now_ps: int) -> None:
+        """Plan at this instant, unless a step is in flight."""
+        if not self._is_stepping and self._plan_time.due_ps != now_ps:
+            self._plan_time.set(now_ps)
 
     def plan(self, now_ps: int) -> None:
         """Plan and begin one step on all ranks; do nothing while a step is in flight."""
         if self._is_stepping:
             return
-        slowest_ps = step_ps = host_ps = n_tokens = n_busiest = 0
-        gives_tokens = False
-        if self._hold is not None:
-            self._hold.decide(self._ranks)
-        for rank in self._ranks:
+        self._hold_prompts()
+        step = self.step
+        step.clear()
+        for rank in self.ranks:
             rank.decide(now_ps)
             step_run = rank.in_flight.step_run
             if step_run is not None:
-                slowest_ps = max(slowest_ps, step_run.first_ps)
-                step_ps = max(step_ps, step_run.first_ps - step_run.wait_ps)
-                n_own = step_run.n_prefill_tokens + step_run.n_decoding * rank.cohort.n_tokens
-                n_tokens += n_own
-                n_busiest = max(n_busiest, n_own)
-                n_rows = n_sampled(step_run)
-                host_ps = max(host_ps, self.cost.host_ps(n_rows))
-                gives_tokens = gives_tokens or n_rows > 0
-        if not n_tokens:
+                n_tokens = step_run.n_prefill_tokens + step_run.n_decoding * rank.cohort.n_tokens
+                step.add(step_run, n_tokens, n_sampled(step_run))
+        if not step.n_tokens:
             return
-        wait_ps = slowest_ps - step_ps  # all wait for what delays the slowest
-        if self.n_ranks > 1:
-            step_ps += self.cost.group_ps(n_tokens, n_busiest)
-        step_ps = max(step_ps, host_ps)
-        ends_ps = self._pipeline.enter(now_ps + wait_ps, step_ps)
-        end_ps = ends_ps[-1] if gives_tokens else ends_ps[0]
-        for rank in self._ranks:
+        ends_ps = step.begin(now_ps)
+        end_ps = step.end_ps(ends_ps)
+        for rank in self.ranks:
             step_run = rank.in_flight.step_run
             if step_run is not None:
                 step_run.last(end_ps - now_ps)
-                step_run.wait_ps = wait_ps
+                step_run.wait_ps = step.wait_ps
                 if self.n_stages > 1:
-                    rank.role.passes_stages(step_run, ends_ps, -(-step_ps // self.n_stages))
+                    rank.role.passes_stages(step_run, ends_ps, step.stage_ps)
         self._is_stepping = True
         self._step_end.set(end_ps)
+
+    def _hold_prompts(self) -> None:
+        """Tell each rank whether its next step may have prompts."""
+        if self.hold is None:
+            return
+        holds = self.hold.decides(
+            sum(rank.batch.only_waits for rank in self.ranks),
+            any_decodes=any(rank.cohort.n for rank in self.ranks),
+            all_have_prompts=all(rank.batch.has_prompts for rank in self.ranks),
+        )
+        for rank in self.ranks:
+            rank.holds_prompts = holds
 
     def halt(self) -> None:
         """Neither end the step in flight nor plan any more."""
@@ -258,11 +307,11 @@ class Lane:
     def _on_step_end(self, now_ps: int) -> None:
         """Commit, and plan after all other events of this instant."""
         self._is_stepping = False
-        for rank in self._ranks:
+        for rank in self.ranks:
             step_run = rank.in_flight.step_run
             if step_run is not None:
                 rank.commit(step_run, now_ps)
-        self._plan_time.set(now_ps)
+        self.wake(now_ps)
 
 
 def n_sampled(step_run: StepRun) -> int:
