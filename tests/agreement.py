@@ -127,7 +127,7 @@ def watch(cluster: Cluster) -> None:
         for replica in cluster.replicas:
             counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
             assert min(counts) >= 0 and sum(counts) == replica.pool.total_blocks, (cluster.clock.now_ps, counts)
-            charged: Any = getattr(replica.scheduler, "_running", ())  # of sglang
+            charged: Any = getattr(getattr(replica.scheduler, "_planner", None), "running", ())  # of sglang
             for request in [request for request in replica.batch.running if request in charged]:
                 stored_tokens = request.prompt_tokens + charged.emitted_tokens(request) - 1
                 assert stored_tokens == replica.cohort.stored_tokens(request), cluster.clock.now_ps

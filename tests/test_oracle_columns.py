@@ -44,7 +44,9 @@ def planned_on_columns(draw: st.DrawFn, setup: ReplicaSetup, *, caches: bool) ->
         scheduler_reserve_full_isl=draw(st.booleans()),
     )
     kept: Any = {"caches_prefixes": caches, "keeps_contents": caches or draw(st.booleans())}
-    return replace(setup, scheduler=policy, **kept)
+    drawn = setup.scheduler
+    fits = drawn.rows_planner() is not None and (drawn.shares_blocks or not caches)
+    return replace(setup, scheduler=drawn if fits and draw(st.booleans()) else policy, **kept)
 
 
 @st.composite

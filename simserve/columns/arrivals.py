@@ -3,13 +3,14 @@ Entrance: where they go from there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from mypy_extensions import i64
 
 from simserve.engine.cluster import TOO_LONG, Cluster
-from simserve.engine.routing_view import Destination
+from simserve.engine.routing_view import Destination, Entry
 from simserve.engine.session_sender import SessionSender
+from simserve.engine.wiring import LocalDecodeIntake, SplitRoutingView
 from simserve.integers import NEVER, Tournament, column, vec
 from simserve.routers.base import Router
 from simserve.state.request import Request
@@ -20,37 +21,69 @@ def is_own(policy: object) -> bool:
     return type(policy).__module__.startswith("simserve.")
 
 
-class Entrance:
-    """A router before some replicas. One of simserve that picks the first of those with the fewest requests need not be
-    asked."""
+class Gate:
+    """What a destination of a router accepts; see `Entry`."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        router: Router,
-        members: Collection[Destination],
-        pick: Callable[[Request], Destination | None],
-    ) -> None:
-        self._clock, self._pick = cluster.clock, pick
-        self.picks = len(members) > 1 and not (router.joins_shortest and is_own(router))
+    def __init__(self, destination: Destination, entry: Entry) -> None:
+        self.place: i64 = destination.id
+        """The replica that it stands for."""
+        self.limit_tokens: i64 = entry.limit_tokens
+        """Limit on prompt plus output tokens."""
+        self.keeps = isinstance(destination, LocalDecodeIntake)
+        """The replica decodes its requests itself, among the prompts of others."""
+        self._longest_prompt_tokens: i64 = entry.longest_prompt_tokens
+        self._never_fits = entry.never_fits
+
+    def why_refused(self, prompt_tokens: i64) -> str | None:
+        """Return why a prompt of this length could never be served; None: it can."""
+        if prompt_tokens > self._longest_prompt_tokens:
+            return TOO_LONG
+        return None if self._never_fits is None else self._never_fits(prompt_tokens)
+
+
+class Loads:
+    """The requests of each replica that a router picks from. One of simserve that picks the first of those with the
+    fewest need not be asked."""
+
+    def __init__(self, cluster: Cluster, router: Router, members: Collection[int]) -> None:
+        joins_shortest = router.joins_shortest and is_own(router) and cluster.refresher is None
+        self.is_asked = len(members) > 1 and not joins_shortest
         """The router is asked, about a request."""
         self._loads = Tournament(len(cluster.replicas), NEVER)
-        """Requests of each of its replicas."""
         for member in members:
-            self._loads.set(member.id, 0)
+            self._loads.set(member, 0)
 
-    def pick(self, request: Request | None, now_ps: i64) -> i64:
-        """Return the replica of a request."""
-        if not self.picks or request is None:
-            return self._loads.first()
-        self._clock._now = now_ps
-        destination = self._pick(request)
-        assert destination is not None, "all replicas are ready"
-        return destination.id
+    def shortest(self) -> i64:
+        """Return the first replica with the fewest requests."""
+        return self._loads.first()
 
     def count(self, place: i64, n: i64) -> None:
         """Note how many requests a replica has."""
         self._loads.set(place, n)
+
+
+class Entrance:
+    """Where requests enter the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._clock, self._pick = cluster.clock, cluster.intake.pick
+        self._gates = {each: Gate(each, entry) for each, entry in cluster.entries.items()}
+        gates = list(self._gates.values())
+        self.loads = Loads(cluster, cluster.router, [gate.place for gate in gates])
+        self.is_asked = self.loads.is_asked or isinstance(cluster.intake, SplitRoutingView)
+        """The router, or the splitter before it, is asked about a request."""
+        self._by_place: list[Gate] = gates[:1] * len(cluster.replicas)
+        for gate in gates:
+            self._by_place[gate.place] = gate
+
+    def pick(self, request: Request | None, now_ps: i64) -> Gate:
+        """Return the gate of the replica that a request goes to."""
+        if not self.is_asked or request is None:
+            return self._by_place[self.loads.shortest()]
+        self._clock._now = now_ps
+        destination = self._pick(request)
+        assert destination is not None, "all replicas are ready"
+        return self._gates[destination]
 
 
 class NextRows:
@@ -81,8 +114,11 @@ class NextRows:
     def answered(self, row: i64, now_ps: i64) -> None:
         """Note that a client has its last token."""
 
-    def refused(self, row: i64, now_ps: i64) -> None:
+    def refused(self, row: i64, reason: str, now_ps: i64) -> None:
         """Note that a client is refused."""
+
+    def not_admitted(self, row: i64, reason: str, now_ps: i64) -> None:
+        """Note that the admission policy turns a client away."""
 
 
 class Timed(NextRows):
@@ -151,10 +187,16 @@ class Clients(NextRows):
         self._sender.on_answer(row, now_ps)
         self._find_next()
 
-    def refused(self, row: i64, now_ps: i64) -> None:
+    def refused(self, row: i64, reason: str, now_ps: i64) -> None:
         """Let a client that is refused go on or end."""
         self._cluster.clock._now = now_ps
-        self._sender.on_refusal(row, TOO_LONG, now_ps)
+        self._sender.on_refusal(row, reason, now_ps)
+        self._find_next()
+
+    def not_admitted(self, row: i64, reason: str, now_ps: i64) -> None:
+        """Let a client that the admission policy turns away go on or end."""
+        self._cluster.clock._now = now_ps
+        self._sender.on_not_admitted(row, reason, now_ps)
         self._find_next()
 
     def _find_next(self) -> None:

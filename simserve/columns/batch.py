@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import NextRows
 from simserve.columns.handover import Side
 from simserve.columns.live import DECODES, PREFILLS, WAITS
-from simserve.columns.prompts import BLOCKS, PromptColumns
+from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records, counts
 from simserve.columns.units import Unit
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.recorder import NEVER as NO_INSTANT
 from simserve.engine.replica import Replica
-from simserve.engine.routing_view import Entry
 from simserve.engine.stepping import LockStep
 from simserve.integers import NEVER
+from simserve.state.planner import BLOCKS, WORDS
 from simserve.state.request import Request
-from simserve.state.step_plan import Blocked
 from simserve.units import EndsTooLate
 
 
@@ -32,26 +29,26 @@ class ReplicaColumns(Unit):
     def __init__(
         self,
         replica: Replica,
-        entry: Entry | None,
         prompts: PromptColumns,
         records: Records,
         rows: NextRows,
         side: Side,
     ) -> None:
-        """entry: what it accepts of the router; None: nothing."""
         super().__init__(replica.id)
         self.id: i64 = replica.id
-        self.limit_tokens: i64 = entry.limit_tokens if entry is not None else 0
-        self.longest_prompt_tokens: i64 = entry.longest_prompt_tokens if entry is not None else 0
         self._n_outstanding: i64 = 0
         self._replica, self._prompts, self._records, self._rows = replica, prompts, records, rows
         self._live, self._recorder, self._waiting = records.live, records.recorder, prompts.waiting
         self._load, self._pool, self._cohort = replica.load, replica.pool, replica.cohort
         self._in_flight, self._decode, self._n_ahead = replica.in_flight, replica.decode, i64(replica.n_ahead)
         self._running, self._contents = prompts.running, prompts.contents
+        self._load.count_uncomputed = prompts.uncomputed_tokens
         self._load.queues = (prompts.waiting, prompts.coming, *side.queues)
         self.side = side
         """Its side in a hand-over."""
+        scheduler = replica.scheduler
+        self._reserves, self._is_stateful = scheduler.reserves, scheduler.is_stateful
+        self._requeues_last, self._caches_answers = scheduler.requeues_last, scheduler.caches_answers
         self.holds_prompts = False
         """The next step has no prompts, as long as requests decode: other ranks have none."""
         self._blocked_outside: i64 = 0
@@ -62,7 +59,7 @@ class ReplicaColumns(Unit):
     def _count(self, n: i64) -> None:
         """Count requests that come, or go."""
         self._n_outstanding += n
-        self.side.entrance.count(self.id, self._n_outstanding)
+        self.side.loads.count(self.id, self._n_outstanding)
         if n < 0:
             self._load.count_out()
         else:
@@ -76,6 +73,8 @@ class ReplicaColumns(Unit):
 
     def queue(self, place: i64, now_ps: i64) -> bool:
         """Queue a request; return whether the replica is idle, and plans at this instant."""
+        if self.side.waits(place):
+            return False
         step_run, n_ahead = self._in_flight.step_run, self._n_ahead
         if step_run is None:
             if n_ahead and self._running.n:
@@ -183,13 +182,14 @@ class ReplicaColumns(Unit):
         n: i64 = cohort.n
         has_room = self._pool.free_blocks >= n
         prompts.n_chunks = prompts.blocked = 0
+        prompts.has_planned = False
         if n and has_room and not (waiting.n or prefilling.n or self._prompts.coming.n):
             self._in_flight.step_run = self._decode.start(now_ps, None, self.side.n_before_queue)
             return
         just_preempted = not has_room and self._make_room(now_ps)
         while (waiting.n or prefilling.n) and not (self.holds_prompts and cohort.n):
-            left_out = prompts.walk(just_preempted)
-            if prompts.blocked == BLOCKS and self._live.phase[left_out] == PREFILLS and self._running.n > 1:
+            prompts.plan(just_preempted)
+            if prompts.planner.preempts:
                 self._preempt(self._running.newest, now_ps)  # it may be the prompt itself
                 just_preempted = True
                 continue
@@ -200,7 +200,7 @@ class ReplicaColumns(Unit):
                 continue
             if prompts.blocked != BLOCKS or self._running.n < 2 or self._running.n_away:
                 break
-            self._preempt(self._running.newest, now_ps)  # requests in prefill hold all blocks, and none can continue
+            self._preempt(self._victim(), now_ps)  # requests in prefill hold all blocks, and none can continue
             just_preempted = True
         if prompts.n_chunks:
             self._in_flight.step_run = prompts.start(now_ps, self.side.n_before_queue)
@@ -211,11 +211,15 @@ class ReplicaColumns(Unit):
             self._begin(now_ps)
         elif prompts.blocked:
             self._recorder.stall(self.id, now_ps, prompts.blocked)
+        elif not self._running.n and not waiting.n:
+            prompts.planner.idle()
 
     def _decode_on(self, now_ps: i64, just_preempted: bool) -> None:
         """Begin decode steps, as many as the plan holds for."""
         blocked, n_most = self._prompts.blocked, 1 if just_preempted else None
-        if blocked == BLOCKS and not just_preempted and self._waiting.n:
+        if not just_preempted and self._prompts.has_planned and self._prompts.planner.valid_steps:
+            n_most = self._prompts.planner.valid_steps
+        elif blocked == BLOCKS and not just_preempted and self._waiting.n:
             n_most = self._contents.steps_before_recheck(self._waiting.head)
         if not blocked and self._prompts.coming.n:
             n_most = 1  # they have already waited for one step
@@ -226,27 +230,47 @@ class ReplicaColumns(Unit):
     def _make_room(self, now_ps: i64) -> bool:
         """Preempt until the decoding requests have blocks for their next step; return True if any was preempted."""
         just_preempted = False
-        while self._cohort.blocks_of_next() > self._pool.free_blocks:
-            self._preempt(self._running.newest, now_ps)
+        while not self._reserves and self._cohort.blocks_of_next() > self._pool.free_blocks:
+            self._preempt(self._victim(), now_ps)
             just_preempted = True
+        if just_preempted:
+            self._prompts.planner.preempted()
         return just_preempted
+
+    def _victim(self) -> i64:
+        """Return the request to preempt: the one that the policy names, or the one admitted last."""
+        prompts = self._prompts
+        if not self._is_stateful:
+            return self._running.newest
+        victim = prompts.planner.victim()
+        if self._cohort.n < 2 and prompts.prefilling.n:
+            return prompts.prefilling.tail
+        assert isinstance(victim, int), "a request decodes"
+        return victim
 
     def _preempt(self, place: i64, now_ps: i64) -> None:
         """Take the slot and blocks of a request, which waits again before all others."""
         live, row = self._live, self._live.row[place]
-        kv_tokens = live.prefilled_tokens[place]
+        kv_tokens = findable_tokens = live.prefilled_tokens[place]
         if live.phase[place] == DECODES:
             self._records.span(place, self._cohort.step)
             kv_tokens = self._running.drop(place)
+            if self._caches_answers:
+                findable_tokens = kv_tokens
+            if self._is_stateful:
+                self._prompts.planner.left(place)
         live.phase[place] = WAITS
         self._prompts.prefilling.keep(PREFILLS)
         self._running.leave(place)
-        self._contents.preempt(place, kv_tokens)
+        self._contents.preempt(place, kv_tokens, findable_tokens)
         self._recorder.preempt(row, kv_tokens)
         live.prefilled_tokens[place] = 0
         live.n_preemptions[place] += 1
         live.preempted_ps[place] = now_ps
-        self._waiting.append_left(place)
+        if self._requeues_last:
+            self._waiting.append(place)
+        else:
+            self._waiting.append_left(place)
 
     # -- commit ------------------------------------------------------------------------------------------------------
 
@@ -256,8 +280,12 @@ class ReplicaColumns(Unit):
         assert step_run is not None, "a step is over"
         n: i64 = step_run.n_decoding
         used_blocks: i64 = self._pool.used_blocks
+        reserved_blocks: i64 = self._pool.reserved_blocks
         if self._in_flight.has_changed:
-            used_blocks, _ = self._in_flight.land()
+            used_blocks, reserved_blocks = self._in_flight.land()
+        if self._is_stateful:
+            n_decoded = step_run.n_steps if n else 0
+            self._prompts.planner.committed(n_decoded, step_run.n_prefill_tokens > 0, self._prompts.blocked)
         blocked = self._prompts.blocked
         if not blocked:
             blocked = self._blocked_outside
@@ -270,7 +298,7 @@ class ReplicaColumns(Unit):
         cells[at + 5] = cohort.kv_tokens if n else 0
         cells[at + 6] = counts(step_run.n_steps, step_run.n_prefill_tokens)
         cells[at + 7] = counts(n, used_blocks)
-        cells[at + 8] = counts(0, step_run.queue_len)
+        cells[at + 8] = counts(reserved_blocks, step_run.queue_len)
         cells[at + 9] = counts(blocked, 0)
         self._in_flight.step_run = None
         if n:
@@ -280,6 +308,8 @@ class ReplicaColumns(Unit):
                 for i in range(n_finished):
                     place = self._running.finished[i]
                     self._end(place, self._running.stop_decoding(place), now_ps)
+                    if self._is_stateful:
+                        self._prompts.planner.left(place)
         if self._prompts.n_chunks:
             if self.side.streams:
                 self.side.send(self._prompts, step_run.start_ps, now_ps)
@@ -316,8 +346,12 @@ class ReplicaColumns(Unit):
             self._count(-1)
         elif n_left:
             self._running.join(place, n_left)
+            self._prompts.joined(place)
+            return
         else:
             self._end(place, live.prefilled_tokens[place], now_ps)
+        if self._is_stateful:
+            self._prompts.planner.left(place)
 
     # -- the end of the run --------------------------------------------------------------------------------------------
 
@@ -348,6 +382,3 @@ class ReplicaColumns(Unit):
         """Record a request that is there as the run ends; return it."""
         self._records.end(place, UNFINISHED, NO_INSTANT)
         return Request(self._live.row[place], 0, self._live.prompt_tokens[place], self._live.output_tokens[place])
-
-
-WORDS: Final[tuple[Blocked | None, ...]] = (None, "seats", "blocks", "budget")

@@ -32,8 +32,15 @@ class BlockContents:
         """Return the tokens that a waiting request finds."""
         return 0
 
+    def missing_block(self, place: i64) -> int | None:
+        """Return the id of the first whole block to compute of a prompt; None: all are there, or have no id."""
+        return None
+
     def hold(self, place: i64) -> None:
-        """Hold what an admitted request finds."""
+        """Hold what an admitted request finds, and what is reserved for it."""
+        n_reserved = self._live.reserved_blocks[place]
+        if n_reserved:
+            self._pool.reserve(n_reserved)
 
     def computed(self, place: i64, n_before: i64) -> None:
         """Note that a prompt is computed, as far as it is; n_before of its tokens were before the step."""
@@ -41,13 +48,18 @@ class BlockContents:
     def release(self, place: i64, kv_tokens: i64) -> i64:
         """Free the blocks of a request; return how many become free."""
         pool, n_blocks = self._pool, -(-kv_tokens // self._block_size)
+        n_reserved = self._live.reserved_blocks[place]
+        if n_reserved:
+            pool.release(n_blocks, n_reserved - n_blocks)
+            return n_blocks
         pool.used_blocks -= n_blocks
         pool.free_blocks += n_blocks
         pool.freed_blocks += n_blocks
         return n_blocks
 
-    def preempt(self, place: i64, kv_tokens: i64) -> None:
-        """Free the blocks of a preempted request, which finds its whole ones again if they are left."""
+    def preempt(self, place: i64, kv_tokens: i64, findable_tokens: i64) -> None:
+        """Free the blocks of a preempted request, which finds the whole ones of its first tokens again if they are
+        left."""
         self.release(place, kv_tokens)
 
     def steps_before_recheck(self, head: i64) -> int | None:
@@ -96,10 +108,10 @@ class LeftContents(BlockContents):
             live.prefilled_tokens[place] = n_found = self._left.hold(row) * self._block_size
             self._recorder.find(row, n_found, is_first=False)
 
-    def preempt(self, place: i64, kv_tokens: i64) -> None:
+    def preempt(self, place: i64, kv_tokens: i64, findable_tokens: i64) -> None:
         """Free the blocks of a preempted request, and note what it leaves."""
         self.release(place, kv_tokens)
-        self._left.leave(self._live.row[place], kv_tokens // self._block_size)
+        self._left.leave(self._live.row[place], findable_tokens // self._block_size)
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
@@ -129,9 +141,14 @@ class CachedContents(BlockContents):
         n_tokens, self.n_idle = self._memory.hit(self._live.request(place))
         return n_tokens
 
+    def missing_block(self, place: i64) -> int | None:
+        """Return the id of the first whole block to compute of a prompt; None: all are there, or have no id."""
+        return self._memory.missing(self._live.request(place))
+
     def hold(self, place: i64) -> None:
         """Hold what an admitted request finds."""
         request = self._live.request(place)
+        request.reserved_blocks = self._live.reserved_blocks[place]
         self._memory.admit(request)
         self._live.prefilled_tokens[place] = request.prefilled_tokens
 
@@ -144,10 +161,10 @@ class CachedContents(BlockContents):
         free."""
         return self._memory.release(self._live.requests[place], kv_tokens)
 
-    def preempt(self, place: i64, kv_tokens: i64) -> None:
+    def preempt(self, place: i64, kv_tokens: i64, findable_tokens: i64) -> None:
         """Free the blocks of a preempted request."""
         request = self._live.requests[place]
-        self._memory.preempt(request, kv_tokens, kv_tokens)
+        self._memory.preempt(request, kv_tokens, findable_tokens)
         request.finder = self._memory
 
     def steps_before_recheck(self, head: i64) -> int | None:

@@ -8,15 +8,16 @@ from typing import cast
 
 from mypy_extensions import i64
 
-from simserve.columns.arrivals import Entrance
+from simserve.columns.arrivals import Loads
 from simserve.columns.live import ENDED, Line, Live
-from simserve.columns.prompts import BLOCKS, SEATS, PromptColumns
+from simserve.columns.prompts import PromptColumns
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Handoff, Prefills, PushHandoff
 from simserve.engine.receiving import Receives
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NEVER, NONE, Tournament
+from simserve.state.planner import BLOCKS, SEATS
 from simserve.state.request import Request
 from simserve.units import EndsTooLate
 
@@ -24,15 +25,16 @@ from simserve.units import EndsTooLate
 class Side:
     """A side of a hand-over; of this class, a replica serves requests from prompt to answer."""
 
-    def __init__(self, entrance: Entrance) -> None:
-        self.entrance = entrance
-        """Where requests come from."""
+    def __init__(self, loads: Loads) -> None:
+        self.loads = loads
+        """Where its router counts its requests."""
         self.n_before_queue: i64 = 0
         """Requests of other replicas that had no blocks here at the last plan."""
         self.queues: tuple[Line, ...] = ()
         """Requests of other replicas without a slot or blocks here."""
-        self.asks_first = self.streams = False
-        """Another replica needs blocks for a prompt before it is computed; and chunks are sent as they are computed."""
+        self.hands_over = self.asks_first = self.streams = False
+        """Other replicas decode its requests, but for those that it keeps; they have blocks for a prompt before it is
+        computed; and chunks are sent as they are computed."""
 
     def before_plan(self, now_ps: i64) -> None:
         """Change what is there before prompts are chosen."""
@@ -53,12 +55,16 @@ class Side:
         """Send the chunks of a step that is over and not committed yet."""
 
     def come(self, place: i64) -> bool:
-        """Accept a request that another replica has prefilled; return whether it may get blocks at the next plan."""
+        """Accept a request that another replica prefills; return whether it may get blocks at the next plan."""
         raise NotImplementedError
 
     def arrived(self, now_ps: i64) -> i64:
         """Accept the next request with all its keys and values; return it, NONE if there is no other."""
         raise NotImplementedError
+
+    def waits(self, place: i64) -> bool:
+        """Let a request with a prompt that is computed here wait behind those of others; return whether it does."""
+        return False
 
     def places(self) -> list[int]:
         """Return the requests that others have prefilled and that have not begun to decode."""
@@ -74,9 +80,10 @@ class Handover:
 
     def __init__(self, cluster: Cluster, handoff: Handoff) -> None:
         self.recorder = cluster.recorder
-        fetching = [replica for replica in cluster.replicas if isinstance(replica.role, Receives)]
-        self.entrance = Entrance(cluster, handoff.router, fetching, handoff.pick)
-        """The router of decode replicas."""
+        fetching = [replica.id for replica in cluster.replicas if isinstance(replica.role, Receives)]
+        self.loads = Loads(cluster, handoff.router, fetching)
+        """Where the router of decode replicas counts their requests."""
+        self._clock = cluster.clock
         self.fetching: dict[int, Fetches] = {}
         """Sides of decode replicas, by id."""
         self.done: list[int] = []
@@ -104,14 +111,23 @@ class Handover:
         self.notice_at_ps = self.notices[0][0] if self.notices else NEVER
         return place
 
-    def side(self, replica: Replica, prompts: PromptColumns, entrance: Entrance) -> Side:
-        """Return the side of a replica; requests without one come from this entrance."""
+    def pick(self, request: Request | None, now_ps: i64) -> i64:
+        """Return the decode replica of a request."""
+        if not self.loads.is_asked or request is None:
+            return self.loads.shortest()
+        self._clock._now = now_ps
+        receiver = self._handoff.pick(request)
+        assert receiver is not None, "all replicas are ready"
+        return receiver.id
+
+    def side(self, replica: Replica, prompts: PromptColumns, loads: Loads) -> Side:
+        """Return the side of a replica; those of one that decodes for others are counted here, and others there."""
         if isinstance(replica.role, Receives):
             self.fetching[replica.id] = Fetches(replica, prompts, self)
             return self.fetching[replica.id]
         if isinstance(replica.role, Prefills):
-            return Sending(prompts, self, entrance) if self.is_pushed else Sends(prompts, self, entrance)
-        return Side(entrance)
+            return Sending(prompts, self, loads) if self.is_pushed else Sends(prompts, self, loads)
+        return Side(loads)
 
     def take(self) -> list[int]:
         """Return the computed prompts to route, which are routed from now on."""
@@ -135,12 +151,15 @@ class Handover:
 class Sends(Side):
     """The side of a prefill replica from which others fetch computed prompts."""
 
-    def __init__(self, prompts: PromptColumns, handover: Handover, entrance: Entrance) -> None:
-        super().__init__(entrance)
-        self._running, self._handover = prompts.running, handover
+    def __init__(self, prompts: PromptColumns, handover: Handover, loads: Loads) -> None:
+        super().__init__(loads)
+        self._running, self._handover, self._live = prompts.running, handover, prompts.live
+        self.hands_over = True
 
     def takes(self, place: i64, now_ps: i64) -> bool:
         """Take a request with a computed prompt, which holds its blocks; return whether another replica decodes it."""
+        if self._live.is_kept[place]:
+            return False
         self._running.leave(place)
         self._running.n_away += 1
         self._handover.done.append(place)
@@ -150,16 +169,18 @@ class Sends(Side):
 class Sending(Side):
     """The side of a prefill replica that pushes prompts, each once its decode replica has blocks for it."""
 
-    def __init__(self, prompts: PromptColumns, handover: Handover, entrance: Entrance) -> None:
-        super().__init__(entrance)
+    def __init__(self, prompts: PromptColumns, handover: Handover, loads: Loads) -> None:
+        super().__init__(loads)
         self._running, self._handover, self._live = prompts.running, handover, prompts.live
-        self.asks_first, self.streams = True, handover.streams
+        self.hands_over, self.asks_first, self.streams = True, True, handover.streams
 
     def send(self, prompts: PromptColumns, start_ps: i64, now_ps: i64) -> None:
         """Push the chunks of a step: tokens that the receiver lacks, and those from the cache here."""
         live, handover = self._live, self._handover
         for i in range(prompts.n_chunks):
             place = prompts.places[i]
+            if live.is_kept[place]:
+                continue
             n_new = live.prefilled_tokens[place] + prompts.tokens[i] - live.there_tokens[place]
             if n_new > 0:
                 there_ps = handover.streamed_ps(place, n_new, live, (start_ps, now_ps))
@@ -169,6 +190,8 @@ class Sending(Side):
     def takes(self, place: i64, now_ps: i64) -> bool:
         """Push the rest of a computed prompt."""
         live, handover = self._live, self._handover
+        if live.is_kept[place]:
+            return False
         self._running.leave(place)
         self._running.n_away += 1
         prompt_tokens, sender, receiver = live.prompt_tokens[place], live.sender[place], live.receiver[place]
@@ -183,6 +206,8 @@ class Sending(Side):
     def ended(self, place: i64, now_ps: i64) -> bool:
         """Let the receiver free its blocks: the first token was the last."""
         live, handover = self._live, self._handover
+        if live.is_kept[place]:
+            return False
         live.phase[place] = ENDED
         there_ps = max(int(now_ps) + handover.notice_ps, int(live.there_ps[place]))
         handover.fetching[live.receiver[place]].expect(place, there_ps)
@@ -193,25 +218,36 @@ class Fetches(Side):
     """The side of a decode replica, which does what `Receives` does of an engine with objects."""
 
     def __init__(self, replica: Replica, prompts: PromptColumns, handover: Handover) -> None:
-        super().__init__(handover.entrance)
+        super().__init__(handover.loads)
         live = prompts.live
         self._role, self._replica = cast(Receives, replica.role), replica.id
         self._live, self._prompts, self._handover = live, prompts, handover
         self._running, self._contents, self._waiting = prompts.running, prompts.contents, prompts.waiting
         self._pool, self._cohort, self._block_size = replica.pool, replica.cohort, i64(replica.pool.block_size)
         self._coming_in, self._here = Line(live), Line(live)
-        """Requests without blocks here, and those with all their keys and values that do not decode yet."""
+        """Requests without blocks here, with those that wait among them, and those that have all their keys and values
+        and do not decode yet."""
         self.queues = (self._coming_in,)
         self._in_transfer: list[tuple[int, int, int]] = []
         """A heap of (instant of arrival, number of the transfer, request)."""
         self._n_transfers = 0
+        self._n_without_blocks: i64 = 0
+        """Requests of other replicas that wait."""
         self._blocked: i64 = 0
         """What kept out the requests without blocks at the last plan."""
 
     def come(self, place: i64) -> bool:
-        """Accept a request that another replica has prefilled; return whether it may get blocks at the next plan."""
+        """Accept a request that another replica prefills; return whether it may get blocks at the next plan."""
         self._coming_in.append(place)
+        self._n_without_blocks += 1
         return not self._blocked
+
+    def waits(self, place: i64) -> bool:
+        """Let a request with a prompt that is computed here wait behind those of others; return whether it does."""
+        if self._coming_in.n:
+            self._coming_in.append(place)
+            return True
+        return False
 
     def before_plan(self, now_ps: i64) -> None:
         """Let arrived requests decode, and give slots and blocks to others, unless some wait here."""
@@ -232,6 +268,7 @@ class Fetches(Side):
         live.join_step[place] = self._cohort.step
         running.admit(place)
         running.join(place, live.output_tokens[place] - live.emitted_tokens[place])
+        self._prompts.joined(place)
 
     def _allocate(self, now_ps: i64) -> None:
         """Give slots and blocks to requests in order, and fetch what is not here of their prompts."""
@@ -240,6 +277,9 @@ class Fetches(Side):
         while coming_in.n:
             place = coming_in.head
             prompt_tokens = live.prompt_tokens[place]
+            if live.is_kept[place]:
+                self._waiting.append(coming_in.pop_left())
+                continue
             if self._waiting.n or running.n + running.n_away >= self._prompts.slots:
                 self._blocked = BLOCKS if self._waiting.n else SEATS
                 return
@@ -248,6 +288,7 @@ class Fetches(Side):
                 self._blocked = BLOCKS
                 return
             coming_in.pop_left()
+            self._n_without_blocks -= 1
             running.n_away += 1
             found_tokens = contents.take_ahead(place)
             live.there_tokens[place], row, waited_ps = found_tokens, live.row[place], now_ps - live.joined_ps[place]
@@ -274,7 +315,7 @@ class Fetches(Side):
             n_steps = step_run.steps_begun(self._in_transfer[0][0])
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
-        return self._blocked if self._coming_in.n else 0
+        return self._blocked if self._n_without_blocks else 0
 
     def arrived(self, now_ps: i64) -> i64:
         """Accept the next request with all its keys and values; return it, NONE if there is no other."""

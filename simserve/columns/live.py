@@ -12,7 +12,9 @@ from simserve.state.request import Request
 WAITS: Final = 0
 PREFILLS: Final = 1
 DECODES: Final = 2
-ENDED: Final = 3
+PASSES: Final = 3
+"""It leaves the queue before others that wait."""
+ENDED: Final = 4
 """A receiver has blocks for it, and no keys and values will come."""
 
 FIRST_PLACES: Final = 256
@@ -20,10 +22,10 @@ FIRST_PLACES: Final = 256
 
 # fmt: off
 COLUMNS: Final = (
-    "row", "prompt_tokens", "output_tokens", "phase", "prefilled_tokens", "emitted_tokens", "replica", "kv_offset",
-    "join_step", "joined_ps", "finish_step", "join_number", "n_preemptions", "preempted_ps", "scheduled_ps",
-    "first_token_ps", "chunks_ps", "due_step", "after", "older", "newer", "sender",
-    "receiver", "there_tokens", "there_ps",
+    "row", "prompt_tokens", "output_tokens", "most_tokens", "phase", "prefilled_tokens", "emitted_tokens", "replica",
+    "kv_offset", "join_step", "joined_ps", "finish_step", "join_number", "n_preemptions", "preempted_ps",
+    "scheduled_ps", "first_token_ps", "chunks_ps", "due_step", "after", "older", "newer", "reserved_blocks",
+    "is_kept", "sender", "receiver", "there_tokens", "there_ps",
 )
 # fmt: on
 
@@ -39,6 +41,8 @@ class Live:
     prompt_tokens: vec[i64]
     output_tokens: vec[i64]
     """True output length, cut at its limits."""
+    most_tokens: vec[i64]
+    """Limit on its output."""
     phase: vec[i64]
     prefilled_tokens: vec[i64]
     """Tokens of prompt and earlier output with computed keys and values that it holds."""
@@ -68,6 +72,8 @@ class Live:
     """The running request that was admitted before it, and ..."""
     newer: vec[i64]
     """... after it."""
+    is_kept: vec[i64]
+    """1: the replica that computes its prompt decodes it."""
     sender: vec[i64]
     """The replica that computes its prompt, and holds its blocks until they have been sent."""
     receiver: vec[i64]
@@ -76,6 +82,8 @@ class Live:
     """Tokens found there or sent so far, and ..."""
     there_ps: vec[i64]
     """... when those sent arrive."""
+    reserved_blocks: vec[i64]
+    """Blocks reserved at admission, used ones included."""
 
     def __init__(self) -> None:
         for name in COLUMNS:
@@ -85,7 +93,7 @@ class Live:
         self._first_free: i64 = NONE
         self._free(0, FIRST_PLACES)
 
-    def add(self, row: i64, prompt_tokens: i64, output_tokens: i64) -> i64:
+    def add(self, row: i64, prompt_tokens: i64, output_tokens: i64, most_tokens: i64) -> i64:
         """Give a request a place; return it."""
         if self._first_free < 0:
             self._widen()
@@ -94,6 +102,9 @@ class Live:
         self.row[place] = row
         self.prompt_tokens[place] = prompt_tokens
         self.output_tokens[place] = output_tokens
+        self.most_tokens[place] = most_tokens
+        self.reserved_blocks[place] = 0
+        self.is_kept[place] = 1
         self.phase[place] = WAITS
         self.prefilled_tokens[place] = 0
         self.emitted_tokens[place] = 0
@@ -146,7 +157,7 @@ class Line:
         self._live = live
         self.n: i64 = 0
         self.head: i64 = NONE
-        self._tail: i64 = NONE
+        self.tail: i64 = NONE
 
     def __len__(self) -> int:
         return self.n
@@ -164,17 +175,17 @@ class Line:
         after = self._live.after
         after[place] = NONE
         if self.n:
-            after[self._tail] = place
+            after[self.tail] = place
         else:
             self.head = place
-        self._tail = place
+        self.tail = place
         self.n += 1
 
     def append_left(self, place: i64) -> None:
         """Add a place before all others."""
         self._live.after[place] = self.head
         if not self.n:
-            self._tail = place
+            self.tail = place
         self.head = place
         self.n += 1
 

@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from mypy_extensions import i64
 
 from simserve.columns.contents import BlockContents
-from simserve.columns.live import DECODES, PREFILLS, WAITS, Line
+from simserve.columns.live import DECODES, PASSES, PREFILLS, WAITS, Line
 from simserve.columns.records import Records
 from simserve.columns.running import Running
 from simserve.cost.step import StepCost
-from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NONE, append, filled, vec
-from simserve.state.step_plan import WalkLimits
-
-SEATS: Final = BLOCKED_BY["seats"]
-BLOCKS: Final = BLOCKED_BY["blocks"]
-BUDGET: Final = BLOCKED_BY["budget"]
+from simserve.state.planner import Planner, Rows, limit
 
 
-class PromptColumns:
-    """Prompts that wait, and those with a slot; a step computes chunks of them within the limits of a walk."""
+class PromptColumns(Rows):
+    """Prompts that wait, and those with a slot; a step computes chunks of them, as the planner of a policy decides."""
 
     def __init__(
-        self, replica: Replica, limits: WalkLimits, running: Running, records: Records, contents: BlockContents
+        self, replica: Replica, planner: Planner, running: Running, records: Records, contents: BlockContents
     ) -> None:
+        super().__init__()
         live = records.live
         self.live, self.running, self._recorder, self.contents = live, running, records.recorder, contents
         self._pool, self._cohort, self._cost = replica.pool, replica.cohort, replica.cost
         self._step_cost = replica.cost if isinstance(replica.cost, StepCost) else None
         """The cost model, if it is compiled. fast: called without boxing its arguments."""
         self._waits_for_host = replica.decode.waits_for_host
-        self._block_size: i64 = replica.pool.block_size
-        self._budget: i64 = limits.budget_tokens
-        self.slots: i64 = limits.slots
-        self._most_chunk: i64 = limits.most_chunk_tokens
-        self._reserves_prompt = limits.reserves_prompt
+        self.total_blocks, self.block_size = replica.pool.total_blocks, replica.pool.block_size
+        self.max_model_len = replica.batch.view.max_model_len
+        self.planner, self._reserves, self._is_stateful = planner, planner.reserves, replica.scheduler.is_stateful
+        self.slots: i64 = limit(replica.scheduler.max_running)
+        """Most running requests, as far as the policy limits them itself."""
         self.coming, self.waiting, self.prefilling = Line(live), Line(live), Line(live)
         self._n_shown: i64 = 0
         """Steps that have begun."""
         self._step_run = StepRun()
         self.places: vec[i64] = filled(16, 0)
         self.tokens: vec[i64] = filled(16, 0)
-        """Requests and tokens of these."""
+        """Requests and tokens of these, and ..."""
+        self._reserved: vec[i64] = filled(16, 0)
+        """... the tokens for which each reserves blocks, if the policy does."""
         self.n_chunks: i64 = 0
         """Chunks of the step that is planned or in flight, and ..."""
         self.n_complete: i64 = 0
         """... how many of these are the last of their prompts."""
         self.blocked: i64 = 0
         """Why the last plan did not admit the head of the queue, as recorded."""
+        self.has_planned = False
+        """The planner was asked about the step that begins."""
+        self._place: i64 = NONE
+        """The request that the walk is at, and ..."""
+        self._next: i64 = NONE
+        """... the one behind it in its line."""
+        self._is_started = False
+        """The walk is at the partly computed prompts still."""
+        self._n_found: i64 = 0
+        """Tokens that it finds if it waits, NONE: not looked up; and ..."""
+        self._n_idle: i64 = 0
+        """... the free blocks that these take."""
 
     def come(self, place: i64, n_steps: i64) -> None:
         """Keep an arrival until n_steps more have begun, as steps are planned ahead."""
@@ -65,63 +73,124 @@ class PromptColumns:
         while coming.n and due_step[coming.head] <= self._n_shown:
             self.waiting.append(coming.pop_left())
 
-    def walk(self, just_preempted: bool) -> i64:
-        """Choose chunks along the queue until tokens, slots or blocks run out; return the place that is left out."""
-        live, contents, block_size, most = self.live, self.contents, self._block_size, self._most_chunk
-        contents.forget_hits()
-        budget: i64 = self._budget - self._cohort.n
-        slots: i64 = self.slots - self.running.n - self.running.n_promised
-        free: i64 = self._pool.free_blocks - self._cohort.blocks_of_next()
-        self.n_chunks = self.blocked = 0
-        n_started, place = self.prefilling.n, self.prefilling.head
-        for i in range(n_started + self.waiting.n):
-            if i == n_started:
-                place = self.waiting.head
-            is_new = i >= n_started
-            if budget <= 0:
-                self.blocked = BUDGET
-                return place
-            n_found: i64 = 0
-            n_idle: i64 = 0
-            if is_new:
-                if slots <= 0:
-                    self.blocked = SEATS
-                    return place
-                slots -= 1
-                n_found = contents.hit(place)
-                n_idle = contents.n_idle
-            done = live.prefilled_tokens[place] + n_found
-            n_left = live.left_tokens(place) - n_found
-            n_tokens = n_left if n_left < most else most  # fast: without a call of min
-            if n_tokens > budget:
-                n_tokens = budget
-            n_needed = n_left if is_new and self._reserves_prompt else n_tokens
-            n_blocks = n_idle - -(done + n_needed) // block_size - -(-done // block_size)
-            if n_blocks > free or (is_new and just_preempted):
-                self.blocked = BLOCKS
-                return place
-            free -= n_blocks
-            budget -= n_tokens
-            self._add_chunk(place, n_tokens)
-            place = live.after[place]
-        return NONE
+    def uncomputed_tokens(self) -> int:
+        """Return the prefill tokens left to compute after the committed steps; O(queue)."""
+        live, n_left = self.live, 0
+        for line in (self.prefilling, self.waiting, self.coming):
+            for place in line.places():
+                n_left += live.left_tokens(place)
+        return n_left
 
-    def _add_chunk(self, place: i64, n_tokens: i64) -> None:
+    # -- the walk along the queue --------------------------------------------------------------------------------------
+
+    def plan(self, just_preempted: bool) -> None:
+        """Let the planner choose chunks."""
+        running, cohort, planner = self.running, self._cohort, self.planner
+        self.contents.forget_hits()
+        self.n_decoding = cohort.n
+        self.n_running, self.n_members = running.n + running.n_promised, running.n
+        self.n_prefilling = self.prefilling.n
+        self.free_blocks = self._pool.free_blocks
+        if not self._reserves:
+            self.free_blocks -= cohort.blocks_of_next()
+        self.just_preempted = just_preempted
+        self._next, self._is_started = self.prefilling.head, self.prefilling.n > 0
+        if not self._is_started:
+            self.skip_started()
+        self.n_chunks = 0
+        planner.plan(self)
+        self.has_planned = True
+        self.blocked = planner.blocked
+
+    def skip_started(self) -> None:
+        """Go to the last of the partly computed prompts, so that the next request is the first that waits."""
+        self._is_started = False
+        self._next = self.waiting.head if self.waiting.n else NONE
+
+    def next(self) -> bool:
+        """Go to the next request; return whether there is one."""
+        if self._next < 0 and self._is_started:
+            self.skip_started()
+        place = self._place = self._next
+        if place < 0:
+            return False
+        self._next = self.live.after[place]
+        self.is_new = not self._is_started
+        self._n_found = NONE if self.is_new else 0
+        return True
+
+    def _find(self) -> None:
+        """Look up what a waiting request finds. fast: only where the policy asks."""
+        self._n_found = self.contents.hit(self._place)
+        self._n_idle = self.contents.n_idle
+
+    def left_tokens(self) -> i64:
+        """Return the tokens to compute before it can produce its next one, without its prefix cache hit."""
+        if self._n_found < 0:
+            self._find()
+        return self.live.left_tokens(self._place) - self._n_found
+
+    def prompt_tokens(self) -> i64:
+        """Return its prompt tokens."""
+        return self.live.prompt_tokens[self._place]
+
+    def new_tokens(self) -> i64:
+        """Return the most tokens that it can still produce."""
+        return self.live.most_tokens[self._place] - self.live.emitted_tokens[self._place]
+
+    def most_tokens(self) -> i64:
+        """Return the most tokens that it can ever store: its prompt and the longest answer."""
+        return self.live.prompt_tokens[self._place] + self.live.most_tokens[self._place]
+
+    def blocks_to_admit(self, n_tokens: i64) -> i64:
+        """Return the free blocks that the next n_tokens of a new request take."""
+        if self._n_found < 0:
+            self._find()
+        return self._n_idle - -n_tokens // self.block_size
+
+    def blocks_for_chunk(self, n_tokens: i64) -> i64:
+        """Return the blocks that the next n_tokens begin."""
+        done = self.live.prefilled_tokens[self._place]
+        return -(-(done + n_tokens) // self.block_size) - -(-done // self.block_size)
+
+    def tokens_of_hit(self) -> i64:
+        """Return the tokens that would fill the free blocks which a new request takes besides those for its chunks."""
+        if self._n_found < 0:
+            self._find()
+        return self._n_idle * self.block_size
+
+    def missing_block(self) -> int | None:
+        """Return the id of the first whole block to compute; None: all are there, or have no id."""
+        return self.contents.missing_block(self._place)
+
+    def blocks_for(self, n_tokens: i64) -> i64:
+        """Return the most blocks that a request of n_tokens ever holds."""
+        return -(-n_tokens // self.block_size)
+
+    def tokens_in(self, n_blocks: i64) -> i64:
+        """Return the tokens that n_blocks hold."""
+        return n_blocks * self.block_size
+
+    def take(self, n_tokens: i64, reserve_tokens: i64) -> None:
+        """Let the step compute so many tokens of the request, which reserves blocks for others if the policy does."""
         at = self.n_chunks
         self.n_chunks = at + 1
         if at == len(self.places):
-            self.places = append(self.places, place)
-            self.tokens = append(self.tokens, n_tokens)
+            self.places, self.tokens = append(self.places, self._place), append(self.tokens, n_tokens)
+            self._reserved = append(self._reserved, reserve_tokens)
             return
-        self.places[at] = place
+        self.places[at] = self._place
         self.tokens[at] = n_tokens
+        self._reserved[at] = reserve_tokens
+
+    # -- the step ------------------------------------------------------------------------------------------------------
 
     def start(self, now_ps: i64, n_before_queue: i64) -> StepRun:
-        """Return one step: the chunks get their slots and blocks, and each decoding request a token.
+        """Return one step: the chunks get their slots and blocks, and each decoding request a token if these decode.
 
         n_before_queue: requests that wait beside the queue.
         """
-        live, block_size, cohort = self.live, self._block_size, self._cohort
+        live, block_size, cohort = self.live, self.block_size, self._cohort
         n_tokens: i64 = 0
         n_pairs: i64 = 0
         n_context: i64 = 0
@@ -130,7 +199,13 @@ class PromptColumns:
         for i in range(self.n_chunks):
             place, n_chunk = self.places[i], self.tokens[i]
             if live.phase[place] == WAITS:
-                self._admit(place, now_ps)
+                if self.waiting.head == place:
+                    self.waiting.pop_left()
+                else:
+                    self._pass(i)
+                self._admit(place, self._reserved[i], now_ps)
+            elif live.phase[place] == PASSES:
+                self._admit(place, self._reserved[i], now_ps)
             done = live.prefilled_tokens[place]
             end = done + n_chunk
             n_blocks += -(-end // block_size) - -(-done // block_size)
@@ -140,8 +215,8 @@ class PromptColumns:
             if n_chunk == live.left_tokens(place):
                 n_complete += 1
         self.n_complete = n_complete
-        self._pool.take(n_blocks, False)
-        n: i64 = cohort.n
+        self._pool.take(n_blocks, self._reserves)
+        n: i64 = cohort.n if self.planner.decodes else 0
         kv_tokens = cohort.kv_tokens if n else 0
         if self._step_cost is None:
             first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
@@ -155,10 +230,17 @@ class PromptColumns:
         step_run.n_decoding, step_run.queue_len = n, self.waiting.n + n_before_queue
         return step_run
 
-    def _admit(self, place: i64, now_ps: i64) -> None:
-        """Give the head of the queue a slot, and what it finds of its own."""
+    def _pass(self, first: i64) -> None:
+        """Let the requests of chunks from the first on leave the queue, before others that wait."""
+        phase = self.live.phase
+        for i in range(first, self.n_chunks):
+            if phase[self.places[i]] == WAITS:
+                phase[self.places[i]] = PASSES
+        self.waiting.keep(WAITS)
+
+    def _admit(self, place: i64, reserve_tokens: i64, now_ps: i64) -> None:
+        """Give a request that leaves the queue a slot, what its policy reserves, and what it finds."""
         live = self.live
-        self.waiting.pop_left()
         live.phase[place] = PREFILLS
         self.prefilling.append(place)
         self.running.admit(place)
@@ -166,7 +248,15 @@ class PromptColumns:
             self._recorder.resume(live.row[place], live.preempted_ps[place], now_ps)
         else:
             live.scheduled_ps[place] = now_ps
+        live.reserved_blocks[place] = self.blocks_for(reserve_tokens) if self._reserves else 0
         self.contents.hold(place)
+
+    def joined(self, place: i64) -> None:
+        """Tell a policy with state that a request decodes from the next step on."""
+        if self._is_stateful:
+            live = self.live
+            member, prompt_tokens, n_emitted = place, live.prompt_tokens[place], live.emitted_tokens[place]
+            self.planner.joined(member, prompt_tokens, live.most_tokens[place], n_emitted)
 
     def commit(self, step_ps: i64) -> None:
         """Apply the chunks of a step that is over; the complete prompts decode from now on."""

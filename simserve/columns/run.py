@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from mypy_extensions import i64
@@ -17,7 +17,7 @@ from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.running import MOST_PLACES, Running
 from simserve.columns.units import LaneColumns, Unit
-from simserve.engine.cluster import TOO_LONG, Cluster, OnSend
+from simserve.engine.cluster import Cluster, OnSend
 from simserve.engine.decode import Decode
 from simserve.engine.handoff import HandsOver, Pushes
 from simserve.engine.memory import CachingMemory, KeepingMemory, Memory
@@ -27,7 +27,6 @@ from simserve.engine.role import Role
 from simserve.engine.senders import TraceSender
 from simserve.engine.stepping import Alone, Rank
 from simserve.integers import NEVER, NONE, Tournament, filled, vec
-from simserve.state.request import Request
 
 INSTANTS_A_LOOK: Final = 4096
 """Instants between two looks at the keyboard, in which rows are recorded without the recorder."""
@@ -41,21 +40,26 @@ class Loop:
 
     def __init__(
         self,
-        batches: Sequence[ReplicaColumns],
-        units: Sequence[Unit],
+        cluster: Cluster,
         live: Live,
-        describe: Callable[[int, int], Request] | None,
+        batches: Sequence[ReplicaColumns],
         entrance: Entrance,
         handover: Handover | None,
     ) -> None:
-        """Serve with these replicas.
-
-        describe(row, now in ps) returns a request as routers and prefix caches see it, where there are any.
-        """
-        self._batches, self._live, self._describe = list(batches), live, describe
-        self._units: list[Unit] = list(units)
+        """Serve with these replicas, in the order of their ids."""
+        self._batches, self._live, self._describe = list(batches), live, cluster.request_of
+        self._needs_requests = entrance.is_asked or (handover is not None and handover.loads.is_asked)
+        """Routers or prefix caches look at requests."""
+        for replica in cluster.replicas:
+            self._needs_requests = self._needs_requests or replica.batch.memory.caches
+        self._units: list[Unit] = units_of(cluster, batches)
         """What each replica steps with."""
-        self._entrance, self._handover = entrance, handover
+        self._entrance, self._handover, self._admission = entrance, handover, cluster.gate
+        self._clock, self._refresher = cluster.clock, cluster.refresher
+        self._refresh_ps: i64 = NEVER
+        """When routers see their replicas next as they then are, if views are delayed."""
+        if cluster.refresher is not None:
+            self._refresh_ps = cluster.refresher.refresh_ps
         n: i64 = len(batches)
         self.ends = Tournament(n, NEVER)
         """End of each unit's step run, at the place of its first replica."""
@@ -65,8 +69,8 @@ class Loop:
         """Units that plan at this instant, in order."""
         self._n_planning: i64 = 0
         self.now_ps: i64 = 0
-        self.odd_rows: list[tuple[int, int]] = []
-        """Rows that were refused or with an answer that was cut, and its tokens; 0: refused."""
+        self.odd_rows: list[tuple[int, int, str]] = []
+        """Rows with an answer that was cut, and its tokens, and those that were refused, and why."""
 
     def run(self, arrivals: NextRows, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
@@ -87,6 +91,8 @@ class Loop:
                 continue
             if at_ps > arrivals.end_ps:
                 return False
+            if self._refresh_ps < at_ps:
+                self._refresh(at_ps - 1)
             self.now_ps = at_ps
             while ends.least() == at_ps:
                 place = ends.first()
@@ -95,6 +101,8 @@ class Loop:
                 ends.set(place, never)
                 self._planning[self._n_planning] = place
                 self._n_planning += 1
+            if self._refresh_ps == at_ps:
+                self._refresh(at_ps)
             if handover is not None:
                 while coming.least() == at_ps:
                     self._end_transfers(coming.first(), at_ps)
@@ -108,6 +116,16 @@ class Loop:
                     self._arrive(arrivals, at_ps)
         return True
 
+    def _refresh(self, at_ps: i64) -> None:
+        """Show routers their replicas as they were at the last multiple of the delay, at an instant or before."""
+        assert self._refresher is not None, "views are delayed"
+        every_ps: i64 = self._refresher.refresh_ps
+        last_ps = at_ps // every_ps * every_ps
+        if last_ps >= self._refresh_ps:
+            self._clock._now = last_ps
+            self._refresher.take()
+            self._refresh_ps = last_ps + every_ps
+
     def is_out_of_events(self) -> bool:
         """Return whether nothing more happens, unless new requests come."""
         is_noticed = self._handover is not None and len(self._handover.notices) > 0
@@ -116,27 +134,38 @@ class Loop:
     def _arrive(self, arrivals: NextRows, now_ps: i64) -> None:
         """Route a request, and refuse it if its replica could never serve it."""
         row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
-        request = None if self._describe is None else self._describe(row, now_ps)
-        place = self._entrance.pick(request, now_ps)
-        batch = self._batches[place]
-        if prompt_tokens > batch.longest_prompt_tokens:
-            self.odd_rows.append((row, 0))
-            arrivals.refused(row, now_ps)
+        if self._admission is not None:
+            reason = self._admission.why_refused(row, now_ps)
+            if reason is not None:
+                self.odd_rows.append((row, 0, reason))
+                arrivals.not_admitted(row, reason, now_ps)
+                return
+        request = self._describe(row, now_ps) if self._needs_requests else None
+        gate = self._entrance.pick(request, now_ps)
+        batch = self._batches[gate.place]
+        reason = gate.why_refused(prompt_tokens)
+        if reason is not None:
+            self.odd_rows.append((row, 0, reason))
+            arrivals.refused(row, reason, now_ps)
             return
-        most_tokens = batch.limit_tokens - prompt_tokens
+        most_tokens = gate.limit_tokens - prompt_tokens
         if arrivals.max_tokens < most_tokens:
             most_tokens = arrivals.max_tokens
         if output_tokens > most_tokens:
             output_tokens = most_tokens
-            self.odd_rows.append((row, most_tokens))
-        at = self._live.add(row, prompt_tokens, output_tokens)
+            self.odd_rows.append((row, most_tokens, ""))
+        at = self._live.add(row, prompt_tokens, output_tokens, most_tokens)
         if request is not None:
             self._live.requests[at] = request
-            if request.max_tokens > batch.limit_tokens - prompt_tokens:
-                request.max_tokens = batch.limit_tokens - prompt_tokens
+            if request.max_tokens > gate.limit_tokens - prompt_tokens:
+                request.max_tokens = gate.limit_tokens - prompt_tokens
         batch.arrive(at, request)
-        if self._handover is None or not batch.side.asks_first:
-            self._follow(place, batch.queue(at, now_ps))
+        if self._handover is None or gate.keeps or not batch.side.hands_over:
+            self._follow(gate.place, batch.queue(at, now_ps))
+            return
+        self._live.is_kept[at] = 0
+        if not batch.side.asks_first:
+            self._follow(gate.place, batch.queue(at, now_ps))
             return
         self._live.joined_ps[at] = now_ps
         self._hand_over(self._handover, at, now_ps)
@@ -157,7 +186,7 @@ class Loop:
     def _hand_over(self, handover: Handover, at: i64, now_ps: i64) -> None:
         """Route a request to the replica that will decode it: once its prompt is computed, or before."""
         live = self._live
-        place = handover.entrance.pick(None if self._describe is None else live.request(at), now_ps)
+        place = handover.pick(live.request(at) if self._needs_requests else None, now_ps)
         live.sender[at] = live.replica[at]
         live.receiver[at] = place
         live.there_ps[at] = 0
@@ -201,6 +230,18 @@ class Loop:
         self._n_planning = 0
 
 
+def units_of(cluster: Cluster, batches: Sequence[ReplicaColumns]) -> list[Unit]:
+    """Return what each replica steps with: itself, or its lane."""
+    units: list[Unit] = list(batches)
+    for replica in cluster.replicas:
+        stepping = replica.stepping
+        if isinstance(stepping, Rank) and stepping.lane.ranks[0] is replica:
+            lane = LaneColumns(stepping.lane, batches)
+            for rank in stepping.lane.ranks:
+                units[rank.id] = lane
+    return units
+
+
 def serves(cluster: Cluster) -> bool:
     """Return whether all that a cluster has is on columns."""
     return (
@@ -212,11 +253,12 @@ def serves(cluster: Cluster) -> bool:
 
 
 def _is_on_columns(replica: Replica) -> bool:
-    limits, batch = replica.scheduler.walk_limits(), replica.batch
+    scheduler, batch = replica.scheduler, replica.batch
+    most_tokens = scheduler.budget_tokens or batch.pool.total_blocks * batch.pool.block_size
     return (
-        limits is not None
-        and is_own(replica.scheduler)
-        and limits.budget_tokens <= LARGEST
+        scheduler.rows_planner() is not None
+        and is_own(scheduler)
+        and most_tokens <= LARGEST
         and type(batch.memory) in (Memory, KeepingMemory, CachingMemory)
         and batch.pool.layers is None
         and type(replica.decode) is Decode
@@ -237,25 +279,16 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
         arrivals = Timed(cluster, drain_limit_ps)
     else:
         arrivals = Clients(cluster, drain_limit_ps, sender)
-    caches = any(replica.batch.memory.caches for replica in cluster.replicas)
-    entrance = Entrance(cluster, cluster.router, cluster.entries, cluster.intake.pick)
+    entrance = Entrance(cluster)
     handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff)
     for replica in cluster.replicas:
-        limits = replica.scheduler.walk_limits()
-        assert limits is not None, "the policy walks its queue in order"
+        planner = replica.scheduler.rows_planner()
+        assert planner is not None, "the policy plans on rows"
         running = Running(replica.id, live, replica.cohort)
-        prompts = PromptColumns(replica, limits, running, records, contents_of(replica, live))
-        side = Side(entrance) if handover is None else handover.side(replica, prompts, entrance)
-        batches.append(ReplicaColumns(replica, cluster.entries.get(replica), prompts, records, arrivals, side))
-    picks = entrance.picks or (handover is not None and handover.entrance.picks)
-    units: list[Unit] = list(batches)
-    for replica in cluster.replicas:
-        stepping = replica.stepping
-        if isinstance(stepping, Rank) and stepping.lane.ranks[0] is replica:
-            lane = LaneColumns(stepping.lane, batches)
-            for rank in stepping.lane.ranks:
-                units[rank.id] = lane
-    loop = Loop(batches, units, live, cluster.request_of if caches or picks else None, entrance, handover)
+        prompts = PromptColumns(replica, planner, running, records, contents_of(replica, live))
+        side = Side(entrance.loads) if handover is None else handover.side(replica, prompts, entrance.loads)
+        batches.append(ReplicaColumns(replica, prompts, records, arrivals, side))
+    loop = Loop(cluster, live, batches, entrance, handover)
     is_collecting = gc.isenabled()
     gc.disable()  # fast: columns make no reference cycles, and searching for them takes a tenth of the time
     try:
@@ -280,9 +313,9 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
 
 def _explain(cluster: Cluster, loop: Loop) -> None:
     """Record refusals and cuts in the order of sending."""
-    for row, n_tokens in loop.odd_rows:
-        if n_tokens:
-            cluster.cut(row, n_tokens)
+    for row, n_tokens, reason in loop.odd_rows:
+        if reason:
+            cluster.reject(row, reason)
         else:
-            cluster.reject(row, TOO_LONG)
+            cluster.cut(row, n_tokens)
     loop.odd_rows.clear()

@@ -36,13 +36,15 @@ class AdmissionGate:
         if not self.views:
             self._hold(row, self.send)
             return
-        reason = self._decide(Request(row, now_ps, self._rows.prompt_tokens[row], self._rows.max_tokens[row]), now_ps)
+        reason = self.why_refused(row, now_ps)
         if reason is None:
             self._send(row, now_ps)
         else:
             self._on_refusal(row, reason, now_ps)
 
-    def _decide(self, request: Request, now_ps: int) -> str | None:
+    def why_refused(self, row: int, now_ps: int) -> str | None:
+        """Return why the policy refuses a request; None: it admits it. Raises PolicyError."""
+        request = Request(row, now_ps, self._rows.prompt_tokens[row], self._rows.max_tokens[row])
         try:
             reason = self._policy.decide(request, self.views, now_ps)
         except Exception as error:

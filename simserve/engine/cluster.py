@@ -84,9 +84,11 @@ class Cluster:
         self.replicas, self.members = fleet.replicas, fleet.members
         self._deadlines: Deadlines | None = None
         send = self.send
+        self.gate: AdmissionGate | None = None
+        """What asks the admission policy, if there is one."""
         if admission is not None:
-            gate = AdmissionGate(admission, self.rows, send, self._on_not_admitted, self._hold)
-            send, fleet.gated = gate.send, gate.views
+            self.gate = AdmissionGate(admission, self.rows, send, self._on_not_admitted, self._hold)
+            send, fleet.gated = self.gate.send, self.gate.views
         has_one_rank = control is None and sum(setup.n_ranks for setup in setups) == 1
         self._closed_loop = self._closed_loop_sender(offered, send)
         if self._closed_loop:
@@ -101,8 +103,9 @@ class Cluster:
         """When each row failed that did."""
         for setup in setups:
             fleet.order(setup, "at the start")
-        self._refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
-        self.intake = wiring.open(self.clock, self.recorder, router, router_seed, self._refresher)
+        self.refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
+        """Shows routers their replicas as they were; None: live."""
+        self.intake = wiring.open(self.clock, self.recorder, router, router_seed, self.refresher)
         """Where requests are routed."""
         for member in fleet.members:
             fleet.connect(member)
@@ -125,8 +128,8 @@ class Cluster:
         """
         self.drain_limit_ps = drain_limit_ps
         self._on_send = on_send
-        if self._refresher is not None:
-            self._refresher.start()
+        if self.refresher is not None:
+            self.refresher.start()
         if self._control is not None:
             self._control.begin(self.fleet, self.clock)
         self.sender.start()
@@ -152,9 +155,8 @@ class Cluster:
 
     @property
     def only_serves(self) -> bool:
-        """Requests go where routers say, among replicas that stay as they are; no client gives up or retries."""
-        is_fixed = self._control is None and self._refresher is None and self.fleet.gated is None
-        return is_fixed and not self.sender.has_attempts and not self._wiring.splits
+        """Replicas stay as they are, and no client gives up or retries."""
+        return self._control is None and not self.sender.has_attempts
 
     @property
     def handoff(self) -> Handoff | None:

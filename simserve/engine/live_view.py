@@ -21,6 +21,8 @@ class LiveView:
         """Called with its id when fewer requests are outstanding, and their number, if its router asks for that."""
         self.queues: Sequence[Sized] = (batch.waiting, batch.coming)
         """Requests without a slot or blocks."""
+        self.count_uncomputed: Callable[[], int] = self._count_uncomputed
+        """Counts the prefill tokens left to compute."""
         self.elsewhere: Container[Request] = ()
         """Waiting requests with prompts that other replicas compute."""
 
@@ -37,6 +39,9 @@ class LiveView:
 
     def uncomputed_tokens(self) -> int:
         """Return the prefill tokens left to compute after the committed steps; O(queue)."""
+        return self.count_uncomputed()
+
+    def _count_uncomputed(self) -> int:
         batch, elsewhere = self._batch, self.elsewhere
         there = (*batch.waiting, *(request for request, _ in batch.coming))
         n_left: int = sum(request.prefill_left_tokens for request in batch.prefilling)

@@ -9,11 +9,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.state.planner import WORDS
 from simserve.state.request import Request
 from simserve.tables.buffers import Buffers, Parts
 from simserve.tables.scratch import Scratch
 
-BLOCKED_BY: Final[Mapping[str | None, int]] = MappingProxyType({None: 0, "seats": 1, "blocks": 2, "budget": 3})
+BLOCKED_BY: Final[Mapping[str | None, int]] = MappingProxyType({word: number for number, word in enumerate(WORDS)})
 """Why the head of the queue was not admitted, as stored."""
 
 STATUS = ("unfinished", "finished", "rejected", "timed_out", "failed")

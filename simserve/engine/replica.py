@@ -201,8 +201,8 @@ class Replica:
         if self.in_flight.step_run is None:
             # No step runs, so the next boundary is now: swapped requests may return at it, and handed-over ones have
             # room before the scheduler plans.
-            may_enter = len(batch.running) < n_before and len(batch.startable) < len(batch.waiting)
-            if may_enter or (has_preempted and batch.swapped):
+            is_away = len(batch.startable) < len(batch.waiting) or bool(batch.memory.reading)
+            if (len(batch.running) < n_before and is_away) or (has_preempted and batch.swapped):
                 self.decide(now_ps)
 
     def _planned(self, now_ps: int, just_preempted: bool) -> tuple[StepPlan, bool]:

@@ -194,6 +194,8 @@ class Refresher:
     def __init__(self, clock: Clock, delay: Delay) -> None:
         self._clock = clock
         self._delay = delay
+        self.refresh_ps = delay.refresh_ps
+        """Time between two snapshots."""
         self._routing_views: list[DelayedRoutingView] = []
         self._due = Alarm(clock, self._refresh, VIEW_PHASE)
 
@@ -205,7 +207,12 @@ class Refresher:
 
     def start(self) -> None:
         """Start refreshing; snapshots of time zero hold until the first multiple."""
-        self._due.set(self._delay.refresh_ps)
+        self._due.set(self.refresh_ps)
+
+    def take(self) -> None:
+        """Take snapshots of all members now."""
+        for routing_view in self._routing_views:
+            routing_view.take_snapshots()
 
     def _refresh(self, now_ps: int) -> None:
         """Take all snapshots, or skip to the last multiple before the next event, which shows the same.
@@ -215,11 +222,10 @@ class Refresher:
         instants = self._clock.instants
         if not instants:
             return
-        refresh_ps = self._delay.refresh_ps
+        refresh_ps = self.refresh_ps
         last_ps = instants[0] // refresh_ps * refresh_ps
         if last_ps > now_ps:
             self._due.set(last_ps)
             return
-        for routing_view in self._routing_views:
-            routing_view.take_snapshots()
+        self.take()
         self._due.set(now_ps + refresh_ps)

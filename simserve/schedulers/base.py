@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass as dataclass_of_policy
 
+from simserve.state.planner import Planner
 from simserve.state.queues import Waiting
 from simserve.state.request import Request
 from simserve.state.step_plan import Blocked as Blocked
 from simserve.state.step_plan import StepPlan as StepPlan
-from simserve.state.step_plan import WalkLimits as WalkLimits
 from simserve.state.view import ReplicaView
 
 STRICT = ConfigDict(extra="forbid")
@@ -80,9 +80,8 @@ class Scheduler:
         """Return the plan of the next step."""
         raise NotImplementedError
 
-    def walk_limits(self) -> WalkLimits | None:
-        """Return the limits of a policy that plans by a walk along the queue in order and preempts the request admitted
-        last; None: it plans otherwise."""
+    def rows_planner(self) -> Planner | None:
+        """Return what decides for requests in columns, too; None: the policy only plans for views."""
         return None
 
     def victim(self, view: ReplicaView) -> Request:

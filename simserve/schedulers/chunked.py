@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan, WalkLimits
+from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.schedulers.planners import ChunkedPlanner
 from simserve.state.fair_share import ByService, TokenCounters
+from simserve.state.planner import WORDS, ViewRows
 from simserve.state.queues import ByPriority, Waiting, came_at
 from simserve.state.request import Request
-from simserve.state.step_plan import chunks_within
 from simserve.state.view import ReplicaView
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
@@ -69,6 +70,9 @@ class Chunked(Scheduler):
         shares = self.vtc or FairShares()
         self._counters = TokenCounters(shares.input_weight, shares.output_weight, shares.tenant_weights)
         self._by_service = ByService(self._counters)
+        most, reserves = self.long_prefill_token_threshold, self.scheduler_reserve_full_isl
+        limits = self.max_num_batched_tokens, self.max_num_seqs, most or self.max_num_batched_tokens
+        self._planner = ChunkedPlanner(*limits, reserves_prompt=reserves)
 
     @property
     def most_chunk(self) -> int:
@@ -85,34 +89,27 @@ class Chunked(Scheduler):
         """Return decode steps for which the head surely stays the head: vtc's counters change with each."""
         return self._by_service.steps_in_order(most_tokens) if self.is_stateful else None
 
-    def walk_limits(self) -> WalkLimits | None:
-        """Return the limits of policy fcfs."""
-        if self.policy != "fcfs":
-            return None
-        most = self.long_prefill_token_threshold or self.max_num_batched_tokens
-        return WalkLimits(self.max_num_batched_tokens, self.max_num_seqs, most, self.scheduler_reserve_full_isl)
+    def rows_planner(self) -> ChunkedPlanner | None:
+        """Return what decides under policy fcfs."""
+        return self._planner if self.policy == "fcfs" else None
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until tokens, slots or blocks run out."""
         if self.is_stateful:
             self._by_service.settle()
-        chunks, request, blocked_by = chunks_within(
-            view,
-            self.max_num_batched_tokens - view.n_decoding * view.decode_tokens,
-            self.max_num_seqs - view.n_running,
-            self.long_prefill_token_threshold or self.max_num_batched_tokens,
-            self.scheduler_reserve_full_isl,
-        )
-        if request is None or blocked_by is None:
-            return StepPlan(chunks)
-        if blocked_by == "blocks" and not request.is_new and len(view.running) > 1:
+        planner, rows = self._planner, ViewRows(view)
+        planner.plan(rows)
+        blocked_by = WORDS[planner.blocked]
+        if blocked_by is None:
+            return StepPlan(rows.chunks)
+        if planner.preempts:
             return StepPlan(preempt=[self.victim(view)], blocked_by="blocks")  # it may be the prompt itself
         if self.policy == "priority":
-            victim = self._to_preempt(request, blocked_by, view)
+            victim = self._to_preempt(rows.request, blocked_by, view)
             if victim is not None:
                 return StepPlan(preempt=[victim])
         valid_steps = self.steps_in_order(view.decode_tokens) if blocked_by == "blocks" else None
-        return StepPlan(prefill=chunks, valid_steps=valid_steps, blocked_by=blocked_by)
+        return StepPlan(prefill=rows.chunks, valid_steps=valid_steps, blocked_by=blocked_by)
 
     def victim(self, view: ReplicaView) -> Request:
         """Return the request admitted last; with policy priority, the latest arrival of the worst priority."""

@@ -3,7 +3,8 @@
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
-from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.schedulers.base import STRICT, Scheduler, StepPlan
+from simserve.schedulers.planners import ContinuousPlanner
 from simserve.state.view import ReplicaView
 
 
@@ -22,20 +23,13 @@ class Continuous(Scheduler):
     max_num_seqs: PositiveInt = 256
     """Maximum running requests (Orca's max batch size)."""
 
+    def __post_init__(self) -> None:
+        self._planner = ContinuousPlanner(self.max_num_seqs)
+
+    def rows_planner(self) -> ContinuousPlanner:
+        """Return what decides."""
+        return self._planner
+
     def plan(self, view: ReplicaView) -> StepPlan:
         """Admit in order while a slot and the blocks of the longest output are free."""
-        free_slots = self.max_num_seqs - view.n_running
-        free_blocks = view.free_blocks
-        chunks = []
-        reserve_tokens = []
-        blocked_by: Blocked | None = None
-        for request in view.waiting:
-            longest_tokens = request.prompt_tokens + request.max_tokens
-            free_blocks -= view.blocks_for(longest_tokens)
-            free_slots -= 1
-            if free_slots < 0 or free_blocks < 0:
-                blocked_by = "seats" if free_slots < 0 else "blocks"
-                break
-            chunks.append((request, request.prefill_left_tokens))
-            reserve_tokens.append(longest_tokens)
-        return StepPlan(prefill=chunks, reserve_tokens=reserve_tokens, blocked_by=blocked_by)
+        return self._planner.planned(view)

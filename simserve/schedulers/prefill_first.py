@@ -3,8 +3,8 @@
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
-from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
-from simserve.state.request import Request
+from simserve.schedulers.base import STRICT, Scheduler, StepPlan
+from simserve.schedulers.planners import PrefillFirstPlanner
 from simserve.state.view import ReplicaView
 
 
@@ -23,28 +23,16 @@ class PrefillFirst(Scheduler):
     max_num_seqs: PositiveInt = 256
     """Maximum running requests."""
 
+    def __post_init__(self) -> None:
+        self._planner = PrefillFirstPlanner(self.max_num_batched_tokens, self.max_num_seqs)
+
+    def rows_planner(self) -> PrefillFirstPlanner:
+        """Return what decides."""
+        return self._planner
+
     def plan(self, view: ReplicaView) -> StepPlan:
         """Admit as many whole prompts as tokens, slots and blocks allow; otherwise decode."""
-        budget_tokens = self.max_num_batched_tokens or max(view.max_model_len, 2048)
-        free_slots = self.max_num_seqs - view.n_running
-        free_blocks = view.free_blocks
-        chunks: list[tuple[Request, int]] = []
-        blocked_by: Blocked | None = None
-        for request in view.waiting:
-            n_tokens = request.prefill_left_tokens
-            free_blocks -= view.blocks_to_admit(request)
-            free_slots -= 1
-            if free_slots < 0:
-                blocked_by = "seats"
-            elif free_blocks < 0 or view.just_preempted:
-                blocked_by = "blocks"
-            elif chunks and n_tokens > budget_tokens:  # alone, a recomputation may exceed the budget
-                blocked_by = "budget"
-            if blocked_by:
-                break
-            chunks.append((request, n_tokens))
-            budget_tokens -= n_tokens
-        return StepPlan(prefill=chunks, decode=not chunks, blocked_by=blocked_by)
+        return self._planner.planned(view)
 
     def never_fits(self, prompt_tokens: int) -> str | None:
         """Refuse a prompt above the token budget, as vLLM does."""

@@ -1,12 +1,11 @@
 """RemainingTokens: the tokens that decoding requests may still produce, each capped at a limit."""
 
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-
-from simserve.state.request import Request
 
 
 class RemainingTokens:
-    """Sum over members of min(max_tokens - emitted tokens, limit), in O(1) per step and O(log n) per member.
+    """Sum over members of min(most tokens - emitted tokens, limit), in O(1) per step and O(log n) per member.
 
     A member with a remainder above the limit counts as `limit` until the step in which it reaches the limit, and one
     less per step from then on.
@@ -14,14 +13,14 @@ class RemainingTokens:
     Invariant: n = open members + those in the calendar; total = limit * calendar members + sum(ends) - n_open * step.
     """
 
-    __slots__ = ("_calendar", "_due", "_ends", "_limit", "_n_capped", "_n_open", "_open_ends", "step")
+    __slots__ = ("_calendar", "_due", "_limit", "_members", "_n_capped", "_n_open", "_open_ends", "step")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.step = 0
         """Number of decode steps so far."""
-        self._ends: dict[Request, int] = {}
-        """Step at which each member will have produced max_tokens."""
+        self._members: dict[Hashable, tuple[int, int, int]] = {}
+        """The step at which each member will have produced its most tokens, this number and its prompt tokens."""
         self._n_open = 0
         self._open_ends = 0
         self._n_capped = 0
@@ -30,48 +29,58 @@ class RemainingTokens:
         self._due: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._members)
 
-    def __contains__(self, request: Request) -> bool:
-        return request in self._ends
+    def __contains__(self, member: Hashable) -> bool:
+        return member in self._members
 
     @property
     def total(self) -> int:
         """Tokens that the members may still produce, each capped at the limit."""
         return self._n_capped * self._limit + self._open_ends - self._n_open * self.step
 
-    def emitted_tokens(self, request: Request) -> int:
+    def emitted_tokens(self, member: Hashable) -> int:
         """Return the tokens that a member has produced by now."""
-        return request.max_tokens - (self._ends[request] - self.step)
+        end, most_tokens, _ = self._members[member]
+        return most_tokens - (end - self.step)
 
     def sums(self) -> tuple[int, int]:
-        """Return the sums of emitted tokens and of max_tokens over all members; O(n)."""
-        most_tokens = sum(request.max_tokens for request in self._ends)
-        return most_tokens - sum(self._ends.values()) + len(self._ends) * self.step, most_tokens
+        """Return the sums of emitted tokens and of the most tokens over all members; O(n)."""
+        all_ends = all_tokens = 0
+        for end, most_tokens, _ in self._members.values():
+            all_ends += end
+            all_tokens += most_tokens
+        return all_tokens - all_ends + len(self._members) * self.step, all_tokens
 
-    def fewest_tokens(self) -> Request:
+    def fewest_tokens(self) -> Hashable:
         """Return the member with the fewest emitted tokens, then the longest prompt, then the latest join; O(n)."""
-        ends = self._ends
-        return min(reversed(ends), key=lambda request: (request.max_tokens - ends[request], -request.prompt_tokens))
+        first: tuple[int, int] | None = None
+        fewest: Hashable = None
+        for member, (end, most_tokens, prompt_tokens) in self._members.items():
+            key = most_tokens - end, -prompt_tokens
+            if first is None or key <= first:
+                first, fewest = key, member
+        return fewest
 
-    def join(self, request: Request) -> None:
-        """Add a member with its current emitted_tokens."""
-        end = self._ends[request] = self.step + request.max_tokens - request.emitted_tokens
+    def join(self, member: Hashable, prompt_tokens: int, most_tokens: int, emitted_tokens: int) -> None:
+        """Add a member that has produced some of the most tokens of its answer."""
+        end = self.step + most_tokens - emitted_tokens
+        self._members[member] = end, most_tokens, prompt_tokens
         self._count(end)
 
-    def accept(self, request: Request, n_tokens: int) -> None:
+    def accept(self, member: Hashable, n_tokens: int) -> None:
         """Move a member n_tokens nearer to its end, besides those of `advance`."""
-        end = self._ends[request]
+        end, most_tokens, prompt_tokens = self._members[member]
         self._discount(end)
-        self._ends[request] = end - n_tokens
+        self._members[member] = end - n_tokens, most_tokens, prompt_tokens
         self._count(end - n_tokens)
 
-    def leave(self, request: Request) -> None:
+    def leave(self, member: Hashable) -> None:
         """Remove a member."""
-        self._discount(self._ends.pop(request))
+        self._discount(self._members.pop(member)[0])
 
     def _count(self, end: int) -> None:
-        """Add a member that will have produced max_tokens at step `end` to the sums."""
+        """Add a member that will have produced its most tokens at step `end` to the sums."""
         down_at = end - self._limit
         if down_at <= self.step:
             self._n_open += 1

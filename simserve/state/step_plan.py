@@ -1,11 +1,10 @@
-"""The plan of a step, and the walk along the queue that makes it; apart from policies, as these cannot be compiled."""
+"""The plan of a step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from simserve.state.request import WAITING, Request
-from simserve.state.view import ReplicaView
+from simserve.state.request import Request
 
 Blocked = Literal["seats", "blocks", "budget"]
 
@@ -48,52 +47,3 @@ class StepPlan:
         self.wake_at_ps = wake_at_ps
         self.preempt = preempt
         self.blocked_by = blocked_by
-
-
-@dataclass(frozen=True, slots=True)
-class WalkLimits:
-    """Limits of a walk along the queue in order, with decode first and a budget for the rest."""
-
-    budget_tokens: int
-    """Most tokens of a step."""
-    slots: int
-    """Most running requests."""
-    most_chunk_tokens: int
-    """Most tokens of one prompt in a step."""
-    reserves_prompt: bool
-    """A new request needs the blocks of its whole prompt; otherwise those of its chunk."""
-
-
-def chunks_within(
-    view: ReplicaView, budget_tokens: int, free_slots: int, most_tokens: int, reserves_prompt: bool
-) -> tuple[list[tuple[Request, int]], Request | None, Blocked | None]:
-    """Walk the queue in order until tokens, slots or blocks run out, with at most most_tokens for a request.
-
-    Returns requests with their prompt tokens, and the request that was left out with the reason. A new request needs
-    the blocks of its whole prompt if `reserves_prompt`, else those of its chunk.
-    """
-    free_blocks = view.free_blocks
-    chunks: list[tuple[Request, int]] = []
-    for request in view.queue:
-        if budget_tokens <= 0:
-            return chunks, request, "budget"
-        n_tokens = left_tokens = request.prefill_left_tokens
-        if n_tokens > most_tokens:  # fast: without a call of min
-            n_tokens = most_tokens
-        if n_tokens > budget_tokens:
-            n_tokens = budget_tokens
-        if request.phase is WAITING:  # fast: is_new, without a call
-            if free_slots <= 0:
-                return chunks, request, "seats"
-            free_slots -= 1
-            n_blocks = view.blocks_to_admit(request, left_tokens if reserves_prompt else n_tokens)
-            if n_blocks > free_blocks or view.just_preempted:
-                return chunks, request, "blocks"
-        else:
-            n_blocks = view.blocks_for_chunk(request, n_tokens)
-            if n_blocks > free_blocks:
-                return chunks, request, "blocks"
-        free_blocks -= n_blocks
-        chunks.append((request, n_tokens))
-        budget_tokens -= n_tokens
-    return chunks, None, None

@@ -13,10 +13,12 @@ from simserve.schedulers.chunked import Chunked, FairShares
 from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
-from simserve.schedulers.sglang import SgLang, _max_running
+from simserve.schedulers.sglang import SgLang
+from simserve.schedulers.sglang_planner import most_running
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
 from simserve.state.fair_share import ByService, TokenCounters
+from simserve.state.planner import ViewRows
 from simserve.state.queues import ByPriority
 from simserve.state.request import DECODE, PREFILL, Request
 from simserve.state.view import ReplicaView
@@ -464,7 +466,7 @@ def test_a_prompt_above_the_budget_never_fits_where_none_is_cut() -> None:
 @pytest.mark.parametrize(("n_blocks", "max_running"), [(10, 2048), (80, 2730), (1000, 4096)])
 def test_sglang_runs_as_many_as_its_memory_is_for(n_blocks: int, max_running: int) -> None:
     view = ReplicaView([], [], [], n_blocks, SIZE, max_model_len=60)
-    assert _max_running(view) == max_running
+    assert most_running(ViewRows(view)) == max_running
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -525,13 +527,13 @@ def test_sglang_notes_in_pieces_what_it_notes_at_once(seed: int) -> None:
         now = ratio - n_decayed * 0.7 * 0.86 / 40
         assert at_once.new_token_ratio == pytest.approx(max(now, 0.098) if n_decayed else ratio)
         room = sum(min(member.max_tokens - tokens, 12) for member, tokens in emitted.items())
-        assert at_once._running.total == singly._running.total == room
+        assert at_once._planner.running.total == singly._planner.running.total == room
         prompt = [Request(99, 0, 5, 9)] if rng.random() < 0.5 else []
         view = ReplicaView([], prompt, [*emitted], 100, SIZE, 1000, n_decoding=len(emitted), free_blocks=100)
         plans = [policy.plan(view) for policy in (at_once, singly)]
         assert plans[0] == plans[1]
         if full and emitted and not prompt:
-            assert plans[0] == StepPlan(valid_steps=1 if has_shrunk else None, blocked_by=full)  # type: ignore[arg-type]
+            assert plans[0] == StepPlan([], valid_steps=1 if has_shrunk else None, blocked_by=full)  # type: ignore[arg-type]
         else:
             assert len(plans[0].prefill) == len(prompt)
         if len(emitted) < 2 and prompt:

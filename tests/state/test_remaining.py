@@ -18,7 +18,7 @@ def request(row: int, max_tokens: int, emitted_tokens: int = 0, prompt_tokens: i
 
 def test_a_member_counts_as_the_limit_until_it_has_come_down_to_it() -> None:
     remaining = RemainingTokens(limit=4)
-    remaining.join(request(0, max_tokens=7, emitted_tokens=1))
+    remaining.join(request(0, max_tokens=7, emitted_tokens=1), 1, 7, 1)
     totals = []
     for _ in range(5):
         totals.append(remaining.total)
@@ -39,7 +39,7 @@ def test_the_sums_are_those_of_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch
         if move == "join":
             emitted = rng.randint(0, 5)
             member = request(row, emitted + rng.randint(1, longest), emitted, rng.randint(1, 3))
-            remaining.join(member)
+            remaining.join(member, member.prompt_tokens, member.max_tokens, emitted)
             left[member] = member.max_tokens - emitted
         elif move == "advance":
             n_steps = rng.randint(0, min([30, *left.values()]))
@@ -71,7 +71,7 @@ def test_who_leaves_early_leaves_nothing_behind() -> None:
     remaining = RemainingTokens(limit=4)
     for row in range(1000):
         member = request(row, max_tokens=10_000 + row)
-        remaining.join(member)
+        remaining.join(member, 1, member.max_tokens, 0)
         remaining.advance(1)
         remaining.leave(member)
     assert remaining.total == 0
