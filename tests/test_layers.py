@@ -139,7 +139,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # What no law measures doubles in days. Where a change makes a count fall, lower it here; none may rise.
 RATCHETS = {
-    "files over 250 lines": 14,
+    "files over 250 lines": 13,
     "functions over 50 lines": 2,
     "files with one importer": 87,
     "circles of imports": 0,
@@ -158,9 +158,9 @@ STATEMENTS: dict[str, int] = {
     "api": 236,
     "catalog": 1072,
     "cli": 1627,
-    "columns": 891,  # beside the objects of engine and state, until all mechanisms are on columns and those go
+    "columns": 1558,  # beside the objects of engine and state, until all mechanisms are on columns and those go
     "cost": 1948,
-    "engine": 4518,
+    "engine": 4575,
     "errors": 43,
     "explain": 251,
     "forks": 27,
@@ -173,11 +173,11 @@ STATEMENTS: dict[str, int] = {
     "report": 5811,
     "routers": 178,
     "scenario": 2754,
-    "schedulers": 450,
+    "schedulers": 293,
     "shards": 162,
     "simulation": 263,
     "splitters": 40,
-    "state": 1970,
+    "state": 2365,
     "study": 4942,
     "tables": 1362,
     "units": 25,

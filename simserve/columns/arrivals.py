@@ -10,9 +10,7 @@ from mypy_extensions import i64
 from simserve.engine.cluster import TOO_LONG, Cluster
 from simserve.engine.routing_view import Destination, Entry
 from simserve.engine.session_sender import SessionSender
-from simserve.engine.wiring import LocalDecodeIntake, SplitRoutingView
 from simserve.integers import NEVER, Tournament, column, vec
-from simserve.routers.base import Router
 from simserve.state.request import Request
 
 
@@ -21,15 +19,15 @@ def is_own(policy: object) -> bool:
     return type(policy).__module__.startswith("simserve.")
 
 
-class Gate:
+class EntryLimits:
     """What a destination of a router accepts; see `Entry`."""
 
-    def __init__(self, destination: Destination, entry: Entry) -> None:
+    def __init__(self, destination: Destination, entry: Entry, *, keeps: bool) -> None:
         self.place: i64 = destination.id
         """The replica that it stands for."""
         self.limit_tokens: i64 = entry.limit_tokens
         """Limit on prompt plus output tokens."""
-        self.keeps = isinstance(destination, LocalDecodeIntake)
+        self.keeps = keeps
         """The replica decodes its requests itself, among the prompts of others."""
         self._longest_prompt_tokens: i64 = entry.longest_prompt_tokens
         self._never_fits = entry.never_fits
@@ -45,10 +43,12 @@ class Loads:
     """The requests of each replica that a router picks from. One of simserve that picks the first of those with the
     fewest need not be asked."""
 
-    def __init__(self, cluster: Cluster, router: Router, members: Collection[int]) -> None:
-        joins_shortest = router.joins_shortest and is_own(router) and cluster.refresher is None
+    def __init__(self, cluster: Cluster, members: Collection[int], *, joins_shortest: bool) -> None:
+        joins_shortest = joins_shortest and cluster.refresher is None
         self.is_asked = len(members) > 1 and not joins_shortest
         """The router is asked, about a request."""
+        self.counts = len(members) > 1 and joins_shortest
+        """What `count` says matters."""
         self._loads = Tournament(len(cluster.replicas), NEVER)
         for member in members:
             self._loads.set(member, 0)
@@ -67,23 +67,27 @@ class Entrance:
 
     def __init__(self, cluster: Cluster) -> None:
         self._clock, self._pick = cluster.clock, cluster.intake.pick
-        self._gates = {each: Gate(each, entry) for each, entry in cluster.entries.items()}
-        gates = list(self._gates.values())
-        self.loads = Loads(cluster, cluster.router, [gate.place for gate in gates])
-        self.is_asked = self.loads.is_asked or isinstance(cluster.intake, SplitRoutingView)
+        self._limits = {
+            each: EntryLimits(each, entry, keeps=each is not cluster.replicas[each.id])
+            for each, entry in cluster.entries.items()
+        }
+        entries = list(self._limits.values())
+        joins_shortest = cluster.router.joins_shortest and is_own(cluster.router)
+        self.loads = Loads(cluster, [each.place for each in entries], joins_shortest=joins_shortest)
+        self.is_asked = self.loads.is_asked or cluster.splits
         """The router, or the splitter before it, is asked about a request."""
-        self._by_place: list[Gate] = gates[:1] * len(cluster.replicas)
-        for gate in gates:
-            self._by_place[gate.place] = gate
+        self._by_place: list[EntryLimits] = entries[:1] * len(cluster.replicas)
+        for limits in entries:
+            self._by_place[limits.place] = limits
 
-    def pick(self, request: Request | None, now_ps: i64) -> Gate:
-        """Return the gate of the replica that a request goes to."""
+    def pick(self, request: Request | None, now_ps: i64) -> EntryLimits:
+        """Return the limits of the replica that a request goes to."""
         if not self.is_asked or request is None:
             return self._by_place[self.loads.shortest()]
         self._clock._now = now_ps
         destination = self._pick(request)
         assert destination is not None, "all replicas are ready"
-        return self._gates[destination]
+        return self._limits[destination]
 
 
 class NextRows:

@@ -1,28 +1,25 @@
-"""Handover: computed prompts on their way from prefill to decode replicas, with requests in columns."""
+"""HandoverSide: what a replica does with requests of others; Handover: prompts on their way between replicas."""
 
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
 from typing import cast
 
 from mypy_extensions import i64
 
-from simserve.columns.arrivals import Loads
-from simserve.columns.live import ENDED, Line, Live
+from simserve.columns.arrivals import Loads, is_own
+from simserve.columns.live import Line, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.cluster import Cluster
-from simserve.engine.handoff import Handoff, Prefills, PushHandoff
+from simserve.engine.handoff import Handoff, PushHandoff
 from simserve.engine.receiving import Receives
-from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
-from simserve.integers import NEVER, NONE, Tournament
-from simserve.state.planner import BLOCKS, SEATS
+from simserve.integers import NEVER, Tournament
 from simserve.state.request import Request
 from simserve.units import EndsTooLate
 
 
-class Side:
+class HandoverSide:
     """A side of a hand-over; of this class, a replica serves requests from prompt to answer."""
 
     def __init__(self, loads: Loads) -> None:
@@ -58,6 +55,10 @@ class Side:
         """Accept a request that another replica prefills; return whether it may get blocks at the next plan."""
         raise NotImplementedError
 
+    def expect(self, place: i64, at_ps: int) -> None:
+        """Await the keys and values of a request, or the notice that none will come. Raises EndsTooLate."""
+        raise NotImplementedError
+
     def arrived(self, now_ps: i64) -> i64:
         """Accept the next request with all its keys and values; return it, NONE if there is no other."""
         raise NotImplementedError
@@ -80,19 +81,19 @@ class Handover:
 
     def __init__(self, cluster: Cluster, handoff: Handoff) -> None:
         self.recorder = cluster.recorder
-        fetching = [replica.id for replica in cluster.replicas if isinstance(replica.role, Receives)]
-        self.loads = Loads(cluster, handoff.router, fetching)
+        fetching = [i for i, role in enumerate(cluster.roles) if role == "decode"]
+        joins_shortest = handoff.router.joins_shortest and is_own(handoff.router)
+        self.loads = Loads(cluster, fetching, joins_shortest=joins_shortest)
         """Where the router of decode replicas counts their requests."""
         self._clock = cluster.clock
-        self.fetching: dict[int, Fetches] = {}
+        self.fetching: dict[int, HandoverSide] = {}
         """Sides of decode replicas, by id."""
         self.done: list[int] = []
         """Computed prompts that are not routed yet."""
         self.arrivals = Tournament(len(cluster.replicas), NEVER)
         """When the next keys and values arrive at each replica."""
         self._handoff, self._replicas = handoff, cluster.replicas
-        self.is_pushed, self.notice_ps = isinstance(handoff, PushHandoff), handoff.notice_ps
-        self.streams = isinstance(handoff, PushHandoff) and handoff.streams
+        self.is_pushed, self.streams, self.notice_ps = handoff.is_pushed, handoff.streams, handoff.notice_ps
         self.notices: deque[tuple[int, int]] = deque()
         """(instant, request) of notices of allocated blocks, in flight."""
         self.notice_at_ps: i64 = NEVER
@@ -100,9 +101,7 @@ class Handover:
 
     def notify(self, place: int, at_ps: int) -> None:
         """Send a notice of blocks for a request. Raises EndsTooLate."""
-        if at_ps >= NEVER:
-            raise EndsTooLate
-        self.notices.append((at_ps, place))
+        self.notices.append((in_time(at_ps), place))
         self.notice_at_ps = self.notices[0][0]
 
     def noticed(self) -> i64:
@@ -120,15 +119,6 @@ class Handover:
         assert receiver is not None, "all replicas are ready"
         return receiver.id
 
-    def side(self, replica: Replica, prompts: PromptColumns, loads: Loads) -> Side:
-        """Return the side of a replica; those of one that decodes for others are counted here, and others there."""
-        if isinstance(replica.role, Receives):
-            self.fetching[replica.id] = Fetches(replica, prompts, self)
-            return self.fetching[replica.id]
-        if isinstance(replica.role, Prefills):
-            return Sending(prompts, self, loads) if self.is_pushed else Sends(prompts, self, loads)
-        return Side(loads)
-
     def take(self) -> list[int]:
         """Return the computed prompts to route, which are routed from now on."""
         done, self.done = self.done, []
@@ -137,206 +127,19 @@ class Handover:
     def arrival_ps(self, prompt_tokens: int, first: int, sender: int, receiver: int, now_ps: int) -> int:
         """Return when a prompt's tokens from the first on, that are sent now, have arrived. Raises EndsTooLate."""
         side = cast(Receives, self._replicas[receiver].role)
-        at_ps = self._handoff.arrival_ps(prompt_tokens, first, self._replicas[sender], side, now_ps)
-        return at_ps
+        return in_time(self._handoff.arrival_ps(prompt_tokens, first, self._replicas[sender], side, now_ps))
 
     def streamed_ps(self, place: int, n_tokens: int, live: Live, step: tuple[int, int]) -> int:
-        """Return when the next tokens of a prompt, computed in a step from start to end, have arrived."""
+        """Return when the next tokens of a prompt, computed in a step from start to end, have arrived. Raises
+        EndsTooLate."""
         sender, side = live.sender[place], cast(Receives, self._replicas[live.receiver[place]].role)
         handoff = cast(PushHandoff, self._handoff)
         chunk = live.prompt_tokens[place], live.there_tokens[place], live.there_tokens[place] + n_tokens
-        return handoff.streamed_ps(chunk, self._replicas[sender], side, step)
+        return in_time(handoff.streamed_ps(chunk, self._replicas[sender], side, step))
 
 
-class Sends(Side):
-    """The side of a prefill replica from which others fetch computed prompts."""
-
-    def __init__(self, prompts: PromptColumns, handover: Handover, loads: Loads) -> None:
-        super().__init__(loads)
-        self._running, self._handover, self._live = prompts.running, handover, prompts.live
-        self.hands_over = True
-
-    def takes(self, place: i64, now_ps: i64) -> bool:
-        """Take a request with a computed prompt, which holds its blocks; return whether another replica decodes it."""
-        if self._live.is_kept[place]:
-            return False
-        self._running.leave(place)
-        self._running.n_away += 1
-        self._handover.done.append(place)
-        return True
-
-
-class Sending(Side):
-    """The side of a prefill replica that pushes prompts, each once its decode replica has blocks for it."""
-
-    def __init__(self, prompts: PromptColumns, handover: Handover, loads: Loads) -> None:
-        super().__init__(loads)
-        self._running, self._handover, self._live = prompts.running, handover, prompts.live
-        self.hands_over, self.asks_first, self.streams = True, True, handover.streams
-
-    def send(self, prompts: PromptColumns, start_ps: i64, now_ps: i64) -> None:
-        """Push the chunks of a step: tokens that the receiver lacks, and those from the cache here."""
-        live, handover = self._live, self._handover
-        for i in range(prompts.n_chunks):
-            place = prompts.places[i]
-            if live.is_kept[place]:
-                continue
-            n_new = live.prefilled_tokens[place] + prompts.tokens[i] - live.there_tokens[place]
-            if n_new > 0:
-                there_ps = handover.streamed_ps(place, n_new, live, (start_ps, now_ps))
-                live.there_ps[place] = max(int(live.there_ps[place]), there_ps)
-                live.there_tokens[place] += n_new
-
-    def takes(self, place: i64, now_ps: i64) -> bool:
-        """Push the rest of a computed prompt."""
-        live, handover = self._live, self._handover
-        if live.is_kept[place]:
-            return False
-        self._running.leave(place)
-        self._running.n_away += 1
-        prompt_tokens, sender, receiver = live.prompt_tokens[place], live.sender[place], live.receiver[place]
-        if live.there_tokens[place] < prompt_tokens:
-            first = live.there_tokens[place]
-            live.there_ps[place] = handover.arrival_ps(prompt_tokens, first, sender, receiver, now_ps)
-        handover.recorder.hand_over(live.row[place], sender, receiver)
-        live.replica[place] = receiver
-        handover.fetching[receiver].expect(place, live.there_ps[place])
-        return True
-
-    def ended(self, place: i64, now_ps: i64) -> bool:
-        """Let the receiver free its blocks: the first token was the last."""
-        live, handover = self._live, self._handover
-        if live.is_kept[place]:
-            return False
-        live.phase[place] = ENDED
-        there_ps = max(int(now_ps) + handover.notice_ps, int(live.there_ps[place]))
-        handover.fetching[live.receiver[place]].expect(place, there_ps)
-        return True
-
-
-class Fetches(Side):
-    """The side of a decode replica, which does what `Receives` does of an engine with objects."""
-
-    def __init__(self, replica: Replica, prompts: PromptColumns, handover: Handover) -> None:
-        super().__init__(handover.loads)
-        live = prompts.live
-        self._role, self._replica = cast(Receives, replica.role), replica.id
-        self._live, self._prompts, self._handover = live, prompts, handover
-        self._running, self._contents, self._waiting = prompts.running, prompts.contents, prompts.waiting
-        self._pool, self._cohort, self._block_size = replica.pool, replica.cohort, i64(replica.pool.block_size)
-        self._coming_in, self._here = Line(live), Line(live)
-        """Requests without blocks here, with those that wait among them, and those that have all their keys and values
-        and do not decode yet."""
-        self.queues = (self._coming_in,)
-        self._in_transfer: list[tuple[int, int, int]] = []
-        """A heap of (instant of arrival, number of the transfer, request)."""
-        self._n_transfers = 0
-        self._n_without_blocks: i64 = 0
-        """Requests of other replicas that wait."""
-        self._blocked: i64 = 0
-        """What kept out the requests without blocks at the last plan."""
-
-    def come(self, place: i64) -> bool:
-        """Accept a request that another replica prefills; return whether it may get blocks at the next plan."""
-        self._coming_in.append(place)
-        self._n_without_blocks += 1
-        return not self._blocked
-
-    def waits(self, place: i64) -> bool:
-        """Let a request with a prompt that is computed here wait behind those of others; return whether it does."""
-        if self._coming_in.n:
-            self._coming_in.append(place)
-            return True
-        return False
-
-    def before_plan(self, now_ps: i64) -> None:
-        """Let arrived requests decode, and give slots and blocks to others, unless some wait here."""
-        running = self._running
-        if self._here.n:
-            running.n_away -= self._here.n
-            while self._here.n:
-                self._decode(self._here.pop_left())
-        self._blocked = BLOCKS if self._waiting.n else 0
-        if self._coming_in.n:
-            self._allocate(now_ps)
-        self.n_before_queue = self._coming_in.n
-        running.n_promised = running.n_away
-
-    def _decode(self, place: i64) -> None:
-        live, running = self._live, self._running
-        self._contents.receive(place)
-        live.join_step[place] = self._cohort.step
-        running.admit(place)
-        running.join(place, live.output_tokens[place] - live.emitted_tokens[place])
-        self._prompts.joined(place)
-
-    def _allocate(self, now_ps: i64) -> None:
-        """Give slots and blocks to requests in order, and fetch what is not here of their prompts."""
-        live, coming_in, running, contents = self._live, self._coming_in, self._running, self._contents
-        handover, pool, n_growing = self._handover, self._pool, self._cohort.blocks_of_next()
-        while coming_in.n:
-            place = coming_in.head
-            prompt_tokens = live.prompt_tokens[place]
-            if live.is_kept[place]:
-                self._waiting.append(coming_in.pop_left())
-                continue
-            if self._waiting.n or running.n + running.n_away >= self._prompts.slots:
-                self._blocked = BLOCKS if self._waiting.n else SEATS
-                return
-            n_blocks = -(-(prompt_tokens + 1) // self._block_size) - contents.shared_blocks(place)
-            if n_blocks > pool.free_blocks - n_growing:
-                self._blocked = BLOCKS
-                return
-            coming_in.pop_left()
-            self._n_without_blocks -= 1
-            running.n_away += 1
-            found_tokens = contents.take_ahead(place)
-            live.there_tokens[place], row, waited_ps = found_tokens, live.row[place], now_ps - live.joined_ps[place]
-            if handover.is_pushed:
-                handover.recorder.find_room(row, waited_ps, found_tokens, handover.notice_ps)
-                handover.notify(place, int(now_ps) + handover.notice_ps)
-                continue
-            handover.recorder.find_room(row, waited_ps, found_tokens)
-            sender = live.sender[place]
-            self.expect(place, handover.arrival_ps(prompt_tokens, found_tokens, sender, self._replica, now_ps))
-
-    def expect(self, place: i64, at_ps: int) -> None:
-        """Await the keys and values of a request, or the notice that none will come. Raises EndsTooLate."""
-        if at_ps >= NEVER:
-            raise EndsTooLate
-        self._n_transfers += 1
-        heappush(self._in_transfer, (at_ps, self._n_transfers, place))
-        if self._in_transfer[0][1] == self._n_transfers:
-            self._handover.arrivals.set(self._replica, at_ps)
-
-    def after_plan(self, step_run: StepRun | None) -> i64:
-        """Cut the step run that begins at the next arrival; return what keeps out requests of other replicas."""
-        if step_run is not None and step_run.n_steps > 1 and self._in_transfer:
-            n_steps = step_run.steps_begun(self._in_transfer[0][0])
-            if n_steps < step_run.n_steps:
-                step_run.cut(n_steps)
-        return self._blocked if self._n_without_blocks else 0
-
-    def arrived(self, now_ps: i64) -> i64:
-        """Accept the next request with all its keys and values; return it, NONE if there is no other."""
-        in_transfer = self._in_transfer
-        if not in_transfer or in_transfer[0][0] > now_ps:
-            self._handover.arrivals.set(self._replica, in_transfer[0][0] if in_transfer else NEVER)
-            return NONE
-        place: i64 = heappop(in_transfer)[2]
-        if self._live.phase[place] == ENDED:
-            return place
-        self._handover.recorder.arrive(self._live.row[place], now_ps - self._live.joined_ps[place])
-        self._here.append(place)
-        return place
-
-    def places(self) -> list[int]:
-        """Return the requests that others have prefilled and that have not begun to decode."""
-        live = self._live
-        fetched = [place for _, _, place in self._in_transfer if live.phase[place] != ENDED]
-        granted = [place for _, place in self._handover.notices if live.receiver[place] == self._replica]
-        return [*self._here.places(), *fetched, *granted, *self._coming_in.places()]
-
-    def stop(self, requests: list[Request]) -> None:
-        """Give the replica these requests as the run ends."""
-        self._role.here += requests
+def in_time(at_ps: int) -> int:
+    """Return an instant that 64 bits hold. Raises EndsTooLate."""
+    if at_ps >= NEVER:
+        raise EndsTooLate
+    return at_ps

@@ -89,7 +89,7 @@ class Live:
         for name in COLUMNS:
             setattr(self, name, filled(FIRST_PLACES, NONE))
         self.requests: dict[int, Request] = {}
-        """Those that routers or prefix caches look at, by place."""
+        """Requests as objects where routers or prefix caches look at them, by place."""
         self._first_free: i64 = NONE
         self._free(0, FIRST_PLACES)
 
@@ -205,3 +205,24 @@ class Line:
             if live.phase[place] == phase:
                 self.append(place)
             place = after
+
+
+class Coming(Line):
+    """Arrivals that the scheduler sees some steps later, as steps are planned ahead."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__(live)
+        self._n_shown: i64 = 0
+        """Steps that have begun."""
+
+    def come(self, place: i64, n_steps: i64) -> None:
+        """Keep an arrival until n_steps more have begun."""
+        self._live.due_step[place] = self._n_shown + n_steps
+        self.append(place)
+
+    def show(self, n_steps: i64, waiting: Line) -> None:
+        """Let n_steps begin: queue the arrivals that have waited for as many."""
+        self._n_shown += n_steps
+        due_step = self._live.due_step
+        while self.n and due_step[self.head] <= self._n_shown:
+            waiting.append(self.pop_left())

@@ -5,17 +5,17 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from simserve.columns.contents import BlockContents
-from simserve.columns.live import DECODES, PASSES, PREFILLS, WAITS, Line
+from simserve.columns.live import DECODES, PASSES, PREFILLS, WAITS, Coming, Line
 from simserve.columns.records import Records
 from simserve.columns.running import Running
 from simserve.cost.step import StepCost
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NONE, append, filled, vec
-from simserve.state.planner import Planner, Rows, limit
+from simserve.state.planner import Planner, Walk, limit
 
 
-class PromptColumns(Rows):
+class PromptColumns(Walk):
     """Prompts that wait, and those with a slot; a step computes chunks of them, as the planner of a policy decides."""
 
     def __init__(
@@ -33,9 +33,7 @@ class PromptColumns(Rows):
         self.planner, self._reserves, self._is_stateful = planner, planner.reserves, replica.scheduler.is_stateful
         self.slots: i64 = limit(replica.scheduler.max_running)
         """Most running requests, as far as the policy limits them itself."""
-        self.coming, self.waiting, self.prefilling = Line(live), Line(live), Line(live)
-        self._n_shown: i64 = 0
-        """Steps that have begun."""
+        self.coming, self.waiting, self.prefilling = Coming(live), Line(live), Line(live)
         self._step_run = StepRun()
         self.places: vec[i64] = filled(16, 0)
         self.tokens: vec[i64] = filled(16, 0)
@@ -61,26 +59,6 @@ class PromptColumns(Rows):
         self._n_idle: i64 = 0
         """... the free blocks that these take."""
 
-    def come(self, place: i64, n_steps: i64) -> None:
-        """Keep an arrival until n_steps more have begun, as steps are planned ahead."""
-        self.live.due_step[place] = self._n_shown + n_steps
-        self.coming.append(place)
-
-    def show(self, n_steps: i64) -> None:
-        """Let n_steps begin: queue the arrivals that have waited for as many."""
-        self._n_shown += n_steps
-        coming, due_step = self.coming, self.live.due_step
-        while coming.n and due_step[coming.head] <= self._n_shown:
-            self.waiting.append(coming.pop_left())
-
-    def uncomputed_tokens(self) -> int:
-        """Return the prefill tokens left to compute after the committed steps; O(queue)."""
-        live, n_left = self.live, 0
-        for line in (self.prefilling, self.waiting, self.coming):
-            for place in line.places():
-                n_left += live.left_tokens(place)
-        return n_left
-
     # -- the walk along the queue --------------------------------------------------------------------------------------
 
     def plan(self, just_preempted: bool) -> None:
@@ -94,10 +72,9 @@ class PromptColumns(Rows):
         if not self._reserves:
             self.free_blocks -= cohort.blocks_of_next()
         self.just_preempted = just_preempted
-        self._next, self._is_started = self.prefilling.head, self.prefilling.n > 0
-        if not self._is_started:
+        self._is_started, self._next, self.n_chunks = True, self.prefilling.head, 0
+        if not self.n_prefilling:
             self.skip_started()
-        self.n_chunks = 0
         planner.plan(self)
         self.has_planned = True
         self.blocked = planner.blocked
@@ -111,7 +88,7 @@ class PromptColumns(Rows):
         """Go to the next request; return whether there is one."""
         if self._next < 0 and self._is_started:
             self.skip_started()
-        place = self._place = self._next
+        self._place = place = self._next
         if place < 0:
             return False
         self._next = self.live.after[place]
@@ -129,10 +106,6 @@ class PromptColumns(Rows):
         if self._n_found < 0:
             self._find()
         return self.live.left_tokens(self._place) - self._n_found
-
-    def prompt_tokens(self) -> i64:
-        """Return its prompt tokens."""
-        return self.live.prompt_tokens[self._place]
 
     def new_tokens(self) -> i64:
         """Return the most tokens that it can still produce."""
@@ -181,15 +154,11 @@ class PromptColumns(Rows):
             return
         self.places[at] = self._place
         self.tokens[at] = n_tokens
-        self._reserved[at] = reserve_tokens
-
-    # -- the step ------------------------------------------------------------------------------------------------------
+        if self._reserves:
+            self._reserved[at] = reserve_tokens
 
     def start(self, now_ps: i64, n_before_queue: i64) -> StepRun:
-        """Return one step: the chunks get their slots and blocks, and each decoding request a token if these decode.
-
-        n_before_queue: requests that wait beside the queue.
-        """
+        """Return one step: the chunks get slots and blocks, and decoding requests a token if the policy lets them."""
         live, block_size, cohort = self.live, self.block_size, self._cohort
         n_tokens: i64 = 0
         n_pairs: i64 = 0
@@ -248,7 +217,8 @@ class PromptColumns(Rows):
             self._recorder.resume(live.row[place], live.preempted_ps[place], now_ps)
         else:
             live.scheduled_ps[place] = now_ps
-        live.reserved_blocks[place] = self.blocks_for(reserve_tokens) if self._reserves else 0
+        if self._reserves:
+            live.reserved_blocks[place] = self.blocks_for(reserve_tokens)
         self.contents.hold(place)
 
     def joined(self, place: i64) -> None:

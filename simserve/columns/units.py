@@ -1,21 +1,18 @@
-"""Unit: what plans and steps at once: a replica on its own, or the ranks of a lane, which step together."""
+"""StepUnit: what plans and steps at once: a replica on its own, or the ranks of a lane, which step together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
+from simserve.engine.lock_step import LockStep
 from simserve.engine.stepping import Lane
-from simserve.integers import NEVER
+from simserve.integers import NEVER, NONE, filled, vec
 from simserve.units import EndsTooLate
 
-if TYPE_CHECKING:
-    from simserve.columns.batch import ReplicaColumns
 
-
-class Unit:
+class StepUnit:
     """Replicas of which the steps begin and end at the same instants."""
 
     def __init__(self, place: i64) -> None:
@@ -35,12 +32,47 @@ class Unit:
         raise NotImplementedError
 
 
-class LaneColumns(Unit):
+class RankUnit(StepUnit):
+    """A replica that may be a rank among others."""
+
+    holds_prompts = False
+    """The next step has no prompts, as long as requests decode: other ranks have none."""
+
+    @property
+    def steps(self) -> bool:
+        """A step is in flight."""
+        raise NotImplementedError
+
+    @property
+    def decodes(self) -> bool:
+        """Requests decode."""
+        raise NotImplementedError
+
+    @property
+    def has_prompts(self) -> bool:
+        """Prompts are in a slot, or wait for one that is free."""
+        raise NotImplementedError
+
+    @property
+    def only_waits(self) -> bool:
+        """Requests are there, and none decodes."""
+        raise NotImplementedError
+
+    def add_to(self, step: LockStep) -> None:
+        """Add to a step of all ranks what was planned here."""
+        raise NotImplementedError
+
+    def last(self, end_ps: i64) -> None:
+        """Let the step in flight, if any, end then."""
+        raise NotImplementedError
+
+
+class LaneColumns(StepUnit):
     """The ranks of a lane; see `Lane`."""
 
-    def __init__(self, lane: Lane, batches: Sequence[ReplicaColumns]) -> None:
-        super().__init__(lane.ranks[0].id)
-        self._ranks, self._step, self._hold = [batches[rank.id] for rank in lane.ranks], lane.step, lane.hold
+    def __init__(self, lane: Lane, ranks: Sequence[RankUnit]) -> None:
+        super().__init__(ranks[0].place)
+        self._ranks, self._step, self._hold = list(ranks), lane.step, lane.hold
         self._end_ps: i64 = NEVER
 
     def end_ps(self) -> i64:
@@ -85,3 +117,23 @@ class LaneColumns(Unit):
         holds = self._hold.decides(n_only_wait, any_decodes=any_decodes, all_have_prompts=all_have_prompts)
         for rank in self._ranks:
             rank.holds_prompts = holds
+
+
+class InTurn:
+    """Places in order, each once."""
+
+    def __init__(self, most: i64) -> None:
+        self.places: vec[i64] = filled(most, NONE)
+        self.n: i64 = 0
+
+    def add(self, place: i64) -> None:
+        """Add a place, unless it is there."""
+        places, at = self.places, self.n
+        for i in range(at):
+            if places[i] == place:
+                return
+        while at and places[at - 1] > place:
+            places[at] = places[at - 1]
+            at -= 1
+        places[at] = place
+        self.n += 1

@@ -20,6 +20,7 @@ from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.role import RoleName
 from simserve.engine.routing_view import Delay, Destination, Refresher
 from simserve.engine.senders import TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
@@ -157,6 +158,16 @@ class Cluster:
     def only_serves(self) -> bool:
         """Replicas stay as they are, and no client gives up or retries."""
         return self._control is None and not self.sender.has_attempts
+
+    @property
+    def splits(self) -> bool:
+        """A splitter decides where each prompt is computed."""
+        return self._wiring.splits
+
+    @property
+    def roles(self) -> list[RoleName]:
+        """The role of each rank."""
+        return [member.setup.role for member in self.members for _ in member.ranks]
 
     @property
     def handoff(self) -> Handoff | None:

@@ -44,6 +44,9 @@ PickReceiver = Callable[[Request], Replica | None]
 class Handoff:
     """Routes prefilled requests to decode replicas, before new arrivals of that instant."""
 
+    is_pushed = False
+    """Decode replicas give blocks before a prompt is computed."""
+
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, router: Router, pick: PickReceiver) -> None:
         self.router, self.pick = router, pick
         """The router of decode replicas, and what asks it."""
@@ -90,6 +93,11 @@ class Handoff:
             ports = (*self._ports_of(sender), *self._ports_of(receiver.replica))
             path = receiver.paths[sender.id] = tuple(dict.fromkeys(ports))
         return self._link.arrival_ps(kv_tokens, path, now_ps)
+
+    @property
+    def streams(self) -> bool:
+        """Chunks are sent as they are computed, rather than whole prompts."""
+        return False
 
     @property
     def notice_ps(self) -> int:
@@ -267,6 +275,8 @@ class PushHandoff(Handoff):
     Sources: SGLang, disaggregation/decode.py and prefill.py (decode allocates first, the prefill waits for it, chunks
     are sent as they are computed); Splitwise, ISCA '24, and Mooncake, FAST '25 (layer by layer).
     """
+
+    is_pushed = True
 
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, router: Router, pick: PickReceiver) -> None:
         super().__init__(clock, recorder, link, router, pick)

@@ -37,7 +37,8 @@ class Wiring:
     def __init__(self, setups: Sequence[ReplicaSetup], how: Disaggregation | None) -> None:
         self._how = how
         self._decode_limit_tokens = min((each.max_model_len for each in setups if each.role == "decode"), default=0)
-        is_split = how is not None and how.splitter is not None
+        self.splits = is_split = how is not None and how.splitter is not None
+        """A splitter decides where each prompt is computed."""
         self._has_both = any(setup.role == "both" for setup in setups)
         self.roles: tuple[RoleName, ...] = ("prefill", "decode" if is_split and not self._has_both else "both")
         """Roles that receive requests; without a "both" pool, decode replicas serve local prompts."""

@@ -8,9 +8,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
-from simserve.schedulers.planners import ChunkedPlanner
 from simserve.state.fair_share import ByService, TokenCounters
-from simserve.state.planner import WORDS, ViewRows
+from simserve.state.planner import WORDS, ViewWalk
+from simserve.state.policies import ChunkedPlanner
 from simserve.state.queues import ByPriority, Waiting, came_at
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
@@ -97,19 +97,19 @@ class Chunked(Scheduler):
         """Walk the queue in order until tokens, slots or blocks run out."""
         if self.is_stateful:
             self._by_service.settle()
-        planner, rows = self._planner, ViewRows(view)
-        planner.plan(rows)
+        planner, walk = self._planner, ViewWalk(view)
+        planner.plan(walk)
         blocked_by = WORDS[planner.blocked]
         if blocked_by is None:
-            return StepPlan(rows.chunks)
+            return StepPlan(walk.chunks)
         if planner.preempts:
             return StepPlan(preempt=[self.victim(view)], blocked_by="blocks")  # it may be the prompt itself
         if self.policy == "priority":
-            victim = self._to_preempt(rows.request, blocked_by, view)
+            victim = self._to_preempt(walk.request, blocked_by, view)
             if victim is not None:
                 return StepPlan(preempt=[victim])
         valid_steps = self.steps_in_order(view.decode_tokens) if blocked_by == "blocks" else None
-        return StepPlan(prefill=rows.chunks, valid_steps=valid_steps, blocked_by=blocked_by)
+        return StepPlan(prefill=walk.chunks, valid_steps=valid_steps, blocked_by=blocked_by)
 
     def victim(self, view: ReplicaView) -> Request:
         """Return the request admitted last; with policy priority, the latest arrival of the worst priority."""

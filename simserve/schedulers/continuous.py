@@ -4,7 +4,7 @@ from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Scheduler, StepPlan
-from simserve.schedulers.planners import ContinuousPlanner
+from simserve.state.policies import ContinuousPlanner
 from simserve.state.view import ReplicaView
 
 

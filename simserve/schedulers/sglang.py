@@ -6,9 +6,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
-from simserve.schedulers.sglang_planner import SgLangLimits, SgLangPlanner
 from simserve.state.planner import WORDS
 from simserve.state.request import Request
+from simserve.state.sglang_planner import SgLangLimits, SgLangPlanner
 from simserve.state.view import ReplicaView
 
 Share = Annotated[float, Field(ge=0, le=1)]

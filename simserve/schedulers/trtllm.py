@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Scheduler, StepPlan
-from simserve.schedulers.planners import TrtLlmPlanner
+from simserve.state.policies import TrtLlmPlanner
 from simserve.state.view import ReplicaView
 
 

@@ -1,4 +1,4 @@
-"""Rows: the queue of a replica as a built-in policy walks along it; Planner: what such a policy decides on them."""
+"""Walk: the queue of a replica as a built-in policy walks along it; Planner: what such a policy decides on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def limit(n: int | None) -> int:
     return MOST if n is None or n > MOST else n
 
 
-class Rows:
+class Walk:
     """Requests that need prefill, between two steps: partly computed ones first, then waiting ones in order.
 
     The walk is at one of them; numbers are those of the replica before any of them is taken.
@@ -70,10 +70,6 @@ class Rows:
         """Return the tokens to compute before it can produce its next one, without its prefix cache hit."""
         raise NotImplementedError
 
-    def prompt_tokens(self) -> i64:
-        """Return its prompt tokens."""
-        raise NotImplementedError
-
     def new_tokens(self) -> i64:
         """Return the most tokens that it can still produce."""
         raise NotImplementedError
@@ -109,8 +105,8 @@ class Rows:
         raise NotImplementedError
 
 
-class ViewRows(Rows):
-    """Rows of a view, with requests as objects."""
+class ViewWalk(Walk):
+    """The walk along the queue of a view, with requests as objects."""
 
     def __init__(self, view: ReplicaView) -> None:
         super().__init__()
@@ -148,11 +144,6 @@ class ViewRows(Rows):
         """Return the tokens to compute before it can produce its next one, without its prefix cache hit."""
         request: Request = self.request
         return request.prefill_left_tokens
-
-    def prompt_tokens(self) -> i64:
-        """Return its prompt tokens."""
-        request: Request = self.request
-        return request.prompt_tokens
 
     def new_tokens(self) -> i64:
         """Return the most tokens that it can still produce."""
@@ -192,7 +183,7 @@ class ViewRows(Rows):
 class Planner:
     """What a built-in policy decides about the next step: one body for requests in columns and in views.
 
-    `plan` is a pure function of the rows, and of the state of a policy that keeps any, which changes in the other
+    `plan` is a pure function of the walk, and of the state of a policy that keeps any, which changes in the other
     methods. A copy begins anew.
     """
 
@@ -211,18 +202,18 @@ class Planner:
     def __deepcopy__(self, _: dict[int, Any]) -> Planner:
         return self
 
-    def plan(self, rows: Rows) -> None:
+    def plan(self, walk: Walk) -> None:
         """Plan the next step."""
         raise NotImplementedError
 
     def planned(self, view: ReplicaView) -> StepPlan:
         """Return the plan for a view, without a request to preempt."""
-        rows = ViewRows(view)
-        self.plan(rows)
+        walk = ViewWalk(view)
+        self.plan(walk)
         return StepPlan(
-            rows.chunks,
+            walk.chunks,
             self.decodes,
-            rows.reserve_tokens if self.reserves else (),
+            walk.reserve_tokens if self.reserves else (),
             self.valid_steps or None,
             blocked_by=WORDS[self.blocked],
         )

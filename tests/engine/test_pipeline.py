@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simserve.engine.lock_step import Pipeline
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.stepping import Pipeline
 from simserve.schedulers.chunked import Chunked
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 

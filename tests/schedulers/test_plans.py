@@ -14,13 +14,13 @@ from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.sglang import SgLang
-from simserve.schedulers.sglang_planner import most_running
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
 from simserve.state.fair_share import ByService, TokenCounters
-from simserve.state.planner import ViewRows
+from simserve.state.planner import ViewWalk
 from simserve.state.queues import ByPriority
 from simserve.state.request import DECODE, PREFILL, Request
+from simserve.state.sglang_planner import most_running
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
 
@@ -466,7 +466,7 @@ def test_a_prompt_above_the_budget_never_fits_where_none_is_cut() -> None:
 @pytest.mark.parametrize(("n_blocks", "max_running"), [(10, 2048), (80, 2730), (1000, 4096)])
 def test_sglang_runs_as_many_as_its_memory_is_for(n_blocks: int, max_running: int) -> None:
     view = ReplicaView([], [], [], n_blocks, SIZE, max_model_len=60)
-    assert most_running(ViewRows(view)) == max_running
+    assert most_running(ViewWalk(view)) == max_running
 
 
 @pytest.mark.parametrize("seed", range(80))

@@ -9,7 +9,7 @@ import pytest
 from simserve import load_scenario
 from simserve.metrics.margin import Margin
 from simserve.study.capacity.drawn_loads import RatioCurve
-from simserve.study.compare.paired_costs import SideCosts, with_costs
+from simserve.study.compare.carried_load import SideCosts, with_costs
 from tests.cli.scenarios import write_scenario
 from tests.study.capacity.test_load_margin import GOAL, LOADS, SPREAD, STEEP, costs, point
 

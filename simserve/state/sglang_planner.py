@@ -8,7 +8,7 @@ from typing import Any
 
 from mypy_extensions import i64
 
-from simserve.state.planner import BLOCKS, BUDGET, SEATS, Planner, Rows, limit
+from simserve.state.planner import BLOCKS, BUDGET, SEATS, Planner, Walk, limit
 from simserve.state.remaining import RemainingTokens
 
 
@@ -73,64 +73,64 @@ class SgLangPlanner(Planner):
     def __deepcopy__(self, _: dict[int, Any]) -> SgLangPlanner:
         return SgLangPlanner(self._limits, *self._how)
 
-    def plan(self, rows: Rows) -> None:
+    def plan(self, walk: Walk) -> None:
         """Continue the started prompt, then admit new ones, while tokens, slots and memory last; otherwise decode."""
         self.valid_steps, self.decodes = 0, True
-        if self._full and rows.n_decoding and not rows.n_prefilling:
+        if self._full and walk.n_decoding and not walk.n_prefilling:
             self.blocked = self._full
             if self._has_shrunk:
                 self.valid_steps = 1
             return
-        self._begin(rows)
+        self._begin(walk)
         self.blocked = 0
-        if rows.n_prefilling:
-            self.blocked = self._continue_chunk(rows)
+        if walk.n_prefilling:
+            self.blocked = self._continue_chunk(walk)
         if not self.blocked:
-            self.blocked = BLOCKS if rows.just_preempted else self._fill(rows)
+            self.blocked = BLOCKS if walk.just_preempted else self._fill(walk)
         self.decodes = self._limits.is_mixed or not self._n_chunks
         # A first chunk that lacks budget in a mixed step may lack blocks some steps later, and that state is kept.
         if self.blocked == BUDGET and not self._n_chunks:
             self.valid_steps = 1
 
-    def _begin(self, rows: Rows) -> None:
+    def _begin(self, walk: Walk) -> None:
         """Note the room left for a batch."""
         limits, n_mixed, slots = self._limits, i64(0), self._limits.slots
         if limits.is_mixed:
-            n_mixed = rows.n_decoding * rows.decode_tokens
+            n_mixed = walk.n_decoding * walk.decode_tokens
         self._n_chunks = 0
-        self._page = rows.block_size
-        self._slots = (most_running(rows) if slots is None else limit(slots)) - rows.n_running
-        free_tokens: int = rows.tokens_in(rows.free_blocks)
+        self._page = walk.block_size
+        self._slots = (most_running(walk) if slots is None else limit(slots)) - walk.n_running
+        free_tokens: int = walk.tokens_in(walk.free_blocks)
         self._room_tokens = free_tokens - self.running.total * self.ratio.now
         self._input_tokens = limit(limits.prefill_tokens) - n_mixed
         self._chunk_tokens = limit(limits.chunk_tokens) - n_mixed
 
-    def _continue_chunk(self, rows: Rows) -> i64:
+    def _continue_chunk(self, walk: Walk) -> i64:
         """Add the next chunk of a started prompt; it was admitted with all its tokens, so only blocks can be short."""
-        rows.next()
-        n_left: i64 = rows.left_tokens()
+        walk.next()
+        n_left: i64 = walk.left_tokens()
         n_tokens: i64 = n_left if n_left < self._chunk_tokens else self._chunk_tokens
         if n_tokens <= 0:
             return BUDGET
-        if rows.blocks_for_chunk(n_tokens) > rows.free_blocks:
+        if walk.blocks_for_chunk(n_tokens) > walk.free_blocks:
             return BLOCKS
-        self._add(rows, n_tokens, self._new_tokens(rows) if n_tokens == n_left else 0)
+        self._add(walk, n_tokens, self._new_tokens(walk) if n_tokens == n_left else 0)
         return 0
 
-    def _fill(self, rows: Rows) -> i64:
+    def _fill(self, walk: Walk) -> i64:
         """Admit new requests in order; return what blocks the next one."""
-        rows.skip_started()
+        walk.skip_started()
         blocked: i64 = 0
-        while not blocked and rows.next():
-            blocked = self._take(rows)
+        while not blocked and walk.next():
+            blocked = self._take(walk)
         return blocked
 
-    def _take(self, rows: Rows) -> i64:
+    def _take(self, walk: Walk) -> i64:
         """Admit a request: its whole prompt, or as much as fits a chunk."""
-        is_alone = rows.free_blocks == rows.total_blocks and not self._n_chunks
-        n_left: i64 = rows.left_tokens()
-        n_new: i64 = self._new_tokens(rows)
-        n_found: i64 = rows.tokens_of_hit()  # not evictable once it holds them
+        is_alone = walk.free_blocks == walk.total_blocks and not self._n_chunks
+        n_left: i64 = walk.left_tokens()
+        n_new: i64 = self._new_tokens(walk)
+        n_found: i64 = walk.tokens_of_hit()  # not evictable once it holds them
         if self._n_chunks and self._room_tokens <= 0:
             return BLOCKS
         if self._input_tokens <= 0 or self._chunk_tokens <= 0:
@@ -146,7 +146,7 @@ class SgLangPlanner(Planner):
         self._slots -= 1
         found_tokens: int = n_found
         self._room_tokens -= found_tokens
-        self._add(rows, n_tokens, n_new if n_tokens == n_left else 0)
+        self._add(walk, n_tokens, n_new if n_tokens == n_left else 0)
         return 0
 
     def _tokens_of(self, n_left: i64, is_alone: bool) -> i64:
@@ -161,19 +161,19 @@ class SgLangPlanner(Planner):
             return n_left
         return 0
 
-    def _add(self, rows: Rows, n_tokens: i64, n_new: i64) -> None:
+    def _add(self, walk: Walk, n_tokens: i64, n_new: i64) -> None:
         """Charge whole pages and one more, and the future output of a prompt that will be complete."""
         n_input: i64 = self._in_pages(n_tokens)
         self._n_chunks += 1
-        rows.take(n_tokens, 0)
+        walk.take(n_tokens, 0)
         n_charged: int = n_input + n_new + self._page
         self._room_tokens -= n_charged
         self._input_tokens -= n_input
         self._chunk_tokens -= n_input
 
-    def _new_tokens(self, rows: Rows) -> i64:
+    def _new_tokens(self, walk: Walk) -> i64:
         """Return the output tokens that a request is charged for."""
-        n_new: i64 = rows.new_tokens()
+        n_new: i64 = walk.new_tokens()
         most: i64 = limit(self._limits.most_new_tokens)
         return n_new if n_new < most else most
 
@@ -232,7 +232,7 @@ class SgLangPlanner(Planner):
         return self.running.fewest_tokens() if len(self.running) else None
 
 
-def most_running(rows: Rows) -> int:
+def most_running(walk: Walk) -> int:
     """Return SGLang's default of max_running_requests (model_runner.py): 512 longest requests, within 2048 and 4096."""
-    n: int = rows.tokens_in(rows.total_blocks) * 512 // rows.max_model_len
+    n: int = walk.tokens_in(walk.total_blocks) * 512 // walk.max_model_len
     return min(max(n, 2048), 4096)

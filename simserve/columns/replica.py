@@ -1,0 +1,198 @@
+"""ReplicaColumns: a replica with its requests in columns, and its loop: plan, advance, commit."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from simserve.columns.batch import BatchColumns
+from simserve.columns.handover import HandoverSide
+from simserve.columns.records import counts
+from simserve.columns.units import RankUnit
+from simserve.engine.lock_step import LockStep
+from simserve.engine.replica import Replica
+from simserve.integers import NEVER
+from simserve.state.planner import BLOCKS
+from simserve.units import EndsTooLate
+
+
+class ReplicaColumns(RankUnit):
+    """A replica that plans, steps and commits; its requests are those of a batch."""
+
+    def __init__(self, replica: Replica, batch: BatchColumns) -> None:
+        super().__init__(replica.id)
+        self.batch = batch
+        self._prompts, self._records, self._recorder = batch.prompts, batch.records, batch.records.recorder
+        self._running, self._contents = batch.running, batch.contents
+        self._pool, self._cohort = batch.pool, batch.cohort
+        prompts = batch.prompts
+        self._waiting, self._prefilling, self._coming = prompts.waiting, prompts.prefilling, prompts.coming
+        self._in_flight, self._decode, self._side = replica.in_flight, replica.decode, batch.side
+        self._is_stateful = batch.is_stateful
+        self._is_whole = type(batch.side) is HandoverSide
+        """It serves requests from prompt to answer."""
+        self._blocked_outside: i64 = 0
+        """What keeps out requests of other replicas, as recorded."""
+
+    # -- plan --------------------------------------------------------------------------------------------------------
+
+    def end_ps(self) -> i64:
+        """Return the end of the step run in flight; NEVER without one. Raises EndsTooLate."""
+        step_run = self._in_flight.step_run
+        if step_run is None:
+            return NEVER
+        if step_run.end_ps >= NEVER:
+            raise EndsTooLate
+        return step_run.end_ps
+
+    def plan(self, now_ps: i64) -> None:
+        """Make room, walk the queue if requests wait, and begin the step run that follows."""
+        if self._is_whole:  # fast: nothing is called where there is nothing
+            self._begin(now_ps)
+            return
+        self._side.before_plan(now_ps)
+        self._begin(now_ps)
+        self._blocked_outside = self._side.after_plan(self._in_flight.step_run)
+
+    def _begin(self, now_ps: i64) -> None:
+        cohort, prompts, waiting, prefilling = self._cohort, self._prompts, self._waiting, self._prefilling
+        n: i64 = cohort.n
+        has_room = self._pool.free_blocks >= n
+        prompts.n_chunks = prompts.blocked = 0
+        prompts.has_planned = False
+        if n and has_room and not (waiting.n or prefilling.n or self._coming.n):
+            self._in_flight.step_run = self._decode.start(now_ps, None, self._side.n_before_queue)
+            return
+        just_preempted = not has_room and self.batch.make_room(now_ps)
+        while (waiting.n or prefilling.n) and not (self.holds_prompts and cohort.n):
+            prompts.plan(just_preempted)
+            if prompts.planner.preempts:
+                self.batch.preempt(self._running.newest, now_ps)  # it may be the prompt itself
+                just_preempted = True
+                continue
+            if prompts.n_chunks or cohort.n:
+                break
+            if just_preempted:
+                just_preempted = False  # no step runs, so the next boundary is now
+                continue
+            if prompts.blocked != BLOCKS or self._running.n < 2 or self._running.n_away:
+                break
+            # requests in prefill hold all blocks, and none can continue
+            self.batch.preempt(self.batch.victim(), now_ps)
+            just_preempted = True
+        if prompts.n_chunks:
+            self._in_flight.step_run = prompts.start(now_ps, self._side.n_before_queue)
+        elif cohort.n:
+            self._decode_on(now_ps, just_preempted)
+        elif self._coming.n:
+            self._coming.show(2, waiting)  # no step runs that they could miss
+            self._begin(now_ps)
+        elif prompts.blocked:
+            self._recorder.stall(self.place, now_ps, prompts.blocked)
+        elif not self._running.n and not waiting.n:
+            prompts.planner.idle()
+
+    def _decode_on(self, now_ps: i64, just_preempted: bool) -> None:
+        """Begin decode steps, as many as the plan holds for."""
+        blocked, n_most = self._prompts.blocked, 1 if just_preempted else None
+        if not just_preempted and self._prompts.has_planned and self._prompts.planner.valid_steps:
+            n_most = self._prompts.planner.valid_steps
+        elif blocked == BLOCKS and not just_preempted and self._waiting.n:
+            n_most = self._contents.steps_before_recheck(self._waiting.head)
+        if not blocked and self._coming.n:
+            n_most = 1  # they have already waited for one step
+        self._in_flight.step_run = self._decode.start(now_ps, n_most, self._waiting.n + self._side.n_before_queue)
+
+    # -- commit ------------------------------------------------------------------------------------------------------
+
+    def commit(self, now_ps: i64) -> None:
+        """Record the step run, with the counters at its start, and apply it."""
+        in_flight, prompts, cohort, records = self._in_flight, self._prompts, self._cohort, self._records
+        step_run = in_flight.step_run
+        assert step_run is not None, "a step is over"
+        n: i64 = step_run.n_decoding
+        used_blocks: i64 = self._pool.used_blocks
+        reserved_blocks: i64 = self._pool.reserved_blocks
+        if in_flight.has_changed:
+            used_blocks, reserved_blocks = in_flight.land()
+        if self._is_stateful:
+            n_decoded = step_run.n_steps if n else 0
+            prompts.planner.committed(n_decoded, step_run.n_prefill_tokens > 0, prompts.blocked)
+        blocked = prompts.blocked
+        if not blocked:
+            blocked = self._blocked_outside
+        at, cells = records.steps.room(), records.steps.cells
+        cells[at] = self.place
+        cells[at + 1] = step_run.start_ps
+        cells[at + 2] = step_run.first_ps
+        cells[at + 3] = step_run.growth_ps
+        cells[at + 4] = step_run.n_prefill_pairs
+        cells[at + 5] = cohort.kv_tokens if n else 0
+        cells[at + 6] = counts(step_run.n_steps, step_run.n_prefill_tokens)
+        cells[at + 7] = counts(n, used_blocks)
+        cells[at + 8] = counts(reserved_blocks, step_run.queue_len)
+        cells[at + 9] = counts(blocked, 0)
+        in_flight.step_run = None
+        if n:
+            in_flight.apply(step_run.n_steps)
+            if cohort.step >= cohort.next_finish_step:
+                n_finished = self._running.pop_finished()
+                for i in range(n_finished):
+                    place = self._running.finished[i]
+                    self.batch.end(place, self._running.stop_decoding(place), now_ps)
+                    if self._is_stateful:
+                        prompts.planner.left(place)
+        if prompts.n_chunks:
+            if self._side.streams:
+                self._side.send(prompts, step_run.start_ps, now_ps)
+            prompts.commit(now_ps - step_run.start_ps)
+            for i in range(prompts.n_chunks):
+                place = prompts.complete(i)
+                if place >= 0:
+                    self.batch.end_prefill(place, now_ps)
+            prompts.n_chunks = 0
+        if self._coming.n:
+            self._coming.show(step_run.n_steps, self._waiting)
+
+    def stop(self, now_ps: i64) -> None:
+        """Commit the steps that are over as the run ends."""
+        step_run = self._in_flight.step_run
+        if step_run is not None:
+            step_run.cut(step_run.steps_done(now_ps))
+            if step_run.n_steps:
+                self.commit(now_ps)
+
+    # -- ranks that step together ------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> bool:
+        """A step is in flight."""
+        return self._in_flight.step_run is not None
+
+    @property
+    def decodes(self) -> bool:
+        """Requests decode."""
+        return self._cohort.n > 0
+
+    @property
+    def has_prompts(self) -> bool:
+        """Prompts are in a slot, or wait for one that is free."""
+        return self._prefilling.n > 0 or (self._waiting.n > 0 and self._running.n < self._prompts.slots)
+
+    @property
+    def only_waits(self) -> bool:
+        """Requests are there, and none decodes."""
+        return not self._cohort.n and self._waiting.n + self._prefilling.n + self._coming.n > 0
+
+    def add_to(self, step: LockStep) -> None:
+        """Add to a step of all ranks what was planned here."""
+        step_run, prompts = self._in_flight.step_run, self._prompts
+        if step_run is not None:
+            n_complete = prompts.n_complete if prompts.n_chunks else 0
+            n_decoding: i64 = step_run.n_decoding
+            step.add(step_run, step_run.n_prefill_tokens + n_decoding, n_decoding + n_complete)
+
+    def last(self, end_ps: i64) -> None:
+        """Let the step in flight, if any, end then."""
+        step_run = self._in_flight.step_run
+        if step_run is not None:
+            step_run.last(end_ps - step_run.start_ps)
