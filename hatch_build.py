@@ -33,6 +33,7 @@ COMPILED = (
     "state/policies.py",
     "state/sglang_planner.py",
     "state/acceptance.py",
+    "state/block_counts.py",
     "state/cohort.py",
     "state/grouped_cohort.py",
     "state/host_memory.py",

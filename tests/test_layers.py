@@ -141,7 +141,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 RATCHETS = {
     "files over 250 lines": 13,
     "functions over 50 lines": 2,
-    "files with one importer": 87,
+    "files with one importer": 86,
     "circles of imports": 0,
     "literal keys in report, study, cli and lab": 638,
     "dictionaries in signatures": 221,
@@ -158,7 +158,7 @@ STATEMENTS: dict[str, int] = {
     "api": 236,
     "catalog": 1072,
     "cli": 1627,
-    "columns": 1558,  # beside the objects of engine and state, until all mechanisms are on columns and those go
+    "columns": 1633,  # beside the objects of engine and state, until all mechanisms are on columns and those go
     "cost": 1948,
     "engine": 4575,
     "errors": 43,
@@ -177,7 +177,7 @@ STATEMENTS: dict[str, int] = {
     "shards": 162,
     "simulation": 263,
     "splitters": 40,
-    "state": 2365,
+    "state": 2460,
     "study": 4942,
     "tables": 1362,
     "units": 25,

@@ -22,6 +22,7 @@ from simserve.integers import NEVER, Heap, Tournament, filled, total, widened
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 from simserve.units import EndsTooLate
@@ -30,7 +31,7 @@ from tests.agreement import assert_agreement, assert_columns_agree, own, run_bot
 from tests.doubles import replica_setup, trace
 from tests.effort import examples
 from tests.test_oracle_sessions import STOPS, USERS, beside, dependent
-from tests.worlds import ROUTERS, disaggregated, front_ends, links, setups, shared_prompts, traces
+from tests.worlds import ROUTERS, disaggregated, front_ends, grouped, links, setups, shared_prompts, traces
 
 
 @st.composite
@@ -59,6 +60,13 @@ def on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
 
 
 @st.composite
+def grouped_on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
+    """Let layers keep different tokens."""
+    setups, load = draw(on_columns())
+    return draw(grouped(st.just(setups))), load
+
+
+@st.composite
 def apart_on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
     """Draw prefill and decode replicas that columns serve, and a load for them."""
     pools, caches = draw(disaggregated()), draw(st.booleans())
@@ -72,7 +80,7 @@ def apart_on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
 
 
 @settings(max_examples=examples(400))
-@given(on_columns(), st.sampled_from(ROUTERS), USERS, front_ends(), STOPS, st.data())
+@given(on_columns() | grouped_on_columns(), st.sampled_from(ROUTERS), USERS, front_ends(), STOPS, st.data())
 def test_columns_objects_and_oracle_agree(
     world: tuple[list[ReplicaSetup], Trace],
     router: Any,
@@ -90,8 +98,24 @@ def test_columns_objects_and_oracle_agree(
     assert_agreement(setups, *run_both(setups, router, load, n_users, front_end, **how))
 
 
+@st.composite
+def grouped_apart(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
+    """Let layers of prefill and decode replicas keep different tokens."""
+    setups, load = draw(apart_on_columns())
+    return draw(grouped(st.just(setups))), load
+
+
 @settings(max_examples=examples(400))
-@given(apart_on_columns(), links(), st.booleans(), st.sampled_from(ROUTERS), USERS, front_ends(), STOPS, st.data())
+@given(
+    apart_on_columns() | grouped_apart(),
+    links(),
+    st.booleans(),
+    st.sampled_from(ROUTERS),
+    USERS,
+    front_ends(),
+    STOPS,
+    st.data(),
+)
 def test_columns_objects_and_oracle_agree_on_hand_overs(
     world: tuple[list[ReplicaSetup], Trace],
     link: LinkSpec,
@@ -162,6 +186,18 @@ def test_a_router_of_ones_own_is_asked_and_its_error_names_the_instant() -> None
             serve(cluster)
         errors.append(str(error.value))
     assert errors[0] == errors[1]
+
+
+def test_a_refused_request_cuts_the_step_run_of_a_lone_replica_in_both() -> None:
+    """A lone replica cuts its run where the next request comes, before it is known that this one is refused."""
+    load = trace([0.0, 0.05], [4, 9], [30, 1])
+    setup = replica_setup(PrefillFirst(max_num_batched_tokens=8))
+    cluster, again = (Cluster([setup], RoundRobin(), Offered(load), 7) for _ in range(2))
+    cluster.run()
+    assert cluster.recorder.columns["status"].tolist() == [1, 2]
+    assert len(cluster.recorder.step_runs(0)) == 3
+    assert columns.serves(again)
+    assert_columns_agree(cluster, again)
 
 
 def test_what_a_machine_integer_may_not_hold_is_served_by_objects() -> None:

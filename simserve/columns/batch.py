@@ -19,7 +19,7 @@ from simserve.state.request import Request
 
 
 class BatchColumns:
-    """The requests of a replica with layers that keep all tokens.
+    """The requests of a replica.
 
     It counts in the replica's own pool, cohort and view for routers; requests are places of `live`.
     """
@@ -79,14 +79,20 @@ class BatchColumns:
             else:
                 self._waiting.append(place)
             return True
-        n_begun = step_run.steps_begun(now_ps)
         if n_ahead:
-            self.prompts.coming.come(place, 1 + n_begun)
+            self.prompts.coming.come(place, 1 + step_run.steps_begun(now_ps))
         else:
             self._waiting.append(place)
-        if not self.prompts.blocked and n_begun + n_ahead < step_run.n_steps:
-            step_run.cut(n_begun + n_ahead)
+        self.cut(now_ps)
         return False
+
+    def cut(self, now_ps: i64) -> None:
+        """End the step run where a request that has come can be seen, unless the head of the queue is blocked."""
+        step_run = self.in_flight.step_run
+        if step_run is not None and not self.prompts.blocked:
+            n_steps = step_run.steps_begun(now_ps) + self._n_ahead
+            if n_steps < step_run.n_steps:
+                step_run.cut(n_steps)
 
     def wake(self, now_ps: i64) -> bool:
         """Plan when the step in flight is over; return whether the replica is idle, and plans at this instant."""
@@ -124,7 +130,7 @@ class BatchColumns:
     def make_room(self, now_ps: i64) -> bool:
         """Preempt until the decoding requests have blocks for their next step; return True if any was preempted."""
         just_preempted = False
-        while not self._reserves and self.cohort.blocks_of_next() > self.pool.free_blocks:
+        while not self._reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
             self.preempt(self.victim(), now_ps)
             just_preempted = True
         if just_preempted:
@@ -176,7 +182,15 @@ class BatchColumns:
         if not self.side.ended(place, now_ps):
             self._live.remove(place)
 
-    def end_prefill(self, place: i64, now_ps: i64) -> None:
+    def end_chunk(self, place: i64, n_tokens: i64, now_ps: i64) -> None:
+        """Let requests find what a chunk has computed; it may have been the last of its prompt."""
+        done = self._live.prefilled_tokens[place]
+        self.contents.computed(place, done - n_tokens)
+        self.contents.drop(place, done - n_tokens, done)
+        if self._live.phase[place] == DECODES:
+            self._end_prefill(place, now_ps)
+
+    def _end_prefill(self, place: i64, now_ps: i64) -> None:
         """Complete a prefill, which emits a token; the request decodes, or is done."""
         live = self._live
         live.joined_ps[place] = now_ps

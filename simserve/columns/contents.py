@@ -18,7 +18,9 @@ class BlockContents:
 
     def __init__(self, replica: Replica, live: Live) -> None:
         self._live, self._pool, self._cohort = live, replica.pool, replica.cohort
-        self._recorder, self._block_size = replica.recorder, i64(replica.pool.block_size)
+        self._recorder, self._counts = replica.recorder, replica.pool.counts
+        self._block_size: i64 = replica.pool.block_size
+        self._reserves, self._is_plain = replica.scheduler.reserves, replica.pool.layers is None
         self.n_idle: i64 = 0
         """Free blocks that the last hit takes."""
 
@@ -45,28 +47,38 @@ class BlockContents:
     def computed(self, place: i64, n_before: i64) -> None:
         """Note that a prompt is computed, as far as it is; n_before of its tokens were before the step."""
 
+    def drop(self, place: i64, n_before: i64, n_tokens: i64) -> None:
+        """Free what windows keep no longer of a prompt, as its tokens computed grow."""
+        n_dropped = self._counts.dropped(n_tokens) - self._counts.dropped(n_before)
+        if n_dropped:
+            self._pool.drop(n_dropped, self._reserves)
+
+    def named(self, place: i64) -> Request | None:
+        """Return a request of which blocks may have an id; None: none of them has one."""
+        return None
+
     def release(self, place: i64, kv_tokens: i64) -> i64:
         """Free the blocks of a request; return how many become free."""
-        pool, n_blocks = self._pool, -(-kv_tokens // self._block_size)
+        pool, n_blocks = self._pool, self._counts.held(kv_tokens)
         n_reserved = self._live.reserved_blocks[place]
         if n_reserved:
             pool.release(n_blocks, n_reserved - n_blocks)
             return n_blocks
-        pool.used_blocks -= n_blocks
-        pool.free_blocks += n_blocks
-        pool.freed_blocks += n_blocks
+        if self._is_plain:  # fast: the pool's drop, inlined
+            pool.used_blocks -= n_blocks
+            pool.free_blocks += n_blocks
+            pool.freed_blocks += n_blocks
+        else:
+            pool.drop(n_blocks, False)
         return n_blocks
 
     def preempt(self, place: i64, kv_tokens: i64, findable_tokens: i64) -> None:
-        """Free the blocks of a preempted request, which finds the whole ones of its first tokens again if they are
-        left."""
+        """Free the blocks of a preempted request, which may find the whole ones of its first tokens again."""
         self.release(place, kv_tokens)
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
         return None
-
-    # -- prompts that another replica has computed -------------------------------------------------------------------
 
     def shared_blocks(self, place: i64) -> i64:
         """Return how many blocks of a prompt others hold here."""
@@ -74,13 +86,13 @@ class BlockContents:
 
     def take_ahead(self, place: i64) -> i64:
         """Take blocks for a prompt that another replica has computed; return its tokens found here."""
-        self._pool.take(-(-self._live.prompt_tokens[place] // self._block_size), False)
+        self._pool.take(self._counts.held(self._live.prompt_tokens[place]), False)
         return 0
 
     def let_go(self, place: i64) -> i64:
         """Free the blocks taken ahead; return how many become free."""
-        n_blocks = -(-self._live.prompt_tokens[place] // self._block_size)
-        self._pool.release(n_blocks)
+        n_blocks = self._counts.held(self._live.prompt_tokens[place])
+        self._pool.drop(n_blocks, False)
         return n_blocks
 
     def receive(self, place: i64) -> None:
@@ -121,16 +133,28 @@ class LeftContents(BlockContents):
 
 
 class CachedContents(BlockContents):
-    """Blocks with a prefix cache, in the replica's own memory, which looks at requests."""
+    """Blocks with ids in the replica's own memory, which looks at requests as objects: at all with a prefix cache, at
+    preempted ones where layers keep different tokens and requests have nothing in common."""
 
     def __init__(self, replica: Replica, live: Live) -> None:
         super().__init__(replica, live)
         self._memory = cast(CachingMemory, replica.batch.memory)
+        self._caches = self._memory.caches
+        self._requests = live.requests if self._caches else dict[int, Request]()
 
     def come(self, place: i64, request: Request | None) -> None:
         """Note an arrival, which routers saw as a request."""
-        assert request is not None, "a prefix cache is looked up by the ids of a request"
-        request.finder = self._memory
+        if self._caches and request is not None:
+            request.finder = self._memory
+
+    def named(self, place: i64) -> Request | None:
+        """Return a request of which blocks may have an id; None: none of them has one."""
+        return self._requests.get(place)
+
+    def _now(self, place: i64) -> Request | None:
+        """Return such a request as it is now."""
+        request = self._requests.get(place)
+        return None if request is None else self._live.updated(request, place)
 
     def forget_hits(self) -> None:
         """Look requests up anew from now on."""
@@ -138,60 +162,89 @@ class CachedContents(BlockContents):
 
     def hit(self, place: i64) -> i64:
         """Return the tokens that a waiting request finds."""
-        n_tokens, self.n_idle = self._memory.hit(self._live.request(place))
+        request, n_tokens, self.n_idle = self._now(place), 0, 0
+        if request is not None:
+            n_tokens, self.n_idle = self._memory.hit(request)
         return n_tokens
 
     def missing_block(self, place: i64) -> int | None:
         """Return the id of the first whole block to compute of a prompt; None: all are there, or have no id."""
-        return self._memory.missing(self._live.request(place))
+        request = self._now(place) if self._caches else None
+        return None if request is None else self._memory.missing(request)
 
     def hold(self, place: i64) -> None:
-        """Hold what an admitted request finds."""
-        request = self._live.request(place)
-        request.reserved_blocks = self._live.reserved_blocks[place]
-        self._memory.admit(request)
-        self._live.prefilled_tokens[place] = request.prefilled_tokens
+        """Hold what an admitted request finds, and what is reserved for it."""
+        request = self._now(place)
+        if request is None:
+            super().hold(place)
+        else:
+            request.reserved_blocks = self._live.reserved_blocks[place]
+            self._memory.admit(request)
+            self._live.prefilled_tokens[place] = request.prefilled_tokens
 
     def computed(self, place: i64, n_before: i64) -> None:
         """Let requests find the whole blocks of a prompt that are computed."""
-        self._memory.computed(self._live.request(place), n_before)
+        request = self._now(place)
+        if request is not None:
+            self._memory.computed(request, n_before)
+
+    def drop(self, place: i64, n_before: i64, n_tokens: i64) -> None:
+        """Free what windows keep no longer of a prompt; it can be found until it is taken."""
+        request = self._requests.get(place)
+        if request is None:
+            super().drop(place, n_before, n_tokens)
+        elif not self._is_plain:
+            self._memory.drop(request, (n_before, n_tokens), self._reserves)
 
     def release(self, place: i64, kv_tokens: i64) -> i64:
-        """Free the blocks of a request, of which contents can be found until they are taken; return how many become
-        free."""
-        return self._memory.release(self._live.requests[place], kv_tokens)
+        """Free the blocks of a request, which can be found until they are taken; return how many become free."""
+        request = self._requests.get(place)
+        if request is None:
+            return super().release(place, kv_tokens)
+        if not self._caches:
+            del self._requests[place]
+        return self._memory.release(request, kv_tokens)
 
     def preempt(self, place: i64, kv_tokens: i64, findable_tokens: i64) -> None:
-        """Free the blocks of a preempted request."""
-        request = self._live.requests[place]
+        """Free the blocks of a preempted request, which have ids from now on."""
+        live = self._live
+        if not self._caches and place not in self._requests:
+            self._requests[place] = Request(live.row[place], 0, live.prompt_tokens[place], live.most_tokens[place])
+        request = self._now(place)
+        assert request is not None, "its blocks have ids"
         self._memory.preempt(request, kv_tokens, findable_tokens)
         request.finder = self._memory
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members evict blocks that the head of the queue would find; None: never."""
-        return self._memory.steps_before_recheck(self._live.request(head), self._cohort.steps_within)
+        request = self._now(head)
+        return None if request is None else self._memory.steps_before_recheck(request, self._cohort.steps_within)
 
     def shared_blocks(self, place: i64) -> i64:
         """Return how many blocks of a prompt others hold here."""
-        prompt_tokens = self._live.prompt_tokens[place]
-        return self._memory.shared_blocks(self._live.requests[place], prompt_tokens - 1, prompt_tokens)
+        request, prompt_tokens = self._requests.get(place), self._live.prompt_tokens[place]
+        return 0 if request is None else self._memory.shared_blocks(request, prompt_tokens - 1, prompt_tokens)
 
     def take_ahead(self, place: i64) -> i64:
         """Hold what is here of a prompt, and take blocks for the rest; return its tokens found here."""
-        return self._memory.take_ahead(self._live.requests[place])
+        request = self._requests.get(place)
+        return super().take_ahead(place) if request is None else self._memory.take_ahead(request)
 
     def let_go(self, place: i64) -> i64:
         """Free the blocks taken ahead; return how many become free."""
-        return self._memory.let_go(self._live.requests[place])
+        request = self._requests.get(place)
+        return super().let_go(place) if request is None else self._memory.let_go(request)
 
     def receive(self, place: i64) -> None:
         """Let others find a prompt that is all here."""
-        self._memory.receive(self._live.requests[place])
+        request = self._requests.get(place)
+        if request is not None:
+            self._memory.receive(request)
 
 
 def contents_of(replica: Replica, live: Live) -> BlockContents:
     """Return what the blocks of a replica keep."""
     memory = replica.batch.memory
-    if memory.caches:
+    if memory.has_ids:
         return CachedContents(replica, live)
     return LeftContents(replica, live) if memory.keeps else BlockContents(replica, live)

@@ -9,11 +9,11 @@ from mypy_extensions import i64
 from simserve.integers import NONE, filled, vec, widened
 from simserve.state.request import Request
 
-WAITS: Final = 0
-PREFILLS: Final = 1
-DECODES: Final = 2
-PASSES: Final = 3
+PASSES: Final = 0
 """It leaves the queue before others that wait."""
+WAITS: Final = 1
+PREFILLS: Final = 2
+DECODES: Final = 3
 ENDED: Final = 4
 """A receiver has blocks for it, and no keys and values will come."""
 
@@ -125,7 +125,10 @@ class Live:
 
     def request(self, place: i64) -> Request:
         """Return a request as routers and prefix caches see it now."""
-        request = self.requests[place]
+        return self.updated(self.requests[place], place)
+
+    def updated(self, request: Request, place: i64) -> Request:
+        """Return the request at a place as it is now."""
         request.prefilled_tokens, request.emitted_tokens = self.prefilled_tokens[place], self.emitted_tokens[place]
         request.n_preemptions = self.n_preemptions[place]
         return request

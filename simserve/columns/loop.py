@@ -40,6 +40,7 @@ class Loop:
         self._units: list[StepUnit] = units_of(cluster, replicas)
         """What each replica steps with."""
         self._entrance, self._handover, self._admission = entrance, handover, cluster.gate
+        self._is_alone = cluster.replicas[0].is_alone
         self._clock, self._refresher = cluster.clock, cluster.refresher
         self._refresh_ps: i64 = NEVER
         """When routers see their replicas next as they then are, if views are delayed."""
@@ -131,6 +132,9 @@ class Loop:
         if reason is not None:
             self.odd_rows.append((row, 0, reason))
             arrivals.refused(row, reason, now_ps)
+            if self._is_alone:  # its step run was cut where the next request comes, whatever becomes of this
+                batch.cut(now_ps)
+                self._follow(entry.place, False)
             return
         most_tokens = entry.limit_tokens - prompt_tokens
         if arrivals.max_tokens < most_tokens:

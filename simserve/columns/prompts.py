@@ -25,9 +25,10 @@ class PromptColumns(Walk):
         live = records.live
         self.live, self.running, self._recorder, self.contents = live, running, records.recorder, contents
         self._pool, self._cohort, self._cost = replica.pool, replica.cohort, replica.cost
+        self._counts, self._decode = replica.pool.counts, replica.decode
+        self._has_windows = len(replica.decode.windows) > 0
         self._step_cost = replica.cost if isinstance(replica.cost, StepCost) else None
         """The cost model, if it is compiled. fast: called without boxing its arguments."""
-        self._waits_for_host = replica.decode.waits_for_host
         self.total_blocks, self.block_size = replica.pool.total_blocks, replica.pool.block_size
         self.max_model_len = replica.batch.view.max_model_len
         self.planner, self._reserves, self._is_stateful = planner, planner.reserves, replica.scheduler.is_stateful
@@ -41,9 +42,9 @@ class PromptColumns(Walk):
         self._reserved: vec[i64] = filled(16, 0)
         """... the tokens for which each reserves blocks, if the policy does."""
         self.n_chunks: i64 = 0
-        """Chunks of the step that is planned or in flight, and ..."""
+        """Chunks of the step that is planned or in flight."""
         self.n_complete: i64 = 0
-        """... how many of these are the last of their prompts."""
+        """How many of these are the last of their prompts."""
         self.blocked: i64 = 0
         """Why the last plan did not admit the head of the queue, as recorded."""
         self.has_planned = False
@@ -58,8 +59,6 @@ class PromptColumns(Walk):
         """Tokens that it finds if it waits, NONE: not looked up; and ..."""
         self._n_idle: i64 = 0
         """... the free blocks that these take."""
-
-    # -- the walk along the queue --------------------------------------------------------------------------------------
 
     def plan(self, just_preempted: bool) -> None:
         """Let the planner choose chunks."""
@@ -119,18 +118,17 @@ class PromptColumns(Walk):
         """Return the free blocks that the next n_tokens of a new request take."""
         if self._n_found < 0:
             self._find()
-        return self._n_idle - -n_tokens // self.block_size
+        return self._n_idle + self._counts.most(self._n_found + n_tokens, self._n_found)
 
     def blocks_for_chunk(self, n_tokens: i64) -> i64:
         """Return the blocks that the next n_tokens begin."""
-        done = self.live.prefilled_tokens[self._place]
-        return -(-(done + n_tokens) // self.block_size) - -(-done // self.block_size)
+        return self._counts.begun(self.live.prefilled_tokens[self._place], n_tokens)
 
     def tokens_of_hit(self) -> i64:
         """Return the tokens that would fill the free blocks which a new request takes besides those for its chunks."""
         if self._n_found < 0:
             self._find()
-        return self._n_idle * self.block_size
+        return self._counts.tokens_to_fill(self._n_idle + self._counts.n_states)
 
     def missing_block(self) -> int | None:
         """Return the id of the first whole block to compute; None: all are there, or have no id."""
@@ -138,11 +136,11 @@ class PromptColumns(Walk):
 
     def blocks_for(self, n_tokens: i64) -> i64:
         """Return the most blocks that a request of n_tokens ever holds."""
-        return -(-n_tokens // self.block_size)
+        return self._counts.most(n_tokens, 0)
 
     def tokens_in(self, n_blocks: i64) -> i64:
         """Return the tokens that n_blocks hold."""
-        return n_blocks * self.block_size
+        return self._counts.tokens_in(n_blocks)
 
     def take(self, n_tokens: i64, reserve_tokens: i64) -> None:
         """Let the step compute so many tokens of the request, which reserves blocks for others if the policy does."""
@@ -159,7 +157,7 @@ class PromptColumns(Walk):
 
     def start(self, now_ps: i64, n_before_queue: i64) -> StepRun:
         """Return one step: the chunks get slots and blocks, and decoding requests a token if the policy lets them."""
-        live, block_size, cohort = self.live, self.block_size, self._cohort
+        live, counts, cohort, chunks = self.live, self._counts, self._cohort, list[tuple[int, int]]()
         n_tokens: i64 = 0
         n_pairs: i64 = 0
         n_context: i64 = 0
@@ -172,12 +170,14 @@ class PromptColumns(Walk):
                     self.waiting.pop_left()
                 else:
                     self._pass(i)
+            if live.phase[place] <= WAITS:
                 self._admit(place, self._reserved[i], now_ps)
-            elif live.phase[place] == PASSES:
-                self._admit(place, self._reserved[i], now_ps)
+                n_blocks += counts.n_states
             done = live.prefilled_tokens[place]
             end = done + n_chunk
-            n_blocks += -(-end // block_size) - -(-done // block_size)
+            n_blocks += counts.filled(end) - counts.filled(done)
+            if self._has_windows:
+                chunks.append((done, end))
             n_tokens += n_chunk
             n_pairs += n_chunk * (done + end + 1) // 2
             n_context += end
@@ -191,7 +191,9 @@ class PromptColumns(Walk):
             first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         else:
             first_ps = self._step_cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
-        if self._waits_for_host:
+        if self._has_windows:
+            first_ps += self._decode.mixed_windows_ps(chunks, n_tokens, n)
+        if self._decode.waits_for_host:
             first_ps = max(first_ps, self._cost.host_ps(n + n_complete))
         step_run = self._step_run
         step_run.begin(now_ps, first_ps, 0, 1)
@@ -239,11 +241,3 @@ class PromptColumns(Walk):
             elif not live.n_preemptions[place]:
                 live.chunks_ps[place] += step_ps
         self.prefilling.keep(PREFILLS)
-
-    def complete(self, i: i64) -> i64:
-        """Let requests find what chunk i computed; return its place if it was the last of its prompt, else NONE."""
-        place = self.places[i]
-        self.contents.computed(place, self.live.prefilled_tokens[place] - self.tokens[i])
-        if self.live.phase[place] == DECODES:
-            return place
-        return NONE

@@ -28,8 +28,9 @@ class ReplicaColumns(RankUnit):
         self._waiting, self._prefilling, self._coming = prompts.waiting, prompts.prefilling, prompts.coming
         self._in_flight, self._decode, self._side = replica.in_flight, replica.decode, batch.side
         self._is_stateful = batch.is_stateful
-        self._is_whole = type(batch.side) is HandoverSide
-        """It serves requests from prompt to answer."""
+        self._has_windows, self._most_blocks = len(replica.decode.windows) > 0, i64(replica.decode.most_blocks)
+        self._is_whole = type(batch.side) is HandoverSide and not self._has_windows
+        """Nothing comes before its plans, and nothing follows them."""
         self._blocked_outside: i64 = 0
         """What keeps out requests of other replicas, as recorded."""
 
@@ -51,12 +52,16 @@ class ReplicaColumns(RankUnit):
             return
         self._side.before_plan(now_ps)
         self._begin(now_ps)
-        self._blocked_outside = self._side.after_plan(self._in_flight.step_run)
+        step_run = self._in_flight.step_run
+        self._blocked_outside = self._side.after_plan(step_run)
+        lacks_blocks = self._prompts.blocked == BLOCKS or self._blocked_outside == BLOCKS
+        if step_run is not None and step_run.n_steps > 1 and self._has_windows and lacks_blocks:
+            step_run.cut(1)  # windows may free the blocks that others wait for
 
     def _begin(self, now_ps: i64) -> None:
         cohort, prompts, waiting, prefilling = self._cohort, self._prompts, self._waiting, self._prefilling
         n: i64 = cohort.n
-        has_room = self._pool.free_blocks >= n
+        has_room = self._pool.free_blocks >= n * self._most_blocks
         prompts.n_chunks = prompts.blocked = 0
         prompts.has_planned = False
         if n and has_room and not (waiting.n or prefilling.n or self._coming.n):
@@ -110,6 +115,8 @@ class ReplicaColumns(RankUnit):
         step_run = in_flight.step_run
         assert step_run is not None, "a step is over"
         n: i64 = step_run.n_decoding
+        if self._has_windows:
+            self._decode.windows_ps.append(self._decode.window_ps(n))
         used_blocks: i64 = self._pool.used_blocks
         reserved_blocks: i64 = self._pool.reserved_blocks
         if in_flight.has_changed:
@@ -146,9 +153,7 @@ class ReplicaColumns(RankUnit):
                 self._side.send(prompts, step_run.start_ps, now_ps)
             prompts.commit(now_ps - step_run.start_ps)
             for i in range(prompts.n_chunks):
-                place = prompts.complete(i)
-                if place >= 0:
-                    self.batch.end_prefill(place, now_ps)
+                self.batch.end_chunk(prompts.places[i], prompts.tokens[i], now_ps)
             prompts.n_chunks = 0
         if self._coming.n:
             self._coming.show(step_run.n_steps, self._waiting)

@@ -19,7 +19,7 @@ from simserve.columns.sides import side_of
 from simserve.engine.cluster import Cluster, OnSend
 from simserve.engine.decode import Decode
 from simserve.engine.handoff import HandsOver, Pushes
-from simserve.engine.memory import CachingMemory, KeepingMemory, Memory
+from simserve.engine.memory import CachingMemory, KeepingGroupsMemory, KeepingMemory, Memory
 from simserve.engine.receiving import Receives
 from simserve.engine.replica import Replica
 from simserve.engine.role import Role
@@ -52,8 +52,7 @@ def _is_on_columns(replica: Replica) -> bool:
         scheduler.rows_planner() is not None
         and is_own(scheduler)
         and most_tokens <= LARGEST
-        and type(batch.memory) in (Memory, KeepingMemory, CachingMemory)
-        and batch.pool.layers is None
+        and type(batch.memory) in (Memory, KeepingMemory, CachingMemory, KeepingGroupsMemory)
         and type(replica.decode) is Decode
         and type(replica.stepping) in (Alone, Rank)
         and type(replica.role) in (Role, HandsOver, Pushes, Receives)
@@ -76,8 +75,9 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
     for replica in cluster.replicas:
         planner = replica.scheduler.rows_planner()
         assert planner is not None, "the policy plans on rows"
-        running = Running(replica.id, live, replica.cohort)
-        prompts = PromptColumns(replica, planner, running, records, contents_of(replica, live))
+        contents = contents_of(replica, live)
+        running = Running(replica, live, contents)
+        prompts = PromptColumns(replica, planner, running, records, contents)
         side = side_of(replica, cluster.roles[replica.id], prompts, handover, entrance.loads)
         replicas.append(ReplicaColumns(replica, BatchColumns(replica, prompts, records, arrivals, side)))
     loop = Loop(cluster, live, replicas, entrance, handover)

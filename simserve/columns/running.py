@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from mypy_extensions import i64
 
+from simserve.columns.contents import BlockContents
 from simserve.columns.live import Live
+from simserve.engine.replica import Replica
 from simserve.integers import NEVER, NONE, Heap, filled, vec, widened
-from simserve.state.cohort import NO_FINISH, Cohort
+from simserve.state.cohort import NO_FINISH
+from simserve.state.grouped_cohort import GroupedCohort
 from simserve.units import EndsTooLate
 
 PLACE_BITS: Final = 24
@@ -24,8 +27,12 @@ class Running:
     place since and finishes in the same step.
     """
 
-    def __init__(self, replica: i64, live: Live, cohort: Cohort) -> None:
-        self._replica, self._live, self._cohort = replica, live, cohort
+    def __init__(self, replica: Replica, live: Live, contents: BlockContents) -> None:
+        cohort = replica.cohort
+        self._replica: i64 = replica.id
+        self._live, self._cohort, self._contents = live, cohort, contents
+        self._grouped = cast(GroupedCohort, cohort) if replica.decode.windows else None
+        """The cohort, if layers have windows."""
         self._block_size: i64 = cohort.block_size
         self.n: i64 = 0
         self.n_away: i64 = 0
@@ -71,6 +78,11 @@ class Running:
         cohort.n += 1
         cohort.kv_tokens += kv_tokens + 1
         cohort.crossings[(step - kv_tokens) % self._block_size] += 1
+        if self._grouped is not None:
+            request = self._contents.named(place)
+            if request is not None:
+                request.kv_offset = kv_tokens - step
+            self._grouped.join_windows(place if request is None else request, kv_tokens - step, request)
         live.finish_step[place] = finish_step
         live.join_number[place] = self._n_joins
         self._n_joins += 1
@@ -85,6 +97,9 @@ class Running:
         cohort.n -= 1
         cohort.kv_tokens -= kv_tokens + 1
         cohort.crossings[-offset % self._block_size] -= 1
+        if self._grouped is not None:
+            request = self._contents.named(place)
+            self._grouped.leave_windows(place if request is None else request, kv_tokens, request)
         return kv_tokens
 
     def drop(self, place: i64) -> i64:

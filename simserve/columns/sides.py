@@ -94,7 +94,7 @@ class Fetches(HandoverSide):
         self._role, self._replica = cast(Receives, replica.role), replica.id
         self._live, self._prompts, self._handover = live, prompts, handover
         self._running, self._contents, self._waiting = prompts.running, prompts.contents, prompts.waiting
-        self._pool, self._cohort, self._block_size = replica.pool, replica.cohort, i64(replica.pool.block_size)
+        self._pool, self._cohort = replica.pool, replica.cohort
         self._coming_in, self._here = Line(live), Line(live)
         """Requests without blocks here, with those that wait among them, and those that have all their keys and values
         and do not decode yet."""
@@ -154,7 +154,7 @@ class Fetches(HandoverSide):
             if self._waiting.n or running.n + running.n_away >= self._prompts.slots:
                 self._blocked = BLOCKS if self._waiting.n else SEATS
                 return
-            n_blocks = -(-(prompt_tokens + 1) // self._block_size) - contents.shared_blocks(place)
+            n_blocks = pool.blocks_in_step(prompt_tokens, 1) - contents.shared_blocks(place)
             if n_blocks > pool.free_blocks - n_growing:
                 self._blocked = BLOCKS
                 return

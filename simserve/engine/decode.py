@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from mypy_extensions import i64
@@ -16,9 +16,9 @@ from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.recorder import STEP_RUN_ROW, pack_step
 from simserve.engine.step_run import StepRun, check_duration
 from simserve.state.acceptance import Acceptance
+from simserve.state.block_counts import GroupCounts
 from simserve.state.cohort import Cohort
 from simserve.state.kv_pool import KvPool
-from simserve.state.request import Request
 from simserve.state.speculative_cohort import SpeculativeCohort
 from simserve.units import EndsTooLate
 
@@ -36,9 +36,10 @@ class Decode:
     def __init__(self, cohort: Cohort, pool: KvPool, cost: CostModel, *, reserves: bool, waits_for_host: bool) -> None:
         self.cohort = cohort
         self._n_slots = cohort.n_slots
-        self._layers = layers = pool.layers
+        layers = pool.layers
         n_slots = cohort.n_slots
-        self.most_blocks = -(-n_slots // cohort.block_size) if layers is None else layers.filled(n_slots)
+        self._counts = pool.counts
+        self.most_blocks = self._counts.filled(n_slots)
         """Blocks that a decoding request begins in a step, at most."""
         self.windows = [] if layers is None else [group.layers for group in layers.windows]
         """Groups of layers with a window."""
@@ -98,10 +99,7 @@ class Decode:
 
     def _may_lack(self, n: int, n_steps: int, free_blocks: int) -> bool:
         """Return whether n members may begin more blocks in n_steps: each fills at most n_slots tokens a step."""
-        most_tokens, layers = n_steps * self._n_slots, self._layers
-        if layers is None:
-            return n * (most_tokens // self.cohort.block_size + 1) > free_blocks
-        return bool(n * layers.filled(most_tokens + 1) > free_blocks)
+        return n * self._counts.filled(n_steps * self._n_slots + 1) > free_blocks
 
     def _look_up(self, n: int) -> None:
         """Note the times of a step of n members."""
@@ -109,10 +107,11 @@ class Decode:
         base_ps = cost.tokens_ps(n) + cost.sampled_ps(n) + intercept_ps
         self._lines.note(n, base_ps, slope_ps, cost.host_ps(n))
 
-    def mixed_windows_ps(self, prefill: Sequence[tuple[Request, int]], n_tokens: int, n: int) -> int:
-        """Return the time of attention in layers with a window, of a step with chunks and n decoding requests."""
-        chunks = [(each.prefilled_tokens, each.prefilled_tokens + n_each) for each, n_each in prefill]
-        reads = [group.reads_of(chunks) for group in self.windows if group.attends]
+    def mixed_windows_ps(self, chunks: Sequence[tuple[int, int]], n_tokens: int, n: int) -> int:
+        """Return the time of attention in layers with a window, of a step with chunks [first, end) and n decoding
+        requests."""
+        counts = cast(GroupCounts, self._counts)
+        reads = [counts.reads_of(i, chunks) for i, group in enumerate(self.windows) if group.attends]
         return self._cost.prefill_windows_ps(n_tokens, reads) + self.window_ps(n)
 
     def window_ps(self, n: int) -> int:

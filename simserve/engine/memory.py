@@ -72,8 +72,8 @@ class Memory:
     def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
         """Free what windows keep no longer of a request, as its tokens computed grow from the first number to the
         second; reserved blocks stay so."""
-        layers = self.pool.layers
-        n_dropped = 0 if layers is None else layers.dropped(tokens[1]) - layers.dropped(tokens[0])
+        counts = self.pool.counts
+        n_dropped = counts.dropped(tokens[1]) - counts.dropped(tokens[0])
         if n_dropped:
             self.pool.drop(n_dropped, to_reserved)
 

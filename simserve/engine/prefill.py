@@ -48,7 +48,8 @@ class Prefill:
         n_tokens, n_pairs = step_run.n_prefill_tokens, step_run.n_prefill_pairs
         first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         if self._windows:
-            first_ps += self._decode.mixed_windows_ps(plan.prefill, n_tokens, n)
+            chunks = [(each.prefilled_tokens, each.prefilled_tokens + n_each) for each, n_each in plan.prefill]
+            first_ps += self._decode.mixed_windows_ps(chunks, n_tokens, n)
         if self._waits_for_host:
             first_ps = max(first_ps, self._cost.host_ps(n + n_complete))
         step_run.begin(now_ps, first_ps, 0, 1)

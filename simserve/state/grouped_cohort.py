@@ -1,7 +1,9 @@
 """GroupedCohort: decoding requests of a model with layers that keep different tokens, one token per step."""
 
+from collections.abc import Hashable
 from heapq import heappop, heappush
 
+from simserve.state.block_counts import GroupCounts
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.id_drops import IdDrops, NIds
 from simserve.state.layer_blocks import LayerBlocks
@@ -26,9 +28,11 @@ class GroupedCohort(Cohort):
         self._window_keys = [0] * len(self._windows)
         self._n_rising = [0] * len(self._windows)
         self._frees = [0] * self.block_size
-        self._bends: list[tuple[int, int, int, Request]] = []
-        """(step, number of the join, window, member) of bends to come, and of some members that have left."""
-        self._joined: dict[Request, int] = {}
+        self._counts = GroupCounts(layers)
+        self._bends: list[tuple[int, int, int, Hashable, int]] = []
+        """(step, number of the join, window, member, its stored tokens minus the step) of bends to come, and of some
+        members that have left."""
+        self._joined: dict[Hashable, int] = {}
         """Number of the join of each member."""
         self.next_bend_step = NO_FINISH
         """Value of `step` at which the next member bends."""
@@ -52,35 +56,46 @@ class GroupedCohort(Cohort):
     def join(self, request: Request, n_left: int) -> None:
         """Add a prefilled request with n_left tokens to produce; with none left it lingers."""
         super().join(request, n_left)
+        self.join_windows(request, request.kv_offset, request)
+
+    def join_windows(self, member: Hashable, kv_offset: int, request: Request | None) -> None:
+        """Count a new member in windows; kv_offset: its stored tokens minus the step.
+
+        request: a member of which blocks may have an id; None: none of its blocks has one.
+        """
         number = self._n_joins = self._n_joins + 1
-        self._joined[request] = number
-        n_tokens = self.stored_tokens(request)
+        self._joined[member] = number
+        n_tokens = kv_offset + self.step
         for i, group in enumerate(self._windows):
             self._count(i, n_tokens, 1)
             size = group.layers.window or 0
             if group.layers.kind == "chunked":
-                heappush(self._bends, (self.step + size - n_tokens % size, number, i, request))
+                heappush(self._bends, (self.step + size - n_tokens % size, number, i, member, kv_offset))
             elif n_tokens + 1 < size:
-                heappush(self._bends, (self.step + size - 1 - n_tokens, number, i, request))
-        if self.drops is not None:
+                heappush(self._bends, (self.step + size - 1 - n_tokens, number, i, member, kv_offset))
+        if self.drops is not None and request is not None:
             self.drops.join(request, n_tokens)
         self._find_bend()
 
     def leave(self, request: Request) -> int:
         """Remove a member; return the tokens it holds in the cache, padding included."""
         n_tokens = super().leave(request)
-        del self._joined[request]
+        self.leave_windows(request, n_tokens, request)
+        return n_tokens
+
+    def leave_windows(self, member: Hashable, n_tokens: int, request: Request | None) -> None:
+        """Count a member with n_tokens no longer in windows."""
+        del self._joined[member]
         for i in range(len(self._windows)):
             self._count(i, n_tokens, -1)
-        if self.drops is not None:
+        if self.drops is not None and request is not None:
             self.drops.leave(request)
         self._find_bend()
-        return n_tokens
 
     def _count(self, i: int, n_tokens: int, sign: int) -> None:
         """Add a member with n_tokens to the sums of a window, or remove it."""
         layers = self._windows[i].layers
-        self._window_keys[i] += sign * layers.keys(n_tokens + 1)
+        self._window_keys[i] += sign * self._counts.keys(i, n_tokens + 1)
         if layers.kind == "chunked" or n_tokens + 1 < (layers.window or 0):
             self._n_rising[i] += sign
         else:
@@ -106,14 +121,14 @@ class GroupedCohort(Cohort):
         for i, n in enumerate(self._n_rising):
             self._window_keys[i] += n_steps * n
         while self._bends and self._bends[0][0] <= self.step:
-            _, number, i, request = heappop(self._bends)
+            _, number, i, member, kv_offset = heappop(self._bends)
             group = self._windows[i]
             size, n_parts = group.layers.window or 0, group.n_parts
             if group.layers.kind == "chunked":
-                n_tokens = self.stored_tokens(request)
+                n_tokens = kv_offset + self.step
                 self._window_keys[i] -= size
                 self.n_dropped += n_parts * (n_tokens // self.block_size - (n_tokens - size) // self.block_size)
-                heappush(self._bends, (self.step + size, number, i, request))
+                heappush(self._bends, (self.step + size, number, i, member, kv_offset))
             else:
                 self._n_rising[i] -= 1
                 self._frees[self._free_residue(i, size - 1)] += n_parts

@@ -1,5 +1,6 @@
 """KvPool: counts of free, used and reserved KV blocks."""
 
+from simserve.state.block_counts import counts_of
 from simserve.state.layer_blocks import LayerBlocks
 
 
@@ -11,6 +12,7 @@ class KvPool:
 
     __slots__ = (
         "block_size",
+        "counts",
         "free_blocks",
         "freed_blocks",
         "layers",
@@ -25,6 +27,8 @@ class KvPool:
         self.block_size = layers.id_tokens
         self.layers = None if layers.is_plain else layers
         """Blocks by group of layers; None: all layers keep all tokens."""
+        self.counts = counts_of(layers)
+        """Counts the blocks of a request."""
         self.free_blocks = total_blocks
         self.least_free_blocks = total_blocks
         """Minimum of free_blocks so far."""
@@ -37,19 +41,15 @@ class KvPool:
 
     def blocks_for(self, n_tokens: int) -> int:
         """Return the blocks of a request between steps, with n_tokens computed."""
-        if self.layers is not None:
-            return self.layers.held(n_tokens)  # type: ignore[no-any-return]
-        return -(-n_tokens // self.block_size)
+        return self.counts.held(n_tokens)
 
     def blocks_in_step(self, n_tokens: int, n_next: int) -> int:
         """Return the blocks of a request in a step that adds n_next tokens to n_tokens computed ones."""
-        if self.layers is not None:
-            return self.blocks_for(n_tokens) + self.layers.begun(n_tokens, n_next)
-        return -(-(n_tokens + n_next) // self.block_size)
+        return self.counts.held(n_tokens) + self.counts.begun(n_tokens, n_next)
 
     def most_blocks(self, n_tokens: int) -> int:
         """Return the most blocks that a request of n_tokens ever holds."""
-        return self.blocks_for(n_tokens) if self.layers is None else self.layers.most(n_tokens)
+        return self.counts.most(n_tokens, 0)
 
     def reserve(self, n_blocks: int) -> None:
         """Reserve free blocks."""

@@ -115,7 +115,7 @@ class LayerBlocks:
             n_blocks = -(-n_tokens // group.tokens) - n_behind
             if group.layers.window is not None and self.most_chunk is not None:
                 n_behind -= group.layers.first_kept(n_found) // group.tokens
-                n_blocks = min(n_blocks, _most_kept(group, self.most_chunk) - n_behind)
+                n_blocks = min(n_blocks, most_kept(group, self.most_chunk) - n_behind)
             n_most += group.n_parts * n_blocks
         return n_most
 
@@ -131,7 +131,7 @@ class LayerBlocks:
         return low * self.id_tokens
 
 
-def _most_kept(group: KvGroup, most_chunk: int) -> int:
+def most_kept(group: KvGroup, most_chunk: int) -> int:
     """Return the most blocks of tokens that a window and the tokens of a step lie in."""
     window = group.layers.window or 0
     if group.layers.kind == "chunked":
