@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from simserve.admission.base import Admission, QueueView
 from simserve.columns import run as columns
 from simserve.columns.records import counts
 from simserve.engine.cluster import Cluster
@@ -264,3 +265,28 @@ def test_columns_are_as_long_as_asked_and_sum_up() -> None:
 def test_a_number_that_no_column_holds_is_refused() -> None:
     with pytest.raises((OverflowError, TypeError)):  # interpreted; compiled
         filled(1, NEVER + 1)
+
+
+class BlocksSeen(Admission):
+    """An admission policy that notes the blocks that each replica holds as requests come, and admits all."""
+
+    def begin(self) -> None:
+        """Forget what an earlier run has seen."""
+        self.seen: list[tuple[int, ...]] = []
+
+    def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> None:
+        """Note what is there at this instant, in the middle of step runs."""
+        self.seen.append((now_ps, *(view.held_blocks() for view in views)))
+
+
+def test_an_admission_policy_sees_replicas_as_they_are_as_a_request_comes() -> None:
+    load = Offered(trace([0.0, 0.31, 0.77, 1.9], [30, 20, 9, 5], [400, 90, 300, 2]))
+    seen = []
+    for serve in (Cluster.run, columns.serve):
+        policy = BlocksSeen()
+        cluster = Cluster([replica_setup(block_size=1)] * 2, RoundRobin(), load, 7, admission=policy)
+        assert columns.serves(cluster)
+        serve(cluster)
+        seen.append(policy.seen)
+    assert seen[0] == seen[1]
+    assert len({each[1:] for each in seen[0]}) == 4

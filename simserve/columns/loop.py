@@ -120,6 +120,7 @@ class Loop:
         """Route a request, and refuse it if its replica could never serve it."""
         row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
         if self._admission is not None:
+            self._clock._now = now_ps
             reason = self._admission.why_refused(row, now_ps)
             if reason is not None:
                 self.odd_rows.append((row, 0, reason))
