@@ -38,6 +38,7 @@ class BatchColumns:
         scheduler = replica.scheduler
         self._reserves, self.is_stateful = scheduler.reserves, scheduler.is_stateful
         self._requeues_last, self._caches_answers = scheduler.requeues_last, scheduler.caches_answers
+        self._has_windows = len(replica.decode.windows) > 0
         self._n_outstanding: i64 = 0
         self._loads = side.loads if side.loads.counts else None
         """Where its requests are counted, if its router is not asked."""
@@ -186,7 +187,8 @@ class BatchColumns:
         """Let requests find what a chunk has computed; it may have been the last of its prompt."""
         done = self._live.prefilled_tokens[place]
         self.contents.computed(place, done - n_tokens)
-        self.contents.drop(place, done - n_tokens, done)
+        if self._has_windows:
+            self.contents.drop(place, done - n_tokens, done)
         if self._live.phase[place] == DECODES:
             self._end_prefill(place, now_ps)
 

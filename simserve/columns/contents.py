@@ -193,7 +193,7 @@ class CachedContents(BlockContents):
         request = self._requests.get(place)
         if request is None:
             super().drop(place, n_before, n_tokens)
-        elif not self._is_plain:
+        else:
             self._memory.drop(request, (n_before, n_tokens), self._reserves)
 
     def release(self, place: i64, kv_tokens: i64) -> i64:
