@@ -158,7 +158,7 @@ STATEMENTS: dict[str, int] = {
     "api": 236,
     "catalog": 1072,
     "cli": 1627,
-    "columns": 1633,  # beside the objects of engine and state, until all mechanisms are on columns and those go
+    "columns": 1638,  # beside the objects of engine and state, until all mechanisms are on columns and those go
     "cost": 1948,
     "engine": 4575,
     "errors": 43,

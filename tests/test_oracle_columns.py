@@ -1,6 +1,7 @@
 """Columns and objects serve the same runs to the bit, and both serve them as the oracle does."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.admission.base import Admission, QueueView
+from simserve.admission.token_bucket import TokenBucket
 from simserve.columns import run as columns
 from simserve.columns.records import counts
 from simserve.engine.cluster import Cluster
@@ -189,11 +191,12 @@ def test_a_router_of_ones_own_is_asked_and_its_error_names_the_instant() -> None
     assert errors[0] == errors[1]
 
 
-def test_a_refused_request_cuts_the_step_run_of_a_lone_replica_in_both() -> None:
+@pytest.mark.parametrize("admission", [None, TokenBucket(rate_per_s=0.1, burst=1.0)])
+def test_a_refused_request_cuts_the_step_run_of_a_lone_replica_in_both(admission: Admission | None) -> None:
     """A lone replica cuts its run where the next request comes, before it is known that this one is refused."""
-    load = trace([0.0, 0.05], [4, 9], [30, 1])
+    load = trace([0.0, 0.05], [4, 9 if admission is None else 4], [30, 1])
     setup = replica_setup(PrefillFirst(max_num_batched_tokens=8))
-    cluster, again = (Cluster([setup], RoundRobin(), Offered(load), 7) for _ in range(2))
+    cluster, again = (Cluster([setup], RoundRobin(), Offered(load), 7, admission=deepcopy(admission)) for _ in range(2))
     cluster.run()
     assert cluster.recorder.columns["status"].tolist() == [1, 2]
     assert len(cluster.recorder.step_runs(0)) == 3

@@ -123,19 +123,15 @@ class Loop:
             self._clock._now = now_ps
             reason = self._admission.why_refused(row, now_ps)
             if reason is not None:
-                self.odd_rows.append((row, 0, reason))
+                self._refuse(row, reason, now_ps)
                 arrivals.not_admitted(row, reason, now_ps)
                 return
         request = self._describe(row, now_ps) if self._needs_requests else None
         entry = self._entrance.pick(request, now_ps)
-        batch = self._batches[entry.place]
         reason = entry.why_refused(prompt_tokens)
         if reason is not None:
-            self.odd_rows.append((row, 0, reason))
+            self._refuse(row, reason, now_ps)
             arrivals.refused(row, reason, now_ps)
-            if self._is_alone:  # its step run was cut where the next request comes, whatever becomes of this
-                batch.cut(now_ps)
-                self._follow(entry.place, False)
             return
         most_tokens = entry.limit_tokens - prompt_tokens
         if arrivals.max_tokens < most_tokens:
@@ -148,6 +144,7 @@ class Loop:
             self._live.requests[at] = request
             if request.max_tokens > entry.limit_tokens - prompt_tokens:
                 request.max_tokens = entry.limit_tokens - prompt_tokens
+        batch = self._batches[entry.place]
         batch.arrive(at, request)
         if self._handover is None or entry.keeps or not batch.side.hands_over:
             self._follow(entry.place, batch.queue(at, now_ps))
@@ -158,6 +155,13 @@ class Loop:
             return
         self._live.joined_ps[at] = now_ps
         self._hand_over(self._handover, at, now_ps)
+
+    def _refuse(self, row: i64, reason: str, now_ps: i64) -> None:
+        """Note a request that is refused. The step run of a lone replica ends all the same where a request comes."""
+        self.odd_rows.append((row, 0, reason))
+        if self._is_alone:
+            self._batches[0].cut(now_ps)
+            self._follow(0, False)
 
     def _end_transfers(self, place: i64, now_ps: i64) -> None:
         """Let a decode replica have the keys and values that arrive, and prefill replicas the blocks that held them."""
