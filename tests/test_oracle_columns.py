@@ -82,6 +82,13 @@ def apart_on_columns(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
     return result, draw(st.one_of(loads, dependent(loads)))
 
 
+@st.composite
+def timed(draw: st.DrawFn, load: Trace, n_users: int | None, stop_ps: int | None) -> tuple[Trace, int, int | None]:
+    """Draw sessions with times of their own beside users; the oracle ends loads without any with their last row."""
+    load, n_timed = draw(beside(st.just(load))) if n_users else (load, 0)
+    return load, n_timed, None if load.dependencies is None and not n_timed else stop_ps
+
+
 @settings(max_examples=examples(400))
 @given(on_columns() | grouped_on_columns(), st.sampled_from(ROUTERS), USERS, front_ends(), STOPS, st.data())
 def test_columns_objects_and_oracle_agree(
@@ -93,9 +100,7 @@ def test_columns_objects_and_oracle_agree(
     data: st.DataObject,
 ) -> None:
     setups, load = world
-    load, n_timed = data.draw(beside(st.just(load))) if n_users else (load, 0)
-    if load.dependencies is None and not n_timed:
-        stop_ps = None  # the oracle ends other loads with their last row
+    load, n_timed, stop_ps = data.draw(timed(load, n_users, stop_ps))
     assert columns.serves(Cluster(own(setups), router(), Offered(load, n_users, n_timed=n_timed), 7, front_end))
     how: Any = {"stop_ps": stop_ps, "n_timed": n_timed}
     assert_agreement(setups, *run_both(setups, router, load, n_users, front_end, **how))
@@ -130,9 +135,7 @@ def test_columns_objects_and_oracle_agree_on_hand_overs(
     data: st.DataObject,
 ) -> None:
     setups, load = world
-    load, n_timed = data.draw(beside(st.just(load))) if n_users else (load, 0)
-    if load.dependencies is None and not n_timed:
-        stop_ps = None  # the oracle ends other loads with their last row
+    load, n_timed, stop_ps = data.draw(timed(load, n_users, stop_ps))
     offered, how = Offered(load, n_users, n_timed=n_timed), Disaggregation(router(), link, is_pushed)
     served = columns.serves(Cluster(own(setups), router(), offered, 7, front_end, how))
     assert served or (link.n_layers and is_pushed and any(each.n_stages > 1 for each in setups))

@@ -72,13 +72,13 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
         arrivals = Clients(cluster, drain_limit_ps, sender)
     entrance = Entrance(cluster)
     handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff)
-    for replica in cluster.replicas:
+    for replica, role in zip(cluster.replicas, cluster.roles, strict=True):
         planner = replica.scheduler.rows_planner()
         assert planner is not None, "the policy plans on rows"
         contents = contents_of(replica, live)
         running = Running(replica, live, contents)
         prompts = PromptColumns(replica, planner, running, records, contents)
-        side = side_of(replica, cluster.roles[replica.id], prompts, handover, entrance.loads)
+        side = side_of(replica, role, prompts, handover, entrance.loads)
         replicas.append(ReplicaColumns(replica, BatchColumns(replica, prompts, records, arrivals, side)))
     loop = Loop(cluster, live, replicas, entrance, handover)
     is_collecting = gc.isenabled()

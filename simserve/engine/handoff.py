@@ -435,7 +435,7 @@ class Pushes(Prefills):
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
         super().__init__(replica)
         self._handoff = handoff
-        self.streams = handoff.streams
+        self._streams = handoff.streams
         self._without_blocks: set[Request] = set()
         """Requests that wait for blocks on the decode side."""
 
@@ -467,12 +467,12 @@ class Pushes(Prefills):
 
     def passes_stages(self, step_run: StepRun, ends_ps: Sequence[int], stage_ps: int) -> None:
         """Push the chunks of a step as they leave each stage, if they are sent as they are computed."""
-        if self.streams and step_run.chunks:
+        if self._streams and step_run.chunks:
             self._handoff.send_chunks(step_run, self.replica, ends_ps, stage_ps)
 
     def before_commit(self, step_run: StepRun, now_ps: int) -> None:
         """Push the chunks of a step, if they are sent as they are computed."""
-        if self.streams and step_run.chunks:
+        if self._streams and step_run.chunks:
             if self.replica.stepping.n_stages == 1:
                 self._handoff.send_chunks(step_run, self.replica, (now_ps,), now_ps - step_run.start_ps)
             self._handoff.send_computed(now_ps, self.replica)
