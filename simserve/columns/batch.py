@@ -36,7 +36,10 @@ class BatchColumns:
         self._load.count_uncomputed = self.uncomputed_tokens
         self._load.queues = (prompts.waiting, prompts.coming, *side.queues)
         scheduler = replica.scheduler
-        self._reserves, self.is_stateful = scheduler.reserves, scheduler.is_stateful
+        self._reserves, self._follows, self.looks = scheduler.reserves, prompts.planner.follows, prompts.planner.looks
+        self.orders, self.pads, self._streams = scheduler.orders, scheduler.runs_to_completion, scheduler.stream
+        self.lingering: list[int] = []
+        """Finished requests of a padded batch, which stay, at full cost, until the whole batch is done."""
         self._requeues_last, self._caches_answers = scheduler.requeues_last, scheduler.caches_answers
         self._has_windows = len(replica.decode.windows) > 0
         self._n_outstanding: i64 = 0
@@ -73,6 +76,7 @@ class BatchColumns:
         """Queue a request; return whether the replica is idle, and plans at this instant."""
         if self.side.waits(place):
             return False
+        leads = self.orders and self._waiting.may_lead(place)
         step_run, n_ahead = self.in_flight.step_run, self._n_ahead
         if step_run is None:
             if n_ahead and self.running.n:
@@ -84,13 +88,13 @@ class BatchColumns:
             self.prompts.coming.come(place, 1 + step_run.steps_begun(now_ps))
         else:
             self._waiting.append(place)
-        self.cut(now_ps)
+        self.cut(now_ps, leads)
         return False
 
-    def cut(self, now_ps: i64) -> None:
-        """End the step run where a request that has come can be seen, unless the head of the queue is blocked."""
+    def cut(self, now_ps: i64, leads: bool) -> None:
+        """End the step run where a request that has come can be seen, unless it comes behind a blocked head."""
         step_run = self.in_flight.step_run
-        if step_run is not None and not self.prompts.blocked:
+        if step_run is not None and (leads or not self.prompts.blocked):
             n_steps = step_run.steps_begun(now_ps) + self._n_ahead
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
@@ -141,12 +145,18 @@ class BatchColumns:
     def victim(self) -> i64:
         """Return the request to preempt: the one that the policy names, or the one admitted last."""
         prompts = self.prompts
-        if not self.is_stateful:
+        if not self._follows:
             return self.running.newest
         victim = prompts.planner.victim()
-        if self.cohort.n < 2 and prompts.prefilling.n:
+        if not self.looks and self.cohort.n < 2 and prompts.prefilling.n:
             return prompts.prefilling.tail
         return cast(int, victim)
+
+    def preempt_planned(self, now_ps: i64) -> None:
+        """Preempt the requests that the plan names, or the one admitted last, which may be the prompt itself."""
+        victims = self.prompts.planner.victims()
+        for place in victims or [int(self.running.newest)]:
+            self.preempt(place, now_ps)
 
     def preempt(self, place: i64, now_ps: i64) -> None:
         """Take the slot and blocks of a request, which waits again before all others."""
@@ -157,7 +167,7 @@ class BatchColumns:
             kv_tokens = self.running.drop(place)
             if self._caches_answers:
                 findable_tokens = kv_tokens
-            if self.is_stateful:
+            if self._follows:
                 self.prompts.planner.left(place)
         live.phase[place] = WAITS
         self.prompts.prefilling.keep(PREFILLS)
@@ -167,6 +177,8 @@ class BatchColumns:
         live.prefilled_tokens[place] = 0
         live.n_preemptions[place] += 1
         live.preempted_ps[place] = now_ps
+        if self._follows:
+            self.prompts.planner.requeued(place, now_ps)
         if self._requeues_last:
             self._waiting.append(place)
         else:
@@ -175,17 +187,51 @@ class BatchColumns:
     def end(self, place: i64, kv_tokens: i64, now_ps: i64) -> None:
         """End a request that has its last token."""
         self.records.span(place, self.cohort.step)
+        self._answer(place, now_ps)
+        self._leave(place, kv_tokens)
+        if not self.side.ended(place, now_ps):
+            self._live.remove(place)
+
+    def _answer(self, place: i64, now_ps: i64) -> None:
+        """Record that a client has its whole answer."""
         self.records.end(place, FINISHED, now_ps)
         self._count(-1)
         self._rows.answered(self._live.row[place], now_ps)
+
+    def _leave(self, place: i64, kv_tokens: i64) -> None:
+        """Free the slot and blocks of a request."""
         self.running.leave(place)
         self.contents.release(place, kv_tokens)
-        if not self.side.ended(place, now_ps):
+        if self._follows:
+            self.prompts.planner.left(place)
+            self.prompts.planner.gone(place, is_ended=True)
+
+    def finish(self, place: i64, now_ps: i64) -> None:
+        """End a decoding request that has its last token; in a padded batch it stays."""
+        if not self.pads:
+            self.end(place, self.running.stop_decoding(place), now_ps)
+            return
+        self.records.span(place, self.cohort.step)
+        self.lingering.append(place)
+        if self._streams:
+            self._answer(place, now_ps)
+
+    def end_batch(self, now_ps: i64) -> None:
+        """End a padded batch if all its requests are done: they leave together, and whole answers with them."""
+        if not self.lingering or len(self.lingering) < self.cohort.n:
+            return
+        done, self.lingering = self.lingering, []
+        for place in done:
+            kv_tokens = self.running.stop_decoding(place)
+            if not self._streams:
+                self._live.first_token_ps[place] = now_ps
+                self._answer(place, now_ps)
+            self._leave(place, kv_tokens)
             self._live.remove(place)
 
     def end_chunk(self, place: i64, n_tokens: i64, now_ps: i64) -> None:
         """Let requests find what a chunk has computed; it may have been the last of its prompt."""
-        done = self._live.prefilled_tokens[place]
+        done = self._live.prefilled_tokens[place] + self._live.padding_tokens[place]
         self.contents.computed(place, done - n_tokens)
         if self._has_windows:
             self.contents.drop(place, done - n_tokens, done)
@@ -203,14 +249,17 @@ class BatchColumns:
         n_left = live.output_tokens[place] - live.emitted_tokens[place]
         if n_left and self.side.takes(place, now_ps):
             self._count(-1)
+            if self._follows:
+                self.prompts.planner.left(place)
+                self.prompts.planner.gone(place, is_ended=False)
         elif n_left:
             self.running.join(place, n_left)
             self.prompts.joined(place)
-            return
+        elif self.pads:
+            self.running.join(place, 0)
+            self.finish(place, now_ps)
         else:
             self.end(place, live.prefilled_tokens[place], now_ps)
-        if self.is_stateful:
-            self.prompts.planner.left(place)
 
     # -- the end of the run --------------------------------------------------------------------------------------------
 
@@ -224,12 +273,16 @@ class BatchColumns:
         while place >= 0:
             running.append(place)
             place = live.older[place]
+        batch.running.clear()
         for place in reversed(running):
-            if live.phase[place] == DECODES:
+            if place in self.lingering and self._streams:
+                continue
+            if live.phase[place] == DECODES and place not in self.lingering:
                 self.records.span(place, self.cohort.step)
             batch.running[self._still_there(place)] = None
-        while self._waiting.n:
-            batch.waiting.append(self._still_there(self._waiting.pop_left()))
+        waiting = [self._still_there(place) for place in self._waiting.places()]
+        if not self.looks:
+            batch.waiting.extend(waiting)
         batch.n_away = self.running.n_away
         self.side.stop([self._still_there(place) for place in self.side.places()])
 

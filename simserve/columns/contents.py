@@ -10,7 +10,7 @@ from simserve.columns.live import Live
 from simserve.engine.memory import CachingMemory
 from simserve.engine.replica import Replica
 from simserve.state.left_blocks import LeftBlocks
-from simserve.state.request import Request
+from simserve.state.request import Finder, Request
 
 
 class BlockContents:
@@ -99,12 +99,33 @@ class BlockContents:
         """Let a request hold the blocks taken ahead as its own: all its keys and values are here."""
 
 
+class LeftFinder(Finder):
+    """What a policy that looks at requests as objects is told about such contents."""
+
+    def __init__(self, contents: LeftContents, live: Live) -> None:
+        self._contents, self._live = contents, live
+
+    def hit(self, request: Request) -> tuple[int, int]:
+        """Return the tokens that a waiting request finds, and how many of their blocks are idle."""
+        return self._contents.hit(self._live.place_of(request)), self._contents.n_idle
+
+    def missing(self, request: Request) -> int | None:
+        """Return None: no block has an id."""
+        return None
+
+
 class LeftContents(BlockContents):
     """Blocks that keep what preempted requests left there, and requests have nothing in common."""
 
     def __init__(self, replica: Replica, live: Live) -> None:
         super().__init__(replica, live)
-        self._left = LeftBlocks(replica.pool)
+        self._left, self._finder = LeftBlocks(replica.pool), LeftFinder(self, live)
+
+    def _show(self, place: i64, finder: Finder | None) -> None:
+        """Let a policy that looks at requests see what one finds."""
+        request = self._live.requests.get(place) if self._live.requests else None
+        if request is not None:
+            request.finder = finder
 
     def hit(self, place: i64) -> i64:
         """Return the tokens that a waiting request finds, of its own: it was preempted."""
@@ -119,11 +140,13 @@ class LeftContents(BlockContents):
         if live.n_preemptions[place]:
             live.prefilled_tokens[place] = n_found = self._left.hold(row) * self._block_size
             self._recorder.find(row, n_found, is_first=False)
+            self._show(place, None)
 
     def preempt(self, place: i64, kv_tokens: i64, findable_tokens: i64) -> None:
         """Free the blocks of a preempted request, and note what it leaves."""
         self.release(place, kv_tokens)
         self._left.leave(self._live.row[place], findable_tokens // self._block_size)
+        self._show(place, self._finder)
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
@@ -209,7 +232,10 @@ class CachedContents(BlockContents):
         """Free the blocks of a preempted request, which have ids from now on."""
         live = self._live
         if not self._caches and place not in self._requests:
-            self._requests[place] = Request(live.row[place], 0, live.prompt_tokens[place], live.most_tokens[place])
+            seen = live.requests.get(place)
+            if seen is None:
+                seen = Request(live.row[place], 0, live.prompt_tokens[place], live.most_tokens[place])
+            self._requests[place] = seen
         request = self._now(place)
         assert request is not None, "its blocks have ids"
         self._memory.preempt(request, kv_tokens, findable_tokens)

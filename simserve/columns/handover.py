@@ -63,6 +63,10 @@ class HandoverSide:
         """Accept the next request with all its keys and values; return it, NONE if there is no other."""
         raise NotImplementedError
 
+    def n_elsewhere(self) -> int:
+        """Return how many requests in the queue have a prompt that another replica computes, or wait behind these."""
+        return 0
+
     def waits(self, place: i64) -> bool:
         """Let a request with a prompt that is computed here wait behind those of others; return whether it does."""
         return False

@@ -25,7 +25,7 @@ COLUMNS: Final = (
     "row", "prompt_tokens", "output_tokens", "most_tokens", "phase", "prefilled_tokens", "emitted_tokens", "replica",
     "kv_offset", "join_step", "joined_ps", "finish_step", "join_number", "n_preemptions", "preempted_ps",
     "scheduled_ps", "first_token_ps", "chunks_ps", "due_step", "after", "older", "newer", "reserved_blocks",
-    "is_kept", "sender", "receiver", "there_tokens", "there_ps",
+    "is_kept", "sender", "receiver", "there_tokens", "there_ps", "padding_tokens",
 )
 # fmt: on
 
@@ -84,12 +84,16 @@ class Live:
     """... when those sent arrive."""
     reserved_blocks: vec[i64]
     """Blocks reserved at admission, used ones included."""
+    padding_tokens: vec[i64]
+    """Dummy prompt tokens that a padded batch computes for it."""
 
     def __init__(self) -> None:
         for name in COLUMNS:
             setattr(self, name, filled(FIRST_PLACES, NONE))
         self.requests: dict[int, Request] = {}
-        """Requests as objects where routers or prefix caches look at them, by place."""
+        """Requests as objects where routers, policies or prefix caches look at them, by place, and ..."""
+        self._places: dict[int, int] = {}
+        """... their places by row."""
         self._first_free: i64 = NONE
         self._free(0, FIRST_PLACES)
 
@@ -104,6 +108,7 @@ class Live:
         self.output_tokens[place] = output_tokens
         self.most_tokens[place] = most_tokens
         self.reserved_blocks[place] = 0
+        self.padding_tokens[place] = 0
         self.is_kept[place] = 1
         self.phase[place] = WAITS
         self.prefilled_tokens[place] = 0
@@ -119,9 +124,18 @@ class Live:
         """Free the place of a request that has ended."""
         self.finish_step[place] = NONE
         if self.requests:
-            del self.requests[place]
+            del self._places[self.requests.pop(place).row]
         self.after[place] = self._first_free
         self._first_free = place
+
+    def show(self, place: i64, request: Request) -> None:
+        """Let a request be seen as an object."""
+        self.requests[place] = request
+        self._places[request.row] = place
+
+    def place_of(self, request: Request) -> i64:
+        """Return the place of a request that is seen as an object."""
+        return self._places[request.row]
 
     def request(self, place: i64) -> Request:
         """Return a request as routers and prefix caches see it now."""
@@ -172,6 +186,24 @@ class Line:
             places.append(int(place))
             place = self._live.after[place]
         return places
+
+    def first(self) -> i64:
+        """Return the head. Needs one."""
+        return self.head
+
+    def may_lead(self, place: i64) -> bool:
+        """Return whether an arrival may go before the head, although that is blocked."""
+        return False
+
+    def drop(self, place: i64) -> None:
+        """Remove a place; O(n)."""
+        at, n = self.head, self.n
+        self.n = 0
+        for _ in range(n):
+            after = self._live.after[at]
+            if at != place:
+                self.append(at)
+            at = after
 
     def append(self, place: i64) -> None:
         """Add a place at the end."""

@@ -34,9 +34,9 @@ class Loop:
         self._batches: list[BatchColumns] = [replica.batch for replica in replicas]
         self._live, self._describe = live, cluster.request_of
         self._needs_requests = entrance.is_asked or (handover is not None and handover.loads.is_asked)
-        """Routers or prefix caches look at requests."""
-        for each in cluster.replicas:
-            self._needs_requests = self._needs_requests or each.batch.memory.caches
+        """Routers, policies or prefix caches look at requests."""
+        for each, batch in zip(cluster.replicas, self._batches, strict=True):
+            self._needs_requests = self._needs_requests or each.batch.memory.caches or batch.looks
         self._units: list[StepUnit] = units_of(cluster, replicas)
         """What each replica steps with."""
         self._entrance, self._handover, self._admission = entrance, handover, cluster.gate
@@ -141,7 +141,7 @@ class Loop:
             self.odd_rows.append((row, most_tokens, ""))
         at = self._live.add(row, prompt_tokens, output_tokens, most_tokens)
         if request is not None:
-            self._live.requests[at] = request
+            self._live.show(at, request)
             if request.max_tokens > entry.limit_tokens - prompt_tokens:
                 request.max_tokens = entry.limit_tokens - prompt_tokens
         batch = self._batches[entry.place]
@@ -160,7 +160,7 @@ class Loop:
         """Note a request that is refused. The step run of a lone replica ends all the same where a request comes."""
         self.odd_rows.append((row, 0, reason))
         if self._is_alone:
-            self._batches[0].cut(now_ps)
+            self._batches[0].cut(now_ps, False)
             self._follow(0, False)
 
     def _end_transfers(self, place: i64, now_ps: i64) -> None:

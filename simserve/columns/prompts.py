@@ -19,8 +19,15 @@ class PromptColumns(Walk):
     """Prompts that wait, and those with a slot; a step computes chunks of them, as the planner of a policy decides."""
 
     def __init__(
-        self, replica: Replica, planner: Planner, running: Running, records: Records, contents: BlockContents
+        self,
+        replica: Replica,
+        planner: Planner,
+        queue: Line,
+        running: Running,
+        records: Records,
+        contents: BlockContents,
     ) -> None:
+        """Let requests wait in a queue."""
         super().__init__()
         live = records.live
         self.live, self.running, self._recorder, self.contents = live, running, records.recorder, contents
@@ -31,10 +38,12 @@ class PromptColumns(Walk):
         """The cost model, if it is compiled. fast: called without boxing its arguments."""
         self.total_blocks, self.block_size = replica.pool.total_blocks, replica.pool.block_size
         self.max_model_len = replica.batch.view.max_model_len
-        self.planner, self._reserves, self._is_stateful = planner, planner.reserves, replica.scheduler.is_stateful
+        self.planner, self._reserves, self._is_followed = planner, planner.reserves, planner.follows
         self.slots: i64 = limit(replica.scheduler.max_running)
         """Most running requests, as far as the policy limits them itself."""
-        self.coming, self.waiting, self.prefilling = Coming(live), Line(live), Line(live)
+        self.coming, self.waiting, self.prefilling = Coming(live), queue, Line(live)
+        self.now_ps: i64 = 0
+        """Instant of the last plan."""
         self._step_run = StepRun()
         self.places: vec[i64] = filled(16, 0)
         self.tokens: vec[i64] = filled(16, 0)
@@ -60,9 +69,10 @@ class PromptColumns(Walk):
         self._n_idle: i64 = 0
         """... the free blocks that these take."""
 
-    def plan(self, just_preempted: bool) -> None:
+    def plan(self, just_preempted: bool, now_ps: i64) -> None:
         """Let the planner choose chunks."""
         running, cohort, planner = self.running, self._cohort, self.planner
+        self.now_ps = now_ps
         self.contents.forget_hits()
         self.n_decoding = cohort.n
         self.n_running, self.n_members = running.n + running.n_promised, running.n
@@ -94,6 +104,10 @@ class PromptColumns(Walk):
         self.is_new = not self._is_started
         self._n_found = NONE if self.is_new else 0
         return True
+
+    def go_to(self, place: i64) -> None:
+        """Go to a request, whatever is before it."""
+        self._place = place
 
     def _find(self) -> None:
         """Look up what a waiting request finds. fast: only where the policy asks."""
@@ -158,6 +172,7 @@ class PromptColumns(Walk):
     def start(self, now_ps: i64, n_before_queue: i64) -> StepRun:
         """Return one step: the chunks get slots and blocks, and decoding requests a token if the policy lets them."""
         live, counts, cohort, chunks = self.live, self._counts, self._cohort, list[tuple[int, int]]()
+        free_blocks: i64 = self._pool.free_blocks
         n_tokens: i64 = 0
         n_pairs: i64 = 0
         n_context: i64 = 0
@@ -166,7 +181,10 @@ class PromptColumns(Walk):
         for i in range(self.n_chunks):
             place, n_chunk = self.places[i], self.tokens[i]
             if live.phase[place] == WAITS:
-                if self.waiting.head == place:
+                if self.planner.looks:
+                    self.waiting.drop(place)
+                    live.phase[place] = PASSES
+                elif self.waiting.head == place:
                     self.waiting.pop_left()
                 else:
                     self._pass(i)
@@ -181,10 +199,11 @@ class PromptColumns(Walk):
             n_tokens += n_chunk
             n_pairs += n_chunk * (done + end + 1) // 2
             n_context += end
-            if n_chunk == live.left_tokens(place):
+            if n_chunk >= live.left_tokens(place):
                 n_complete += 1
         self.n_complete = n_complete
         self._pool.take(n_blocks, self._reserves)
+        self.planner.check_blocks(free_blocks - self._pool.free_blocks)
         n: i64 = cohort.n if self.planner.decodes else 0
         kv_tokens = cohort.kv_tokens if n else 0
         if self._step_cost is None:
@@ -212,6 +231,8 @@ class PromptColumns(Walk):
     def _admit(self, place: i64, reserve_tokens: i64, now_ps: i64) -> None:
         """Give a request that leaves the queue a slot, what its policy reserves, and what it finds."""
         live = self.live
+        if self._is_followed:
+            self.planner.admitted(place)
         live.phase[place] = PREFILLS
         self.prefilling.append(place)
         self.running.admit(place)
@@ -224,11 +245,18 @@ class PromptColumns(Walk):
         self.contents.hold(place)
 
     def joined(self, place: i64) -> None:
-        """Tell a policy with state that a request decodes from the next step on."""
-        if self._is_stateful:
+        """Tell a policy that follows requests that one decodes from the next step on."""
+        if self._is_followed:
             live = self.live
             member, prompt_tokens, n_emitted = place, live.prompt_tokens[place], live.emitted_tokens[place]
             self.planner.joined(member, prompt_tokens, live.most_tokens[place], n_emitted)
+
+    def resumed(self, place: i64) -> None:
+        """Tell a policy that follows requests that one decodes with keys and values from elsewhere."""
+        if self._is_followed:
+            live = self.live
+            member, prompt_tokens, n_emitted = place, live.prompt_tokens[place], live.emitted_tokens[place]
+            self.planner.resumed(member, prompt_tokens, live.most_tokens[place], n_emitted)
 
     def commit(self, step_ps: i64) -> None:
         """Apply the chunks of a step that is over; the complete prompts decode from now on."""
@@ -236,8 +264,14 @@ class PromptColumns(Walk):
         for i in range(self.n_chunks):
             place = self.places[i]
             live.prefilled_tokens[place] += self.tokens[i]
-            if not live.left_tokens(place):
+            n_left = live.left_tokens(place)
+            if n_left < 0:  # of a padded batch
+                live.padding_tokens[place] = -n_left
+                live.prefilled_tokens[place] += n_left
+            if n_left <= 0:
                 live.phase[place] = DECODES
             elif not live.n_preemptions[place]:
                 live.chunks_ps[place] += step_ps
+            if self._is_followed:
+                self.planner.computed(place)
         self.prefilling.keep(PREFILLS)

@@ -27,10 +27,12 @@ class ReplicaColumns(RankUnit):
         prompts = batch.prompts
         self._waiting, self._prefilling, self._coming = prompts.waiting, prompts.prefilling, prompts.coming
         self._in_flight, self._decode, self._side = replica.in_flight, replica.decode, batch.side
-        self._is_stateful = batch.is_stateful
+        self._is_followed, self._pads, self._orders = prompts.planner.follows, batch.pads, batch.orders
         self._has_windows, self._most_blocks = len(replica.decode.windows) > 0, i64(replica.decode.most_blocks)
-        self._is_whole = type(batch.side) is HandoverSide and not self._has_windows
+        self._is_whole = type(batch.side) is HandoverSide and not self._has_windows and not self._orders
         """Nothing comes before its plans, and nothing follows them."""
+        self._wake_ps: i64 = NEVER
+        """When it plans next without a step in flight; NEVER: when something comes."""
         self._blocked_outside: i64 = 0
         """What keeps out requests of other replicas, as recorded."""
 
@@ -40,23 +42,30 @@ class ReplicaColumns(RankUnit):
         """Return the end of the step run in flight; NEVER without one. Raises EndsTooLate."""
         step_run = self._in_flight.step_run
         if step_run is None:
-            return NEVER
+            return self._wake_ps
         if step_run.end_ps >= NEVER:
             raise EndsTooLate
         return step_run.end_ps
 
     def plan(self, now_ps: i64) -> None:
         """Make room, walk the queue if requests wait, and begin the step run that follows."""
+        self._wake_ps = NEVER
         if self._is_whole:  # fast: nothing is called where there is nothing
             self._begin(now_ps)
             return
         self._side.before_plan(now_ps)
+        n_running = self._running.n
         self._begin(now_ps)
         step_run = self._in_flight.step_run
         self._blocked_outside = self._side.after_plan(step_run)
-        lacks_blocks = self._prompts.blocked == BLOCKS or self._blocked_outside == BLOCKS
-        if step_run is not None and step_run.n_steps > 1 and self._has_windows and lacks_blocks:
-            step_run.cut(1)  # windows may free the blocks that others wait for
+        if step_run is None:
+            if self._running.n < n_running and self._side.n_elsewhere():
+                self.plan(now_ps)  # no step runs, so the next boundary is now, with room for those
+        elif step_run.n_steps > 1:
+            if self._has_windows and BLOCKS in (self._prompts.blocked, self._blocked_outside):
+                step_run.cut(1)  # windows may free the blocks that others wait for
+            elif self._orders and self._coming.n:
+                step_run.cut(1)  # an arrival that the scheduler sees a step later may go before the blocked head
 
     def _begin(self, now_ps: i64) -> None:
         cohort, prompts, waiting, prefilling = self._cohort, self._prompts, self._waiting, self._prefilling
@@ -69,10 +78,10 @@ class ReplicaColumns(RankUnit):
             return
         just_preempted = not has_room and self.batch.make_room(now_ps)
         while (waiting.n or prefilling.n) and not (self.holds_prompts and cohort.n):
-            prompts.plan(just_preempted)
+            prompts.plan(just_preempted, now_ps)
             if prompts.planner.preempts:
-                self.batch.preempt(self._running.newest, now_ps)  # it may be the prompt itself
-                just_preempted = True
+                self.batch.preempt_planned(now_ps)
+                just_preempted = just_preempted or prompts.blocked == BLOCKS
                 continue
             if prompts.n_chunks or cohort.n:
                 break
@@ -86,11 +95,13 @@ class ReplicaColumns(RankUnit):
             just_preempted = True
         if prompts.n_chunks:
             self._in_flight.step_run = prompts.start(now_ps, self._side.n_before_queue)
-        elif cohort.n:
+        elif cohort.n and (prompts.planner.decodes or not prompts.has_planned):
             self._decode_on(now_ps, just_preempted)
         elif self._coming.n:
             self._coming.show(2, waiting)  # no step runs that they could miss
             self._begin(now_ps)
+        elif prompts.has_planned and prompts.planner.wake_ps < NEVER:
+            self._wake_ps = prompts.planner.wake_ps
         elif prompts.blocked:
             self._recorder.stall(self.place, now_ps, prompts.blocked)
         elif not self._running.n and not waiting.n:
@@ -102,10 +113,15 @@ class ReplicaColumns(RankUnit):
         if not just_preempted and self._prompts.has_planned and self._prompts.planner.valid_steps:
             n_most = self._prompts.planner.valid_steps
         elif blocked == BLOCKS and not just_preempted and self._waiting.n:
-            n_most = self._contents.steps_before_recheck(self._waiting.head)
+            n_most = self._contents.steps_before_recheck(self._waiting.first())
         if not blocked and self._coming.n:
             n_most = 1  # they have already waited for one step
-        self._in_flight.step_run = self._decode.start(now_ps, n_most, self._waiting.n + self._side.n_before_queue)
+        step_run = self._decode.start(now_ps, n_most, self._waiting.n + self._side.n_before_queue)
+        self._in_flight.step_run = step_run
+        if self._prompts.has_planned and self._prompts.planner.wake_ps < NEVER:
+            n_steps = step_run.steps_begun(self._prompts.planner.wake_ps)
+            if n_steps < step_run.n_steps:
+                step_run.cut(n_steps)
 
     # -- commit ------------------------------------------------------------------------------------------------------
 
@@ -113,7 +129,8 @@ class ReplicaColumns(RankUnit):
         """Record the step run, with the counters at its start, and apply it."""
         in_flight, prompts, cohort, records = self._in_flight, self._prompts, self._cohort, self._records
         step_run = in_flight.step_run
-        assert step_run is not None, "a step is over"
+        if step_run is None:
+            return  # it wakes, and plans
         n: i64 = step_run.n_decoding
         if self._has_windows:
             self._decode.windows_ps.append(self._decode.window_ps(n))
@@ -121,7 +138,7 @@ class ReplicaColumns(RankUnit):
         reserved_blocks: i64 = self._pool.reserved_blocks
         if in_flight.has_changed:
             used_blocks, reserved_blocks = in_flight.land()
-        if self._is_stateful:
+        if self._is_followed:
             n_decoded = step_run.n_steps if n else 0
             prompts.planner.committed(n_decoded, step_run.n_prefill_tokens > 0, prompts.blocked)
         blocked = prompts.blocked
@@ -144,10 +161,7 @@ class ReplicaColumns(RankUnit):
             if cohort.step >= cohort.next_finish_step:
                 n_finished = self._running.pop_finished()
                 for i in range(n_finished):
-                    place = self._running.finished[i]
-                    self.batch.end(place, self._running.stop_decoding(place), now_ps)
-                    if self._is_stateful:
-                        prompts.planner.left(place)
+                    self.batch.finish(self._running.finished[i], now_ps)
         if prompts.n_chunks:
             if self._side.streams:
                 self._side.send(prompts, step_run.start_ps, now_ps)
@@ -155,6 +169,8 @@ class ReplicaColumns(RankUnit):
             for i in range(prompts.n_chunks):
                 self.batch.end_chunk(prompts.places[i], prompts.tokens[i], now_ps)
             prompts.n_chunks = 0
+        if self._pads:
+            self.batch.end_batch(now_ps)
         if self._coming.n:
             self._coming.show(step_run.n_steps, self._waiting)
 

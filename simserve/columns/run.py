@@ -9,13 +9,14 @@ from simserve.columns.arrivals import Clients, Entrance, NextRows, Timed, is_own
 from simserve.columns.batch import BatchColumns
 from simserve.columns.contents import contents_of
 from simserve.columns.handover import Handover
-from simserve.columns.live import Live
+from simserve.columns.live import Line, Live
 from simserve.columns.loop import Loop
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.running import MOST_PLACES, Running
 from simserve.columns.sides import side_of
+from simserve.columns.views import ViewPlanner
 from simserve.engine.cluster import Cluster, OnSend
 from simserve.engine.decode import Decode
 from simserve.engine.handoff import HandsOver, Pushes
@@ -26,6 +27,7 @@ from simserve.engine.role import Role
 from simserve.engine.senders import TraceSender
 from simserve.engine.stepping import Alone, Rank
 from simserve.integers import NEVER
+from simserve.state.planner import Planner
 
 INSTANTS_A_LOOK: Final = 4096
 """Instants between two looks at the keyboard, in which rows are recorded without the recorder."""
@@ -49,9 +51,7 @@ def _is_on_columns(replica: Replica) -> bool:
     scheduler, batch = replica.scheduler, replica.batch
     most_tokens = scheduler.budget_tokens or batch.pool.total_blocks * batch.pool.block_size
     return (
-        scheduler.rows_planner() is not None
-        and is_own(scheduler)
-        and most_tokens <= LARGEST
+        most_tokens <= LARGEST
         and type(batch.memory) in (Memory, KeepingMemory, CachingMemory, KeepingGroupsMemory)
         and type(replica.decode) is Decode
         and type(replica.stepping) in (Alone, Rank)
@@ -73,11 +73,10 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
     entrance = Entrance(cluster)
     handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff)
     for replica, role in zip(cluster.replicas, cluster.roles, strict=True):
-        planner = replica.scheduler.rows_planner()
-        assert planner is not None, "the policy plans on rows"
         contents = contents_of(replica, live)
         running = Running(replica, live, contents)
-        prompts = PromptColumns(replica, planner, running, records, contents)
+        planner, queue = _planner(replica, live)
+        prompts = PromptColumns(replica, planner, queue, running, records, contents)
         side = side_of(replica, role, prompts, handover, entrance.loads)
         replicas.append(ReplicaColumns(replica, BatchColumns(replica, prompts, records, arrivals, side)))
     loop = Loop(cluster, live, replicas, entrance, handover)
@@ -102,6 +101,15 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
         records.flush()
     _explain(cluster, loop)
     cluster.close(is_deadlock=is_deadlock)
+
+
+def _planner(replica: Replica, live: Live) -> tuple[Planner, Line]:
+    """Return what plans for a replica, and its queue: a policy of a plug-in looks at requests as objects."""
+    planner = replica.scheduler.rows_planner() if is_own(replica.scheduler) else None
+    if planner is not None:
+        return planner, Line(live)
+    views = ViewPlanner(replica, live)
+    return views, views.queue()
 
 
 def _explain(cluster: Cluster, loop: Loop) -> None:

@@ -68,10 +68,10 @@ class Running:
         self.n -= 1
 
     def join(self, place: i64, n_left: i64) -> None:
-        """Let a request with a computed prompt decode n_left more tokens."""
+        """Let a request with a computed prompt decode n_left more tokens; with none left it lingers."""
         live, cohort = self._live, self._cohort
         step: i64 = cohort.step
-        kv_tokens, finish_step = live.prefilled_tokens[place], step + n_left
+        kv_tokens, finish_step = live.prefilled_tokens[place] + live.padding_tokens[place], step + n_left
         if finish_step >= LAST_STEP:
             raise EndsTooLate
         live.kv_offset[place] = kv_tokens - step
@@ -83,6 +83,8 @@ class Running:
             if request is not None:
                 request.kv_offset = kv_tokens - step
             self._grouped.join_windows(place if request is None else request, kv_tokens - step, request)
+        if not n_left:
+            return
         live.finish_step[place] = finish_step
         live.join_number[place] = self._n_joins
         self._n_joins += 1
@@ -92,8 +94,10 @@ class Running:
 
     def stop_decoding(self, place: i64) -> i64:
         """Take a request from the cohort; return the tokens it holds."""
-        cohort, offset = self._cohort, self._live.kv_offset[place]
+        live, cohort = self._live, self._cohort
+        offset = live.kv_offset[place]
         kv_tokens = offset + cohort.step
+        live.emitted_tokens[place] += cohort.step - live.join_step[place]
         cohort.n -= 1
         cohort.kv_tokens -= kv_tokens + 1
         cohort.crossings[-offset % self._block_size] -= 1
@@ -104,9 +108,7 @@ class Running:
 
     def drop(self, place: i64) -> i64:
         """Take a request from the cohort before its end; return the tokens it holds."""
-        live = self._live
-        live.emitted_tokens[place] += self._cohort.step - live.join_step[place]
-        live.finish_step[place] = NONE
+        self._live.finish_step[place] = NONE
         self._find_next_finish()
         return self.stop_decoding(place)
 

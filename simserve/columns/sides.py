@@ -11,7 +11,7 @@ from simserve.columns.arrivals import Loads
 from simserve.columns.handover import Handover, HandoverSide, in_time
 from simserve.columns.live import ENDED, Line
 from simserve.columns.prompts import PromptColumns
-from simserve.engine.receiving import Receives
+from simserve.engine.receiving import BeforeHandedOver, Receives
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NEVER, NONE
@@ -95,10 +95,17 @@ class Fetches(HandoverSide):
         self._live, self._prompts, self._handover = live, prompts, handover
         self._running, self._contents, self._waiting = prompts.running, prompts.contents, prompts.waiting
         self._pool, self._cohort = replica.pool, replica.cohort
-        self._coming_in, self._here = Line(live), Line(live)
+        self._orders = replica.scheduler.orders
+        self._coming_in, self._here = prompts.waiting if self._orders else Line(live), Line(live)
         """Requests without blocks here, with those that wait among them, and those that have all their keys and values
         and do not decode yet."""
-        self.queues = (self._coming_in,)
+        self._elsewhere: dict[Request, None] = {}
+        """Those of other replicas, under a policy that orders: they wait in its queue."""
+        if self._orders:
+            view = replica.batch.view
+            view.waiting = self._startable = BeforeHandedOver(replica.batch.waiting, self._elsewhere)
+        else:
+            self.queues = (self._coming_in,)
         self._in_transfer: list[tuple[int, int, int]] = []
         """A heap of (instant of arrival, number of the transfer, request)."""
         self._n_transfers = 0
@@ -109,13 +116,24 @@ class Fetches(HandoverSide):
 
     def come(self, place: i64) -> bool:
         """Accept a request that another replica prefills; return whether it may get blocks at the next plan."""
+        leads = self._coming_in.may_lead(place)
+        if self._orders:
+            self._elsewhere[self._live.requests[place]] = None
         self._coming_in.append(place)
         self._n_without_blocks += 1
-        return not self._blocked
+        return leads or not self._blocked
+
+    def n_elsewhere(self) -> int:
+        """Return how many requests in the queue have a prompt that another replica computes, or wait behind these."""
+        return self._waiting.n - len(self._startable) if self._orders else 0
+
+    def is_elsewhere(self, place: i64) -> bool:
+        """Return whether a request in the queue has a prompt that another replica computes."""
+        return self._orders and self._live.requests[place] in self._elsewhere
 
     def waits(self, place: i64) -> bool:
         """Let a request with a prompt that is computed here wait behind those of others; return whether it does."""
-        if self._coming_in.n:
+        if self._coming_in.n and not self._orders:
             self._coming_in.append(place)
             return True
         return False
@@ -130,7 +148,7 @@ class Fetches(HandoverSide):
         self._blocked = BLOCKS if self._waiting.n else 0
         if self._coming_in.n:
             self._allocate(now_ps)
-        self.n_before_queue = self._coming_in.n
+        self.n_before_queue = 0 if self._orders else self._coming_in.n
         running.n_promised = running.n_away
 
     def _decode(self, place: i64) -> None:
@@ -139,26 +157,33 @@ class Fetches(HandoverSide):
         live.join_step[place] = self._cohort.step
         running.admit(place)
         running.join(place, live.output_tokens[place] - live.emitted_tokens[place])
-        self._prompts.joined(place)
+        self._prompts.resumed(place)
 
     def _allocate(self, now_ps: i64) -> None:
         """Give slots and blocks to requests in order, and fetch what is not here of their prompts."""
         live, coming_in, running, contents = self._live, self._coming_in, self._running, self._contents
         handover, pool, n_growing = self._handover, self._pool, self._cohort.blocks_of_next()
         while coming_in.n:
-            place = coming_in.head
+            place = coming_in.first()
             prompt_tokens = live.prompt_tokens[place]
-            if live.is_kept[place]:
+            if self._orders:
+                if not self.is_elsewhere(place):
+                    return
+            elif live.is_kept[place]:
                 self._waiting.append(coming_in.pop_left())
                 continue
-            if self._waiting.n or running.n + running.n_away >= self._prompts.slots:
-                self._blocked = BLOCKS if self._waiting.n else SEATS
+            waits = self._waiting.n > 0 and not self._orders
+            if waits or running.n + running.n_away >= self._prompts.slots:
+                self._blocked = BLOCKS if waits else SEATS
                 return
             n_blocks = pool.blocks_in_step(prompt_tokens, 1) - contents.shared_blocks(place)
             if n_blocks > pool.free_blocks - n_growing:
                 self._blocked = BLOCKS
                 return
             coming_in.pop_left()
+            if self._orders:
+                self._prompts.planner.granted(place)
+                del self._elsewhere[live.requests[place]]
             self._n_without_blocks -= 1
             running.n_away += 1
             found_tokens = contents.take_ahead(place)
@@ -170,6 +195,8 @@ class Fetches(HandoverSide):
             handover.recorder.find_room(row, waited_ps, found_tokens)
             sender = live.sender[place]
             self.expect(place, handover.arrival_ps(prompt_tokens, found_tokens, sender, self._replica, now_ps))
+        if self._orders:
+            self._blocked = 0
 
     def expect(self, place: i64, at_ps: int) -> None:
         """Await the keys and values of a request, or the notice that none will come. Raises EndsTooLate."""
@@ -184,7 +211,13 @@ class Fetches(HandoverSide):
             n_steps = step_run.steps_begun(self._in_transfer[0][0])
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
-        return self._blocked if self._n_without_blocks else 0
+        if not self._n_without_blocks:
+            return 0
+        if step_run is not None and self._blocked == BLOCKS:
+            n_most = self._prompts.planner.steps_in_order(self._cohort.n_tokens)
+            if n_most is not None and n_most < step_run.n_steps:
+                step_run.cut(n_most)
+        return self._blocked
 
     def arrived(self, now_ps: i64) -> i64:
         """Accept the next request with all its keys and values; return it, NONE if there is no other."""
@@ -204,7 +237,8 @@ class Fetches(HandoverSide):
         live = self._live
         fetched = [place for _, _, place in self._in_transfer if live.phase[place] != ENDED]
         granted = [place for _, place in self._handover.notices if live.receiver[place] == self._replica]
-        return [*self._here.places(), *fetched, *granted, *self._coming_in.places()]
+        coming_in = [] if self._orders else self._coming_in.places()
+        return [*self._here.places(), *fetched, *granted, *coming_in]
 
     def stop(self, requests: list[Request]) -> None:
         """Give the replica these requests as the run ends."""

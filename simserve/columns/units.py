@@ -76,8 +76,15 @@ class LaneColumns(StepUnit):
         self._end_ps: i64 = NEVER
 
     def end_ps(self) -> i64:
-        """Return the end of the step in flight; NEVER without one."""
-        return self._end_ps
+        """Return the end of the step in flight; without one, when a rank plans next of itself, NEVER if none does."""
+        if self._end_ps < NEVER:
+            return self._end_ps
+        least: i64 = NEVER
+        for rank in self._ranks:
+            at_ps = rank.end_ps()
+            if at_ps < least:
+                least = at_ps
+        return least
 
     def plan(self, now_ps: i64) -> None:
         """Plan and begin one step on all ranks; do nothing while a step is in flight. Raises EndsTooLate."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
+from simserve.integers import NEVER
 from simserve.state.request import WAITING, Request
 from simserve.state.step_plan import Blocked, StepPlan
 from simserve.state.view import ReplicaView
@@ -198,6 +199,12 @@ class Planner:
         """The blocks of the longest output are reserved at admission."""
         self.preempts = False
         """A request is to be preempted at once, as the next chunk of a started prompt lacks blocks."""
+        self.wake_ps: i64 = NEVER
+        """It plans again then, whatever happens until then."""
+        self.follows = False
+        """It is told of each request that comes and goes, and is asked which one to preempt."""
+        self.looks = False
+        """It looks at requests as objects."""
 
     def __deepcopy__(self, _: dict[int, Any]) -> Planner:
         return self
@@ -223,8 +230,21 @@ class Planner:
     def committed(self, n_steps: i64, has_prefill: bool, blocked: i64) -> None:
         """Note that steps of a plan are over: how many decoded, whether they had prefill, and its `blocked`."""
 
+    def admitted(self, member: Hashable) -> None:
+        """Note that a request is about to get a slot."""
+
+    def granted(self, member: Hashable) -> None:
+        """Note that a request with a prompt of another replica is about to get a slot and blocks."""
+
+    def computed(self, member: Hashable) -> None:
+        """Note that a part of a prompt is computed."""
+
     def joined(self, member: Hashable, prompt_tokens: int, most_tokens: int, emitted_tokens: int) -> None:
         """Note that a request decodes from the next step on; most_tokens: of its answer."""
+
+    def resumed(self, member: Hashable, prompt_tokens: int, most_tokens: int, emitted_tokens: int) -> None:
+        """Note that a request decodes from the next step on with keys and values from elsewhere."""
+        self.joined(member, prompt_tokens, most_tokens, emitted_tokens)
 
     def accepted(self, member: Hashable, n_tokens: int) -> None:
         """Note that a request has produced n_tokens more than one a step."""
@@ -232,14 +252,35 @@ class Planner:
     def left(self, member: Hashable) -> None:
         """Note that a decoding request has left, or that a first token was the last."""
 
+    def requeued(self, member: Hashable, now_ps: int) -> None:
+        """Note that a request has lost its slot, and waits again."""
+
+    def gone(self, member: Hashable, *, is_ended: bool) -> None:
+        """Note that a request has no slot any more: it has ended, or another replica decodes it."""
+
     def abandoned(self) -> None:
         """Note that a request in prefill is gone."""
+
+    def abandoned_by(self, member: Hashable) -> None:
+        """Note that the client of a request in prefill has given up."""
+        self.abandoned()
 
     def preempted(self) -> None:
         """Note that the next decode step has room again."""
 
     def idle(self) -> None:
         """Note that no request runs or waits."""
+
+    def check_blocks(self, n_blocks: int) -> None:
+        """Raise PolicyError if a step takes more blocks than were free."""
+
+    def victims(self) -> list[int]:
+        """Return the requests that the plan preempts; empty: the one admitted last."""
+        return []
+
+    def steps_in_order(self, most_tokens: int) -> int | None:
+        """Return decode steps for which the head of the queue surely stays the head; None: until others come or go."""
+        return None
 
     def victim(self) -> Hashable | None:
         """Return the decoding request to preempt; None: the one admitted last, or the last started prompt where the

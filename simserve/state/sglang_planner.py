@@ -56,6 +56,7 @@ class SgLangPlanner(Planner):
 
     def __init__(self, limits: SgLangLimits, first_ratio: float, last_ratio: float, n_ratio_steps: int) -> None:
         super().__init__()
+        self.follows = True
         self._limits, self._how = limits, (first_ratio, last_ratio, n_ratio_steps)
         self.ratio = NewTokenRatio(first_ratio, last_ratio, n_ratio_steps)
         self.running = RemainingTokens(limits.most_new_tokens)
