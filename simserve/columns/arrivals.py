@@ -115,6 +115,9 @@ class NextRows:
         """Take the next row; return whether it reaches the router now."""
         return False
 
+    def find_next(self) -> None:
+        """Find when the next row comes, as clients may have given up."""
+
     def answered(self, row: i64, now_ps: i64) -> None:
         """Note that a client has its last token."""
 
@@ -172,14 +175,15 @@ class Clients(NextRows):
         self._sender, self.are_more = sender, False
         cluster.drain_limit_ps = drain_limit_ps
         sender.start()
-        self._find_next()
+        self.find_next()
 
     def take(self) -> bool:
         """Take the next row; return whether it reaches the router now."""
         self._cluster.clock._now = self.at_ps
         rows, row = self._cluster.rows, self._sender.take()
-        self._find_next()
-        if row is None:
+        self.find_next()
+        deadlines = self._sender.deadlines
+        if row is None or (deadlines is not None and deadlines.has_gone(row)):
             return False
         self.row, self.prompt_tokens = row, rows.prompt_tokens[row]
         self.output_tokens, self.max_tokens = rows.output_tokens[row], rows.max_tokens[row]
@@ -189,21 +193,21 @@ class Clients(NextRows):
         """Let a client that has its last token go on."""
         self._cluster.clock._now = now_ps
         self._sender.on_answer(row, now_ps)
-        self._find_next()
+        self.find_next()
 
     def refused(self, row: i64, reason: str, now_ps: i64) -> None:
         """Let a client that is refused go on or end."""
         self._cluster.clock._now = now_ps
         self._sender.on_refusal(row, reason, now_ps)
-        self._find_next()
+        self.find_next()
 
     def not_admitted(self, row: i64, reason: str, now_ps: i64) -> None:
         """Let a client that the admission policy turns away go on or end."""
         self._cluster.clock._now = now_ps
         self._sender.on_not_admitted(row, reason, now_ps)
-        self._find_next()
+        self.find_next()
 
-    def _find_next(self) -> None:
+    def find_next(self) -> None:
         """Note when the next row comes, and whether the last one was sent."""
         next_ps, end_ps = self._sender.next_ps, self._cluster.end_ps
         self.at_ps = NEVER if next_ps is None else next_ps

@@ -127,10 +127,88 @@ class BatchColumns:
 
     def let_go(self, place: i64) -> None:
         """Free the slot and blocks taken ahead for a request that has ended."""
+        self.free_ahead(place)
+        self._live.remove(place)
+
+    def free_ahead(self, place: i64) -> None:
+        """Free the slot and blocks taken ahead for a request that ends before it decodes here."""
         self.in_flight.free(self.contents.let_go(place))
         self.running.n_away -= 1
         self._count(-1)
+
+    def withdraw(self, place: i64, now_ps: i64) -> bool:
+        """Drop a request without blocks here; return whether the replica is idle, and plans at this instant."""
+        self.side.withdraw(place)
+        self._count(-1)
+        return self.wake(now_ps)
+
+    def count_out(self) -> None:
+        """Count a request out that has no blocks here."""
+        self._count(-1)
+
+    def stored_tokens(self, place: i64) -> int:
+        """Return the tokens stored for a request, padding included."""
+        live = self._live
+        if place in self.lingering:
+            return live.padding_tokens[place] + live.prompt_tokens[place] + live.output_tokens[place] - 1
+        if live.phase[place] == DECODES:
+            return live.kv_offset[place] + self.cohort.step
+        return live.prefilled_tokens[place]
+
+    def close(self, place: i64) -> None:
+        """Record a request that has left before its end."""
+        self.records.end(place, UNFINISHED, NO_INSTANT)
+        if self._follows:
+            self.prompts.planner.gone(place, is_ended=True)
+
+    def forget(self, place: i64) -> None:
+        """Forget a request that has left before its end."""
+        self.close(place)
         self._live.remove(place)
+
+    def abandon(self, place: i64, now_ps: i64) -> bool:
+        """Drop a request of a client that has given up, with no step in flight; return whether the replica plans. In a
+        padded batch it stays to the end, like a finished one."""
+        live, planner = self._live, self.prompts.planner
+        phase, kv_tokens = live.phase[place], self.stored_tokens(place)
+        if phase == DECODES and self.pads:
+            self._linger(place, now_ps)
+            return self.wake(now_ps)
+        if phase <= WAITS:
+            if place in self.prompts.coming.places():
+                self.prompts.coming.drop(place)
+            else:
+                self.contents.forget(place)
+                self._waiting.drop(place)
+        elif phase == DECODES:
+            self.records.span(place, self.cohort.step)
+            self.running.drop(place)
+            if self._follows:
+                planner.left(place)
+        else:
+            self.prompts.prefilling.drop(place)
+            if self._follows:
+                planner.abandoned_by(place)
+        if phase > WAITS:
+            self.running.leave(place)
+            self.contents.release(place, kv_tokens)
+        self._count(-1)
+        self.close(place)
+        if not self.side.ended(place, now_ps):
+            self._live.remove(place)
+        return self.wake(now_ps)
+
+    def _linger(self, place: i64, now_ps: i64) -> None:
+        """Let a request of a padded batch stay, to no end."""
+        if place in self.lingering:
+            return
+        self.records.span(place, self.cohort.step)
+        self.running.cancel(place)
+        self.lingering.append(place)
+        if self._streams:  # whole answers count until they leave
+            self.records.end(place, UNFINISHED, NO_INSTANT)
+            self._count(-1)
+        self.end_batch(now_ps)
 
     def make_room(self, now_ps: i64) -> bool:
         """Preempt until the decoding requests have blocks for their next step; return True if any was preempted."""
@@ -244,7 +322,7 @@ class BatchColumns:
         live.joined_ps[place] = now_ps
         live.join_step[place] = self.cohort.step
         if not live.emitted_tokens[place]:
-            live.first_token_ps[place] = now_ps
+            self.records.first_token(place, now_ps)
         live.emitted_tokens[place] += 1
         n_left = live.output_tokens[place] - live.emitted_tokens[place]
         if n_left and self.side.takes(place, now_ps):

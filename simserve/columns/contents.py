@@ -76,6 +76,9 @@ class BlockContents:
         """Free the blocks of a preempted request, which may find the whole ones of its first tokens again."""
         self.release(place, kv_tokens)
 
+    def forget(self, place: i64) -> None:
+        """Note that a preempted request does not return."""
+
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
         return None
@@ -147,6 +150,10 @@ class LeftContents(BlockContents):
         self.release(place, kv_tokens)
         self._left.leave(self._live.row[place], findable_tokens // self._block_size)
         self._show(place, self._finder)
+
+    def forget(self, place: i64) -> None:
+        """Note that a preempted request does not return."""
+        self._left.forget(self._live.row[place])
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
@@ -240,6 +247,14 @@ class CachedContents(BlockContents):
         assert request is not None, "its blocks have ids"
         self._memory.preempt(request, kv_tokens, findable_tokens)
         request.finder = self._memory
+
+    def forget(self, place: i64) -> None:
+        """Note that a preempted request does not return."""
+        request = self._requests.get(place)
+        if request is not None:
+            self._memory.forget(request)
+            if not self._caches:
+                del self._requests[place]
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members evict blocks that the head of the queue would find; None: never."""

@@ -63,6 +63,22 @@ class HandoverSide:
         """Accept the next request with all its keys and values; return it, NONE if there is no other."""
         raise NotImplementedError
 
+    def holds(self, place: i64) -> bool:
+        """Return whether a request is in transfer, or waits for others that are."""
+        return False
+
+    def arrives_at(self, place: i64) -> i64:
+        """Return when a transfer in flight ends; NONE: it has, or has not begun."""
+        raise NotImplementedError
+
+    def take_here(self, place: i64) -> bool:
+        """Drop a request with all its keys and values here that does not decode yet; return whether it was one."""
+        raise NotImplementedError
+
+    def withdraw(self, place: i64) -> None:
+        """Drop a request without blocks here."""
+        raise NotImplementedError
+
     def n_elsewhere(self) -> int:
         """Return how many requests in the queue have a prompt that another replica computes, or wait behind these."""
         return 0
@@ -113,6 +129,13 @@ class Handover:
         _, place = self.notices.popleft()
         self.notice_at_ps = self.notices[0][0] if self.notices else NEVER
         return place
+
+    def forget_notice(self, place: int) -> bool:
+        """Forget the notice for a request; return whether one was in flight."""
+        n_before = len(self.notices)
+        self.notices = deque(notice for notice in self.notices if notice[1] != place)
+        self.notice_at_ps = self.notices[0][0] if self.notices else NEVER
+        return len(self.notices) < n_before
 
     def pick(self, request: Request | None, now_ps: i64) -> i64:
         """Return the decode replica of a request."""

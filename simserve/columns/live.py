@@ -16,6 +16,10 @@ PREFILLS: Final = 2
 DECODES: Final = 3
 ENDED: Final = 4
 """A receiver has blocks for it, and no keys and values will come."""
+MOVES: Final = 5
+"""Its prompt is computed, and another replica decodes it."""
+ASKS: Final = 6
+"""Another replica will decode it, and has given it no blocks yet."""
 
 FIRST_PLACES: Final = 256
 """Places at first; they double when there are more requests."""
@@ -122,7 +126,7 @@ class Live:
 
     def remove(self, place: i64) -> None:
         """Free the place of a request that has ended."""
-        self.finish_step[place] = NONE
+        self.finish_step[place] = self.row[place] = NONE
         if self.requests:
             del self._places[self.requests.pop(place).row]
         self.after[place] = self._first_free

@@ -10,7 +10,8 @@ from mypy_extensions import i64
 from simserve.columns.arrivals import Entrance, NextRows
 from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import Handover
-from simserve.columns.live import ENDED, Live
+from simserve.columns.leaving import Leaving
+from simserve.columns.live import ASKS, ENDED, WAITS, Live
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.units import InTurn, LaneColumns, StepUnit
 from simserve.engine.cluster import Cluster
@@ -41,6 +42,11 @@ class Loop:
         """What each replica steps with."""
         self._entrance, self._handover, self._admission = entrance, handover, cluster.gate
         self._is_alone = cluster.replicas[0].is_alone
+        self._cluster, self._deadlines = cluster, cluster.deadlines
+        if cluster.deadlines is not None:
+            records = self._batches[0].records
+            how = self._batches, handover, self._follow, self._commit_now
+            cluster.deadlines.servers = Leaving(cluster.rows, records, *how)
         self._clock, self._refresher = cluster.clock, cluster.refresher
         self._refresh_ps: i64 = NEVER
         """When routers see their replicas next as they then are, if views are delayed."""
@@ -60,6 +66,7 @@ class Loop:
     def run(self, arrivals: NextRows, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
         ends, units, coming, handover = self.ends, self._units, self.arrivals, self._handover
+        deadlines = self._deadlines
         never: i64 = NEVER  # fast: a machine integer from here on
         for _ in range(n_instants):
             at_ps = ends.least()
@@ -70,6 +77,10 @@ class Loop:
                     at_ps = coming.least()
                 if handover.notice_at_ps < at_ps:
                     at_ps = handover.notice_at_ps
+            if deadlines is not None:
+                due_ps = self._due_ps()
+                if due_ps < at_ps:
+                    at_ps = due_ps
             if arrivals.at_ps == never and arrivals.are_more:
                 return True
             if at_ps > self.now_ps and self._planning.n:
@@ -99,7 +110,23 @@ class Loop:
             while arrivals.at_ps == at_ps:
                 if arrivals.take():
                     self._arrive(arrivals, at_ps)
+            if deadlines is not None and self._due_ps() == at_ps:
+                deadlines.take(at_ps)
+                arrivals.find_next()
         return True
+
+    def _due_ps(self) -> i64:
+        """Return when clients next give up, or servers drop what these have sent."""
+        if self._deadlines is None:
+            return NEVER
+        next_ps = self._deadlines.next_ps
+        return NEVER if next_ps is None else next_ps
+
+    def _commit_now(self, place: i64, now_ps: i64) -> None:
+        """Commit a step run that ends at this very instant; the replica plans."""
+        self._units[place].commit(now_ps)
+        self.ends.set(place, NEVER)
+        self._planning.add(place)
 
     def _refresh(self, at_ps: i64) -> None:
         """Show routers their replicas as they were at the last multiple of the delay, at an instant or before."""
@@ -114,7 +141,8 @@ class Loop:
     def is_out_of_events(self) -> bool:
         """Return whether nothing more happens, unless new requests come."""
         is_noticed = self._handover is not None and len(self._handover.notices) > 0
-        return self.ends.least() == NEVER and self.arrivals.least() == NEVER and not is_noticed
+        is_over = self.ends.least() == NEVER and self.arrivals.least() == NEVER and self._due_ps() == NEVER
+        return is_over and not is_noticed
 
     def _arrive(self, arrivals: NextRows, now_ps: i64) -> None:
         """Route a request, and refuse it if its replica could never serve it."""
@@ -138,7 +166,7 @@ class Loop:
             most_tokens = arrivals.max_tokens
         if output_tokens > most_tokens:
             output_tokens = most_tokens
-            self.odd_rows.append((row, most_tokens, ""))
+            self._note(row, most_tokens, "")
         at = self._live.add(row, prompt_tokens, output_tokens, most_tokens)
         if request is not None:
             self._live.show(at, request)
@@ -146,6 +174,8 @@ class Loop:
                 request.max_tokens = entry.limit_tokens - prompt_tokens
         batch = self._batches[entry.place]
         batch.arrive(at, request)
+        if self._deadlines is not None:
+            self._deadlines.placed(row, at)
         if self._handover is None or entry.keeps or not batch.side.hands_over:
             self._follow(entry.place, batch.queue(at, now_ps))
             return
@@ -153,15 +183,22 @@ class Loop:
         if not batch.side.asks_first:
             self._follow(entry.place, batch.queue(at, now_ps))
             return
-        self._live.joined_ps[at] = now_ps
+        self._live.joined_ps[at], self._live.phase[at] = now_ps, ASKS
         self._hand_over(self._handover, at, now_ps)
 
     def _refuse(self, row: i64, reason: str, now_ps: i64) -> None:
         """Note a request that is refused. The step run of a lone replica ends all the same where a request comes."""
-        self.odd_rows.append((row, 0, reason))
+        self._note(row, 0, reason)
         if self._is_alone:
             self._batches[0].cut(now_ps, False)
             self._follow(0, False)
+
+    def _note(self, row: int, n_tokens: int, reason: str) -> None:
+        """Note a row with an answer that is cut, or that is refused; at once if clients may send it again."""
+        if self._cluster.sender.has_attempts:
+            explain(self._cluster, row, n_tokens, reason)
+        else:
+            self.odd_rows.append((row, n_tokens, reason))
 
     def _end_transfers(self, place: i64, now_ps: i64) -> None:
         """Let a decode replica have the keys and values that arrive, and prefill replicas the blocks that held them."""
@@ -191,6 +228,7 @@ class Loop:
     def _queue(self, at: i64, now_ps: i64) -> None:
         """Queue a request that has blocks on its decode replica."""
         sender = self._live.sender[at]
+        self._live.phase[at] = WAITS
         self._follow(sender, self._batches[sender].queue(at, now_ps))
 
     def _follow(self, place: i64, is_idle: bool) -> None:
@@ -209,6 +247,14 @@ class Loop:
             unit.plan(self.now_ps)
             self.ends.set(unit.place, unit.end_ps())
         planning.n = 0
+
+
+def explain(cluster: Cluster, row: int, n_tokens: int, reason: str) -> None:
+    """Record a row with an answer that is cut, or that is refused for a reason."""
+    if reason:
+        cluster.reject(row, reason)
+    else:
+        cluster.cut(row, n_tokens)
 
 
 def units_of(cluster: Cluster, replicas: Sequence[ReplicaColumns]) -> list[StepUnit]:

@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from numpy.typing import NDArray
 
 from simserve.columns.live import Live
+from simserve.engine.deadlines import Deadlines
 from simserve.engine.recorder import Recorder
 from simserve.integers import NONE, buffer, vec
 from simserve.units import EndsTooLate
@@ -57,8 +58,10 @@ class RowBuffer:
 class Records:
     """What a run has recorded since the last flush."""
 
-    def __init__(self, recorder: Recorder, live: Live) -> None:
-        self.recorder, self.live = recorder, live
+    def __init__(self, recorder: Recorder, live: Live, deadlines: Deadlines | None) -> None:
+        self.recorder, self.live, self.deadlines = recorder, live, deadlines
+        self.padding_tokens: dict[int, int] = {}
+        """Padding of answered rows that have some, of which clients may have given up."""
         self.steps, self.spans, self.ended = RowBuffer(STEP_WIDTH), RowBuffer(SPAN_WIDTH), RowBuffer(ENDED_WIDTH)
 
     def span(self, place: i64, step: i64) -> None:
@@ -72,6 +75,9 @@ class Records:
 
     def end(self, place: i64, status: i64, finish_ps: i64) -> None:
         """Record a request that has ended, or is there as the run ends."""
+        if self.deadlines is not None:
+            self._end_now(self.deadlines, place, status, finish_ps)
+            return
         live, at, cells = self.live, self.ended.room(), self.ended.cells
         cells[at] = live.row[place]
         cells[at + 1] = NONE
@@ -82,6 +88,29 @@ class Records:
         cells[at + 4] = live.first_token_ps[place]
         cells[at + 5] = finish_ps
         cells[at + 6] = live.chunks_ps[place]
+
+    def first_token(self, place: i64, now_ps: i64) -> None:
+        """Note a first token, of which clients that give up know."""
+        live, recorder = self.live, self.recorder
+        live.first_token_ps[place] = now_ps
+        if self.deadlines is not None:
+            row = live.row[place]
+            recorder.first_token_ps[row] = now_ps
+            recorder.replica[row] = live.replica[place]
+
+    def _end_now(self, deadlines: Deadlines, place: i64, status: i64, finish_ps: i64) -> None:
+        """Record it at once, as clients that give up know of it; one that has given up keeps what it had then."""
+        live, row, columns = self.live, int(self.live.row[place]), self.recorder.columns
+        if live.scheduled_ps[place] >= 0:
+            columns["replica"][row] = live.replica[place]
+        columns["scheduled_ps"][row] = live.scheduled_ps[place]
+        columns["first_token_ps"][row] = live.first_token_ps[place]
+        columns["status"][row], columns["finish_ps"][row] = status, finish_ps
+        columns["chunks_ps"][row] = live.chunks_ps[place]
+        if live.padding_tokens[place]:
+            self.padding_tokens[row] = live.padding_tokens[place]
+        if deadlines.has_gone(row):
+            deadlines.restore(row)
 
     def flush(self) -> None:
         """Give the recorder all rows."""

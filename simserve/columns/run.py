@@ -10,7 +10,7 @@ from simserve.columns.batch import BatchColumns
 from simserve.columns.contents import contents_of
 from simserve.columns.handover import Handover
 from simserve.columns.live import Line, Live
-from simserve.columns.loop import Loop
+from simserve.columns.loop import Loop, explain
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
@@ -64,7 +64,7 @@ def _is_on_columns(replica: Replica) -> bool:
 def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
     """Serve all requests as `Cluster.run`. Raises PolicyError for a router that breaks a rule."""
     live, sender = Live(), cluster.sender
-    records, replicas = Records(cluster.recorder, live), list[ReplicaColumns]()
+    records, replicas = Records(cluster.recorder, live, cluster.deadlines), list[ReplicaColumns]()
     arrivals: NextRows
     if isinstance(sender, TraceSender):
         arrivals = Timed(cluster, drain_limit_ps)
@@ -115,8 +115,5 @@ def _planner(replica: Replica, live: Live) -> tuple[Planner, Line]:
 def _explain(cluster: Cluster, loop: Loop) -> None:
     """Record refusals and cuts in the order of sending."""
     for row, n_tokens, reason in loop.odd_rows:
-        if reason:
-            cluster.reject(row, reason)
-        else:
-            cluster.cut(row, n_tokens)
+        explain(cluster, row, n_tokens, reason)
     loop.odd_rows.clear()

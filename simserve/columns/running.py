@@ -108,9 +108,13 @@ class Running:
 
     def drop(self, place: i64) -> i64:
         """Take a request from the cohort before its end; return the tokens it holds."""
+        self.cancel(place)
+        return self.stop_decoding(place)
+
+    def cancel(self, place: i64) -> None:
+        """Cancel the finish of a request."""
         self._live.finish_step[place] = NONE
         self._find_next_finish()
-        return self.stop_decoding(place)
 
     def pop_finished(self) -> i64:
         """Find the requests that the last step finished; return their number. They are in the cohort still."""

@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 from simserve.columns.arrivals import Loads
 from simserve.columns.handover import Handover, HandoverSide, in_time
-from simserve.columns.live import ENDED, Line
+from simserve.columns.live import DECODES, ENDED, MOVES, Line
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.receiving import BeforeHandedOver, Receives
 from simserve.engine.replica import Replica
@@ -33,6 +33,7 @@ class Sends(HandoverSide):
             return False
         self._running.leave(place)
         self._running.n_away += 1
+        self._live.phase[place] = MOVES
         self._handover.done.append(place)
         return True
 
@@ -65,6 +66,7 @@ class Sending(HandoverSide):
             return False
         self._running.leave(place)
         self._running.n_away += 1
+        live.phase[place] = MOVES
         prompt_tokens, sender, receiver = live.prompt_tokens[place], live.sender[place], live.receiver[place]
         if live.there_tokens[place] < prompt_tokens:
             first = live.there_tokens[place]
@@ -123,6 +125,33 @@ class Fetches(HandoverSide):
         self._n_without_blocks += 1
         return leads or not self._blocked
 
+    def holds(self, place: i64) -> bool:
+        """Return whether a request is in transfer, or waits for others that are."""
+        if self._live.phase[place] == MOVES or self._orders:
+            return self._live.phase[place] == MOVES or self.is_elsewhere(place)
+        return place in self._coming_in.places()
+
+    def arrives_at(self, place: i64) -> i64:
+        """Return when a transfer in flight ends; NONE: it has, or has not begun."""
+        for at_ps, _, other in self._in_transfer:
+            if other == place:
+                return at_ps
+        return NONE
+
+    def take_here(self, place: i64) -> bool:
+        """Drop a request with all its keys and values here that does not decode yet; return whether it was one."""
+        if place not in self._here.places():
+            return False
+        self._here.drop(place)
+        return True
+
+    def withdraw(self, place: i64) -> None:
+        """Drop a request without blocks here."""
+        self._coming_in.drop(place)
+        if self._orders:
+            self._elsewhere.pop(self._live.requests[place], None)
+        self._n_without_blocks -= 1 - self._live.is_kept[place]
+
     def n_elsewhere(self) -> int:
         """Return how many requests in the queue have a prompt that another replica computes, or wait behind these."""
         return self._waiting.n - len(self._startable) if self._orders else 0
@@ -153,6 +182,7 @@ class Fetches(HandoverSide):
 
     def _decode(self, place: i64) -> None:
         live, running = self._live, self._running
+        live.phase[place] = DECODES
         self._contents.receive(place)
         live.join_step[place] = self._cohort.step
         running.admit(place)

@@ -83,7 +83,8 @@ class Cluster:
         shared = (self.clock, self.rows, self.recorder)
         self.fleet = fleet = Fleet(*shared, wiring, self._release_at_once, self._lose)
         self.replicas, self.members = fleet.replicas, fleet.members
-        self._deadlines: Deadlines | None = None
+        self.deadlines: Deadlines | None = None
+        """Clients that time out, if any do."""
         send = self.send
         self.gate: AdmissionGate | None = None
         """What asks the admission policy, if there is one."""
@@ -156,8 +157,8 @@ class Cluster:
 
     @property
     def only_serves(self) -> bool:
-        """Replicas stay as they are, and no client gives up or retries."""
-        return self._control is None and not self.sender.has_attempts
+        """Replicas stay as they are."""
+        return self._control is None
 
     @property
     def splits(self) -> bool:
@@ -226,7 +227,7 @@ class Cluster:
 
     def _lose(self, lost: LostRequest) -> None:
         """Decide about a request that was lost with its replica."""
-        request, n_stored, now_ps, deadlines = lost.request, lost.n_stored, self.clock.now_ps, self._deadlines
+        request, n_stored, now_ps, deadlines = lost.request, lost.n_stored, self.clock.now_ps, self.deadlines
         row = request.row
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, n_stored)
@@ -262,7 +263,7 @@ class Cluster:
         held, self._held = self._held, []
         sent_ps = self.rows.arrival_ps
         for row, send in sorted(held, key=lambda each: (sent_ps[each[0]], each[0])):
-            if self._deadlines is None or not self._deadlines.has_gone(row):
+            if self.deadlines is None or not self.deadlines.has_gone(row):
                 send(row, now_ps)
 
     # -- requests --------------------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ class Cluster:
         sender = SessionSender(*shared) if offered.concurrency is None else UserSender(*shared)
         if patience is not None and patience.is_limited:
             waiting = (self.clock, self.rows, self.recorder, self.replicas, patience, self.front_end.respond_ps)
-            self._deadlines = sender.deadlines = Deadlines(*waiting, sender.on_failure)
+            self.deadlines = sender.deadlines = Deadlines(*waiting, sender.on_failure)
         return sender
 
     def send(self, row: int, now_ps: int) -> None:
@@ -299,8 +300,8 @@ class Cluster:
             if rows.output_tokens[row] > most_tokens:
                 self.cut(row, most_tokens)
             destination.enqueue(request, now_ps)
-            if self._deadlines is not None:
-                self._deadlines.placed(row, (request, destination.id))
+            if self.deadlines is not None:
+                self.deadlines.placed(row, (request, destination.id))
         else:
             self.reject(row, reason)
             if self._closed_loop:
@@ -332,8 +333,8 @@ class Cluster:
     def reject(self, row: int, reason: str) -> None:
         """Refuse a request."""
         self.recorder.reject(row, reason)
-        if self._deadlines is not None:
-            self._deadlines.placed(row, None)
+        if self.deadlines is not None:
+            self.deadlines.placed(row, None)
 
     def _all_sent(self) -> None:
         """Start the drain."""

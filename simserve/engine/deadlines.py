@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from typing import Any, Protocol
 
 from simserve.engine import lifecycle
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
@@ -12,13 +13,51 @@ from simserve.engine.replica import Replica
 from simserve.state.request import DONE, Request
 from simserve.units import to_s
 
-Placed = tuple[Request, int]
-"""An accepted request and the id of its replica."""
+Placed = Any
+"""Where the servers find an accepted request."""
 
 ABORT_PHASE = SEND_PHASE + 1
 """Order at one instant, after sends: requests of clients that gave up leave ..."""
 DEADLINE_PHASE = SEND_PHASE + 2
 """... then clients give up."""
+
+
+class Servers(Protocol):
+    """What drops the requests of clients that have given up."""
+
+    def abandon(self, row: int, where: Placed, now_ps: int) -> tuple[int | None, int]:
+        """Drop a request, unless a step or a transfer of it is in flight; return when to try again, None: it is gone,
+        and the tokens stored for it."""
+
+    def stored_tokens(self, row: int, where: Placed) -> int:
+        """Return the tokens stored for a request."""
+
+
+class Replicas:
+    """Replicas with requests as objects; where one is: the request, and the id of the replica it was sent to."""
+
+    def __init__(self, replicas: Sequence[Replica], recorder: Recorder) -> None:
+        self._replicas, self._recorder = replicas, recorder
+
+    def abandon(self, row: int, where: Placed, now_ps: int) -> tuple[int | None, int]:
+        """Drop a request; see `Servers`."""
+        request, replica = self._locate(where)
+        again_ps = lifecycle.step_end_ps(replica, now_ps)
+        if again_ps is not None:
+            return again_ps, 0
+        n_stored = lifecycle.stored_tokens(replica, request)
+        return None if request.phase is DONE else lifecycle.abandon(replica, request, now_ps), n_stored
+
+    def stored_tokens(self, row: int, where: Placed) -> int:
+        """Return the tokens stored for a request."""
+        request, replica = self._locate(where)
+        return lifecycle.stored_tokens(replica, request)
+
+    def _locate(self, where: Placed) -> tuple[Request, Replica]:
+        """Return a request and its current replica: where it was placed or handed over to."""
+        request, index = where
+        moved_to = self._recorder.replica[request.row]
+        return request, self._replicas[index if moved_to == NEVER else moved_to]
 
 
 class Deadlines:
@@ -39,6 +78,8 @@ class Deadlines:
         on_give_up: Callable[[int, int], None],
     ) -> None:
         self._rows, self._recorder, self._replicas = rows, recorder, replicas
+        self.servers: Servers = Replicas(replicas, recorder)
+        """What drops requests."""
         self._patience = patience
         self._respond_ps = respond_ps
         self._on_give_up = on_give_up
@@ -49,8 +90,8 @@ class Deadlines:
         """Rows of waiting clients; None: not routed yet."""
         self._gone: dict[int, int] = {}
         """Timed-out rows and the instant of their first token."""
-        self._leaving: list[tuple[int, int, Placed]] = []
-        """A heap of (instant at which the server can drop the request, number of give-ups before, request)."""
+        self._leaving: list[tuple[int, int, int, Placed]] = []
+        """A heap of (instant at which the server can drop the request, number of give-ups before, row, request)."""
         self.gave_up_ps: dict[int, int] = {}
         self._expiry = Alarm(clock, self._expire_due, DEADLINE_PHASE)
         self._abort = Alarm(clock, self._abort_due, ABORT_PHASE)
@@ -81,7 +122,7 @@ class Deadlines:
     def answered(self, row: int, now_ps: int) -> bool:
         """Handle a computed answer; return whether the client receives it in time."""
         if row in self._gone:
-            self._undo(row)
+            self.restore(row)
             return False
         sent_ps, patience = self._rows.arrival_ps[row], self._patience
         if patience.e2e_ps is not None and now_ps + self._respond_ps > sent_ps + patience.e2e_ps:
@@ -98,7 +139,7 @@ class Deadlines:
     def left(self, row: int, n_stored_tokens: int) -> None:
         """Note that a replica has dropped or lost a request of a client that has gone."""
         self._recorder.end_early(row, n_stored_tokens)
-        self._undo(row)
+        self.restore(row)
 
     # -- clients give up -------------------------------------------------------------------------------------------
 
@@ -115,11 +156,11 @@ class Deadlines:
         where = self._waiting.pop(row)
         has_first = self._has_first(row, now_ps)
         self._gone[row] = self._recorder.first_token_ps[row] if has_first else NEVER
-        self._undo(row)
+        self.restore(row)
         self._recorder.explain(row, f"no {what} within {to_s(now_ps - self._rows.arrival_ps[row]):g} s")
         self.gave_up_ps[row] = now_ps
         if where is not None:
-            self._let_go(len(self.gave_up_ps), where, now_ps)
+            self._let_go(len(self.gave_up_ps), row, where, now_ps)
         self._on_give_up(row, now_ps)
 
     def _has_first(self, row: int, by_ps: int, *, is_whole: bool = False) -> bool:
@@ -130,7 +171,7 @@ class Deadlines:
             return False
         return is_whole or self._replicas[recorder.replica[row]].streams
 
-    def _undo(self, row: int) -> None:
+    def restore(self, row: int) -> None:
         """Restore what the client had when it gave up, whatever the server computes afterward."""
         recorder = self._recorder
         recorder.status[row] = TIMED_OUT
@@ -148,38 +189,38 @@ class Deadlines:
 
     # -- servers drop requests -----------------------------------------------------------------------------------------
 
-    def _let_go(self, number: int, where: Placed, now_ps: int) -> None:
+    @property
+    def next_ps(self) -> int | None:
+        """When something is next due; None: nothing is."""
+        due = [alarm.due_ps for alarm in (self._abort, self._expiry) if alarm.due_ps is not None]
+        return min(due, default=None)
+
+    def take(self, now_ps: int) -> None:
+        """Do what is due at this instant, in place of the clock: the first of the two."""
+        alarm = self._abort if self._abort.due_ps == now_ps else self._expiry
+        alarm.due_ps = None
+        alarm.action(now_ps)
+
+    def _let_go(self, number: int, row: int, where: Placed, now_ps: int) -> None:
         """Drop a request now, unless a step or a transfer of it is in flight; otherwise retry when that ends."""
-        request, replica = self._locate(where)
-        row = request.row
         if row in self._recorder.stored_tokens:
-            return  # lost with its replica
-        again_ps = lifecycle.step_end_ps(replica, now_ps)
-        if again_ps is None:
-            n_stored = lifecycle.stored_tokens(replica, request)
-            again_ps = None if request.phase is DONE else lifecycle.abandon(replica, request, now_ps)
+            return  # lost with its replica, or it has its whole answer
+        again_ps, n_stored = self.servers.abandon(row, where, now_ps)
         if again_ps is None:
             self.left(row, n_stored)
             return
-        heappush(self._leaving, (again_ps, number, where))
+        heappush(self._leaving, (again_ps, number, row, where))
         if self._abort.due_ps is None or again_ps < self._abort.due_ps:
             self._abort.set(again_ps)
 
-    def _locate(self, where: Placed) -> tuple[Request, Replica]:
-        """Return a request and its current replica: where it was placed or handed over to."""
-        request, index = where
-        moved_to = self._recorder.replica[request.row]
-        return request, self._replicas[index if moved_to == NEVER else moved_to]
-
     def _abort_due(self, now_ps: int) -> None:
         while self._leaving and self._leaving[0][0] <= now_ps:
-            _, number, where = heappop(self._leaving)
-            self._let_go(number, where, now_ps)
+            _, number, row, where = heappop(self._leaving)
+            self._let_go(number, row, where, now_ps)
         if self._leaving:
             self._abort.set(self._leaving[0][0])
 
     def stop(self) -> None:
         """End the run with pending aborts recorded as they are."""
-        for _, _, where in self._leaving:
-            request, replica = self._locate(where)
-            self.left(request.row, lifecycle.stored_tokens(replica, request))
+        for _, _, row, where in self._leaving:
+            self.left(row, self.servers.stored_tokens(row, where))
