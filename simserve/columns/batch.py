@@ -38,6 +38,9 @@ class BatchColumns:
         scheduler = replica.scheduler
         self._reserves, self._follows, self.looks = scheduler.reserves, prompts.planner.follows, prompts.planner.looks
         self.orders, self.pads, self._streams = scheduler.orders, scheduler.runs_to_completion, scheduler.stream
+        self._decode, self.is_uneven = replica.decode, replica.decode.is_uneven
+        self.needs_requests = self.looks or self.is_uneven or replica.batch.memory.caches
+        """Its requests are seen as objects."""
         self.lingering: list[int] = []
         """Finished requests of a padded batch, which stay, at full cost, until the whole batch is done."""
         self._requeues_last, self._caches_answers = scheduler.requeues_last, scheduler.caches_answers
@@ -75,6 +78,7 @@ class BatchColumns:
     def queue(self, place: i64, now_ps: i64) -> bool:
         """Queue a request; return whether the replica is idle, and plans at this instant."""
         if self.side.waits(place):
+            self._note_arrival(now_ps)
             return False
         leads = self.orders and self._waiting.may_lead(place)
         step_run, n_ahead = self.in_flight.step_run, self._n_ahead
@@ -88,6 +92,7 @@ class BatchColumns:
             self.prompts.coming.come(place, 1 + step_run.steps_begun(now_ps))
         else:
             self._waiting.append(place)
+            self._note_arrival(now_ps)
         self.cut(now_ps, leads)
         return False
 
@@ -114,7 +119,15 @@ class BatchColumns:
         """Queue a request that another replica prefills; return whether the replica is idle, and plans at this
         instant."""
         self._count(1)
-        return self.side.come(place) and self.wake(now_ps)
+        can_start = self.side.come(place)
+        self._note_arrival(now_ps)
+        return can_start and self.wake(now_ps)
+
+    def _note_arrival(self, now_ps: i64) -> None:
+        """Note an arrival during a step run, if its steps are rows of their own."""
+        step_run = self.in_flight.step_run
+        if self.is_uneven and step_run is not None:
+            self._decode.arrived(step_run, now_ps)
 
     # -- requests leave ------------------------------------------------------------------------------------------------
 
@@ -152,7 +165,7 @@ class BatchColumns:
         if place in self.lingering:
             return live.padding_tokens[place] + live.prompt_tokens[place] + live.output_tokens[place] - 1
         if live.phase[place] == DECODES:
-            return live.kv_offset[place] + self.cohort.step
+            return self.running.stored_tokens(place)
         return live.prefilled_tokens[place]
 
     def close(self, place: i64) -> None:

@@ -259,6 +259,10 @@ class Coming(Line):
         self._live.due_step[place] = self._n_shown + n_steps
         self.append(place)
 
+    def left_steps(self) -> list[int]:
+        """Return the steps that each arrival still waits for."""
+        return [int(self._live.due_step[place] - self._n_shown) for place in self.places()]
+
     def show(self, n_steps: i64, waiting: Line) -> None:
         """Let n_steps begin: queue the arrivals that have waited for as many."""
         self._n_shown += n_steps

@@ -36,8 +36,8 @@ class Loop:
         self._live, self._describe = live, cluster.request_of
         self._needs_requests = entrance.is_asked or (handover is not None and handover.loads.is_asked)
         """Routers, policies or prefix caches look at requests."""
-        for each, batch in zip(cluster.replicas, self._batches, strict=True):
-            self._needs_requests = self._needs_requests or each.batch.memory.caches or batch.looks
+        for batch in self._batches:
+            self._needs_requests = self._needs_requests or batch.needs_requests
         self._units: list[StepUnit] = units_of(cluster, replicas)
         """What each replica steps with."""
         self._entrance, self._handover, self._admission = entrance, handover, cluster.gate

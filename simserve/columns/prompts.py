@@ -37,7 +37,7 @@ class PromptColumns(Walk):
         self._step_cost = replica.cost if isinstance(replica.cost, StepCost) else None
         """The cost model, if it is compiled. fast: called without boxing its arguments."""
         self.total_blocks, self.block_size = replica.pool.total_blocks, replica.pool.block_size
-        self.max_model_len = replica.batch.view.max_model_len
+        self.max_model_len, self.decode_tokens = replica.batch.view.max_model_len, replica.cohort.n_tokens
         self.planner, self._reserves, self._is_followed = planner, planner.reserves, planner.follows
         self.slots: i64 = limit(replica.scheduler.max_running)
         """Most running requests, as far as the policy limits them itself."""
@@ -219,6 +219,14 @@ class PromptColumns(Walk):
         step_run.n_prefill_tokens, step_run.n_prefill_pairs = n_tokens, n_pairs
         step_run.n_decoding, step_run.queue_len = n, self.waiting.n + n_before_queue
         return step_run
+
+    def chunks(self) -> list[tuple[int, int]]:
+        """Return the tokens [first, end) of each chunk of the step in flight."""
+        chunks = list[tuple[int, int]]()
+        for i in range(self.n_chunks):
+            done = self.live.prefilled_tokens[self.places[i]]
+            chunks.append((done, done + self.tokens[i]))
+        return chunks
 
     def _pass(self, first: i64) -> None:
         """Let the requests of chunks from the first on leave the queue, before others that wait."""

@@ -9,7 +9,9 @@ from simserve.columns.handover import HandoverSide
 from simserve.columns.records import counts
 from simserve.columns.units import RankUnit
 from simserve.engine.lock_step import LockStep
+from simserve.engine.recorder import pack_step
 from simserve.engine.replica import Replica
+from simserve.engine.step_run import StepRun
 from simserve.integers import NEVER
 from simserve.state.planner import BLOCKS
 from simserve.units import EndsTooLate
@@ -29,6 +31,7 @@ class ReplicaColumns(RankUnit):
         self._in_flight, self._decode, self._side = replica.in_flight, replica.decode, batch.side
         self._is_followed, self._pads, self._orders = prompts.planner.follows, batch.pads, batch.orders
         self._has_windows, self._most_blocks = len(replica.decode.windows) > 0, i64(replica.decode.most_blocks)
+        self._is_uneven = batch.is_uneven
         self._is_whole = type(batch.side) is HandoverSide and not self._has_windows and not self._orders
         """Nothing comes before its plans, and nothing follows them."""
         self._wake_ps: i64 = NEVER
@@ -127,10 +130,12 @@ class ReplicaColumns(RankUnit):
 
     def commit(self, now_ps: i64) -> None:
         """Record the step run, with the counters at its start, and apply it."""
-        in_flight, prompts, cohort, records = self._in_flight, self._prompts, self._cohort, self._records
+        in_flight, prompts, cohort = self._in_flight, self._prompts, self._cohort
         step_run = in_flight.step_run
         if step_run is None:
             return  # it wakes, and plans
+        if self._is_uneven:
+            self._commit_but_last(step_run)
         n: i64 = step_run.n_decoding
         if self._has_windows:
             self._decode.windows_ps.append(self._decode.window_ps(n))
@@ -139,22 +144,14 @@ class ReplicaColumns(RankUnit):
         if in_flight.has_changed:
             used_blocks, reserved_blocks = in_flight.land()
         if self._is_followed:
-            n_decoded = step_run.n_steps if n else 0
-            prompts.planner.committed(n_decoded, step_run.n_prefill_tokens > 0, prompts.blocked)
+            self._report(step_run.n_steps if n else 0, step_run.n_prefill_tokens > 0)
         blocked = prompts.blocked
         if not blocked:
             blocked = self._blocked_outside
-        at, cells = records.steps.room(), records.steps.cells
-        cells[at] = self.place
-        cells[at + 1] = step_run.start_ps
-        cells[at + 2] = step_run.first_ps
-        cells[at + 3] = step_run.growth_ps
-        cells[at + 4] = step_run.n_prefill_pairs
-        cells[at + 5] = cohort.kv_tokens if n else 0
-        cells[at + 6] = counts(step_run.n_steps, step_run.n_prefill_tokens)
-        cells[at + 7] = counts(n, used_blocks)
-        cells[at + 8] = counts(reserved_blocks, step_run.queue_len)
-        cells[at + 9] = counts(blocked, 0)
+        if self._is_uneven:
+            self._write(step_run, (used_blocks, reserved_blocks), blocked)
+        else:
+            self._note(step_run, used_blocks, reserved_blocks, blocked)
         in_flight.step_run = None
         if n:
             in_flight.apply(step_run.n_steps)
@@ -173,6 +170,60 @@ class ReplicaColumns(RankUnit):
             self.batch.end_batch(now_ps)
         if self._coming.n:
             self._coming.show(step_run.n_steps, self._waiting)
+
+    def _note(self, step_run: StepRun, used_blocks: i64, reserved_blocks: i64, blocked: i64) -> None:
+        """Record a step run with the counters at its start."""
+        n, records = i64(step_run.n_decoding), self._records
+        at, cells = records.steps.room(), records.steps.cells
+        cells[at] = self.place
+        cells[at + 1] = step_run.start_ps
+        cells[at + 2] = step_run.first_ps
+        cells[at + 3] = step_run.growth_ps
+        cells[at + 4] = step_run.n_prefill_pairs
+        cells[at + 5] = self._cohort.kv_tokens if n else 0
+        cells[at + 6] = counts(step_run.n_steps, step_run.n_prefill_tokens)
+        cells[at + 7] = counts(n, used_blocks)
+        cells[at + 8] = counts(reserved_blocks, step_run.queue_len)
+        cells[at + 9] = counts(blocked, 0)
+
+    def _write(self, step_run: StepRun, blocks: tuple[int, int], blocked: int) -> None:
+        """Record a step run behind others that were written, not noted, as each step is a row of its own."""
+        n = step_run.n_decoding
+        self._recorder.step_run_rows[self.place] += pack_step(
+            step_run.start_ps,
+            step_run.first_ps,
+            step_run.growth_ps,
+            step_run.n_prefill_pairs,
+            self._cohort.kv_tokens if n else 0,
+            step_run.n_steps,
+            step_run.n_prefill_tokens,
+            n,
+            *blocks,
+            step_run.queue_len,
+            blocked,
+            step_run.n_accepted,
+        )
+
+    def _commit_but_last(self, step_run: StepRun) -> None:
+        """Record and apply all steps of an uneven run but the last, and note the accepted tokens of that one."""
+        prompts, blocked = self._prompts, self._prompts.blocked or self._blocked_outside
+        if step_run.n_steps > 1:
+            n_first = step_run.n_steps - 1
+            if self._is_followed:
+                self._report(n_first, False)
+            queued_from, used_blocks = self._coming.left_steps(), self._in_flight.used_at_start
+            rows = self._recorder.step_run_rows[self.place]
+            self._decode.commit_but_last(step_run, used_blocks, blocked, queued_from, rows)
+            self._coming.show(n_first, self._waiting)
+        step_run.n_accepted = self._decode.n_accepted(step_run, prompts.chunks())
+
+    def _report(self, n_steps: i64, has_prefill: bool) -> None:
+        """Tell a policy that follows requests about steps that are over, and about tokens beyond one a step."""
+        planner = self._prompts.planner
+        planner.committed(n_steps, has_prefill, self._prompts.blocked)
+        if n_steps and self._is_uneven:
+            for request, n_tokens in self._cohort.accepted(n_steps):
+                planner.accepted(self._prompts.live.place_of(request), n_tokens)
 
     def stop(self, now_ps: i64) -> None:
         """Commit the steps that are over as the run ends."""
@@ -210,7 +261,8 @@ class ReplicaColumns(RankUnit):
         if step_run is not None:
             n_complete = prompts.n_complete if prompts.n_chunks else 0
             n_decoding: i64 = step_run.n_decoding
-            step.add(step_run, step_run.n_prefill_tokens + n_decoding, n_decoding + n_complete)
+            n_tokens = step_run.n_prefill_tokens + n_decoding * self._cohort.n_tokens
+            step.add(step_run, n_tokens, n_decoding + n_complete)
 
     def last(self, end_ps: i64) -> None:
         """Let the step in flight, if any, end then."""

@@ -16,9 +16,10 @@ from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.running import MOST_PLACES, Running
 from simserve.columns.sides import side_of
+from simserve.columns.speculation import SpeculativeRunning
 from simserve.columns.views import ViewPlanner
 from simserve.engine.cluster import Cluster, OnSend
-from simserve.engine.decode import Decode
+from simserve.engine.decode import Decode, Speculative
 from simserve.engine.handoff import HandsOver, Pushes
 from simserve.engine.memory import CachingMemory, KeepingGroupsMemory, KeepingMemory, Memory
 from simserve.engine.receiving import Receives
@@ -53,7 +54,7 @@ def _is_on_columns(replica: Replica) -> bool:
     return (
         most_tokens <= LARGEST
         and type(batch.memory) in (Memory, KeepingMemory, CachingMemory, KeepingGroupsMemory)
-        and type(replica.decode) is Decode
+        and type(replica.decode) in (Decode, Speculative)
         and type(replica.stepping) in (Alone, Rank)
         and type(replica.role) in (Role, HandsOver, Pushes, Receives)
         and all(hooks is replica.role for hooks in replica.hooks)
@@ -74,7 +75,11 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
     handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff)
     for replica, role in zip(cluster.replicas, cluster.roles, strict=True):
         contents = contents_of(replica, live)
-        running = Running(replica, live, contents)
+        running = (
+            SpeculativeRunning(replica, live, contents)
+            if replica.decode.is_uneven
+            else Running(replica, live, contents)
+        )
         planner, queue = _planner(replica, live)
         prompts = PromptColumns(replica, planner, queue, running, records, contents)
         side = side_of(replica, role, prompts, handover, entrance.loads)

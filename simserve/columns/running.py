@@ -31,7 +31,8 @@ class Running:
         cohort = replica.cohort
         self._replica: i64 = replica.id
         self._live, self._cohort, self._contents = live, cohort, contents
-        self._grouped = cast(GroupedCohort, cohort) if replica.decode.windows else None
+        has_windows = len(replica.decode.windows) > 0 and isinstance(cohort, GroupedCohort)
+        self._grouped = cast(GroupedCohort, cohort) if has_windows else None
         """The cohort, if layers have windows."""
         self._block_size: i64 = cohort.block_size
         self.n: i64 = 0
@@ -91,6 +92,10 @@ class Running:
         self._finishes.push((finish_step << PLACE_BITS) | place)
         if finish_step < cohort.next_finish_step:
             cohort.next_finish_step = finish_step
+
+    def stored_tokens(self, place: i64) -> i64:
+        """Return the tokens that a decoding request holds."""
+        return self._live.kv_offset[place] + self._cohort.step
 
     def stop_decoding(self, place: i64) -> i64:
         """Take a request from the cohort; return the tokens it holds."""

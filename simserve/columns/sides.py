@@ -206,7 +206,10 @@ class Fetches(HandoverSide):
             if waits or running.n + running.n_away >= self._prompts.slots:
                 self._blocked = BLOCKS if waits else SEATS
                 return
-            n_blocks = pool.blocks_in_step(prompt_tokens, 1) - contents.shared_blocks(place)
+            n_next: i64 = self._cohort.n_slots
+            if live.most_tokens[place] < n_next:
+                n_next = live.most_tokens[place]
+            n_blocks = pool.blocks_in_step(prompt_tokens, n_next) - contents.shared_blocks(place)
             if n_blocks > pool.free_blocks - n_growing:
                 self._blocked = BLOCKS
                 return

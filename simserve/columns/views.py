@@ -66,7 +66,12 @@ class ViewPlanner(Planner):
         super().__init__()
         self.follows, self.looks = True, True
         self.reserves = replica.scheduler.reserves
-        self._scheduler, self._batch, self._view, self._live = replica.scheduler, replica.batch, replica.batch.view, live
+        self._scheduler, self._batch, self._view, self._live = (
+            replica.scheduler,
+            replica.batch,
+            replica.batch.view,
+            live,
+        )
         self._notices = replica.batch.notices
         self._victims: list[Request] = []
 

@@ -121,8 +121,11 @@ class Decode:
     def arrived(self, step_run: StepRun, now_ps: int) -> None:
         """Note an arrival during a step run."""
 
-    def n_accepted(self, step_run: StepRun) -> int:
-        """Return the tokens of the step run beyond one each, before it is committed."""
+    def n_accepted(self, step_run: StepRun, chunks: Sequence[tuple[int, int]]) -> int:
+        """Return the tokens of the step run beyond one each, before it is committed.
+
+        chunks: the tokens [first, end) of each prompt that it computes.
+        """
         return 0
 
     def commit_but_last(
@@ -255,21 +258,18 @@ class Speculative(Decode):
         """Note an arrival during a step run."""
         self._queued_from.append(step_run.steps_begun(now_ps))
 
-    def n_accepted(self, step_run: StepRun) -> int:
+    def n_accepted(self, step_run: StepRun, chunks: Sequence[tuple[int, int]]) -> int:
         """Return the accepted tokens of a single step, before it is committed; note the time of its drafts.
 
         The run ends with that step, so the arrivals during it are forgotten.
         """
         cohort, n = self._courses, step_run.n_decoding
         self._queued_from.clear()
-        if step_run.chunks:
-            n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in step_run.chunks)
+        if chunks:
+            n_context = sum(end for _, end in chunks)
             prompts = step_run.n_prefill_tokens, step_run.n_prefill_pairs, n_context
             self.drafting_ps += self._drafting.draft_ps(*prompts, n, cohort.kv_tokens if n else 0)
             if self._draft_windows:
-                chunks = [
-                    (each.prefilled_tokens, each.prefilled_tokens + n_tokens) for each, n_tokens in step_run.chunks
-                ]
                 reads = [group.reads_of(chunks) for _, group in self._draft_windows]
                 keys = [cohort.window_keys[place] for place, _ in self._draft_windows] if n else ()
                 self.drafting_ps += self._drafting.draft_windows_ps(step_run.n_prefill_tokens, reads, n, keys)

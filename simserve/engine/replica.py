@@ -312,7 +312,8 @@ class Replica:
             queued_from, used_blocks = [n_steps for _, n_steps in batch.coming], self.in_flight.used_at_start
             self.decode.commit_but_last(step_run, used_blocks, self._blocked_code, queued_from, self._step_run_rows)
             batch.show(n_first)
-        step_run.n_accepted = self.decode.n_accepted(step_run)
+        chunks = [(each.prefilled_tokens, each.prefilled_tokens + n_tokens) for each, n_tokens in step_run.chunks]
+        step_run.n_accepted = self.decode.n_accepted(step_run, chunks)
 
     def _report(self, step_run: StepRun, _: int) -> None:
         """Tell a stateful policy what is over."""
