@@ -8,12 +8,14 @@ from mypy_extensions import i64
 
 from simserve.columns.arrivals import NextRows
 from simserve.columns.handover import HandoverSide
-from simserve.columns.live import DECODES, PREFILLS, WAITS
+from simserve.columns.live import DECODES, PREFILLS, SWAPPED, WAITS
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
+from simserve.columns.swaps import SwapLine
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.recorder import NEVER as NO_INSTANT
 from simserve.engine.replica import Replica
+from simserve.integers import NONE
 from simserve.state.planner import WORDS
 from simserve.state.request import Request
 
@@ -39,6 +41,11 @@ class BatchColumns:
         self._reserves, self._follows, self.looks = scheduler.reserves, prompts.planner.follows, prompts.planner.looks
         self.orders, self.pads, self._streams = scheduler.orders, scheduler.runs_to_completion, scheduler.stream
         self._decode, self.is_uneven = replica.decode, replica.decode.is_uneven
+        self.swaps: SwapLine | None = None
+        """Where preempted decoding requests go; None: they recompute."""
+        tier = replica.tier
+        if replica.batch.swap is not None and tier is not None:
+            self.swaps = SwapLine(replica, tier, prompts, prompts.contents)
         self.needs_requests = self.looks or self.is_uneven or replica.batch.memory.caches
         """Its requests are seen as objects."""
         self.lingering: list[int] = []
@@ -80,7 +87,7 @@ class BatchColumns:
         if self.side.waits(place):
             self._note_arrival(now_ps)
             return False
-        leads = self.orders and self._waiting.may_lead(place)
+        leads = self.orders and (self._reads() or self._waiting.may_lead(place))
         step_run, n_ahead = self.in_flight.step_run, self._n_ahead
         if step_run is None:
             if n_ahead and self.running.n:
@@ -187,22 +194,23 @@ class BatchColumns:
         if phase == DECODES and self.pads:
             self._linger(place, now_ps)
             return self.wake(now_ps)
-        if phase <= WAITS:
+        if phase == SWAPPED:
+            self.contents.forget(place)
+            assert self.swaps is not None, "it is in host memory"
+            self.swaps.abandon(place)
+        elif phase <= WAITS:
             if place in self.prompts.coming.places():
                 self.prompts.coming.drop(place)
             else:
                 self.contents.forget(place)
                 self._waiting.drop(place)
         elif phase == DECODES:
-            self.records.span(place, self.cohort.step)
-            self.running.drop(place)
-            if self._follows:
-                planner.left(place)
+            self._stop_decoding(place)
         else:
             self.prompts.prefilling.drop(place)
             if self._follows:
                 planner.abandoned_by(place)
-        if phase > WAITS:
+        if phase == PREFILLS or phase == DECODES:
             self.running.leave(place)
             self.contents.release(place, kv_tokens)
         self._count(-1)
@@ -210,6 +218,15 @@ class BatchColumns:
         if not self.side.ended(place, now_ps):
             self._live.remove(place)
         return self.wake(now_ps)
+
+    def _reads(self) -> bool:
+        """Return whether prefixes are on their way."""
+        return len(self._replica.batch.memory.reading) > 0
+
+    def stop_reading(self, place: i64) -> i64:
+        """Let a request no longer wait for its prefix; return when a copy for it alone ends, NONE if there is none."""
+        reading = self.prompts.reading
+        return NONE if reading is None else reading.stop_reading(place)
 
     def _linger(self, place: i64, now_ps: i64) -> None:
         """Let a request of a padded batch stay, to no end."""
@@ -230,6 +247,8 @@ class BatchColumns:
             self.preempt(self.victim(), now_ps)
             just_preempted = True
         if just_preempted:
+            if self.prompts.n_swapped:
+                self.prompts.hides = True  # but a request for which the policy itself preempts starts at once
             self.prompts.planner.preempted()
         return just_preempted
 
@@ -253,27 +272,41 @@ class BatchColumns:
         """Take the slot and blocks of a request, which waits again before all others."""
         live, row = self._live, self._live.row[place]
         kv_tokens = findable_tokens = live.prefilled_tokens[place]
+        is_decoding = False
         if live.phase[place] == DECODES:
-            self.records.span(place, self.cohort.step)
-            kv_tokens = self.running.drop(place)
+            is_decoding = True
+            kv_tokens = self._stop_decoding(place)
             if self._caches_answers:
                 findable_tokens = kv_tokens
-            if self._follows:
-                self.prompts.planner.left(place)
         live.phase[place] = WAITS
         self.prompts.prefilling.keep(PREFILLS)
         self.running.leave(place)
         self.contents.preempt(place, kv_tokens, findable_tokens)
-        self.records.recorder.preempt(row, kv_tokens)
-        live.prefilled_tokens[place] = 0
         live.n_preemptions[place] += 1
         live.preempted_ps[place] = now_ps
+        if is_decoding and self.swaps is not None and self.swaps.has_room(kv_tokens):
+            self.swaps.swap_out(place, kv_tokens)
+            if self._follows:
+                self.prompts.planner.requeued(place, now_ps)
+            return
+        self.records.recorder.preempt(row, kv_tokens)
+        live.prefilled_tokens[place] = 0
+        self.contents.requeued(place)
         if self._follows:
             self.prompts.planner.requeued(place, now_ps)
         if self._requeues_last:
             self._waiting.append(place)
         else:
             self._waiting.append_left(place)
+
+    def _stop_decoding(self, place: i64) -> i64:
+        """Take a request from those that decode before its end; return the tokens it holds."""
+        if self.swaps is None or not self.swaps.has_returned(place):
+            self.records.span(place, self.cohort.step)
+        kv_tokens = self.running.drop(place)
+        if self._follows:
+            self.prompts.planner.left(place)
+        return kv_tokens
 
     def end(self, place: i64, kv_tokens: i64, now_ps: i64) -> None:
         """End a request that has its last token."""
@@ -368,14 +401,20 @@ class BatchColumns:
         for place in reversed(running):
             if place in self.lingering and self._streams:
                 continue
-            if live.phase[place] == DECODES and place not in self.lingering:
+            if live.phase[place] == DECODES and place not in self.lingering and not self._has_returned(place):
                 self.records.span(place, self.cohort.step)
             batch.running[self._still_there(place)] = None
         waiting = [self._still_there(place) for place in self._waiting.places()]
         if not self.looks:
             batch.waiting.extend(waiting)
+        if self.swaps is not None and batch.swap is not None:
+            batch.swap.swapped.extend([self._still_there(place) for place in self.swaps.places])
         batch.n_away = self.running.n_away
         self.side.stop([self._still_there(place) for place in self.side.places()])
+
+    def _has_returned(self, place: int) -> bool:
+        """Return whether a request was swapped in and has had no token since: its span is recorded."""
+        return self.swaps is not None and place in self.swaps.returned
 
     def _still_there(self, place: i64) -> Request:
         """Record a request that is there as the run ends; return it."""

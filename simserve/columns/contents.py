@@ -76,6 +76,9 @@ class BlockContents:
         """Free the blocks of a preempted request, which may find the whole ones of its first tokens again."""
         self.release(place, kv_tokens)
 
+    def requeued(self, place: i64) -> None:
+        """Let a policy see what a preempted request finds, as it waits again."""
+
     def forget(self, place: i64) -> None:
         """Note that a preempted request does not return."""
 
@@ -85,6 +88,15 @@ class BlockContents:
 
     def shared_blocks(self, place: i64) -> i64:
         """Return how many blocks of a prompt others hold here."""
+        return 0
+
+    def shared_with_others(self, place: i64) -> i64:
+        """Return how many blocks of a swapped request others hold here."""
+        return 0
+
+    def take_back(self, place: i64) -> i64:
+        """Take the blocks of a swapped request; return how many of them were still here."""
+        self._pool.take(self._counts.held(self._live.prefilled_tokens[place]), False)
         return 0
 
     def take_ahead(self, place: i64) -> i64:
@@ -149,11 +161,20 @@ class LeftContents(BlockContents):
         """Free the blocks of a preempted request, and note what it leaves."""
         self.release(place, kv_tokens)
         self._left.leave(self._live.row[place], findable_tokens // self._block_size)
+
+    def requeued(self, place: i64) -> None:
+        """Let a policy see what a preempted request finds, as it waits again."""
         self._show(place, self._finder)
 
     def forget(self, place: i64) -> None:
         """Note that a preempted request does not return."""
         self._left.forget(self._live.row[place])
+
+    def take_back(self, place: i64) -> i64:
+        """Hold the blocks of a swapped request that are left, and take blocks for the rest."""
+        n_blocks = self._left.hold(self._live.row[place])
+        self._pool.take(self._counts.held(self._live.prefilled_tokens[place]) - n_blocks, False)
+        return n_blocks
 
     def steps_before_recheck(self, head: i64) -> int | None:
         """Return the steps until growing members take blocks that the head of the queue would find; None: never."""
@@ -246,7 +267,10 @@ class CachedContents(BlockContents):
         request = self._now(place)
         assert request is not None, "its blocks have ids"
         self._memory.preempt(request, kv_tokens, findable_tokens)
-        request.finder = self._memory
+
+    def requeued(self, place: i64) -> None:
+        """Let a policy see what a preempted request finds, as it waits again."""
+        self._requests[place].finder = self._memory
 
     def forget(self, place: i64) -> None:
         """Note that a preempted request does not return."""
@@ -265,6 +289,17 @@ class CachedContents(BlockContents):
         """Return how many blocks of a prompt others hold here."""
         request, prompt_tokens = self._requests.get(place), self._live.prompt_tokens[place]
         return 0 if request is None else self._memory.shared_blocks(request, prompt_tokens - 1, prompt_tokens)
+
+    def shared_with_others(self, place: i64) -> i64:
+        """Return how many blocks of a swapped request others hold here."""
+        request, n_tokens = self._requests.get(place), self._live.prefilled_tokens[place]
+        return 0 if request is None else self._memory.shared_blocks(request, n_tokens, n_tokens)
+
+    def take_back(self, place: i64) -> i64:
+        """Hold the blocks of a swapped request that are still in the cache, and take blocks for the rest."""
+        request = self._now(place)
+        assert request is not None, "preempted requests have ids"
+        return self._memory.take_back(request)
 
     def take_ahead(self, place: i64) -> i64:
         """Hold what is here of a prompt, and take blocks for the rest; return its tokens found here."""

@@ -33,6 +33,9 @@ class HandoverSide:
         """Other replicas decode its requests, but for those that it keeps; they have blocks for a prompt before it is
         computed; and chunks are sent as they are computed."""
 
+    def let_decode(self) -> None:
+        """Let requests decode that have all their keys and values: the first that happens at a step boundary."""
+
     def before_plan(self, now_ps: i64) -> None:
         """Change what is there before prompts are chosen."""
 

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import Handover
-from simserve.columns.live import ASKS, ENDED, MOVES, Live
+from simserve.columns.live import ASKS, ENDED, MOVES
 from simserve.columns.records import Records
 from simserve.engine.offered import OfferedRows
 
@@ -61,6 +61,9 @@ class Leaving:
     def _drop(self, batch: BatchColumns, place: i64, now_ps: int) -> int | None:
         """Drop a request with no step in flight. Return None, or when to try again."""
         live, side = self._live, batch.side
+        read_ps = batch.stop_reading(place)
+        if read_ps >= 0:
+            return int(read_ps)
         if live.phase[place] == ASKS:
             self._withdraw(batch, place, now_ps)
             return None

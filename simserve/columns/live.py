@@ -20,6 +20,8 @@ MOVES: Final = 5
 """Its prompt is computed, and another replica decodes it."""
 ASKS: Final = 6
 """Another replica will decode it, and has given it no blocks yet."""
+SWAPPED: Final = 7
+"""Its keys and values are in host memory."""
 
 FIRST_PLACES: Final = 256
 """Places at first; they double when there are more requests."""

@@ -13,6 +13,7 @@ from simserve.columns.handover import Handover
 from simserve.columns.leaving import Leaving
 from simserve.columns.live import ASKS, ENDED, WAITS, Live
 from simserve.columns.replica import ReplicaColumns
+from simserve.columns.tiers import Tiers
 from simserve.columns.units import InTurn, LaneColumns, StepUnit
 from simserve.engine.cluster import Cluster
 from simserve.engine.stepping import Alone
@@ -30,6 +31,7 @@ class Loop:
         replicas: Sequence[ReplicaColumns],
         entrance: Entrance,
         handover: Handover | None,
+        tiers: Tiers | None,
     ) -> None:
         """Serve with these replicas, in the order of their ids."""
         self._batches: list[BatchColumns] = [replica.batch for replica in replicas]
@@ -41,6 +43,9 @@ class Loop:
         self._units: list[StepUnit] = units_of(cluster, replicas)
         """What each replica steps with."""
         self._entrance, self._handover, self._admission = entrance, handover, cluster.gate
+        self._tiers = tiers
+        if tiers is not None:
+            tiers.follow = self._follow
         self._is_alone = cluster.replicas[0].is_alone
         self._cluster, self._deadlines = cluster, cluster.deadlines
         if cluster.deadlines is not None:
@@ -66,7 +71,7 @@ class Loop:
     def run(self, arrivals: NextRows, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
         ends, units, coming, handover = self.ends, self._units, self.arrivals, self._handover
-        deadlines = self._deadlines
+        deadlines, tiers = self._deadlines, self._tiers
         never: i64 = NEVER  # fast: a machine integer from here on
         for _ in range(n_instants):
             at_ps = ends.least()
@@ -81,6 +86,8 @@ class Loop:
                 due_ps = self._due_ps()
                 if due_ps < at_ps:
                     at_ps = due_ps
+            if tiers is not None and tiers.next_ps() < at_ps:
+                at_ps = tiers.next_ps()
             if arrivals.at_ps == never and arrivals.are_more:
                 return True
             if at_ps > self.now_ps and self._planning.n:
@@ -91,17 +98,22 @@ class Loop:
             if self._refresh_ps < at_ps:
                 self._refresh(at_ps - 1)
             self.now_ps = at_ps
+            if tiers is not None:
+                tiers.see(at_ps)
             while ends.least() == at_ps:
                 place = ends.first()
                 unit = units[place]
                 unit.commit(at_ps)
                 ends.set(place, never)
                 self._planning.add(place)
-            if self._refresh_ps == at_ps:
-                self._refresh(at_ps)
             if handover is not None:
                 while coming.least() == at_ps:
                     self._end_transfers(coming.first(), at_ps)
+            if tiers is not None and tiers.next_ps() == at_ps:
+                tiers.take(at_ps)
+            if self._refresh_ps == at_ps:
+                self._refresh(at_ps)
+            if handover is not None:
                 while handover.notice_at_ps == at_ps:
                     self._queue(handover.noticed(), at_ps)
                 if handover.done:
@@ -141,6 +153,8 @@ class Loop:
     def is_out_of_events(self) -> bool:
         """Return whether nothing more happens, unless new requests come."""
         is_noticed = self._handover is not None and len(self._handover.notices) > 0
+        if self._tiers is not None and self._tiers.next_ps() < NEVER:
+            return False
         is_over = self.ends.least() == NEVER and self.arrivals.least() == NEVER and self._due_ps() == NEVER
         return is_over and not is_noticed
 

@@ -15,6 +15,18 @@ from simserve.integers import NONE, append, filled, vec
 from simserve.state.planner import Planner, Walk, limit
 
 
+class Reading:
+    """Says which requests wait for their prefixes."""
+
+    def is_reading(self, place: i64) -> bool:
+        """Return whether the prefix of a request is on its way."""
+        raise NotImplementedError
+
+    def stop_reading(self, place: i64) -> i64:
+        """Let a request no longer wait for its prefix; return when a copy for it alone ends, NONE if there is none."""
+        raise NotImplementedError
+
+
 class PromptColumns(Walk):
     """Prompts that wait, and those with a slot; a step computes chunks of them, as the planner of a policy decides."""
 
@@ -42,6 +54,12 @@ class PromptColumns(Walk):
         self.slots: i64 = limit(replica.scheduler.max_running)
         """Most running requests, as far as the policy limits them itself."""
         self.coming, self.waiting, self.prefilling = Coming(live), queue, Line(live)
+        self.n_swapped: i64 = 0
+        """Requests in host memory."""
+        self.hides = False
+        """Waiting requests are not seen, as swapped ones come first."""
+        self.reading: Reading | None = None
+        """What says which prefixes are on their way."""
         self.now_ps: i64 = 0
         """Instant of the last plan."""
         self._step_run = StepRun()
@@ -91,13 +109,17 @@ class PromptColumns(Walk):
     def skip_started(self) -> None:
         """Go to the last of the partly computed prompts, so that the next request is the first that waits."""
         self._is_started = False
-        self._next = self.waiting.head if self.waiting.n else NONE
+        self._next = self.waiting.head if self.waiting.n and not self.hides else NONE
 
     def next(self) -> bool:
         """Go to the next request; return whether there is one."""
         if self._next < 0 and self._is_started:
             self.skip_started()
-        self._place = place = self._next
+        place = self._next
+        if self.reading is not None and not self._is_started:
+            while place >= 0 and self.reading.is_reading(place):
+                place = self.live.after[place]
+        self._place = place
         if place < 0:
             return False
         self._next = self.live.after[place]

@@ -7,6 +7,7 @@ from mypy_extensions import i64
 from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import HandoverSide
 from simserve.columns.records import counts
+from simserve.columns.tiers import TierSide
 from simserve.columns.units import RankUnit
 from simserve.engine.lock_step import LockStep
 from simserve.engine.recorder import pack_step
@@ -36,8 +37,19 @@ class ReplicaColumns(RankUnit):
         """Nothing comes before its plans, and nothing follows them."""
         self._wake_ps: i64 = NEVER
         """When it plans next without a step in flight; NEVER: when something comes."""
+        self.tier: TierSide | None = None
+        """Its side of host memory, if it has any."""
+        self._is_written = self._is_uneven
+        """Its rows are written, not noted."""
+        self._reads_ahead = self._has_preempted = False
+        """Blocks ran out at the last plan."""
         self._blocked_outside: i64 = 0
         """What keeps out requests of other replicas, as recorded."""
+
+    def use(self, tier: TierSide) -> None:
+        """Use host memory."""
+        self.tier, self._reads_ahead = tier, tier.reads_ahead
+        self._is_written, self._is_whole = True, False
 
     # -- plan --------------------------------------------------------------------------------------------------------
 
@@ -56,13 +68,22 @@ class ReplicaColumns(RankUnit):
         if self._is_whole:  # fast: nothing is called where there is nothing
             self._begin(now_ps)
             return
+        tier = self.tier
+        if tier is not None:
+            tier.before_plan(now_ps)
         self._side.before_plan(now_ps)
         n_running = self._running.n
         self._begin(now_ps)
         step_run = self._in_flight.step_run
         self._blocked_outside = self._side.after_plan(step_run)
+        if tier is not None:
+            blocked = tier.after_plan(step_run, now_ps)
+            if blocked:
+                self._blocked_outside = blocked
         if step_run is None:
-            if self._running.n < n_running and self._side.n_elsewhere():
+            is_away = self._side.n_elsewhere() > 0 or (tier is not None and tier.reads)
+            returns = self._has_preempted and self._prompts.n_swapped > 0
+            if returns or (self._running.n < n_running and is_away):
                 self.plan(now_ps)  # no step runs, so the next boundary is now, with room for those
         elif step_run.n_steps > 1:
             if self._has_windows and BLOCKS in (self._prompts.blocked, self._blocked_outside):
@@ -75,23 +96,27 @@ class ReplicaColumns(RankUnit):
         n: i64 = cohort.n
         has_room = self._pool.free_blocks >= n * self._most_blocks
         prompts.n_chunks = prompts.blocked = 0
-        prompts.has_planned = False
+        prompts.has_planned = self._has_preempted = False
         if n and has_room and not (waiting.n or prefilling.n or self._coming.n):
             self._in_flight.step_run = self._decode.start(now_ps, None, self._side.n_before_queue)
             return
-        just_preempted = not has_room and self.batch.make_room(now_ps)
+        just_preempted = self._has_preempted = not has_room and self.batch.make_room(now_ps)
         while (waiting.n or prefilling.n) and not (self.holds_prompts and cohort.n):
             prompts.plan(just_preempted, now_ps)
             if prompts.planner.preempts:
                 self.batch.preempt_planned(now_ps)
                 just_preempted = just_preempted or prompts.blocked == BLOCKS
                 continue
+            if self._reads_ahead and self.tier is not None and self.tier.begin_read(now_ps):
+                continue  # without it, as it waits until its prefix is there
             if prompts.n_chunks or cohort.n:
                 break
             if just_preempted:
                 just_preempted = False  # no step runs, so the next boundary is now
                 continue
             if prompts.blocked != BLOCKS or self._running.n < 2 or self._running.n_away:
+                break
+            if self._reads_ahead and self.tier is not None and self.tier.reads:
                 break
             # requests in prefill hold all blocks, and none can continue
             self.batch.preempt(self.batch.victim(), now_ps)
@@ -134,6 +159,8 @@ class ReplicaColumns(RankUnit):
         step_run = in_flight.step_run
         if step_run is None:
             return  # it wakes, and plans
+        if self.tier is not None:
+            self.tier.before_commit(step_run, now_ps)
         if self._is_uneven:
             self._commit_but_last(step_run)
         n: i64 = step_run.n_decoding
@@ -148,7 +175,7 @@ class ReplicaColumns(RankUnit):
         blocked = prompts.blocked
         if not blocked:
             blocked = self._blocked_outside
-        if self._is_uneven:
+        if self._is_written:
             self._write(step_run, (used_blocks, reserved_blocks), blocked)
         else:
             self._note(step_run, used_blocks, reserved_blocks, blocked)
@@ -170,6 +197,8 @@ class ReplicaColumns(RankUnit):
             self.batch.end_batch(now_ps)
         if self._coming.n:
             self._coming.show(step_run.n_steps, self._waiting)
+        if self.tier is not None:
+            self.tier.after_commit(now_ps)
 
     def _note(self, step_run: StepRun, used_blocks: i64, reserved_blocks: i64, blocked: i64) -> None:
         """Record a step run with the counters at its start."""
@@ -264,8 +293,9 @@ class ReplicaColumns(RankUnit):
             n_tokens = step_run.n_prefill_tokens + n_decoding * self._cohort.n_tokens
             step.add(step_run, n_tokens, n_decoding + n_complete)
 
-    def last(self, end_ps: i64) -> None:
-        """Let the step in flight, if any, end then."""
+    def last(self, end_ps: i64, wait_ps: i64) -> None:
+        """Let the step in flight, if any, end then, after a wait for copies."""
         step_run = self._in_flight.step_run
         if step_run is not None:
             step_run.last(end_ps - step_run.start_ps)
+            step_run.wait_ps = wait_ps

@@ -17,8 +17,10 @@ from simserve.columns.replica import ReplicaColumns
 from simserve.columns.running import MOST_PLACES, Running
 from simserve.columns.sides import side_of
 from simserve.columns.speculation import SpeculativeRunning
+from simserve.columns.tiers import Tiers, TierSide
 from simserve.columns.views import ViewPlanner
 from simserve.engine.cluster import Cluster, OnSend
+from simserve.engine.copying import Copying
 from simserve.engine.decode import Decode, Speculative
 from simserve.engine.handoff import HandsOver, Pushes
 from simserve.engine.memory import CachingMemory, KeepingGroupsMemory, KeepingMemory, Memory
@@ -57,8 +59,7 @@ def _is_on_columns(replica: Replica) -> bool:
         and type(replica.decode) in (Decode, Speculative)
         and type(replica.stepping) in (Alone, Rank)
         and type(replica.role) in (Role, HandsOver, Pushes, Receives)
-        and all(hooks is replica.role for hooks in replica.hooks)
-        and batch.swap is None
+        and all(hooks is replica.role or type(hooks) is Copying for hooks in replica.hooks)
     )
 
 
@@ -73,6 +74,7 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
         arrivals = Clients(cluster, drain_limit_ps, sender)
     entrance = Entrance(cluster)
     handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff)
+    tiers = Tiers(cluster) if any(replica.tier is not None for replica in cluster.replicas) else None
     for replica, role in zip(cluster.replicas, cluster.roles, strict=True):
         contents = contents_of(replica, live)
         running = (
@@ -83,8 +85,13 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
         planner, queue = _planner(replica, live)
         prompts = PromptColumns(replica, planner, queue, running, records, contents)
         side = side_of(replica, role, prompts, handover, entrance.loads)
-        replicas.append(ReplicaColumns(replica, BatchColumns(replica, prompts, records, arrivals, side)))
-    loop = Loop(cluster, live, replicas, entrance, handover)
+        batch = BatchColumns(replica, prompts, records, arrivals, side)
+        each = ReplicaColumns(replica, batch)
+        if tiers is not None and replica.tier is not None:
+            tier = tiers.sides[replica.id] = TierSide(replica, replica.tier, batch, tiers)
+            each.use(tier)
+        replicas.append(each)
+    loop = Loop(cluster, live, replicas, entrance, handover, tiers)
     is_collecting = gc.isenabled()
     gc.disable()  # fast: columns make no reference cycles, and searching for them takes a tenth of the time
     try:

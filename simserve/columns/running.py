@@ -116,6 +116,11 @@ class Running:
         self.cancel(place)
         return self.stop_decoding(place)
 
+    def count_first(self, place: i64) -> None:
+        """Count the token of a request's first step, which is about to end, as produced before it joined."""
+        self._live.emitted_tokens[place] += 1
+        self._live.join_step[place] = self._cohort.step + 1
+
     def cancel(self, place: i64) -> None:
         """Cancel the finish of a request."""
         self._live.finish_step[place] = NONE

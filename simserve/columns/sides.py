@@ -105,7 +105,8 @@ class Fetches(HandoverSide):
         """Those of other replicas, under a policy that orders: they wait in its queue."""
         if self._orders:
             view = replica.batch.view
-            view.waiting = self._startable = BeforeHandedOver(replica.batch.waiting, self._elsewhere)
+            self._startable = BeforeHandedOver(replica.batch.waiting, self._elsewhere)
+            view.waiting = replica.batch.startable = self._startable
         else:
             self.queues = (self._coming_in,)
         self._in_transfer: list[tuple[int, int, int]] = []
@@ -167,14 +168,20 @@ class Fetches(HandoverSide):
             return True
         return False
 
+    def let_decode(self) -> None:
+        """Let requests decode that have all their keys and values."""
+        running = self._running
+        running.n_away -= self._here.n
+        running.n_promised = running.n_away
+        while self._here.n:
+            self._decode(self._here.pop_left())
+
     def before_plan(self, now_ps: i64) -> None:
         """Let arrived requests decode, and give slots and blocks to others, unless some wait here."""
         running = self._running
         if self._here.n:
-            running.n_away -= self._here.n
-            while self._here.n:
-                self._decode(self._here.pop_left())
-        self._blocked = BLOCKS if self._waiting.n else 0
+            self.let_decode()
+        self._blocked = BLOCKS if self._waiting.n or self._prompts.n_swapped else 0
         if self._coming_in.n:
             self._allocate(now_ps)
         self.n_before_queue = 0 if self._orders else self._coming_in.n
@@ -202,7 +209,7 @@ class Fetches(HandoverSide):
             elif live.is_kept[place]:
                 self._waiting.append(coming_in.pop_left())
                 continue
-            waits = self._waiting.n > 0 and not self._orders
+            waits = (self._waiting.n > 0 and not self._orders) or self._prompts.n_swapped > 0
             if waits or running.n + running.n_away >= self._prompts.slots:
                 self._blocked = BLOCKS if waits else SEATS
                 return

@@ -44,6 +44,12 @@ class SpeculativeRunning(Running):
         self._take_back(place, request)
         return kv_tokens
 
+    def count_first(self, place: i64) -> None:
+        """Count the tokens of a request's first step, which is about to end, as produced before it joined."""
+        request = self._live.requests[place]
+        self._courses.count_first(request)
+        self._live.emitted_tokens[place], self._live.join_step[place] = request.emitted_tokens, request.join_step
+
     def _take_back(self, place: i64, request: Request) -> None:
         """Note the tokens of a request that has left the cohort, and free its blocks for proposed ones."""
         self._live.emitted_tokens[place] = request.emitted_tokens

@@ -62,8 +62,8 @@ class RankUnit(StepUnit):
         """Add to a step of all ranks what was planned here."""
         raise NotImplementedError
 
-    def last(self, end_ps: i64) -> None:
-        """Let the step in flight, if any, end then."""
+    def last(self, end_ps: i64, wait_ps: i64) -> None:
+        """Let the step in flight, if any, end then, after a wait for copies."""
         raise NotImplementedError
 
 
@@ -104,7 +104,7 @@ class LaneColumns(StepUnit):
             raise EndsTooLate
         self._end_ps = end_ps
         for rank in self._ranks:
-            rank.last(end_ps)
+            rank.last(end_ps, step.wait_ps)
 
     def commit(self, now_ps: i64) -> None:
         """Record the step of all ranks, and apply it."""

@@ -9,7 +9,8 @@ from mypy_extensions import i64
 
 from simserve.columns.live import Line, Live
 from simserve.columns.prompts import PromptColumns
-from simserve.engine.checks import broke, check_prefill, checked_plan, checked_victim
+from simserve.engine.batch_state import WithoutReading
+from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.integers import NEVER
@@ -91,6 +92,8 @@ class ViewPlanner(Planner):
         prompts, view, scheduler = cast(PromptColumns, walk), self._view, self._scheduler
         view.now_ps, view.n_decoding, view.n_running = prompts.now_ps, walk.n_decoding, walk.n_running
         view.free_blocks, view.just_preempted = walk.free_blocks, walk.just_preempted
+        shown, reading = () if prompts.hides else self._batch.startable, self._batch.memory.reading
+        view.waiting = WithoutReading(shown, reading) if reading else shown
         plan = checked_plan(scheduler, view)
         self.blocked, self.decodes = BLOCKED_BY.get(plan.blocked_by, 0), plan.decode
         self.valid_steps, self.wake_ps = plan.valid_steps or 0, NEVER if plan.wake_at_ps is None else plan.wake_at_ps
@@ -123,6 +126,11 @@ class ViewPlanner(Planner):
     def victim(self) -> Hashable | None:
         """Return the request to preempt as blocks run out. Raises PolicyError."""
         return self._live.place_of(checked_victim(self._scheduler, self._view))
+
+    def first_back(self, members: list[int], now_ps: int) -> Hashable:
+        """Return the request to bring back next from host memory. Raises PolicyError."""
+        swapped = [self._live.requests[place] for place in members]
+        return self._live.place_of(checked_first_back(self._scheduler, swapped, now_ps))
 
     def steps_in_order(self, most_tokens: int) -> int | None:
         """Return decode steps for which the head of the queue surely stays the head; None: until others come or go."""

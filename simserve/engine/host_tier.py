@@ -77,7 +77,8 @@ class HostTier:
     def __init__(self, spec: HostTierSpec, store: "HostStore | None" = None) -> None:
         self.memory = HostMemory(spec.n_blocks, spec.disk_blocks) if store is None else store.memory
         self.counts = HostCounts()
-        self._store = store
+        self.store = store
+        """What it shares with others, if anything."""
         self.is_shared = store is not None
         """Other replicas find what this one writes."""
         self.is_planning = False
@@ -138,8 +139,8 @@ class HostTier:
         self.counts.written += n_written
         self._link.background_blocks += n_written
         self._demote(n_down)
-        if self._store is not None:
-            self._store.note_lost(self)
+        if self.store is not None:
+            self.store.note_lost(self)
 
     def _demote(self, n_blocks: int) -> None:
         """Write blocks evicted from host memory to disk."""
@@ -164,15 +165,15 @@ class HostTier:
         for channel in (link, disk):
             channel.awaited_blocks = channel.background_blocks = 0
         self.counts.wait_ps += wait_ps
-        if self._store is not None and self._in_copy:
-            self._store.begin(Copies(max(end_ps, now_ps + 1), self, self._in_copy))
+        if self.store is not None and self._in_copy:
+            self.store.begin(Copies(max(end_ps, now_ps + 1), self, self._in_copy))
             self._in_copy = []
         return wait_ps
 
     def fail(self) -> None:
         """Cut the copies in flight short; the store keeps what is complete."""
-        if self._store is not None:
-            self._store.cut_short(self, self._in_copy)
+        if self.store is not None:
+            self.store.cut_short(self, self._in_copy)
             self._in_copy = []
 
 
@@ -212,6 +213,16 @@ class HostStore:
         self._n_lost = 0
         self._clock = clock
         self._complete = Alarm(clock, self._on_complete, READ_PHASE)
+
+    @property
+    def due_ps(self) -> int | None:
+        """When the first of the copies in flight is over; None: there is none."""
+        return self._complete.due_ps
+
+    def take(self, now_ps: int) -> None:
+        """End the copies that are over at this instant, in place of the clock."""
+        self._complete.due_ps = None
+        self._on_complete(now_ps)
 
     def begin(self, copies: Copies) -> None:
         """Let others find what is being written when the copies are over."""

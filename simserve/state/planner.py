@@ -278,6 +278,10 @@ class Planner:
         """Return the requests that the plan preempts; empty: the one admitted last."""
         return []
 
+    def first_back(self, members: list[int], now_ps: int) -> Hashable:
+        """Return the request to bring back next from host memory, of those in the order in which they left."""
+        return members[0]
+
     def steps_in_order(self, most_tokens: int) -> int | None:
         """Return decode steps for which the head of the queue surely stays the head; None: until others come or go."""
         return None
