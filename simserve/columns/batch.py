@@ -210,7 +210,7 @@ class BatchColumns:
             self.prompts.prefilling.drop(place)
             if self._follows:
                 planner.abandoned_by(place)
-        if phase == PREFILLS or phase == DECODES:
+        if phase in (PREFILLS, DECODES):
             self.running.leave(place)
             self.contents.release(place, kv_tokens)
         self._count(-1)
