@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop, heappush
 from typing import cast
 
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import Loads, is_own
-from simserve.columns.live import Line, Live
+from simserve.columns.live import ENDED, MOVES, Line, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Handoff, PushHandoff
@@ -50,6 +51,9 @@ class HandoverSide:
     def ended(self, place: i64, now_ps: i64) -> bool:
         """Note that a request has its last token; return whether another replica has blocks for it still."""
         return False
+
+    def passes_stages(self, prompts: PromptColumns, ends_ps: tuple[int, ...], stage_ps: int) -> None:
+        """Note when a step that has begun leaves the stages of a pipeline, each after stage_ps."""
 
     def send(self, prompts: PromptColumns, start_ps: i64, now_ps: i64) -> None:
         """Send the chunks of a step that is over and not committed yet."""
@@ -102,8 +106,8 @@ class Handover:
     """Prompts of other replicas and the links that carry their keys and values: decode replicas fetch these, or give
     blocks before a prompt is computed and have them pushed."""
 
-    def __init__(self, cluster: Cluster, handoff: Handoff) -> None:
-        self.recorder = cluster.recorder
+    def __init__(self, cluster: Cluster, handoff: Handoff, live: Live) -> None:
+        self.recorder, self._live = cluster.recorder, live
         fetching = [i for i, role in enumerate(cluster.roles) if role == "decode"]
         joins_shortest = handoff.router.joins_shortest and is_own(handoff.router)
         self.loads = Loads(cluster, fetching, joins_shortest=joins_shortest)
@@ -120,6 +124,13 @@ class Handover:
         self.notices: deque[tuple[int, int]] = deque()
         """(instant, request) of notices of allocated blocks, in flight."""
         self.notice_at_ps: i64 = NEVER
+        """Instant of the first of them."""
+        self.is_staged = handoff.streams and any(each.stepping.n_stages > 1 for each in cluster.replicas)
+        """Chunks are sent as they leave the stages of pipelines."""
+        self._staged: list[tuple[int, int, int, int, int, float, int, int]] = []
+        """A heap of (instant at which it leaves a stage, sender, number, place, row, tokens, stage, its time there)."""
+        self._n_staged = 0
+        self.stage_at_ps: i64 = NEVER
         """Instant of the first of them."""
 
     def notify(self, place: int, at_ps: int) -> None:
@@ -158,6 +169,31 @@ class Handover:
         """Return when a prompt's tokens from the first on, that are sent now, have arrived. Raises EndsTooLate."""
         side = cast(Receives, self._replicas[receiver].role)
         return in_time(self._handoff.arrival_ps(prompt_tokens, first, self._replicas[sender], side, now_ps))
+
+    def stage(self, place: int, n_tokens: int, ends_ps: tuple[int, ...], stage_ps: int) -> None:
+        """Note when the next tokens of a prompt leave the stages of their replica, each after stage_ps."""
+        live, handoff = self._live, cast(PushHandoff, self._handoff)
+        first, row, sender = live.there_tokens[place], live.row[place], live.sender[place]
+        kv_tokens = handoff.chunk_tokens(live.prompt_tokens[place], first, first + n_tokens)
+        live.there_tokens[place] += n_tokens
+        for stage, end_ps in enumerate(ends_ps):
+            self._n_staged += 1
+            part = (in_time(end_ps), int(sender), self._n_staged, place, int(row), kv_tokens, stage, stage_ps)
+            heappush(self._staged, part)
+        self.stage_at_ps = self._staged[0][0]
+
+    def send_staged(self, now_ps: int, upto: int) -> None:
+        """Push what has left its stage by now; at this very instant, only from replicas up to one."""
+        live, handoff, staged = self._live, cast(PushHandoff, self._handoff), self._staged
+        while staged and staged[0][0] <= now_ps and not (staged[0][0] == now_ps and staged[0][1] > upto):
+            end_ps, sender, _, place, row, kv_tokens, stage, stage_ps = heappop(staged)
+            if live.row[place] != row or live.phase[place] in (MOVES, ENDED):
+                continue  # it has ended meanwhile
+            side = cast(Receives, self._replicas[live.receiver[place]].role)
+            step = end_ps - stage_ps, end_ps
+            at_ps = in_time(handoff.staged_ps(kv_tokens, stage, self._replicas[sender], side, step))
+            live.there_ps[place] = max(int(live.there_ps[place]), at_ps)
+        self.stage_at_ps = staged[0][0] if staged else NEVER
 
     def streamed_ps(self, place: int, n_tokens: int, live: Live, step: tuple[int, int]) -> int:
         """Return when the next tokens of a prompt, computed in a step from start to end, have arrived. Raises

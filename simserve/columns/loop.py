@@ -82,6 +82,8 @@ class Loop:
                     at_ps = coming.least()
                 if handover.notice_at_ps < at_ps:
                     at_ps = handover.notice_at_ps
+                if handover.stage_at_ps < at_ps:
+                    at_ps = handover.stage_at_ps
             if deadlines is not None:
                 due_ps = self._due_ps()
                 if due_ps < at_ps:
@@ -114,6 +116,8 @@ class Loop:
             if self._refresh_ps == at_ps:
                 self._refresh(at_ps)
             if handover is not None:
+                if handover.stage_at_ps == at_ps:
+                    handover.send_staged(at_ps, len(self._batches))
                 while handover.notice_at_ps == at_ps:
                     self._queue(handover.noticed(), at_ps)
                 if handover.done:
@@ -152,7 +156,8 @@ class Loop:
 
     def is_out_of_events(self) -> bool:
         """Return whether nothing more happens, unless new requests come."""
-        is_noticed = self._handover is not None and len(self._handover.notices) > 0
+        handover = self._handover
+        is_noticed = handover is not None and (len(handover.notices) > 0 or handover.stage_at_ps < NEVER)
         if self._tiers is not None and self._tiers.next_ps() < NEVER:
             return False
         is_over = self.ends.least() == NEVER and self.arrivals.least() == NEVER and self._due_ps() == NEVER

@@ -293,6 +293,11 @@ class ReplicaColumns(RankUnit):
             n_tokens = step_run.n_prefill_tokens + n_decoding * self._cohort.n_tokens
             step.add(step_run, n_tokens, n_decoding + n_complete)
 
+    def passes_stages(self, ends_ps: tuple[int, ...], stage_ps: int) -> None:
+        """Note when the step in flight, if any, leaves the stages of a pipeline, each after stage_ps."""
+        if self._in_flight.step_run is not None:
+            self._side.passes_stages(self._prompts, ends_ps, stage_ps)
+
     def last(self, end_ps: i64, wait_ps: i64) -> None:
         """Let the step in flight, if any, end then, after a wait for copies."""
         step_run = self._in_flight.step_run

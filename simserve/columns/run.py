@@ -40,13 +40,11 @@ LARGEST: Final = 1 << 30
 
 def serves(cluster: Cluster) -> bool:
     """Return whether all that a cluster has is on columns."""
-    is_streamed = cluster.handoff is not None and cluster.handoff.streams
     return (
         cluster.only_serves
         and 0 < len(cluster.rows) <= MOST_PLACES
         and cluster.limit_tokens <= LARGEST
         and all(map(_is_on_columns, cluster.replicas))
-        and not (is_streamed and any(replica.stepping.n_stages > 1 for replica in cluster.replicas))
     )
 
 
@@ -73,7 +71,7 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
     else:
         arrivals = Clients(cluster, drain_limit_ps, sender)
     entrance = Entrance(cluster)
-    handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff)
+    handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, live)
     tiers = Tiers(cluster) if any(replica.tier is not None for replica in cluster.replicas) else None
     for replica, role in zip(cluster.replicas, cluster.roles, strict=True):
         contents = contents_of(replica, live)

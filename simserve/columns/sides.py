@@ -41,14 +41,29 @@ class Sends(HandoverSide):
 class Sending(HandoverSide):
     """The side of a prefill replica that pushes prompts, each once its decode replica has blocks for it."""
 
-    def __init__(self, prompts: PromptColumns, handover: Handover, loads: Loads) -> None:
+    def __init__(self, replica: Replica, prompts: PromptColumns, handover: Handover, loads: Loads) -> None:
         super().__init__(loads)
+        self._replica, self._n_stages = replica.id, replica.stepping.n_stages
         self._running, self._handover, self._live = prompts.running, handover, prompts.live
         self.hands_over, self.asks_first, self.streams = True, True, handover.streams
+
+    def passes_stages(self, prompts: PromptColumns, ends_ps: tuple[int, ...], stage_ps: int) -> None:
+        """Push the chunks of a step as they leave each stage, if they are sent as they are computed."""
+        live = self._live
+        for i in range(prompts.n_chunks if self.streams else 0):
+            place = prompts.places[i]
+            n_new = live.prefilled_tokens[place] + prompts.tokens[i] - live.there_tokens[place]
+            if n_new > 0 and not live.is_kept[place]:
+                self._handover.stage(place, n_new, ends_ps, stage_ps)
 
     def send(self, prompts: PromptColumns, start_ps: i64, now_ps: i64) -> None:
         """Push the chunks of a step: tokens that the receiver lacks, and those from the cache here."""
         live, handover = self._live, self._handover
+        if handover.is_staged:
+            if self._n_stages == 1:
+                self.passes_stages(prompts, (now_ps,), now_ps - start_ps)
+            handover.send_staged(now_ps, self._replica)
+            return
         for i in range(prompts.n_chunks):
             place = prompts.places[i]
             if live.is_kept[place]:
@@ -292,6 +307,6 @@ def side_of(
     if handover is None or role == "both":
         return HandoverSide(loads)
     if role == "prefill":
-        return Sending(prompts, handover, loads) if handover.is_pushed else Sends(prompts, handover, loads)
+        return Sending(replica, prompts, handover, loads) if handover.is_pushed else Sends(prompts, handover, loads)
     side = handover.fetching[replica.id] = Fetches(replica, prompts, handover)
     return side

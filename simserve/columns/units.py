@@ -62,6 +62,10 @@ class RankUnit(StepUnit):
         """Add to a step of all ranks what was planned here."""
         raise NotImplementedError
 
+    def passes_stages(self, ends_ps: tuple[int, ...], stage_ps: int) -> None:
+        """Note when the step in flight, if any, leaves the stages of a pipeline, each after stage_ps."""
+        raise NotImplementedError
+
     def last(self, end_ps: i64, wait_ps: i64) -> None:
         """Let the step in flight, if any, end then, after a wait for copies."""
         raise NotImplementedError
@@ -99,12 +103,15 @@ class LaneColumns(StepUnit):
             rank.add_to(step)
         if not step.n_tokens:
             return
-        end_ps = step.end_ps(step.begin(now_ps))
+        ends_ps = step.begin(now_ps)
+        end_ps = step.end_ps(ends_ps)
         if end_ps >= NEVER:
             raise EndsTooLate
         self._end_ps = end_ps
         for rank in self._ranks:
             rank.last(end_ps, step.wait_ps)
+            if len(ends_ps) > 1:
+                rank.passes_stages(ends_ps, step.stage_ps)
 
     def commit(self, now_ps: i64) -> None:
         """Record the step of all ranks, and apply it."""

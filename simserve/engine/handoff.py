@@ -382,13 +382,23 @@ class PushHandoff(Handoff):
             push = self._pushes.get(part.request)
             if push is None:
                 continue  # it has ended meanwhile
-            ports = self._ports_of(push.sender.replica)
-            one, (other,) = ports[part.stage % len(ports)], self._ports_of(push.receiver.replica)
-            step, n_stages = (part.end_ps - part.stage_ps, part.end_ps), push.sender.replica.stepping.n_stages
-            at_ps = self._link.streamed_arrival_ps(part.kv_tokens, (one, other), step, n_stages)
+            step = part.end_ps - part.stage_ps, part.end_ps
+            at_ps = self.staged_ps(part.kv_tokens, part.stage, push.sender.replica, push.receiver, step)
             push.arrival_ps = max(push.arrival_ps, at_ps)
         if computed and computed[0].end_ps != self._stage_ends.due_ps:
             self._stage_ends.set(computed[0].end_ps)
+
+    def staged_ps(
+        self, kv_tokens: float, stage: int, sender: Replica, receiver: Receives, step: tuple[int, int]
+    ) -> int:
+        """Return when the layers of one stage of a chunk, computed from start to end there, have arrived."""
+        ports = self._ports_of(sender)
+        one, (other,) = ports[stage % len(ports)], self._ports_of(receiver.replica)
+        return self._link.streamed_arrival_ps(kv_tokens, (one, other), step, sender.stepping.n_stages)
+
+    def chunk_tokens(self, prompt_tokens: int, first: int, end: int) -> float:
+        """Return what the tokens [first, end) of a prompt come to, in tokens of all layers."""
+        return self._kv_tokens(prompt_tokens, first, end)
 
     def streamed_ps(
         self, chunk: tuple[int, int, int], sender: Replica, receiver: Receives, step: tuple[int, int]
