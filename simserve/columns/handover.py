@@ -112,6 +112,8 @@ class Handover:
         joins_shortest = handoff.router.joins_shortest and is_own(handoff.router)
         self.loads = Loads(cluster, fetching, joins_shortest=joins_shortest)
         """Where the router of decode replicas counts their requests."""
+        self.is_asked = self.loads.is_asked or (cluster.splits and cluster.refresher is not None)
+        """The router is asked about a request: its delayed views, which a splitter looks at, may count its answers."""
         self._clock = cluster.clock
         self.fetching: dict[int, HandoverSide] = {}
         """Sides of decode replicas, by id."""
@@ -153,7 +155,7 @@ class Handover:
 
     def pick(self, request: Request | None, now_ps: i64) -> i64:
         """Return the decode replica of a request."""
-        if not self.loads.is_asked or request is None:
+        if not self.is_asked or request is None:
             return self.loads.shortest()
         self._clock._now = now_ps
         receiver = self._handoff.pick(request)

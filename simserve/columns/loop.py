@@ -36,7 +36,7 @@ class Loop:
         """Serve with these replicas, in the order of their ids."""
         self._batches: list[BatchColumns] = [replica.batch for replica in replicas]
         self._live, self._describe = live, cluster.request_of
-        self._needs_requests = entrance.is_asked or (handover is not None and handover.loads.is_asked)
+        self._needs_requests = entrance.is_asked or (handover is not None and handover.is_asked)
         """Routers, policies or prefix caches look at requests."""
         for batch in self._batches:
             self._needs_requests = self._needs_requests or batch.needs_requests

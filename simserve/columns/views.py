@@ -138,7 +138,7 @@ class ViewPlanner(Planner):
 
     # -- requests come and go ------------------------------------------------------------------------------------------
 
-    def committed(self, n_steps: int, has_prefill: bool, blocked: i64) -> None:
+    def committed(self, n_steps: i64, has_prefill: bool, blocked: i64) -> None:
         """Note that steps of a plan are over."""
         self._notices.on_commit(n_steps, has_prefill, WORDS[blocked])
 
