@@ -153,6 +153,17 @@ class Tournament:
         for place in range(n):
             self.set(place, value)
 
+    def widen(self, n: i64) -> None:
+        """Make room for n places; there is NEVER at new ones."""
+        if n <= self._first_leaf:
+            return
+        old, first = self._tree, self._first_leaf
+        while self._first_leaf < n:
+            self._first_leaf *= 2
+        self._tree = filled(2 * self._first_leaf, NEVER)
+        for place in range(first):
+            self.set(place, old[first + place])
+
     def get(self, place: i64) -> i64:
         """Return the number at a place."""
         return self._tree[self._first_leaf + place]

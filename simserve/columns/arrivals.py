@@ -10,6 +10,7 @@ from mypy_extensions import i64
 from simserve.engine.cluster import TOO_LONG, Cluster
 from simserve.engine.routing_view import Destination, Entry
 from simserve.engine.session_sender import SessionSender
+from simserve.engine.wiring import LocalDecodeIntake
 from simserve.integers import NEVER, Tournament, column, vec
 from simserve.state.request import Request
 
@@ -44,8 +45,8 @@ class Loads:
     fewest need not be asked."""
 
     def __init__(self, cluster: Cluster, members: Collection[int], *, joins_shortest: bool) -> None:
-        joins_shortest = joins_shortest and cluster.refresher is None
-        self.is_asked = len(members) > 1 and not joins_shortest
+        joins_shortest = joins_shortest and cluster.refresher is None and cluster.control is None
+        self.is_asked = (len(members) > 1 and not joins_shortest) or cluster.control is not None
         """The router is asked, about a request."""
         self.counts = len(members) > 1 and joins_shortest
         """What `count` says matters."""
@@ -66,9 +67,9 @@ class Entrance:
     """Where requests enter the cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._clock, self._pick = cluster.clock, cluster.intake.pick
+        self._clock, self._pick, self._entries = cluster.clock, cluster.intake.pick, cluster.entries
         self._limits = {
-            each: EntryLimits(each, entry, keeps=each is not cluster.replicas[each.id])
+            each: EntryLimits(each, entry, keeps=type(each) is LocalDecodeIntake)
             for each, entry in cluster.entries.items()
         }
         entries = list(self._limits.values())
@@ -80,13 +81,17 @@ class Entrance:
         for limits in entries:
             self._by_place[limits.place] = limits
 
-    def pick(self, request: Request | None, now_ps: i64) -> EntryLimits:
-        """Return the limits of the replica that a request goes to."""
+    def pick(self, request: Request | None, now_ps: i64) -> EntryLimits | None:
+        """Return the limits of the replica that a request goes to; None: none is ready."""
         if not self.is_asked or request is None:
             return self._by_place[self.loads.shortest()]
         self._clock._now = now_ps
         destination = self._pick(request)
-        assert destination is not None, "all replicas are ready"
+        if destination is None:
+            return None
+        if destination not in self._limits:  # a member that has joined
+            keeps = type(destination) is LocalDecodeIntake
+            self._limits[destination] = EntryLimits(destination, self._entries[destination], keeps=keeps)
         return self._limits[destination]
 
 
@@ -114,6 +119,12 @@ class NextRows:
     def take(self) -> bool:
         """Take the next row; return whether it reaches the router now."""
         return False
+
+    def recall(self, row: i64) -> None:
+        """Take a row that has waited at the gateway."""
+        rows = self._cluster.rows
+        self.row, self.prompt_tokens = row, rows.prompt_tokens[row]
+        self.output_tokens, self.max_tokens = rows.output_tokens[row], rows.max_tokens[row]
 
     def find_next(self) -> None:
         """Find when the next row comes, as clients may have given up."""
@@ -180,13 +191,12 @@ class Clients(NextRows):
     def take(self) -> bool:
         """Take the next row; return whether it reaches the router now."""
         self._cluster.clock._now = self.at_ps
-        rows, row = self._cluster.rows, self._sender.take()
+        row = self._sender.take()
         self.find_next()
         deadlines = self._sender.deadlines
         if row is None or (deadlines is not None and deadlines.has_gone(row)):
             return False
-        self.row, self.prompt_tokens = row, rows.prompt_tokens[row]
-        self.output_tokens, self.max_tokens = rows.output_tokens[row], rows.max_tokens[row]
+        self.recall(row)
         return True
 
     def answered(self, row: i64, now_ps: i64) -> None:

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from simserve.columns.arrivals import NextRows
 from simserve.columns.handover import HandoverSide
-from simserve.columns.live import DECODES, PREFILLS, SWAPPED, WAITS
+from simserve.columns.live import DECODES, LOST, PREFILLS, SWAPPED, WAITS
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.swaps import SwapLine
@@ -39,7 +39,7 @@ class BatchColumns:
         self._load.queues = (prompts.waiting, prompts.coming, *side.queues)
         scheduler = replica.scheduler
         self._reserves, self._follows, self.looks = scheduler.reserves, prompts.planner.follows, prompts.planner.looks
-        self.orders, self.pads, self._streams = scheduler.orders, scheduler.runs_to_completion, scheduler.stream
+        self.orders, self.pads, self.streams = scheduler.orders, scheduler.runs_to_completion, scheduler.stream
         self._decode, self.is_uneven = replica.decode, replica.decode.is_uneven
         self.swaps: SwapLine | None = None
         """Where preempted decoding requests go; None: they recompute."""
@@ -52,6 +52,8 @@ class BatchColumns:
         """Finished requests of a padded batch, which stay, at full cost, until the whole batch is done."""
         self._requeues_last, self._caches_answers = scheduler.requeues_last, scheduler.caches_answers
         self._has_windows = len(replica.decode.windows) > 0
+        self.drains = False
+        """It notes when it may have nothing left to do."""
         self._n_outstanding: i64 = 0
         self._loads = side.loads if side.loads.counts else None
         """Where its requests are counted, if its router is not asked."""
@@ -142,16 +144,19 @@ class BatchColumns:
         """Free the blocks of a request that has been fetched; return whether the replica is idle and requests may have
         waited for them."""
         self.running.n_away -= 1
+        self.in_flight.see(now_ps)
         self.in_flight.free(self.contents.release(place, self._live.prefilled_tokens[place]))
-        return self.wake(now_ps) and (self._waiting.n > 0 or self.prompts.prefilling.n > 0)
+        is_idle = self.wake(now_ps)
+        return is_idle and (self._waiting.n > 0 or self.prompts.prefilling.n > 0 or self.drains)
 
-    def let_go(self, place: i64) -> None:
+    def let_go(self, place: i64, now_ps: i64) -> None:
         """Free the slot and blocks taken ahead for a request that has ended."""
-        self.free_ahead(place)
+        self.free_ahead(place, now_ps)
         self._live.remove(place)
 
-    def free_ahead(self, place: i64) -> None:
+    def free_ahead(self, place: i64, now_ps: i64) -> None:
         """Free the slot and blocks taken ahead for a request that ends before it decodes here."""
+        self.in_flight.see(now_ps)
         self.in_flight.free(self.contents.let_go(place))
         self.running.n_away -= 1
         self._count(-1)
@@ -165,6 +170,10 @@ class BatchColumns:
     def count_out(self) -> None:
         """Count a request out that has no blocks here."""
         self._count(-1)
+
+    def count_none(self) -> None:
+        """Count no request any more, as the replica has failed."""
+        self._n_outstanding = self._load.n_outstanding = self.running.n_away = 0
 
     def stored_tokens(self, place: i64) -> int:
         """Return the tokens stored for a request, padding included."""
@@ -189,35 +198,68 @@ class BatchColumns:
     def abandon(self, place: i64, now_ps: i64) -> bool:
         """Drop a request of a client that has given up, with no step in flight; return whether the replica plans. In a
         padded batch it stays to the end, like a finished one."""
-        live, planner = self._live, self.prompts.planner
-        phase, kv_tokens = live.phase[place], self.stored_tokens(place)
-        if phase == DECODES and self.pads:
+        if self._live.phase[place] == DECODES and self.pads:
             self._linger(place, now_ps)
             return self.wake(now_ps)
-        if phase == SWAPPED:
-            self.contents.forget(place)
-            assert self.swaps is not None, "it is in host memory"
-            self.swaps.abandon(place)
-        elif phase <= WAITS:
-            if place in self.prompts.coming.places():
-                self.prompts.coming.drop(place)
-            else:
-                self.contents.forget(place)
-                self._waiting.drop(place)
-        elif phase == DECODES:
-            self._stop_decoding(place)
-        else:
-            self.prompts.prefilling.drop(place)
-            if self._follows:
-                planner.abandoned_by(place)
-        if phase in (PREFILLS, DECODES):
-            self.running.leave(place)
-            self.contents.release(place, kv_tokens)
+        self.remove(place)
         self._count(-1)
         self.close(place)
         if not self.side.ended(place, now_ps):
             self._live.remove(place)
         return self.wake(now_ps)
+
+    def remove(self, place: i64) -> None:
+        """Take a request from the queue, or its slot and blocks."""
+        phase, kv_tokens, prompts = self._live.phase[place], self.stored_tokens(place), self.prompts
+        if phase == SWAPPED:
+            assert self.swaps is not None, "it is in host memory"
+            self.contents.forget(place)
+            self.swaps.abandon(place)
+        elif phase <= WAITS:
+            if place in prompts.coming.places():
+                prompts.coming.drop(place)
+            else:
+                self.contents.forget(place)
+                self._waiting.drop(place)
+        else:
+            if phase == DECODES:
+                self._stop_decoding(place)
+            else:
+                self._stop_prompt(place)
+            self.running.leave(place)
+            self.contents.release(place, kv_tokens)
+
+    def _stop_prompt(self, place: i64) -> None:
+        self.prompts.prefilling.drop(place)
+        if self._follows:
+            self.prompts.planner.abandoned_by(place)
+
+    def lose(self, place: i64, now_ps: i64) -> int:
+        """Lose a request without tokens with its decode replica, even during a step; while that computes a part of its
+        prompt, its blocks are in use. Return the tokens stored for it so far."""
+        live, pool, n_stored = self._live, self.pool, self.stored_tokens(place)
+        if self.in_flight.step_run is not None and self.prompts.computes(place):
+            self._stop_prompt(place)
+            self.running.leave(place)
+            self.running.n_away += 1
+            live.phase[place] = LOST
+            self.close(place)
+        else:
+            self.in_flight.see(now_ps)
+            n_used: i64 = pool.used_blocks
+            self.remove(place)
+            self.in_flight.free(n_used - pool.used_blocks)
+            self.forget(place)
+        self._count(-1)
+        return n_stored
+
+    def _end_lost(self, place: i64, n_tokens: i64) -> None:
+        """End a chunk of a request that was lost during the step."""
+        live = self._live
+        self.records.recorder.lose_chunk(live.row[place], int(live.life[place]), n_tokens)
+        self.running.n_away -= 1
+        self.contents.release(place, live.prefilled_tokens[place])
+        live.remove(place)
 
     def _reads(self) -> bool:
         """Return whether prefixes are on their way."""
@@ -235,7 +277,7 @@ class BatchColumns:
         self.records.span(place, self.cohort.step)
         self.running.cancel(place)
         self.lingering.append(place)
-        if self._streams:  # whole answers count until they leave
+        if self.streams:  # whole answers count until they leave
             self.records.end(place, UNFINISHED, NO_INSTANT)
             self._count(-1)
         self.end_batch(now_ps)
@@ -337,7 +379,7 @@ class BatchColumns:
             return
         self.records.span(place, self.cohort.step)
         self.lingering.append(place)
-        if self._streams:
+        if self.streams:
             self._answer(place, now_ps)
 
     def end_batch(self, now_ps: i64) -> None:
@@ -347,7 +389,7 @@ class BatchColumns:
         done, self.lingering = self.lingering, []
         for place in done:
             kv_tokens = self.running.stop_decoding(place)
-            if not self._streams:
+            if not self.streams:
                 self._live.first_token_ps[place] = now_ps
                 self._answer(place, now_ps)
             self._leave(place, kv_tokens)
@@ -361,6 +403,8 @@ class BatchColumns:
             self.contents.drop(place, done - n_tokens, done)
         if self._live.phase[place] == DECODES:
             self._end_prefill(place, now_ps)
+        elif self._live.phase[place] == LOST:
+            self._end_lost(place, n_tokens)
 
     def _end_prefill(self, place: i64, now_ps: i64) -> None:
         """Complete a prefill, which emits a token; the request decodes, or is done."""
@@ -392,16 +436,11 @@ class BatchColumns:
         batch, live = self._replica.batch, self._live
         self.prompts.coming.show(2, self._waiting)
         self._replica.blocked_by = WORDS[self.prompts.blocked]
-        running: list[int] = []
-        place = self.running.newest
-        while place >= 0:
-            running.append(place)
-            place = live.older[place]
         batch.running.clear()
-        for place in reversed(running):
-            if place in self.lingering and self._streams:
+        for place in self.running.places():
+            if place in self.lingering and self.streams:
                 continue
-            if live.phase[place] == DECODES and place not in self.lingering and not self._has_returned(place):
+            if live.phase[place] == DECODES and place not in self.lingering and not self.has_returned(place):
                 self.records.span(place, self.cohort.step)
             batch.running[self._still_there(place)] = None
         waiting = [self._still_there(place) for place in self._waiting.places()]
@@ -412,7 +451,7 @@ class BatchColumns:
         batch.n_away = self.running.n_away
         self.side.stop([self._still_there(place) for place in self.side.places()])
 
-    def _has_returned(self, place: int) -> bool:
+    def has_returned(self, place: int) -> bool:
         """Return whether a request was swapped in and has had no token since: its span is recorded."""
         return self.swaps is not None and place in self.swaps.returned
 

@@ -9,13 +9,13 @@ from typing import cast
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import Loads, is_own
-from simserve.columns.live import ENDED, MOVES, Line, Live
+from simserve.columns.live import ENDED, LOST, MOVES, Line, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Handoff, PushHandoff
 from simserve.engine.receiving import Receives
 from simserve.engine.step_run import StepRun
-from simserve.integers import NEVER, Tournament
+from simserve.integers import NEVER, NONE, Tournament
 from simserve.state.request import Request
 from simserve.units import EndsTooLate
 
@@ -86,6 +86,26 @@ class HandoverSide:
         """Drop a request without blocks here."""
         raise NotImplementedError
 
+    def awaits(self, place: i64) -> bool:
+        """Return whether a request of another replica has no blocks here yet."""
+        return False
+
+    def coming_from(self, sender: i64) -> list[int]:
+        """Return the requests of a prefill replica that have no blocks here yet."""
+        return []
+
+    def fetched_from(self, sender: i64) -> list[int]:
+        """Return the requests of a prefill replica in transfer, which ends without them."""
+        return []
+
+    def lose_all(self) -> tuple[list[int], list[int]]:
+        """Lose all requests that do not decode yet, as this replica fails; return them, and those of which prefill
+        replicas hold the blocks."""
+        return [], []
+
+    def connect(self) -> None:
+        """Note that the replica has its role."""
+
     def n_elsewhere(self) -> int:
         """Return how many requests in the queue have a prompt that another replica computes, or wait behind these."""
         return 0
@@ -119,10 +139,14 @@ class Handover:
         """Sides of decode replicas, by id."""
         self.done: list[int] = []
         """Computed prompts that are not routed yet."""
+        self.held: list[int] = []
+        """Requests that wait for a decode replica to be ready."""
         self.arrivals = Tournament(len(cluster.replicas), NEVER)
         """When the next keys and values arrive at each replica."""
         self._handoff, self._replicas = handoff, cluster.replicas
         self.is_pushed, self.streams, self.notice_ps = handoff.is_pushed, handoff.streams, handoff.notice_ps
+        self.pushes: dict[int, None] = {}
+        """Requests that are to be pushed, in the order in which their decode replicas were picked."""
         self.notices: deque[tuple[int, int]] = deque()
         """(instant, request) of notices of allocated blocks, in flight."""
         self.notice_at_ps: i64 = NEVER
@@ -154,18 +178,37 @@ class Handover:
         return len(self.notices) < n_before
 
     def pick(self, request: Request | None, now_ps: i64) -> i64:
-        """Return the decode replica of a request."""
+        """Return the decode replica of a request; NONE: none is ready."""
         if not self.is_asked or request is None:
             return self.loads.shortest()
         self._clock._now = now_ps
         receiver = self._handoff.pick(request)
-        assert receiver is not None, "all replicas are ready"
-        return receiver.id
+        return NONE if receiver is None else receiver.id
 
     def take(self) -> list[int]:
         """Return the computed prompts to route, which are routed from now on."""
         done, self.done = self.done, []
         return done
+
+    def take_held(self) -> list[int]:
+        """Return the requests that wait for a decode replica to be ready, which are routed once more."""
+        held, self.held = self.held, []
+        return held
+
+    def forget(self, place: int) -> bool:
+        """Drop a request that waits for a decode replica to be ready; return whether it did."""
+        if place not in self.held:
+            return False
+        self.held.remove(place)
+        return True
+
+    def lose_from(self, sender: int) -> list[int]:
+        """Lose the requests of a prefill replica that have no decode replica yet; return them."""
+        live = self._live
+        lost = [place for place in (*self.done, *self.held) if live.replica[place] == sender]
+        self.done = [place for place in self.done if place not in lost]
+        self.held = [place for place in self.held if place not in lost]
+        return lost
 
     def arrival_ps(self, prompt_tokens: int, first: int, sender: int, receiver: int, now_ps: int) -> int:
         """Return when a prompt's tokens from the first on, that are sent now, have arrived. Raises EndsTooLate."""
@@ -189,7 +232,7 @@ class Handover:
         live, handoff, staged = self._live, cast(PushHandoff, self._handoff), self._staged
         while staged and staged[0][0] <= now_ps and not (staged[0][0] == now_ps and staged[0][1] > upto):
             end_ps, sender, _, place, row, kv_tokens, stage, stage_ps = heappop(staged)
-            if live.row[place] != row or live.phase[place] in (MOVES, ENDED):
+            if live.row[place] != row or live.phase[place] in (MOVES, ENDED, LOST):
                 continue  # it has ended meanwhile
             side = cast(Receives, self._replicas[live.receiver[place]].role)
             step = end_ps - stage_ps, end_ps

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import Handover
-from simserve.columns.live import ASKS, ENDED, MOVES
+from simserve.columns.live import ASKS, ENDED, LOST, MOVES
 from simserve.columns.records import Records
 from simserve.engine.offered import OfferedRows
 
@@ -55,8 +55,8 @@ class Leaving:
         return self._batches[self._live.replica[where]].stored_tokens(where)
 
     def _has_ended(self, row: int, place: i64) -> bool:
-        """Return whether a request has its whole answer."""
-        return self._live.row[place] != row or self._live.phase[place] == ENDED
+        """Return whether a request has its whole answer, or is lost."""
+        return self._live.row[place] != row or self._live.phase[place] in (ENDED, LOST)
 
     def _drop(self, batch: BatchColumns, place: i64, now_ps: int) -> int | None:
         """Drop a request with no step in flight. Return None, or when to try again."""
@@ -67,32 +67,45 @@ class Leaving:
         if live.phase[place] == ASKS:
             self._withdraw(batch, place, now_ps)
             return None
+        if self._handover is not None and self._handover.forget(place):
+            self._follow(batch.id, batch.give_back(place, now_ps))
+            self._close_moved(batch, place)
+            return None
         if side.holds(place):
             at_ps = side.arrives_at(place)
             if at_ps >= 0:
                 return int(at_ps)
             if side.take_here(place):
-                batch.free_ahead(place)
+                batch.free_ahead(place, int(now_ps))
                 self._follow(batch.id, batch.wake(now_ps))
             else:
                 self._follow(batch.id, batch.withdraw(place, now_ps))
                 if not live.is_kept[place]:
                     sender = live.sender[place]
                     self._follow(sender, self._batches[sender].give_back(place, now_ps))
-            if live.phase[place] == MOVES:
-                live.join_step[place] = batch.cohort.step
-                self._records.span(place, batch.cohort.step)
-            batch.forget(place)
+            self._close_moved(batch, place)
             return None
         self._follow(batch.id, batch.abandon(place, now_ps))
         return None
+
+    def _close_moved(self, batch: BatchColumns, place: i64) -> None:
+        """Forget a request between two replicas, with its first token if it has one."""
+        if self._live.phase[place] == MOVES:
+            self._live.join_step[place] = batch.cohort.step
+            self._records.span(place, batch.cohort.step)
+        batch.forget(place)
 
     def _withdraw(self, batch: BatchColumns, place: i64, now_ps: int) -> None:
         """Drop a request that waits for blocks on a decode replica, before its prompt is computed."""
         live, handover = self._live, self._handover
         assert handover is not None, "it waits for blocks elsewhere"
-        receiver = self._batches[live.receiver[place]]
         batch.count_out()
+        self._follow(batch.id, batch.drains and batch.wake(now_ps))
+        if handover.forget(place):
+            batch.forget(place)
+            return
+        receiver = self._batches[live.receiver[place]]
+        del handover.pushes[place]
         if handover.forget_notice(place):
             batch.close(place)
             live.phase[place] = ENDED

@@ -22,6 +22,8 @@ ASKS: Final = 6
 """Another replica will decode it, and has given it no blocks yet."""
 SWAPPED: Final = 7
 """Its keys and values are in host memory."""
+LOST: Final = 8
+"""Its decode replica was lost while a step computes a part of its prompt."""
 
 FIRST_PLACES: Final = 256
 """Places at first; they double when there are more requests."""
@@ -31,7 +33,7 @@ COLUMNS: Final = (
     "row", "prompt_tokens", "output_tokens", "most_tokens", "phase", "prefilled_tokens", "emitted_tokens", "replica",
     "kv_offset", "join_step", "joined_ps", "finish_step", "join_number", "n_preemptions", "preempted_ps",
     "scheduled_ps", "first_token_ps", "chunks_ps", "due_step", "after", "older", "newer", "reserved_blocks",
-    "is_kept", "sender", "receiver", "there_tokens", "there_ps", "padding_tokens",
+    "is_kept", "sender", "receiver", "there_tokens", "there_ps", "padding_tokens", "life",
 )
 # fmt: on
 
@@ -92,6 +94,8 @@ class Live:
     """Blocks reserved at admission, used ones included."""
     padding_tokens: vec[i64]
     """Dummy prompt tokens that a padded batch computes for it."""
+    life: vec[i64]
+    """Number of its life: that of a row that is sent again is another one."""
 
     def __init__(self) -> None:
         for name in COLUMNS:
@@ -100,6 +104,7 @@ class Live:
         """Requests as objects where routers, policies or prefix caches look at them, by place, and ..."""
         self._places: dict[int, int] = {}
         """... their places by row."""
+        self._n_lives: i64 = 0
         self._first_free: i64 = NONE
         self._free(0, FIRST_PLACES)
 
@@ -115,6 +120,8 @@ class Live:
         self.most_tokens[place] = most_tokens
         self.reserved_blocks[place] = 0
         self.padding_tokens[place] = 0
+        self.life[place] = self._n_lives
+        self._n_lives += 1
         self.is_kept[place] = 1
         self.phase[place] = WAITS
         self.prefilled_tokens[place] = 0
@@ -130,7 +137,9 @@ class Live:
         """Free the place of a request that has ended."""
         self.finish_step[place] = self.row[place] = NONE
         if self.requests:
-            del self._places[self.requests.pop(place).row]
+            row = self.requests.pop(place).row
+            if self._places.get(row) == place:  # a row that is sent again has another life elsewhere
+                del self._places[row]
         self.after[place] = self._first_free
         self._first_free = place
 
@@ -210,6 +219,10 @@ class Line:
             if at != place:
                 self.append(at)
             at = after
+
+    def clear(self) -> None:
+        """Remove all places."""
+        self.n = 0
 
     def append(self, place: i64) -> None:
         """Add a place at the end."""

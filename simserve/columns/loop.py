@@ -11,11 +11,16 @@ from simserve.columns.arrivals import Entrance, NextRows
 from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import Handover
 from simserve.columns.leaving import Leaving
-from simserve.columns.live import ASKS, ENDED, WAITS, Live
+from simserve.columns.live import ASKS, ENDED, WAITS
+from simserve.columns.members import Members
+from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.tiers import Tiers
 from simserve.columns.units import InTurn, LaneColumns, StepUnit
+from simserve.engine.alarm import Clock
 from simserve.engine.cluster import Cluster
+from simserve.engine.fleet import Control
+from simserve.engine.replica import Replica
 from simserve.engine.stepping import Alone
 from simserve.integers import NEVER, Tournament
 
@@ -27,49 +32,78 @@ class Loop:
     def __init__(
         self,
         cluster: Cluster,
-        live: Live,
-        replicas: Sequence[ReplicaColumns],
+        arrivals: NextRows,
+        records: Records,
         entrance: Entrance,
         handover: Handover | None,
-        tiers: Tiers | None,
+        tiers: Tiers,
     ) -> None:
-        """Serve with these replicas, in the order of their ids."""
-        self._batches: list[BatchColumns] = [replica.batch for replica in replicas]
-        self._live, self._describe = live, cluster.request_of
+        self.replicas: list[ReplicaColumns] = []
+        """All ranks, in the order of their ids, and ..."""
+        self._batches: list[BatchColumns] = []
+        """... their requests."""
+        self._units: list[StepUnit] = []
+        """What each replica steps with."""
+        self._arrivals, self._live, self._describe = arrivals, records.live, cluster.request_of
         self._needs_requests = entrance.is_asked or (handover is not None and handover.is_asked)
         """Routers, policies or prefix caches look at requests."""
-        for batch in self._batches:
-            self._needs_requests = self._needs_requests or batch.needs_requests
-        self._units: list[StepUnit] = units_of(cluster, replicas)
-        """What each replica steps with."""
         self._entrance, self._handover, self._admission = entrance, handover, cluster.gate
-        self._tiers = tiers
-        if tiers is not None:
-            tiers.follow = self._follow
+        self._tiers: Tiers | None = None
+        tiers.follow, self._all_tiers = self.follow, tiers
         self._is_alone = cluster.replicas[0].is_alone
         self._cluster, self._deadlines = cluster, cluster.deadlines
         if cluster.deadlines is not None:
-            records = self._batches[0].records
-            how = self._batches, handover, self._follow, self._commit_now
+            how = self._batches, handover, self.follow, self._commit_now
             cluster.deadlines.servers = Leaving(cluster.rows, records, *how)
+        self._control: Clock | None = None
+        """The clock of what decides when members join and leave."""
+        if cluster.control is not None:
+            self._control, cluster.resend = Clock(), self._route_again
         self._clock, self._refresher = cluster.clock, cluster.refresher
         self._refresh_ps: i64 = NEVER
         """When routers see their replicas next as they then are, if views are delayed."""
         if cluster.refresher is not None:
             self._refresh_ps = cluster.refresher.refresh_ps
-        n: i64 = len(replicas)
-        self.ends = Tournament(n, NEVER)
+        self.ends = Tournament(1, NEVER)
         """End of each unit's step run, at the place of its first replica."""
         self.arrivals = Tournament(1, NEVER) if handover is None else handover.arrivals
         """Next keys and values of each replica."""
-        self._planning = InTurn(n)
+        self._planning = InTurn(1)
         """Units that plan at this instant."""
         self.now_ps: i64 = 0
         self.odd_rows: list[tuple[int, int, str]] = []
         """Rows with an answer that was cut, and its tokens, and those that were refused, and why."""
 
-    def run(self, arrivals: NextRows, n_instants: i64) -> bool:
+    def add(self, replicas: Sequence[ReplicaColumns], ranks: Sequence[Replica]) -> None:
+        """Add ranks with the next ids."""
+        self.replicas.extend(replicas)
+        self._batches.extend([replica.batch for replica in replicas])
+        self._units.extend(units_of(ranks, replicas))
+        n = len(self.replicas)
+        for each in (self.ends, self.arrivals, self._all_tiers.reads):
+            each.widen(n)
+        self._planning.widen(n)
+        for replica in replicas:
+            self._needs_requests = self._needs_requests or replica.batch.needs_requests
+            if replica.tier is not None:
+                self._tiers = self._all_tiers
+
+    def begin(self, control: Control, members: Members) -> None:
+        """Let a control decide when members join and leave."""
+        assert self._control is not None, "members join and leave"
+        self._cluster.fleet.serving = members
+        control.begin(self._cluster.fleet, self._control)
+
+    def halt(self, place: i64) -> None:
+        """Let the step in flight of a replica neither end nor another one begin."""
+        unit = self._units[place]
+        unit.halt()
+        self.ends.set(unit.place, NEVER)
+        self._planning.remove(unit.place)
+
+    def run(self, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
+        arrivals, control = self._arrivals, self._control
         ends, units, coming, handover = self.ends, self._units, self.arrivals, self._handover
         deadlines, tiers = self._deadlines, self._tiers
         never: i64 = NEVER  # fast: a machine integer from here on
@@ -90,6 +124,8 @@ class Loop:
                     at_ps = due_ps
             if tiers is not None and tiers.next_ps() < at_ps:
                 at_ps = tiers.next_ps()
+            if control is not None and control.instants and control.instants[0] < at_ps:
+                at_ps = control.instants[0]
             if arrivals.at_ps == never and arrivals.are_more:
                 return True
             if at_ps > self.now_ps and self._planning.n:
@@ -113,8 +149,12 @@ class Loop:
                     self._end_transfers(coming.first(), at_ps)
             if tiers is not None and tiers.next_ps() == at_ps:
                 tiers.take(at_ps)
+            if control is not None:
+                self._change(control, at_ps)
             if self._refresh_ps == at_ps:
                 self._refresh(at_ps)
+            if control is not None and self._cluster.release_ps == at_ps:
+                self._release(at_ps)
             if handover is not None:
                 if handover.stage_at_ps == at_ps:
                     handover.send_staged(at_ps, len(self._batches))
@@ -130,6 +170,34 @@ class Loop:
                 deadlines.take(at_ps)
                 arrivals.find_next()
         return True
+
+    def _change(self, control: Clock, now_ps: i64) -> None:
+        """Let members join, drain and fail that do so at this instant."""
+        while control.instants and control.instants[0] == now_ps:
+            self._clock._now = now_ps
+            control.step()
+        self._arrivals.find_next()
+
+    def _release(self, now_ps: i64) -> None:
+        """Send what waited for a replica to be ready."""
+        if self._handover is not None:
+            for at in self._handover.take_held():
+                self._hand_over(self._handover, at, now_ps)
+        self._cluster.release_held(now_ps)
+
+    def _admit_again(self, row: int, now_ps: int) -> None:
+        """Decide about a request that has waited at the gateway."""
+        last, arrivals = self._arrivals.row, self._arrivals
+        arrivals.recall(row)
+        self._arrive(arrivals, now_ps)
+        arrivals.row = last
+
+    def _route_again(self, row: int, now_ps: int) -> None:
+        """Route a request that has waited at the gateway, or was lost."""
+        last, arrivals = self._arrivals.row, self._arrivals
+        arrivals.recall(row)
+        self._route(arrivals, now_ps)
+        arrivals.row = last
 
     def _due_ps(self) -> i64:
         """Return when clients next give up, or servers drop what these have sent."""
@@ -158,23 +226,33 @@ class Loop:
         """Return whether nothing more happens, unless new requests come."""
         handover = self._handover
         is_noticed = handover is not None and (len(handover.notices) > 0 or handover.stage_at_ps < NEVER)
-        if self._tiers is not None and self._tiers.next_ps() < NEVER:
+        if (self._tiers is not None and self._tiers.next_ps() < NEVER) or (self._control and self._control.instants):
             return False
         is_over = self.ends.least() == NEVER and self.arrivals.least() == NEVER and self._due_ps() == NEVER
         return is_over and not is_noticed
 
     def _arrive(self, arrivals: NextRows, now_ps: i64) -> None:
+        """Decide about a request, and route it."""
+        if self._admission is not None:
+            if not self._admission.views:
+                self._cluster.hold(arrivals.row, self._admit_again)
+                return
+            self._clock._now = now_ps
+            reason = self._admission.why_refused(arrivals.row, now_ps)
+            if reason is not None:
+                self._refuse(arrivals.row, reason, now_ps)
+                arrivals.not_admitted(arrivals.row, reason, now_ps)
+                return
+        self._route(arrivals, now_ps)
+
+    def _route(self, arrivals: NextRows, now_ps: i64) -> None:
         """Route a request, and refuse it if its replica could never serve it."""
         row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
-        if self._admission is not None:
-            self._clock._now = now_ps
-            reason = self._admission.why_refused(row, now_ps)
-            if reason is not None:
-                self._refuse(row, reason, now_ps)
-                arrivals.not_admitted(row, reason, now_ps)
-                return
         request = self._describe(row, now_ps) if self._needs_requests else None
         entry = self._entrance.pick(request, now_ps)
+        if entry is None:
+            self._cluster.hold(row, self._route_again)
+            return
         reason = entry.why_refused(prompt_tokens)
         if reason is not None:
             self._refuse(row, reason, now_ps)
@@ -196,11 +274,11 @@ class Loop:
         if self._deadlines is not None:
             self._deadlines.placed(row, at)
         if self._handover is None or entry.keeps or not batch.side.hands_over:
-            self._follow(entry.place, batch.queue(at, now_ps))
+            self.follow(entry.place, batch.queue(at, now_ps))
             return
         self._live.is_kept[at] = 0
         if not batch.side.asks_first:
-            self._follow(entry.place, batch.queue(at, now_ps))
+            self.follow(entry.place, batch.queue(at, now_ps))
             return
         self._live.joined_ps[at], self._live.phase[at] = now_ps, ASKS
         self._hand_over(self._handover, at, now_ps)
@@ -210,11 +288,11 @@ class Loop:
         self._note(row, 0, reason)
         if self._is_alone:
             self._batches[0].cut(now_ps, False)
-            self._follow(0, False)
+            self.follow(0, False)
 
     def _note(self, row: int, n_tokens: int, reason: str) -> None:
         """Note a row with an answer that is cut, or that is refused; at once if clients may send it again."""
-        if self._cluster.sender.has_attempts:
+        if self._cluster.sender.has_attempts or self._control is not None:
             explain(self._cluster, row, n_tokens, reason)
         else:
             self.odd_rows.append((row, n_tokens, reason))
@@ -225,12 +303,12 @@ class Loop:
         at = batch.side.arrived(now_ps)
         while at >= 0:
             if self._live.phase[at] == ENDED:
-                batch.let_go(at)
+                batch.let_go(at, now_ps)
             else:
                 sender = self._live.sender[at]
-                self._follow(sender, self._batches[sender].give_back(at, now_ps))
+                self.follow(sender, self._batches[sender].give_back(at, now_ps))
             at = batch.side.arrived(now_ps)
-        self._follow(place, batch.wake(now_ps))
+        self.follow(place, batch.wake(now_ps))
 
     def _hand_over(self, handover: Handover, at: i64, now_ps: i64) -> None:
         """Route a request to the replica that will decode it: once its prompt is computed, or before."""
@@ -239,18 +317,23 @@ class Loop:
         live.sender[at] = live.replica[at]
         live.receiver[at] = place
         live.there_ps[at] = 0
+        if place < 0:
+            handover.held.append(at)
+            return
+        if handover.is_pushed:
+            handover.pushes[at] = None
         if not handover.is_pushed:
             handover.recorder.hand_over(live.row[at], live.sender[at], place)
             live.replica[at] = place
-        self._follow(place, self._batches[place].fetch(at, now_ps))
+        self.follow(place, self._batches[place].fetch(at, now_ps))
 
     def _queue(self, at: i64, now_ps: i64) -> None:
         """Queue a request that has blocks on its decode replica."""
         sender = self._live.sender[at]
         self._live.phase[at] = WAITS
-        self._follow(sender, self._batches[sender].queue(at, now_ps))
+        self.follow(sender, self._batches[sender].queue(at, now_ps))
 
-    def _follow(self, place: i64, is_idle: bool) -> None:
+    def follow(self, place: i64, is_idle: bool) -> None:
         """Let a replica plan in its turn if it is idle; otherwise its step run may have been cut."""
         unit = self._units[place]
         if is_idle:
@@ -276,14 +359,14 @@ def explain(cluster: Cluster, row: int, n_tokens: int, reason: str) -> None:
         cluster.cut(row, n_tokens)
 
 
-def units_of(cluster: Cluster, replicas: Sequence[ReplicaColumns]) -> list[StepUnit]:
-    """Return what each replica steps with: itself, or its lane."""
-    units: list[StepUnit] = list(replicas)
-    for replica in cluster.replicas:
-        lane = cast(Alone, replica.stepping).lane
-        if lane is not None and lane.ranks[0] is replica:
-            ranks = [rank.id for rank in lane.ranks]
-            together = LaneColumns(lane, [replicas[rank] for rank in ranks])
-            for rank in ranks:
-                units[rank] = together
+def units_of(ranks: Sequence[Replica], replicas: Sequence[ReplicaColumns]) -> list[StepUnit]:
+    """Return what each of some ranks, one after the other, steps with: itself, or its lane."""
+    units, first = list[StepUnit](replicas), ranks[0].id
+    for rank in ranks:
+        lane = cast(Alone, rank.stepping).lane
+        if lane is not None and lane.ranks[0] is rank:
+            places = [each.id - first for each in lane.ranks]
+            together = LaneColumns(lane, [replicas[place] for place in places])
+            for place in places:
+                units[place] = together
     return units

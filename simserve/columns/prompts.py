@@ -5,7 +5,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from simserve.columns.contents import BlockContents
-from simserve.columns.live import DECODES, PASSES, PREFILLS, WAITS, Coming, Line
+from simserve.columns.live import DECODES, LOST, PASSES, PREFILLS, WAITS, Coming, Line
 from simserve.columns.records import Records
 from simserve.columns.running import Running
 from simserve.cost.step import StepCost
@@ -242,6 +242,20 @@ class PromptColumns(Walk):
         step_run.n_decoding, step_run.queue_len = n, self.waiting.n + n_before_queue
         return step_run
 
+    def computes(self, place: i64) -> bool:
+        """Return whether the step in flight computes a part of a prompt."""
+        return place in self.places_of_step()
+
+    def places_of_step(self) -> list[int]:
+        """Return the prompts of which the step in flight computes a part."""
+        return [int(self.places[i]) for i in range(self.n_chunks)]
+
+    def clear(self) -> None:
+        """Lose all prompts, and the chunks of the step in flight."""
+        for line in (self.waiting, self.coming, self.prefilling):
+            line.clear()
+        self.n_chunks = 0
+
     def chunks(self) -> list[tuple[int, int]]:
         """Return the tokens [first, end) of each chunk of the step in flight."""
         chunks = list[tuple[int, int]]()
@@ -298,6 +312,8 @@ class PromptColumns(Walk):
             if n_left < 0:  # of a padded batch
                 live.padding_tokens[place] = -n_left
                 live.prefilled_tokens[place] += n_left
+            if live.phase[place] == LOST:
+                continue
             if n_left <= 0:
                 live.phase[place] = DECODES
             elif not live.n_preemptions[place]:

@@ -58,8 +58,9 @@ class RowBuffer:
 class Records:
     """What a run has recorded since the last flush."""
 
-    def __init__(self, recorder: Recorder, live: Live, deadlines: Deadlines | None) -> None:
-        self.recorder, self.live, self.deadlines = recorder, live, deadlines
+    def __init__(self, recorder: Recorder, live: Live, deadlines: Deadlines | None, *, is_seen: bool) -> None:
+        """is_seen: others look at what is recorded of requests while the run goes on."""
+        self.recorder, self.live, self.deadlines, self.is_seen = recorder, live, deadlines, is_seen
         self.padding_tokens: dict[int, int] = {}
         """Padding of answered rows that have some, of which clients may have given up."""
         self.steps, self.spans, self.ended = RowBuffer(STEP_WIDTH), RowBuffer(SPAN_WIDTH), RowBuffer(ENDED_WIDTH)
@@ -75,8 +76,8 @@ class Records:
 
     def end(self, place: i64, status: i64, finish_ps: i64) -> None:
         """Record a request that has ended, or is there as the run ends."""
-        if self.deadlines is not None:
-            self._end_now(self.deadlines, place, status, finish_ps)
+        if self.is_seen:
+            self._end_now(place, status, finish_ps)
             return
         live, at, cells = self.live, self.ended.room(), self.ended.cells
         cells[at] = live.row[place]
@@ -90,16 +91,16 @@ class Records:
         cells[at + 6] = live.chunks_ps[place]
 
     def first_token(self, place: i64, now_ps: i64) -> None:
-        """Note a first token, of which clients that give up know."""
+        """Note a first token."""
         live, recorder = self.live, self.recorder
         live.first_token_ps[place] = now_ps
-        if self.deadlines is not None:
+        if self.is_seen:
             row = live.row[place]
             recorder.first_token_ps[row] = now_ps
             recorder.replica[row] = live.replica[place]
 
-    def _end_now(self, deadlines: Deadlines, place: i64, status: i64, finish_ps: i64) -> None:
-        """Record it at once, as clients that give up know of it; one that has given up keeps what it had then."""
+    def _end_now(self, place: i64, status: i64, finish_ps: i64) -> None:
+        """Record it at once; a client that has given up keeps what it had then."""
         live, row, columns = self.live, int(self.live.row[place]), self.recorder.columns
         if live.scheduled_ps[place] >= 0:
             columns["replica"][row] = live.replica[place]
@@ -109,8 +110,8 @@ class Records:
         columns["chunks_ps"][row] = live.chunks_ps[place]
         if live.padding_tokens[place]:
             self.padding_tokens[row] = live.padding_tokens[place]
-        if deadlines.has_gone(row):
-            deadlines.restore(row)
+        if self.deadlines is not None and self.deadlines.has_gone(row):
+            self.deadlines.restore(row)
 
     def flush(self) -> None:
         """Give the recorder all rows."""

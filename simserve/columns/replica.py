@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mypy_extensions import i64
 
 from simserve.columns.batch import BatchColumns
@@ -37,6 +39,7 @@ class ReplicaColumns(RankUnit):
         """Nothing comes before its plans, and nothing follows them."""
         self._wake_ps: i64 = NEVER
         """When it plans next without a step in flight; NEVER: when something comes."""
+        self._on_empty: Callable[[int], None] | None = None
         self.tier: TierSide | None = None
         """Its side of host memory, if it has any."""
         self._is_written = self._is_uneven
@@ -45,6 +48,10 @@ class ReplicaColumns(RankUnit):
         """Blocks ran out at the last plan."""
         self._blocked_outside: i64 = 0
         """What keeps out requests of other replicas, as recorded."""
+
+    def let_drain(self, on_empty: Callable[[int], None]) -> None:
+        """Call on_empty with instants at which it may have nothing left to do."""
+        self._on_empty, self._is_whole, self.batch.drains = on_empty, False, True
 
     def use(self, tier: TierSide) -> None:
         """Use host memory."""
@@ -90,6 +97,8 @@ class ReplicaColumns(RankUnit):
                 step_run.cut(1)  # windows may free the blocks that others wait for
             elif self._orders and self._coming.n:
                 step_run.cut(1)  # an arrival that the scheduler sees a step later may go before the blocked head
+        if self._on_empty is not None:
+            self._on_empty(now_ps)
 
     def _begin(self, now_ps: i64) -> None:
         cohort, prompts, waiting, prefilling = self._cohort, self._prompts, self._waiting, self._prefilling
@@ -253,6 +262,10 @@ class ReplicaColumns(RankUnit):
         if n_steps and self._is_uneven:
             for request, n_tokens in self._cohort.accepted(n_steps):
                 planner.accepted(self._prompts.live.place_of(request), n_tokens)
+
+    def halt(self) -> None:
+        """Neither end the step in flight nor plan of itself any more."""
+        self._wake_ps = NEVER
 
     def stop(self, now_ps: i64) -> None:
         """Commit the steps that are over as the run ends."""

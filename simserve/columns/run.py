@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Final
 
 from simserve.columns.arrivals import Clients, Entrance, NextRows, Timed, is_own
@@ -11,6 +12,7 @@ from simserve.columns.contents import contents_of
 from simserve.columns.handover import Handover
 from simserve.columns.live import Line, Live
 from simserve.columns.loop import Loop, explain
+from simserve.columns.members import Members
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
@@ -20,15 +22,9 @@ from simserve.columns.speculation import SpeculativeRunning
 from simserve.columns.tiers import Tiers, TierSide
 from simserve.columns.views import ViewPlanner
 from simserve.engine.cluster import Cluster, OnSend
-from simserve.engine.copying import Copying
-from simserve.engine.decode import Decode, Speculative
-from simserve.engine.handoff import HandsOver, Pushes
-from simserve.engine.memory import CachingMemory, KeepingGroupsMemory, KeepingMemory, Memory
-from simserve.engine.receiving import Receives
 from simserve.engine.replica import Replica
-from simserve.engine.role import Role
+from simserve.engine.role import RoleName
 from simserve.engine.senders import TraceSender
-from simserve.engine.stepping import Alone, Rank
 from simserve.integers import NEVER
 from simserve.state.planner import Planner
 
@@ -39,61 +35,69 @@ LARGEST: Final = 1 << 30
 
 
 def serves(cluster: Cluster) -> bool:
-    """Return whether all that a cluster has is on columns."""
-    return (
-        cluster.only_serves
-        and 0 < len(cluster.rows) <= MOST_PLACES
-        and cluster.limit_tokens <= LARGEST
-        and all(map(_is_on_columns, cluster.replicas))
-    )
+    """Return whether all that a cluster has fits columns."""
+    fits = 0 < len(cluster.rows) <= MOST_PLACES and cluster.limit_tokens <= LARGEST
+    return fits and all(map(_fits, cluster.replicas))
 
 
-def _is_on_columns(replica: Replica) -> bool:
-    scheduler, batch = replica.scheduler, replica.batch
-    most_tokens = scheduler.budget_tokens or batch.pool.total_blocks * batch.pool.block_size
-    return (
-        most_tokens <= LARGEST
-        and type(batch.memory) in (Memory, KeepingMemory, CachingMemory, KeepingGroupsMemory)
-        and type(replica.decode) in (Decode, Speculative)
-        and type(replica.stepping) in (Alone, Rank)
-        and type(replica.role) in (Role, HandsOver, Pushes, Receives)
-        and all(hooks is replica.role or type(hooks) is Copying for hooks in replica.hooks)
-    )
+def _fits(replica: Replica) -> bool:
+    pool = replica.batch.pool
+    return (replica.scheduler.budget_tokens or pool.total_blocks * pool.block_size) <= LARGEST
+
+
+class Building:
+    """Gives the ranks of a cluster their columns."""
+
+    def __init__(self, cluster: Cluster, arrivals: NextRows) -> None:
+        self.live, deadlines = Live(), cluster.deadlines
+        is_seen = deadlines is not None or cluster.control is not None
+        self.records = Records(cluster.recorder, self.live, deadlines, is_seen=is_seen)
+        self.entrance, self.tiers = Entrance(cluster), Tiers(cluster)
+        self.handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live)
+        self._arrivals = arrivals
+        self.loop = Loop(cluster, arrivals, self.records, self.entrance, self.handover, self.tiers)
+
+    def add(self, ranks: Sequence[Replica], roles: Sequence[RoleName]) -> None:
+        """Add ranks with these roles, which have the next ids."""
+        self.loop.add([self._columns(rank, role) for rank, role in zip(ranks, roles, strict=True)], ranks)
+
+    def _columns(self, replica: Replica, role: RoleName) -> ReplicaColumns:
+        contents = contents_of(replica, self.live)
+        kind = SpeculativeRunning if replica.decode.is_uneven else Running
+        planner, queue = _planner(replica, self.live)
+        prompts = PromptColumns(replica, planner, queue, kind(replica, self.live, contents), self.records, contents)
+        side = side_of(replica, role, prompts, self.handover, self.entrance.loads)
+        columns = ReplicaColumns(replica, BatchColumns(replica, prompts, self.records, self._arrivals, side))
+        if replica.tier is not None:
+            tier = TierSide(replica, replica.tier, columns.batch, self.tiers)
+            self.tiers.add(replica.id, tier, replica.tier.store)
+            columns.use(tier)
+        return columns
 
 
 def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
-    """Serve all requests as `Cluster.run`. Raises PolicyError for a router that breaks a rule."""
-    live, sender = Live(), cluster.sender
-    records, replicas = Records(cluster.recorder, live, cluster.deadlines), list[ReplicaColumns]()
+    """Serve all requests as `Cluster.run`. Raises PolicyError for a policy that breaks a rule."""
+    sender = cluster.sender
     arrivals: NextRows
     if isinstance(sender, TraceSender):
         arrivals = Timed(cluster, drain_limit_ps)
     else:
         arrivals = Clients(cluster, drain_limit_ps, sender)
-    entrance = Entrance(cluster)
-    handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, live)
-    tiers = Tiers(cluster) if any(replica.tier is not None for replica in cluster.replicas) else None
-    for replica, role in zip(cluster.replicas, cluster.roles, strict=True):
-        contents = contents_of(replica, live)
-        running = (
-            SpeculativeRunning(replica, live, contents)
-            if replica.decode.is_uneven
-            else Running(replica, live, contents)
-        )
-        planner, queue = _planner(replica, live)
-        prompts = PromptColumns(replica, planner, queue, running, records, contents)
-        side = side_of(replica, role, prompts, handover, entrance.loads)
-        batch = BatchColumns(replica, prompts, records, arrivals, side)
-        each = ReplicaColumns(replica, batch)
-        if tiers is not None and replica.tier is not None:
-            tier = tiers.sides[replica.id] = TierSide(replica, replica.tier, batch, tiers)
-            each.use(tier)
-        replicas.append(each)
-    loop = Loop(cluster, live, replicas, entrance, handover, tiers)
+    building = Building(cluster, arrivals)
+    loop, records = building.loop, building.records
+    for member in cluster.members:
+        building.add(member.ranks, [member.setup.role] * len(member.ranks))
+    if cluster.control is not None:
+
+        def order(ranks: Sequence[Replica]) -> None:
+            building.add(ranks, [cluster.members[-1].setup.role] * len(ranks))
+
+        members = Members(records, loop.replicas, building.handover, order, loop.halt, loop.follow)
+        loop.begin(cluster.control, members)
     is_collecting = gc.isenabled()
     gc.disable()  # fast: columns make no reference cycles, and searching for them takes a tenth of the time
     try:
-        while loop.run(arrivals, INSTANTS_A_LOOK):
+        while loop.run(INSTANTS_A_LOOK):
             records.flush()
             _explain(cluster, loop)
             if on_send is not None:
@@ -101,7 +105,7 @@ def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend |
             arrivals.load()
         is_deadlock = loop.is_out_of_events()
         cluster.clock._now = loop.now_ps if arrivals.end_ps == NEVER - 1 else arrivals.end_ps
-        for each in replicas:
+        for each in loop.replicas:
             each.stop(cluster.clock.now_ps)
             each.batch.stop()
     finally:

@@ -47,6 +47,14 @@ class Running:
         self.finished: vec[i64] = filled(16, NONE)
         """Places that the last step finished, in the order of joining, as many as `pop_finished` says."""
 
+    def places(self) -> list[int]:
+        """Return the requests in the order of admission."""
+        places, place = list[int](), self.newest
+        while place >= 0:
+            places.append(int(place))
+            place = self._live.older[place]
+        return places[::-1]
+
     def admit(self, place: i64) -> None:
         """Give a request a slot."""
         live, newest = self._live, self.newest

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import cast
 
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import Loads
 from simserve.columns.handover import Handover, HandoverSide, in_time
-from simserve.columns.live import DECODES, ENDED, MOVES, Line
+from simserve.columns.live import DECODES, ENDED, LOST, MOVES, Line
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.receiving import BeforeHandedOver, Receives
 from simserve.engine.replica import Replica
@@ -53,7 +53,7 @@ class Sending(HandoverSide):
         for i in range(prompts.n_chunks if self.streams else 0):
             place = prompts.places[i]
             n_new = live.prefilled_tokens[place] + prompts.tokens[i] - live.there_tokens[place]
-            if n_new > 0 and not live.is_kept[place]:
+            if n_new > 0 and not live.is_kept[place] and live.phase[place] != LOST:
                 self._handover.stage(place, n_new, ends_ps, stage_ps)
 
     def send(self, prompts: PromptColumns, start_ps: i64, now_ps: i64) -> None:
@@ -66,7 +66,7 @@ class Sending(HandoverSide):
             return
         for i in range(prompts.n_chunks):
             place = prompts.places[i]
-            if live.is_kept[place]:
+            if live.is_kept[place] or live.phase[place] == LOST:
                 continue
             n_new = live.prefilled_tokens[place] + prompts.tokens[i] - live.there_tokens[place]
             if n_new > 0:
@@ -82,6 +82,7 @@ class Sending(HandoverSide):
         self._running.leave(place)
         self._running.n_away += 1
         live.phase[place] = MOVES
+        del handover.pushes[place]
         prompt_tokens, sender, receiver = live.prompt_tokens[place], live.sender[place], live.receiver[place]
         if live.there_tokens[place] < prompt_tokens:
             first = live.there_tokens[place]
@@ -97,6 +98,7 @@ class Sending(HandoverSide):
         if live.is_kept[place]:
             return False
         live.phase[place] = ENDED
+        del handover.pushes[place]
         there_ps = max(int(now_ps) + handover.notice_ps, int(live.there_ps[place]))
         handover.fetching[live.receiver[place]].expect(place, there_ps)
         return True
@@ -108,7 +110,7 @@ class Fetches(HandoverSide):
     def __init__(self, replica: Replica, prompts: PromptColumns, handover: Handover) -> None:
         super().__init__(handover.loads)
         live = prompts.live
-        self._role, self._replica = cast(Receives, replica.role), replica.id
+        self._served, self._replica = replica, replica.id
         self._live, self._prompts, self._handover = live, prompts, handover
         self._running, self._contents, self._waiting = prompts.running, prompts.contents, prompts.waiting
         self._pool, self._cohort = replica.pool, replica.cohort
@@ -119,9 +121,8 @@ class Fetches(HandoverSide):
         self._elsewhere: dict[Request, None] = {}
         """Those of other replicas, under a policy that orders: they wait in its queue."""
         if self._orders:
-            view = replica.batch.view
             self._startable = BeforeHandedOver(replica.batch.waiting, self._elsewhere)
-            view.waiting = replica.batch.startable = self._startable
+            self.connect()
         else:
             self.queues = (self._coming_in,)
         self._in_transfer: list[tuple[int, int, int]] = []
@@ -297,7 +298,60 @@ class Fetches(HandoverSide):
 
     def stop(self, requests: list[Request]) -> None:
         """Give the replica these requests as the run ends."""
-        self._role.here += requests
+        if requests:
+            cast(Receives, self._served.role).here += requests
+
+    def connect(self) -> None:
+        """Note that the replica has its role: its policy does not see those of others as waiting ones to start."""
+        if self._orders:
+            self._served.batch.view.waiting = self._served.batch.startable = self._startable
+
+    # -- this replica fails, or one that computes prompts --------------------------------------------------------------
+
+    def awaits(self, place: i64) -> bool:
+        """Return whether a request of another replica has no blocks here yet."""
+        return not self._live.is_kept[place] and place in self._coming_in.places()
+
+    def coming_from(self, sender: i64) -> list[int]:
+        """Return the requests of a prefill replica that have no blocks here yet."""
+        live = self._live
+        return [place for place in self._handed_over() if live.sender[place] == sender]
+
+    def _handed_over(self) -> list[int]:
+        """Return the requests of others without blocks here, in the order in which they came."""
+        if self._orders:
+            return [int(self._live.place_of(request)) for request in self._elsewhere]
+        return [place for place in self._coming_in.places() if not self._live.is_kept[place]]
+
+    def fetched_from(self, sender: i64) -> list[int]:
+        """Return the requests of a prefill replica in transfer, which ends without them."""
+        live = self._live
+        fetched = [
+            each for each in self._in_transfer if live.sender[each[2]] == sender and live.phase[each[2]] != ENDED
+        ]
+        self._in_transfer = [each for each in self._in_transfer if each not in fetched]
+        heapify(self._in_transfer)
+        self._handover.arrivals.set(self._replica, self._in_transfer[0][0] if self._in_transfer else NEVER)
+        return [place for _, _, place in fetched]
+
+    def lose_all(self) -> tuple[list[int], list[int]]:
+        """Lose all requests that do not decode yet, as this replica fails; return them, and those of which prefill
+        replicas hold the blocks."""
+        live, handover = self._live, self._handover
+        fetched = [place for _, _, place in self._in_transfer if live.phase[place] != ENDED]
+        for _, _, place in self._in_transfer:
+            if live.phase[place] == ENDED:
+                live.remove(place)
+        coming = self._handed_over() if self._orders else self._coming_in.places()
+        held = [*(place for place in coming if not live.is_kept[place]), *fetched]
+        here = self._here.places()
+        for place in coming:
+            self.withdraw(place)
+        for place in here:
+            self._here.drop(place)
+        self._in_transfer.clear()
+        handover.arrivals.set(self._replica, NEVER)
+        return [*here, *fetched, *coming], held
 
 
 def side_of(

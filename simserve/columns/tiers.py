@@ -135,6 +135,12 @@ class TierSide(Reading):
         del self._memory.reading[request]
         return NONE
 
+    def fail(self) -> None:
+        """Lose the copies in flight."""
+        self._memory.reading.clear()
+        self._tiers.reads.set(self._replica.id, NEVER)
+        self._tier.fail()
+
     def _await_reads(self) -> i64:
         """Note and return when the first of the reads in flight ends; NEVER: there is none."""
         end_ps: i64 = min((read.end_ps for read in self._memory.reading.values()), default=NEVER)
@@ -158,16 +164,20 @@ class Tiers:
     """Ends of reads of all replicas, and of the copies to and from stores that they share."""
 
     def __init__(self, cluster: Cluster) -> None:
-        tiers = [replica.tier for replica in cluster.replicas if replica.tier is not None]
-        stores = [tier.store for tier in tiers if tier.store is not None]
-        self._stores: list[HostStore] = list(dict.fromkeys(stores))
+        self._stores: list[HostStore] = []
         self._clock = cluster.clock
-        self.reads = Tournament(len(cluster.replicas), NEVER)
+        self.reads = Tournament(1, NEVER)
         """When the first read of each replica ends."""
         self.sides: dict[int, TierSide] = {}
         """Sides of replicas with tiers, by id."""
         self.follow: Callable[[int, bool], None] = lambda place, is_idle: None
         """Called with a replica of which the step run may have been cut."""
+
+    def add(self, place: int, side: TierSide, store: HostStore | None) -> None:
+        """Add the side of a replica, which may share a store."""
+        self.sides[place] = side
+        if store is not None and store not in self._stores:
+            self._stores.append(store)
 
     def next_ps(self) -> i64:
         """Return when something ends next; NEVER if nothing does."""

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from simserve.engine.lock_step import LockStep
 from simserve.engine.stepping import Lane
-from simserve.integers import NEVER, NONE, filled, vec
+from simserve.integers import NEVER, NONE, filled, vec, widened
 from simserve.units import EndsTooLate
 
 
@@ -29,6 +29,10 @@ class StepUnit:
 
     def commit(self, now_ps: i64) -> None:
         """Record what is over, and apply it."""
+        raise NotImplementedError
+
+    def halt(self) -> None:
+        """Neither end the step in flight nor plan of itself any more."""
         raise NotImplementedError
 
 
@@ -113,6 +117,12 @@ class LaneColumns(StepUnit):
             if len(ends_ps) > 1:
                 rank.passes_stages(ends_ps, step.stage_ps)
 
+    def halt(self) -> None:
+        """Neither end the step in flight nor plan of itself any more."""
+        self._end_ps = NEVER
+        for rank in self._ranks:
+            rank.halt()
+
     def commit(self, now_ps: i64) -> None:
         """Record the step of all ranks, and apply it."""
         self._end_ps = NEVER
@@ -151,3 +161,17 @@ class InTurn:
             at -= 1
         places[at] = place
         self.n += 1
+
+    def remove(self, place: i64) -> None:
+        """Remove a place, if it is there."""
+        n: i64 = 0
+        for i in range(self.n):
+            if self.places[i] != place:
+                self.places[n] = self.places[i]
+                n += 1
+        self.n = n
+
+    def widen(self, most: i64) -> None:
+        """Make room for so many places."""
+        if most > len(self.places):
+            self.places = widened(self.places, most)

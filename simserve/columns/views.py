@@ -38,6 +38,12 @@ class PolicyQueue(Line):
         """Return whether an arrival may go before the head, although that is blocked."""
         return cast(Ordered, self.queue).may_lead(self._live.requests[place])
 
+    def clear(self) -> None:
+        """Remove all requests."""
+        for request in list(self.queue):
+            self.queue.remove(request)
+        self.n = 0
+
     def append(self, place: i64) -> None:
         """Add an arrival."""
         self.queue.append(self._live.requests[place])

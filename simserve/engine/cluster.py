@@ -89,16 +89,19 @@ class Cluster:
         self.gate: AdmissionGate | None = None
         """What asks the admission policy, if there is one."""
         if admission is not None:
-            self.gate = AdmissionGate(admission, self.rows, send, self._on_not_admitted, self._hold)
+            self.gate = AdmissionGate(admission, self.rows, send, self._on_not_admitted, self.hold)
             send, fleet.gated = self.gate.send, self.gate.views
         has_one_rank = control is None and sum(setup.n_ranks for setup in setups) == 1
         self._closed_loop = self._closed_loop_sender(offered, send)
         if self._closed_loop:
             fleet.on_answer = self._closed_loop.on_answer
-        fleet.is_alone = has_one_rank and self._closed_loop is None
+        fleet.is_alone = has_one_rank and self._closed_loop is None and not any(setup.has_tier for setup in setups)
         self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
-        self._control = control
-        self._held: list[tuple[int, Send]] = []
+        self.control = control
+        """Decides when members join and leave, if any do."""
+        self.resend: Send = self.send
+        """Takes a request that the gateway sends once more."""
+        self.held: list[tuple[int, Send]] = []
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self._release_due = Alarm(self.clock, self._release, RELEASE_PHASE)
         self.failed_ps: dict[int, int] = {}
@@ -132,8 +135,8 @@ class Cluster:
         self._on_send = on_send
         if self.refresher is not None:
             self.refresher.start()
-        if self._control is not None:
-            self._control.begin(self.fleet, self.clock)
+        if self.control is not None:
+            self.control.begin(self.fleet, self.clock)
         self.sender.start()
         self._run_clock()
         for replica in self.replicas:
@@ -143,7 +146,7 @@ class Cluster:
     def close(self, *, is_deadlock: bool) -> None:
         """Say what unfinished requests wait for, and check that none was lost; is_deadlock: nothing more happens."""
         self.explain_unfinished(map(self.unfinished_of, self.replicas), is_deadlock=is_deadlock)
-        at_gateway = [row for row, _ in self._held]
+        at_gateway = [row for row, _ in self.held]
         check_conservation(self.sender.stop(), self.replicas, self.recorder, self.clock.now_ps, at_gateway)
 
     def _run_clock(self) -> None:
@@ -154,11 +157,6 @@ class Cluster:
         finally:
             if is_collecting:
                 gc.enable()
-
-    @property
-    def only_serves(self) -> bool:
-        """Replicas stay as they are."""
-        return self._control is None
 
     @property
     def splits(self) -> bool:
@@ -190,6 +188,20 @@ class Cluster:
     def is_out_of_events(self) -> bool:
         """Nothing more would happen."""
         return self.clock.peek() == float("inf")
+
+    @property
+    def release_ps(self) -> int | None:
+        """When what waits for a replica to be ready is sent; None: when one is."""
+        return self._release_due.due_ps
+
+    def release_held(self, now_ps: int) -> None:
+        """Send what waited at the gateway, in the order in which clients sent it; some may go on waiting."""
+        self._release_due.due_ps = None
+        held, self.held = self.held, []
+        sent_ps = self.rows.arrival_ps
+        for row, send in sorted(held, key=lambda each: (sent_ps[each[0]], each[0])):
+            if self.deadlines is None or not self.deadlines.has_gone(row):
+                send(row, now_ps)
 
     # -- shards: replicas that a copy of this process serves ---------------------------------------------------------
 
@@ -227,16 +239,16 @@ class Cluster:
 
     def _lose(self, lost: LostRequest) -> None:
         """Decide about a request that was lost with its replica."""
-        request, n_stored, now_ps, deadlines = lost.request, lost.n_stored, self.clock.now_ps, self.deadlines
-        row = request.row
+        now_ps, deadlines = self.clock.now_ps, self.deadlines
+        row, n_stored = lost.lost.row, lost.lost.n_stored
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, n_stored)
             return
-        if lost.resends and not request.emitted_tokens:
-            self.recorder.restart(request, n_stored, now_ps)
+        if lost.resends and not lost.lost.has_tokens:
+            self.recorder.restart(row, lost.lost.life, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
-            self._hold(row, self.send)
+            self.hold(row, self.resend)
             self._release_at_once()
             return
         place = self.recorder.replica[row]
@@ -252,19 +264,15 @@ class Cluster:
         """Send what waits for a replica to be ready at this instant."""
         self._release_due.set(self.clock.now_ps)
 
-    def _hold(self, row: int, send: Send) -> None:
+    def hold(self, row: int, send: Send) -> None:
         """Let a request wait at the gateway for a replica to be ready."""
-        self._held.append((row, send))
+        self.held.append((row, send))
 
     def _release(self, now_ps: int) -> None:
         """Send what waited for a replica to be ready, in the order in which clients sent it; some may go on waiting."""
         if self._wiring.handoff is not None:
             self._wiring.handoff.release(now_ps)
-        held, self._held = self._held, []
-        sent_ps = self.rows.arrival_ps
-        for row, send in sorted(held, key=lambda each: (sent_ps[each[0]], each[0])):
-            if self.deadlines is None or not self.deadlines.has_gone(row):
-                send(row, now_ps)
+        self.release_held(now_ps)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -287,7 +295,7 @@ class Cluster:
         request = self.request_of(row, now_ps)
         destination = self._only or self.intake.pick(request)
         if destination is None:
-            self._hold(row, self.send)
+            self.hold(row, self.send)
             return
         entry = self.entries[destination]
         room_tokens = entry.limit_tokens - prompt_tokens
@@ -357,7 +365,7 @@ class Cluster:
             for row in rows:
                 reason = why if is_deadlock else "still there at drain_limit_s after the last arrival"
                 self.recorder.explain(row, reason)
-        for row, _ in self._held:
+        for row, _ in self.held:
             if self.recorder.status[row] == UNFINISHED:
                 self.recorder.explain(row, "waits at the gateway: no replica is ready")
 

@@ -1,7 +1,8 @@
 """Fleet: replicas that join and leave, the instants of their lives, and what decides about them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from simserve.admission.base import QueueView
@@ -15,7 +16,6 @@ from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.stepping import set_stepping
 from simserve.engine.wiring import Wiring
-from simserve.state.request import Request
 
 
 @dataclass(eq=False)
@@ -33,22 +33,81 @@ class Member:
     """It receives none from then on, and finishes those it has."""
     gone_ps: int | None = None
 
-    def note_empty(self, now_ps: int) -> None:
+    def note_empty(self, is_empty: Callable[[Replica], bool], now_ps: int) -> None:
         """Note that a rank may have nothing left to do; a draining member is gone once all of them have nothing."""
-        if self.gone_ps is None and all(map(lifecycle.is_empty, self.ranks)):
+        if self.gone_ps is None and all(map(is_empty, self.ranks)):
             self.gone_ps = now_ps
 
 
 @dataclass
-class LostRequest:
+class Lost:
     """A request that was lost with its replica."""
 
-    request: Request
+    row: int
+    life: Hashable
+    """What it was until now: a step may still compute it."""
+    has_tokens: bool
+    """It has produced some."""
     n_stored: int
     """Tokens stored for it."""
+
+
+@dataclass
+class LostRequest:
+    """A request that was lost, and what happens next."""
+
+    lost: Lost
     why: str
     resends: bool
     """The gateway may send it once more."""
+
+
+class Ranks(Protocol):
+    """What serves the ranks of members."""
+
+    def order(self, ranks: Sequence[Replica]) -> None:
+        """Make room for the ranks of a member."""
+
+    def connect(self, rank: Replica) -> None:
+        """Note that a rank has its role, and may be sent requests."""
+
+    def is_empty(self, rank: Replica) -> bool:
+        """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
+
+    def drain(self, rank: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
+        """Call on_empty with instants at which a rank may have nothing left to do."""
+
+    def fail(self, rank: Replica, now_ps: int) -> list[Lost]:
+        """Lose the step in flight of a rank, all its blocks and all its requests, and those on their way to or from it;
+        return these without an answer."""
+
+
+class RanksOfObjects:
+    """Ranks with requests as objects."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+
+    def order(self, ranks: Sequence[Replica]) -> None:
+        """Make room for the ranks of a member: they have their own."""
+
+    def connect(self, rank: Replica) -> None:
+        """Note that a rank has its role: it knows."""
+
+    def is_empty(self, rank: Replica) -> bool:
+        """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
+        return lifecycle.is_empty(rank)
+
+    def drain(self, rank: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
+        """Call on_empty with instants at which a rank may have nothing left to do."""
+        lifecycle.drain(rank, on_empty, now_ps)
+
+    def fail(self, rank: Replica, now_ps: int) -> list[Lost]:
+        """Lose all that a rank has, and what is on its way to or from it."""
+        handoff = self._wiring.handoff
+        lost = [] if handoff is None else handoff.fail(rank, now_ps)
+        lost += lifecycle.fail(rank, now_ps)
+        return [Lost(each.row, each, each.emitted_tokens > 0, n_stored) for each, n_stored in lost]
 
 
 class Fleet:
@@ -72,11 +131,13 @@ class Fleet:
         self.gated: list[QueueView] | None = None
         """What an admission policy sees, if there is one: the ranks that receive requests."""
         self._clock, self._rows, self._recorder, self._wiring = clock, rows, recorder, wiring
+        self.serving: Ranks = RanksOfObjects(wiring)
+        """What serves the ranks."""
         self._on_ready, self._on_loss = on_ready, on_loss
         self.on_answer: OnAnswer | None = None
         """Called with each answer."""
         self.is_alone = False
-        """There is one rank at all times, and no request waits for an answer."""
+        """There is one rank at all times, without host memory, and no request waits for an answer."""
         self._stores: dict[str, HostStore] = {}
         """Host memory that replicas share, by name."""
 
@@ -85,6 +146,7 @@ class Fleet:
         member = Member(setup, self._ranks(setup), self._clock.now_ps, why)
         self.members.append(member)
         self.replicas += member.ranks
+        self.serving.order(member.ranks)
         return member
 
     def ready(self, member: Member) -> None:
@@ -97,6 +159,7 @@ class Fleet:
         member.ready_ps = self._clock.now_ps
         for replica in member.ranks:
             self._wiring.connect(replica, member.setup)
+            self.serving.connect(replica)
             if self.gated is not None and replica in self._wiring.entries:
                 self.gated.append(replica.load)
 
@@ -108,8 +171,9 @@ class Fleet:
             return
         member.draining_ps = self._clock.now_ps
         self._shut(member)
+        on_empty = partial(member.note_empty, self.serving.is_empty)
         for replica in member.ranks:
-            lifecycle.drain(replica, member.note_empty, self._clock.now_ps)
+            self.serving.drain(replica, on_empty, self._clock.now_ps)
 
     def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
         """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.
@@ -117,19 +181,16 @@ class Fleet:
         Each request fails for its client; if `resends`, the gateway sends those without a token once more, as gateways
         do while nothing has been sent to the client.
         """
-        now_ps, handoff = self._clock.now_ps, self._wiring.handoff
+        now_ps, lost = self._clock.now_ps, list[Lost]()
         member.why += f"; {why}"
         if member.ready_ps is not None and member.draining_ps is None:
             self._shut(member)
         member.gone_ps = now_ps
-        lost: list[tuple[Request, int]] = []
         for rank in member.ranks:
-            if handoff is not None:
-                lost += handoff.fail(rank, now_ps)
-            lost += lifecycle.fail(rank, now_ps)
+            lost += self.serving.fail(rank, now_ps)
         sent_ps = self._rows.arrival_ps
-        for request, n_stored in sorted(lost, key=lambda each: (sent_ps[each[0].row], each[0].row)):
-            self._on_loss(LostRequest(request, n_stored, why, resends))
+        for each in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
+            self._on_loss(LostRequest(each, why, resends))
 
     def _shut(self, member: Member) -> None:
         """Hide a member from routers and admission."""

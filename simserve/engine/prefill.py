@@ -110,7 +110,7 @@ class Prefill:
             if not keeps_all:
                 memory.drop(request, (n_done - n_tokens, n_done), self._reserves)
             if request.phase is DONE:  # its decode replica was lost during the step
-                self._recorder.lose_chunk(request, n_tokens)
+                self._recorder.lose_chunk(request.row, request, n_tokens)
                 batch.n_away -= 1
                 batch.release(request, request.prefilled_tokens)
             elif left_tokens <= 0:

@@ -1,6 +1,6 @@
 """Recorder: stores a run as one row per request, step run and span, never per token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from types import MappingProxyType
@@ -130,7 +130,7 @@ class Recorder:
         self.add_replicas(n_replicas)
         self._restarted_ps: dict[int, int] = {}
         """When each row that was lost with its replica started anew."""
-        self._left_behind: set[Request] = set()
+        self._left_behind: set[Hashable] = set()
         """What such rows were until then: a step may still compute them."""
         self.stored_tokens: dict[int, int] = {}
         """Tokens stored for each row that ended early when it did, and its chunks that have ended since."""
@@ -221,16 +221,18 @@ class Recorder:
         n_rows = self._step_run_buffers.n_bytes(replica) // STEP_RUN_ROW.itemsize
         self._copies[replica] += _PACK_COPY(n_rows, wait_ps)
 
-    def restart(self, request: Request, n_stored_tokens: int, now_ps: int) -> None:
-        """Forget what a failed replica did for a request that starts anew, except for the tokens computed there."""
-        row = request.row
+    def restart(self, row: int, life: Hashable, n_stored_tokens: int, now_ps: int) -> None:
+        """Forget what a failed replica did for a request that starts anew, except for the tokens computed there.
+
+        life: what it was until now.
+        """
         n_lost_tokens = n_stored_tokens - self._cached[row]
         kept = {"routed_ps", "status", "status_reason", "n_recomputed_tokens"}
         for name in _FILLS.keys() - kept:
             self.columns[name][row] = _FILLS[name]
         self._n_recomputed[row] += n_lost_tokens
         self._restarted_ps[row] = now_ps
-        self._left_behind.add(request)
+        self._left_behind.add(life)
 
     def reject(self, row: int, reason: str) -> None:
         """Record that a request can never run."""
@@ -242,13 +244,13 @@ class Recorder:
         first."""
         self.stored_tokens.setdefault(row, n_stored_tokens)
 
-    def lose_chunk(self, request: Request, n_tokens: int) -> None:
+    def lose_chunk(self, row: int, life: Hashable, n_tokens: int) -> None:
         """Count a chunk that ends after its request was lost with another replica: in vain, or computed again."""
-        if request in self._left_behind:
-            self._n_recomputed[request.row] += n_tokens
-            self._left_behind.discard(request)
+        if life in self._left_behind:
+            self._n_recomputed[row] += n_tokens
+            self._left_behind.discard(life)
         else:
-            self.stored_tokens[request.row] += n_tokens
+            self.stored_tokens[row] += n_tokens
 
     def fail(self, row: int, n_stored_tokens: int, reason: str, *, has_first: bool) -> None:
         """Record that a request was lost with its replica. has_first: its client has the tokens computed so far."""
