@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine import cluster as engine
-from simserve.engine.alarm import SEND_PHASE, Alarm
+from simserve.columns.run import serve_shard
 from simserve.engine.cluster import Cluster, check_ended
 from simserve.engine.fleet import Member
 from simserve.engine.recorder import RecordedShard
@@ -86,35 +85,6 @@ class _Answer:
     now_ps: int
 
 
-class _ShardSender:
-    """Sends the rows of a shard when they reach the router."""
-
-    def __init__(self, cluster: Cluster, rows: memoryview, out_ps: memoryview, on_send: OnSend) -> None:
-        """rows: those of the shard; out_ps: of all rows."""
-        self._n_sent, self._rows, self._out_ps = 0, rows, out_ps
-        self._send, self._on_send = cluster.send, on_send
-        self._due = Alarm(cluster.clock, self._send_due, SEND_PHASE)
-
-    def start(self) -> None:
-        """Wait for the first row."""
-        if len(self._rows):
-            self._due.set(self._out_ps[self._rows[0]])
-
-    def _send_due(self, now_ps: int) -> None:
-        """Send all rows of this instant, then wait for the next."""
-        place, rows, next_ps = self._n_sent, self._rows, now_ps
-        while next_ps == now_ps:
-            self._send(rows[place], now_ps)
-            place += 1
-            if not place % engine.SENDS_A_REPORT or place == len(rows):
-                self._on_send(place, now_ps)
-            if place == len(rows):
-                return
-            next_ps = self._out_ps[rows[place]]
-        self._n_sent = place
-        self._due.set(next_ps)
-
-
 def run_in_shards(
     cluster: Cluster, n_shards: int, drain_limit_ps: int | None = None, on_send: OnSend | None = None
 ) -> None:
@@ -124,13 +94,13 @@ def run_in_shards(
     ShardFailed where a shard fails, and SimserveError where its process dies again; the cluster is then of no use.
     """
     try:
-        replica_of, out_ps = cluster.route_all()
+        replica_of, out_ps = routed = cluster.route_all()
     except SimserveError as error:
         raise ShardFailed from error
     n = len(cluster.rows)
     end_ps = None if drain_limit_ps is None else int(out_ps[-1]) + drain_limit_ps
     shards = _shards(cluster, n_shards, replica_of)
-    serve = partial(_serve, cluster, replica_of.data, out_ps.data, end_ps)
+    serve = partial(_serve, cluster, routed, end_ps)
     answers = _answers(cluster, shards, serve, on_send)
     for shard, answer in zip(shards, answers, strict=True):
         for rank, state in zip(_ranks(shard), answer.ranks, strict=True):
@@ -218,8 +188,7 @@ def _died(shard: _Shard) -> SimserveError:
 
 def _serve(
     cluster: Cluster,
-    replica_of: memoryview,
-    out_ps: memoryview,
+    routed: tuple[NDArray[np.int32], NDArray[np.int64]],
     end_ps: int | None,
     shard: _Shard,
     answers: Any,
@@ -236,14 +205,14 @@ def _serve(
     answer = None
     try:
         cluster.recorder.spill_into(shard.files)
-        cluster.serve_shard(_ShardSender(cluster, shard.rows.data, out_ps, on_send), replica_of, shard.members, end_ps)
+        is_out_of_events = serve_shard(cluster, shard.rows, routed, shard.members, end_ps, on_send)
         ranks = _ranks(shard)
         answer = _Answer(
             cluster.recorder.spilled(),
             cluster.recorder.reasons,
             [_RankState.of(rank) for rank in ranks],
             [cluster.unfinished_of(rank) for rank in ranks],
-            cluster.is_out_of_events,
+            is_out_of_events,
             cluster.clock.now_ps,
         )
     finally:

@@ -35,7 +35,6 @@ from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
 from simserve.forks import can_fork
-from simserve.integers import IS_COMPILED
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cluster import KvLink
@@ -175,8 +174,6 @@ class _Served:
     members: tuple[MemberFacts, ...]
 
 
-SHARDS_A_COLUMN = 4
-"""Processes that serve objects no faster than one serves columns."""
 LEAST_SHARDED = 100_000
 """Requests of the shortest load that is served in shards: beside a shorter run, its replays keep the cores busy."""
 
@@ -207,12 +204,10 @@ def _serve(
     on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
     drain_limit_ps = None if load.drain_limit_s is None else to_ps(load.drain_limit_s)
     try:
-        # fast: compiled, columns take a quarter of the time of objects; interpreted, half as long again
-        are_faster = IS_COMPILED and n_processes <= SHARDS_A_COLUMN and columns.serves(cluster)
-        if n_processes > 1 and not are_faster:
+        if n_processes > 1:
             run_in_shards(cluster, n_processes, drain_limit_ps, on_send)
         else:
-            (columns.serve if are_faster else Cluster.run)(cluster, drain_limit_ps, on_send)
+            columns.serve(cluster, drain_limit_ps, on_send)
     except (OverflowError, ValueError, struct.error) as error:  # an instant that a column does not hold
         if cluster.clock.now_ps <= MAX_PS and not isinstance(error, EndsTooLate):
             raise

@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
         "workload.load",
         "workload.trace",
     },
-    "shards": {"engine", "tables"},
+    "shards": {"columns", "engine", "tables"},
     "columns": {"cost", "engine", "state"},
     "metrics": {"tables", "plugins.validation"},
     "engine": {

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 from mypy_extensions import i64
+from numpy.typing import NDArray
 
 from simserve.engine.cluster import TOO_LONG, Cluster
 from simserve.engine.routing_view import Destination, Entry
+from simserve.engine.senders import LOOK_AHEAD
 from simserve.engine.session_sender import SessionSender
 from simserve.engine.wiring import LocalDecodeIntake
 from simserve.integers import NEVER, Tournament, column, vec
@@ -81,8 +84,8 @@ class Entrance:
         for limits in entries:
             self._by_place[limits.place] = limits
 
-    def pick(self, request: Request | None, now_ps: i64) -> EntryLimits | None:
-        """Return the limits of the replica that a request goes to; None: none is ready."""
+    def pick(self, row: i64, request: Request | None, now_ps: i64) -> EntryLimits | None:
+        """Return the limits of the replica that a row goes to, which may be seen as a request; None: none is ready."""
         if not self.is_asked or request is None:
             return self._by_place[self.loads.shortest()]
         self._clock._now = now_ps
@@ -93,6 +96,19 @@ class Entrance:
             keeps = type(destination) is LocalDecodeIntake
             self._limits[destination] = EntryLimits(destination, self._entries[destination], keeps=keeps)
         return self._limits[destination]
+
+
+class RoutedEntrance(Entrance):
+    """Where requests enter a cluster of which the router has been asked about all of them."""
+
+    def __init__(self, cluster: Cluster, replica_of: NDArray[np.int32]) -> None:
+        super().__init__(cluster)
+        self.is_asked, self._replica_of = False, replica_of
+
+    def pick(self, row: i64, request: Request | None, now_ps: i64) -> EntryLimits | None:
+        """Return the limits of the replica that a row goes to."""
+        place: i64 = int(self._replica_of[row])
+        return self._by_place[place]
 
 
 class NextRows:
@@ -149,7 +165,7 @@ class Timed(NextRows):
         self._prompts: vec[i64] = vec[i64]()
         self._outputs: vec[i64] = vec[i64]()
         self._most: vec[i64] = vec[i64]()
-        self.row = -1
+        self.row, self.are_more = -1, len(cluster.rows) > 0
         self.load()
 
     def load(self) -> None:
@@ -175,6 +191,47 @@ class Timed(NextRows):
         self.at_ps = NEVER
         if i < len(self._out_ps):
             self.at_ps = self._out_ps[i]
+        return True
+
+
+class Routed(NextRows):
+    """Rows of some replicas, which come at times of their own."""
+
+    def __init__(
+        self, cluster: Cluster, rows: NDArray[np.int64], out_ps: NDArray[np.int64], end_ps: int | None
+    ) -> None:
+        """out_ps: when each row of the load reaches the router. end_ps: end of the run, if its drain is limited."""
+        super().__init__(cluster, None)
+        self._all_rows, self._all_out_ps = rows, out_ps
+        self._first = 0
+        self._next: i64 = 0
+        self._rows: vec[i64] = vec[i64]()
+        self._out_ps: vec[i64] = vec[i64]()
+        if end_ps is not None:
+            self.end_ps = min(end_ps, NEVER - 1)
+        self.are_more = len(rows) > 0
+        self.load()
+
+    @property
+    def n_sent(self) -> int:
+        """Rows that were taken."""
+        return self._first - len(self._rows) + int(self._next)
+
+    def load(self) -> None:
+        """Find the next rows, if those found before are used up."""
+        if not self.are_more or self._next < len(self._rows):
+            return
+        ahead = self._all_rows[self._first : self._first + LOOK_AHEAD]
+        self._first += len(ahead)
+        self._rows, self._out_ps, self._next = column(ahead), column(self._all_out_ps[ahead]), 0
+        self.at_ps, self.are_more = self._out_ps[0], self._first < len(self._all_rows)
+
+    def take(self) -> bool:
+        """Take the next row; return whether it reaches the router now."""
+        i = self._next
+        self.recall(self._rows[i])
+        self._next = i = i + 1
+        self.at_ps = self._out_ps[i] if i < len(self._out_ps) else NEVER
         return True
 
 

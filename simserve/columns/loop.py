@@ -249,7 +249,7 @@ class Loop:
         """Route a request, and refuse it if its replica could never serve it."""
         row, prompt_tokens, output_tokens = arrivals.row, arrivals.prompt_tokens, arrivals.output_tokens
         request = self._describe(row, now_ps) if self._needs_requests else None
-        entry = self._entrance.pick(request, now_ps)
+        entry = self._entrance.pick(row, request, now_ps)
         if entry is None:
             self._cluster.hold(row, self._route_again)
             return

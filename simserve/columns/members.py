@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mypy_extensions import i64
 
@@ -25,17 +24,17 @@ class Members:
         records: Records,
         replicas: Sequence[ReplicaColumns],
         handover: Handover | None,
-        order: Callable[[Any], None],
+        order: Callable[[], None],
         halt: Callable[[int], None],
         follow: Follow,
     ) -> None:
-        """order: makes room for the ranks of a member. halt: a rank neither ends its step nor begins another one."""
+        """order: makes room for the last member. halt: a rank neither ends its step nor begins another one."""
         self._records, self._live, self._replicas, self._handover = records, records.live, replicas, handover
         self._order, self._halt, self._follow = order, halt, follow
 
     def order(self, ranks: Sequence[Replica]) -> None:
         """Make room for the ranks of a member."""
-        self._order(ranks)
+        self._order()
 
     def connect(self, rank: Replica) -> None:
         """Note that a rank has its role, and may be sent requests."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from simserve.columns.arrivals import Clients, Entrance, NextRows, Timed, is_own
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.columns.arrivals import Clients, Entrance, NextRows, Routed, RoutedEntrance, Timed, is_own
 from simserve.columns.batch import BatchColumns
 from simserve.columns.contents import contents_of
 from simserve.columns.handover import Handover
@@ -16,17 +19,20 @@ from simserve.columns.members import Members
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
-from simserve.columns.running import MOST_PLACES, Running
+from simserve.columns.running import Running
 from simserve.columns.sides import side_of
 from simserve.columns.speculation import SpeculativeRunning
 from simserve.columns.tiers import Tiers, TierSide
 from simserve.columns.views import ViewPlanner
-from simserve.engine.cluster import Cluster, OnSend
+from simserve.engine.cluster import Cluster, OnSend, check_blocks
+from simserve.engine.fleet import Control, Member
 from simserve.engine.replica import Replica
 from simserve.engine.role import RoleName
 from simserve.engine.senders import TraceSender
+from simserve.errors import Problem, ScenarioError
 from simserve.integers import NEVER
 from simserve.state.planner import Planner
+from simserve.units import to_s
 
 INSTANTS_A_LOOK: Final = 4096
 """Instants between two looks at the keyboard, in which rows are recorded without the recorder."""
@@ -34,87 +40,136 @@ LARGEST: Final = 1 << 30
 """Most tokens of a request and of a step: products of two of them, and sums of these over a step, fit 64 bits."""
 
 
-def serves(cluster: Cluster) -> bool:
-    """Return whether all that a cluster has fits columns."""
-    fits = 0 < len(cluster.rows) <= MOST_PLACES and cluster.limit_tokens <= LARGEST
-    return fits and all(map(_fits, cluster.replicas))
-
-
-def _fits(replica: Replica) -> bool:
-    pool = replica.batch.pool
-    return (replica.scheduler.budget_tokens or pool.total_blocks * pool.block_size) <= LARGEST
+def check_size(cluster: Cluster) -> None:
+    """Raise ScenarioError if a request or a step may have more tokens than machine integers of their pairs hold."""
+    problems = []
+    if cluster.limit_tokens > LARGEST:
+        problems.append(Problem("max_model_len", f"must be at most {LARGEST:,}", f"{cluster.limit_tokens:,}"))
+    for replica in cluster.replicas:
+        budget_tokens, pool = replica.scheduler.budget_tokens, replica.batch.pool
+        in_pool = pool.total_blocks * pool.block_size
+        most_tokens = in_pool if budget_tokens is None else min(budget_tokens, in_pool)
+        if most_tokens > LARGEST:
+            rule = f"the tokens of a step must be at most {LARGEST:,}"
+            problems.append(Problem("scheduler", rule, f"{most_tokens:,}", "lower its budget of tokens"))
+            break
+    if problems:
+        raise ScenarioError(problems)
 
 
 class Building:
     """Gives the ranks of a cluster their columns."""
 
-    def __init__(self, cluster: Cluster, arrivals: NextRows) -> None:
+    def __init__(self, cluster: Cluster, arrivals: NextRows, entrance: Entrance) -> None:
         self.live, deadlines = Live(), cluster.deadlines
         is_seen = deadlines is not None or cluster.control is not None
         self.records = Records(cluster.recorder, self.live, deadlines, is_seen=is_seen)
-        self.entrance, self.tiers = Entrance(cluster), Tiers(cluster)
+        self._entrance, self._tiers = entrance, Tiers(cluster)
         self.handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live)
         self._arrivals = arrivals
-        self.loop = Loop(cluster, arrivals, self.records, self.entrance, self.handover, self.tiers)
+        self.loop = Loop(cluster, arrivals, self.records, entrance, self.handover, self._tiers)
+        for member in cluster.members:
+            self.add(member)
 
-    def add(self, ranks: Sequence[Replica], roles: Sequence[RoleName]) -> None:
-        """Add ranks with these roles, which have the next ids."""
-        self.loop.add([self._columns(rank, role) for rank, role in zip(ranks, roles, strict=True)], ranks)
+    def add(self, member: Member) -> None:
+        """Add the ranks of a member, which have the next ids."""
+        self.loop.add([self._columns(rank, member.setup.role) for rank in member.ranks], member.ranks)
+
+    def let_change(self, cluster: Cluster, control: Control) -> None:
+        """Let a control decide when members join and leave."""
+        loop, members = self.loop, cluster.members
+        how = self.handover, lambda: self.add(members[-1]), loop.halt, loop.follow
+        loop.begin(control, Members(self.records, loop.replicas, *how))
 
     def _columns(self, replica: Replica, role: RoleName) -> ReplicaColumns:
         contents = contents_of(replica, self.live)
         kind = SpeculativeRunning if replica.decode.is_uneven else Running
         planner, queue = _planner(replica, self.live)
         prompts = PromptColumns(replica, planner, queue, kind(replica, self.live, contents), self.records, contents)
-        side = side_of(replica, role, prompts, self.handover, self.entrance.loads)
+        side = side_of(replica, role, prompts, self.handover, self._entrance.loads)
         columns = ReplicaColumns(replica, BatchColumns(replica, prompts, self.records, self._arrivals, side))
         if replica.tier is not None:
-            tier = TierSide(replica, replica.tier, columns.batch, self.tiers)
-            self.tiers.add(replica.id, tier, replica.tier.store)
+            tier = TierSide(replica, replica.tier, columns.batch, self._tiers)
+            self._tiers.add(replica.id, tier, replica.tier.store)
             columns.use(tier)
         return columns
 
 
 def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
-    """Serve all requests as `Cluster.run`. Raises PolicyError for a policy that breaks a rule."""
+    """Serve all requests, or stop drain_limit_ps after the last one was sent.
+
+    on_send(rows sent, now in ps) is called now and then. Raises PolicyError for a policy that breaks a rule.
+    """
+    check_size(cluster)
     sender = cluster.sender
     arrivals: NextRows
     if isinstance(sender, TraceSender):
         arrivals = Timed(cluster, drain_limit_ps)
     else:
         arrivals = Clients(cluster, drain_limit_ps, sender)
-    building = Building(cluster, arrivals)
-    loop, records = building.loop, building.records
-    for member in cluster.members:
-        building.add(member.ranks, [member.setup.role] * len(member.ranks))
+    building = Building(cluster, arrivals, Entrance(cluster))
     if cluster.control is not None:
+        building.let_change(cluster, cluster.control)
+    on_look = None if on_send is None else lambda now_ps: on_send(sender.n_sent, now_ps)
+    is_deadlock = _run(cluster, building, arrivals, on_look)
+    _stop(cluster, building, cluster.members)
+    cluster.close(is_deadlock=is_deadlock)
 
-        def order(ranks: Sequence[Replica]) -> None:
-            building.add(ranks, [cluster.members[-1].setup.role] * len(ranks))
 
-        members = Members(records, loop.replicas, building.handover, order, loop.halt, loop.follow)
-        loop.begin(cluster.control, members)
+def serve_shard(
+    cluster: Cluster,
+    rows: NDArray[np.int64],
+    routed: tuple[NDArray[np.int32], NDArray[np.int64]],
+    members: Sequence[Member],
+    end_ps: int | None,
+    on_send: OnSend,
+) -> bool:
+    """Serve rows, all of which go to these members; return whether nothing more happens.
+
+    routed: the replica of each row, and when it reaches the router. end_ps: end of the run, if its drain is limited.
+    """
+    replica_of, out_ps = routed
+    arrivals = Routed(cluster, rows, out_ps, end_ps)
+    building = Building(cluster, arrivals, RoutedEntrance(cluster, replica_of))
+    is_deadlock = _run(cluster, building, arrivals, lambda now_ps: on_send(arrivals.n_sent, now_ps))
+    _stop(cluster, building, members)
+    for member in members:
+        for rank in member.ranks:
+            check_blocks(rank, to_s(cluster.clock.now_ps))
+    return is_deadlock
+
+
+def _run(cluster: Cluster, building: Building, arrivals: NextRows, on_look: Callable[[int], None] | None) -> bool:
+    """Let time pass until the run ends; return whether nothing more happens."""
+    loop, records = building.loop, building.records
     is_collecting = gc.isenabled()
     gc.disable()  # fast: columns make no reference cycles, and searching for them takes a tenth of the time
     try:
         while loop.run(INSTANTS_A_LOOK):
             records.flush()
             _explain(cluster, loop)
-            if on_send is not None:
-                on_send(sender.n_sent, loop.now_ps)
+            if on_look is not None:
+                on_look(loop.now_ps)
             arrivals.load()
         is_deadlock = loop.is_out_of_events()
         cluster.clock._now = loop.now_ps if arrivals.end_ps == NEVER - 1 else arrivals.end_ps
-        for each in loop.replicas:
-            each.stop(cluster.clock.now_ps)
-            each.batch.stop()
     finally:
         if is_collecting:
             gc.enable()
         cluster.clock._now = max(cluster.clock.now_ps, loop.now_ps)
         records.flush()
     _explain(cluster, loop)
-    cluster.close(is_deadlock=is_deadlock)
+    return is_deadlock
+
+
+def _stop(cluster: Cluster, building: Building, members: Sequence[Member]) -> None:
+    """End the run of these members: commit the steps that are over, and give them the requests that are there."""
+    for member in members:
+        for rank in member.ranks:
+            columns = building.loop.replicas[rank.id]
+            columns.stop(cluster.clock.now_ps)
+            columns.batch.stop()
+    building.records.flush()
 
 
 def _planner(replica: Replica, live: Live) -> tuple[Planner, Line]:

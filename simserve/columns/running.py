@@ -14,7 +14,7 @@ from simserve.state.cohort import NO_FINISH
 from simserve.state.grouped_cohort import GroupedCohort
 from simserve.units import EndsTooLate
 
-PLACE_BITS: Final = 24
+PLACE_BITS: Final = 30
 """Bits of a place in the key of a finish, below its step."""
 MOST_PLACES: Final = 1 << PLACE_BITS
 LAST_STEP: Final = 1 << (62 - PLACE_BITS)
