@@ -1,17 +1,17 @@
 """Agreement: engine and oracle serve the same load, and their records are compared."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
 from simserve.columns import run as columns
+from simserve.columns.arrivals import NextRows
+from simserve.columns.loop import Loop
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -70,76 +70,49 @@ def run_both(
     offered = Offered(load, concurrency, None, stop_ps, patience, n_timed)
     control = None if changes is None else Script(changes, own(setups))
 
-    def built() -> Cluster:
-        return Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), control)
-
-    cluster = built()
-    watch(cluster)
-    cluster.run()
-    assert_columns_agree(cluster, built())
+    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), control)
+    run_watched(cluster)
     assert_times_are_split(*request_table(cluster, how()))
     sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes)
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), *sent)
 
 
-def assert_columns_agree(cluster: Cluster, again: Cluster, drain_limit_ps: int | None = None) -> None:
-    """Serve a run once more on columns, if they serve it, and compare all that is recorded."""
-    columns.serve(again, drain_limit_ps)
-    objects, others = everything(cluster), everything(again)
-    assert {name: (value, others[name]) for name, value in objects.items() if value != others[name]} == {}
-    proved["columns"] += 1
+def run_watched(cluster: Cluster, drain_limit_ps: int | None = None, meddle: Callable[[], None] = lambda: None) -> None:
+    """Serve a load, and look after every instant; a compiled run is not watched. meddle: called before each look."""
+    run: Any = columns._run
+
+    def watched(cluster: Cluster, building: columns.Building, arrivals: NextRows, _: Any) -> bool:
+        def look(now_ps: int) -> None:
+            meddle()
+            check(cluster, building.loop, now_ps)
+
+        is_deadlock: bool = run(cluster, building, arrivals, look)
+        return is_deadlock
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "INSTANTS_A_LOOK", 1)
+        patch.setattr(columns, "_run", watched)
+        columns.serve(cluster, drain_limit_ps)
 
 
-def everything(cluster: Cluster) -> dict[str, Any]:
-    """Return all that a run recorded."""
-    recorder, replicas = cluster.recorder, cluster.replicas
-    rows = {
-        "step runs": recorder.all_step_runs(),
-        "spans": recorder.all_spans(),
-        "stalls": recorder.all_stalls(),
-        "pauses": (recorder.pauses(), []),
-    }
-    return (
-        {name: (rows.tolist(), lengths) for name, (rows, lengths) in rows.items()}
-        | {name: column.tolist() for name, column in recorder.columns.items()}
-        | {
-            "reasons": recorder.reasons,
-            "answers": cluster.rows.outputs.tolist(),
-            "sent": cluster.sender.n_sent,
-            "least free blocks": [each.pool.least_free_blocks for each in replicas],
-            "free blocks": [each.pool.free_blocks for each in replicas],
-            "still there": [cluster.unfinished_of(each) for each in replicas],
-        }
-    )
-
-
-def watch(cluster: Cluster) -> None:
-    """Check after every event of a run that no replica has lost or made up a block, that policies know how many tokens
-    each request has, that no request is in two places, and that routers know the least busy member."""
-    clock = cluster.clock
-
-    def checked() -> None:
-        clock.step()
-        for routing_view in [each for _, each in cluster._wiring.views if each.views]:
-            loads = [view.n_outstanding for view in routing_view.views]
-            assert routing_view.views.least_busy() == loads.index(min(loads)), cluster.clock.now_ps
-        for replica in cluster.replicas:
-            counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
-            assert min(counts) >= 0 and sum(counts) == replica.pool.total_blocks, (cluster.clock.now_ps, counts)
-            charged: Any = getattr(getattr(replica.scheduler, "_planner", None), "running", ())  # of sglang
-            for request in [request for request in replica.batch.running if request in charged]:
-                stored_tokens = request.prompt_tokens + charged.emitted_tokens(request) - 1
-                assert stored_tokens == replica.cohort.stored_tokens(request), cluster.clock.now_ps
-        places = [(r.batch.waiting, r.batch.running, r.in_transit) for r in cluster.replicas]
-        there = [request.row for groups in places for group in groups for request in group]
-        assert len(there) == len(set(there)), (cluster.clock.now_ps, sorted(there))
-
-    def run() -> None:
-        with suppress(StopSimulation):
-            while clock.instants:
-                checked()
-
-    clock.run = run  # type: ignore[method-assign,assignment]
+def check(cluster: Cluster, loop: Loop, now_ps: int) -> None:
+    """Check that no replica has lost or made up a block, that policies know how many tokens each request has, that no
+    request is in two places, and that routers know the least busy member."""
+    for routing_view in [each for _, each in cluster._wiring.views if each.views]:
+        loads = [view.n_outstanding for view in routing_view.views]
+        assert routing_view.views.least_busy() == loads.index(min(loads)), now_ps
+    places: list[int] = []
+    for replica, batch in ((each, loop.replicas[each.id].batch) for each in cluster.replicas):
+        counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
+        assert min(counts) >= 0 and sum(counts) == replica.pool.total_blocks, (now_ps, counts)
+        charged: Any = getattr(getattr(replica.scheduler, "_planner", None), "running", ())  # of sglang
+        for place in [place for place in batch.running.places() if place in charged]:
+            stored_tokens = batch.records.live.prompt_tokens[place] + charged.emitted_tokens(place) - 1
+            assert stored_tokens == batch.stored_tokens(place), now_ps
+        swapped = [] if batch.swaps is None else batch.swaps.places
+        places += [*batch.prompts.waiting.places(), *batch.prompts.coming.places(), *batch.running.places()]
+        places += [*batch.side.places(), *swapped]
+    assert len(places) == len(set(places)), (now_ps, sorted(places))
 
 
 def request_table(cluster: Cluster, how: Disaggregation | None = None) -> tuple[Columns, RunFacts]:

@@ -3,7 +3,6 @@ goes on."""
 
 import numpy as np
 
-from simserve.engine import lifecycle
 from simserve.engine.cluster import Cluster
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.tabulate import attempt_columns
@@ -33,12 +32,6 @@ def assert_tokens_are_conserved(cluster: Cluster, padding_tokens: int = 0) -> No
     lost = columns["n_recomputed_tokens"] - columns["cached_tokens"]
     finished, unfinished = (np.flatnonzero(columns["status"] == status) for status in (FINISHED, UNFINISHED))
     answers = (rows.prompts[finished] + rows.outputs[finished] - 1 + lost[finished]).sum() + padding_tokens
-    there = (
-        (replica, request)
-        for replica in cluster.replicas
-        for group in (replica.batch.running, replica.batch.waiting, replica.in_transit)
-        for request in group
-    )
-    unfinished_there = (place for place in there if columns["status"][place[1].row] == UNFINISHED)
-    held = sum(lifecycle.stored_tokens(*place) for place in unfinished_there)
+    there = [request for replica in cluster.replicas for request in replica.batch.requests]
+    held = sum(request.prefilled_tokens for request in there if columns["status"][request.row] == UNFINISHED)
     assert computed_tokens(cluster) == answers + sum(wasted_tokens(cluster).values()) + held + lost[unfinished].sum()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.columns.run import serve as run_cluster
 from simserve.cost.step_lines import StepLines
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
@@ -125,7 +126,7 @@ def serve(
     """Return a finished run."""
     several = setups if isinstance(setups, list) else [setups]
     cluster = Cluster(several, router or RoundRobin(), Offered(load, concurrency), router_seed=0, front_end=front_end)
-    cluster.run(drain_limit_ps)
+    run_cluster(cluster, drain_limit_ps)
     return cluster
 
 

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simserve.catalog.layers import LayerGroup
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
@@ -136,7 +137,7 @@ def test_engine_and_oracle_agree_on_prefill_and_decode_pools(
 @given(setups() | grouped(setups()), st.sampled_from(ROUTERS), traces())
 def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
     cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)
-    cluster.run()
+    run_cluster(cluster)
     recorder = cluster.recorder
     assert recorder.n_with(FINISHED) + recorder.n_with(REJECTED) == len(load)
     for replica in cluster.replicas:

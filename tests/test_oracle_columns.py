@@ -1,4 +1,4 @@
-"""Columns and objects serve the same runs to the bit, and both serve them as the oracle does."""
+"""Engine and oracle agree on worlds short of blocks, with built-in policies; and laws of the columns that it uses."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from simserve.admission.base import Admission, QueueView
 from simserve.admission.token_bucket import TokenBucket
-from simserve.columns import run as columns
 from simserve.columns.records import counts
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -30,8 +30,8 @@ from simserve.state.request import Request
 from simserve.state.view import LoadView
 from simserve.units import EndsTooLate
 from simserve.workload.trace import Dependencies, Trace
-from tests.agreement import assert_agreement, assert_columns_agree, own, run_both
-from tests.doubles import replica_setup, trace
+from tests.agreement import assert_agreement, engine_steps, own, run_both
+from tests.doubles import MS, replica_setup, trace
 from tests.effort import examples
 from tests.test_oracle_sessions import STOPS, USERS, beside, dependent
 from tests.worlds import ROUTERS, disaggregated, front_ends, grouped, links, setups, shared_prompts, traces
@@ -91,7 +91,7 @@ def timed(draw: st.DrawFn, load: Trace, n_users: int | None, stop_ps: int | None
 
 @settings(max_examples=examples(400))
 @given(on_columns() | grouped_on_columns(), st.sampled_from(ROUTERS), USERS, front_ends(), STOPS, st.data())
-def test_columns_objects_and_oracle_agree(
+def test_engine_and_oracle_agree(
     world: tuple[list[ReplicaSetup], Trace],
     router: Any,
     n_users: int | None,
@@ -123,7 +123,7 @@ def grouped_apart(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
     STOPS,
     st.data(),
 )
-def test_columns_objects_and_oracle_agree_on_hand_overs(
+def test_engine_and_oracle_agree_on_hand_overs(
     world: tuple[list[ReplicaSetup], Trace],
     link: LinkSpec,
     is_pushed: bool,
@@ -135,7 +135,6 @@ def test_columns_objects_and_oracle_agree_on_hand_overs(
 ) -> None:
     setups, load = world
     load, n_timed, stop_ps = data.draw(timed(load, n_users, stop_ps))
-    offered, how = Offered(load, n_users, n_timed=n_timed), Disaggregation(router(), link, is_pushed)
     sent: Any = {"stop_ps": stop_ps, "n_timed": n_timed}
     assert_agreement(setups, *run_both(setups, router, load, n_users, front_end, link, is_pushed=is_pushed, **sent))
 
@@ -150,7 +149,7 @@ def test_columns_objects_and_oracle_agree_on_hand_overs(
     links(),
     st.booleans(),
 )
-def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
+def test_a_run_that_is_cut_short_is_the_beginning_of_the_whole_one(
     world: tuple[list[ReplicaSetup], Trace],
     router: Any,
     concurrency: int | None,
@@ -163,9 +162,18 @@ def test_columns_and_objects_agree_on_a_run_that_is_cut_short(
     is_apart = any(setup.role != "both" for setup in setups)
     hows = [Disaggregation(router(), link, is_pushed) if is_apart else None for _ in range(2)]
     offered = Offered(load, concurrency)
-    cluster, again = (Cluster(own(setups), router(), offered, 7, disaggregation=how) for how in hows)
-    cluster.run(drain_units * unit_ps)
-    assert_columns_agree(cluster, again, drain_units * unit_ps)
+    whole, cut = (Cluster(own(setups), router(), offered, 7, disaggregation=how) for how in hows)
+    run_cluster(whole)
+    run_cluster(cut, drain_units * unit_ps)
+    end_ps = cut.end_ps or NEVER
+    for name in ("first_token_ps", "finish_ps"):
+        ended = whole.recorder.columns[name]
+        assert np.where(ended <= end_ps, ended, -1).tolist() == cut.recorder.columns[name].tolist(), name
+    for replica in range(len(whole.replicas)):
+        steps = [each for each in engine_steps(whole, replica) if each["end_ps"] <= end_ps]
+        assert [(each["start_ps"], each["end_ps"], each["kv_tokens"]) for each in steps] == [
+            (each["start_ps"], each["end_ps"], each["kv_tokens"]) for each in engine_steps(cut, replica)
+        ]
 
 
 class Third(LeastOutstanding):
@@ -179,42 +187,33 @@ class Third(LeastOutstanding):
 
 
 def test_a_router_of_ones_own_is_asked_and_its_error_names_the_instant() -> None:
-    errors = []
-    for serve in (Cluster.run, columns.serve):
-        load = Offered(trace([0.0, 0.5, 1.25], [9, 9, 9], [9, 9, 9]))
-        cluster = Cluster([replica_setup(Chunked())] * 2, Third(), load, 7)
-        with pytest.raises(PolicyError, match=r"Third.pick: must return one of the views .* at 1\.250000 s") as error:
-            serve(cluster)
-        errors.append(str(error.value))
-    assert errors[0] == errors[1]
+    load = Offered(trace([0.0, 0.5, 1.25], [9, 9, 9], [9, 9, 9]))
+    with pytest.raises(PolicyError, match=r"Third.pick: must return one of the views .* at 1\.250000 s"):
+        run_cluster(Cluster([replica_setup(Chunked())] * 2, Third(), load, 7))
 
 
 @pytest.mark.parametrize("admission", [None, TokenBucket(rate_per_s=0.1, burst=1.0)])
-def test_a_refused_request_cuts_the_step_run_of_a_lone_replica_in_both(admission: Admission | None) -> None:
+def test_a_refused_request_cuts_the_step_run_of_a_lone_replica(admission: Admission | None) -> None:
     """A lone replica cuts its run where the next request comes, before it is known that this one is refused."""
     load = trace([0.0, 0.05], [4, 9 if admission is None else 4], [30, 1])
     setup = replica_setup(PrefillFirst(max_num_batched_tokens=8))
-    cluster, again = (Cluster([setup], RoundRobin(), Offered(load), 7, admission=deepcopy(admission)) for _ in range(2))
-    cluster.run()
+    cluster = Cluster([setup], RoundRobin(), Offered(load), 7, admission=deepcopy(admission))
+    run_cluster(cluster)
     assert cluster.recorder.columns["status"].tolist() == [1, 2]
     assert len(cluster.recorder.step_runs(0)) == 3
-    assert_columns_agree(cluster, again)
 
 
-def test_what_a_machine_integer_may_not_hold_is_refused() -> None:
-    """Pairs of 2^31 tokens with as many, and their sum over a step, are beyond 64 bits."""
-    policy = Chunked(max_num_batched_tokens=2**30, max_num_seqs=1)
-    fits = replica_setup(policy, n_blocks=2**30, block_size=16, max_model_len=2**30)
-    wider = replace(fits, scheduler=replace(policy, max_num_batched_tokens=2**30 + 1))
-    small = replace(wider, n_blocks=10)
-    longer = replace(fits, max_model_len=2**30 + 1)
+def test_more_pairs_of_tokens_in_a_step_than_a_machine_integer_holds_are_refused() -> None:
+    policy = Chunked(max_num_batched_tokens=2**31, max_num_seqs=1)
+    fits = replica_setup(policy, n_blocks=2**30, block_size=16, max_model_len=2**31)
+    small = replace(fits, n_blocks=10, max_model_len=2**31 + 1)
+    longer = replace(fits, max_model_len=2**31 + 1)
     load = Offered(trace([0.0], [1], [1]))
     for each in (fits, small):
-        columns.serve(Cluster([each], RoundRobin(), load, 7))
-    with pytest.raises(ScenarioError, match="scheduler: the tokens of a step must be at most 1,073,741,824, got"):
-        columns.serve(Cluster([wider], RoundRobin(), load, 7))
-    with pytest.raises(ScenarioError, match="max_model_len: must be at most 1,073,741,824, got 1,073,741,825"):
-        columns.serve(Cluster([longer], RoundRobin(), load, 7))
+        run_cluster(Cluster([each], RoundRobin(), load, 7))
+    rule = "max_model_len: times the 2,147,483,648 tokens that a step may have, it must be at most 4,611,686,018,427,387,904"
+    with pytest.raises(ScenarioError, match=f"{rule}, got 2,147,483,649; lower it, or the budget of a step"):
+        run_cluster(Cluster([longer], RoundRobin(), load, 7))
 
 
 def test_two_counts_share_a_cell_as_far_as_a_row_holds_them() -> None:
@@ -231,9 +230,8 @@ def test_a_request_after_a_think_time_beyond_64_bits_is_refused() -> None:
     days_s = 80 * 86_400.0
     links = Dependencies.from_pairs(np.array([1]), np.array([0]), np.array([0.0, days_s]))
     load = Offered(replace(trace([days_s, days_s], [9, 9], [9, 9]), dependencies=links))
-    for serve in (Cluster.run, columns.serve):
-        with pytest.raises(TraceError, match="all requests must be sent within 90 days"):
-            serve(Cluster([replica_setup(Chunked())], RoundRobin(), load, 7))
+    with pytest.raises(TraceError, match="all requests must be sent within 90 days"):
+        run_cluster(Cluster([replica_setup(Chunked())], RoundRobin(), load, 7))
 
 
 @given(st.lists(st.integers(0, NEVER - 1)), st.data())
@@ -283,11 +281,8 @@ class BlocksSeen(Admission):
 
 def test_an_admission_policy_sees_replicas_as_they_are_as_a_request_comes() -> None:
     load = Offered(trace([0.0, 0.31, 0.77, 1.9], [30, 20, 9, 5], [400, 90, 300, 2]))
-    seen = []
-    for serve in (Cluster.run, columns.serve):
-        policy = BlocksSeen()
-        cluster = Cluster([replica_setup(block_size=1)] * 2, RoundRobin(), load, 7, admission=policy)
-        serve(cluster)
-        seen.append(policy.seen)
-    assert seen[0] == seen[1]
-    assert len({each[1:] for each in seen[0]}) == 4
+    policy = BlocksSeen()
+    cluster = Cluster([replica_setup(block_size=1)] * 2, RoundRobin(), load, 7, admission=policy)
+    run_cluster(cluster)
+    assert [instant for instant, *_ in policy.seen] == [0, 310 * MS, 770 * MS, 1900 * MS]
+    assert len({each[1:] for each in policy.seen}) == 4

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
@@ -120,7 +121,7 @@ def test_whoever_is_kept_is_not_sent_and_every_block_is_given_back(
         patch.setattr(Link, "arrival_ps", counting(Link.arrival_ps, sent_tokens))
         how = Disaggregation(RoundRobin(), replace(link, sizes=KvSizes()), splitter=splitter)
         cluster = Cluster(own(setups), RoundRobin(), Offered(load), 7, disaggregation=how)
-        cluster.run()
+        run_cluster(cluster)
     columns = cluster.recorder.columns
     assert sum(sent_tokens) == int(load.prompt_tokens[columns["prefill_replica"] >= 0].sum())
     for replica in cluster.replicas:
@@ -140,7 +141,7 @@ def test_every_token_is_sent_once_and_every_block_given_back(
             patch.setattr(Link, name, counting(getattr(Link, name), sent_tokens))
         how = Disaggregation(RoundRobin(), replace(link, n_layers=n_layers, sizes=KvSizes()), is_pushed=True)
         cluster = Cluster(own(setups), RoundRobin(), Offered(load), 7, disaggregation=how)
-        cluster.run()
+        run_cluster(cluster)
     columns, outputs = cluster.recorder.columns, cluster.rows.output_tokens
     served = columns["status"] == FINISHED
     went = served if n_layers else served & (np.asarray(outputs) > 1)  # early transfers precede the first token

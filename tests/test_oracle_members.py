@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Patience
-from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.role import RoleName
+from simserve.engine.replica_setup import ReplicaSetup, RoleName
 from simserve.engine.routing_view import Delay
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.prefill_first import PrefillFirst

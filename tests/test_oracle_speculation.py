@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simserve.columns.run import serve as run_cluster
 from simserve.cost.speculative import Drafting, ModelDrafting, SpeculativeCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.decode import Speculation
@@ -83,7 +84,7 @@ def test_engine_and_oracle_agree_on_prefix_caches(
 @given(speculating(setups()) | grouped(speculating(setups())), st.sampled_from(ROUTERS), traces())
 def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
     cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)
-    cluster.run()
+    run_cluster(cluster)
     recorder = cluster.recorder
     assert recorder.n_with(FINISHED) + recorder.n_with(REJECTED) == len(load)
     n_tokens = 0
@@ -113,7 +114,7 @@ def test_a_replica_that_proposes_nothing_is_a_plain_one(
     proposing = [replace(each, cost=SpeculativeCost(each.cost, Drafting(), 0), speculation=none) for each in setups]
     runs = [Cluster(own(each), router(), Offered(load, concurrency), router_seed=7) for each in (setups, proposing)]
     for cluster in runs:
-        cluster.run()
+        run_cluster(cluster)
     plain, other = runs
     assert request_rows(plain) == request_rows(other)
     assert token_times(plain) == token_times(other)

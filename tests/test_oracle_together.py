@@ -17,7 +17,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
-from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, watch
+from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, run_watched
 from tests.conservation import assert_tokens_are_conserved
 from tests.effort import examples
 from tests.oracle_fleet import Change
@@ -226,8 +226,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
     cluster = Cluster(
         own(world.setups), router(), offered, 7, disaggregation=how, delay=data.draw(st.none() | delays())
     )
-    watch(cluster)
-    cluster.run(drain_units * unit_ps)  # run checks that no request is lost
+    run_watched(cluster, drain_units * unit_ps)  # the run checks that no request is lost
     if not any(setup.scheduler.runs_to_completion for setup in world.setups):
         assert_tokens_are_conserved(cluster)  # what a batch pads is not recorded
     requests, facts = request_table(cluster, how)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve import Results, Scenario, shards, simulate, simulation
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.host_tier import host_facts
@@ -271,7 +272,7 @@ def test_shards_of_random_clusters_leave_the_same_records(
     setups: list[ReplicaSetup], router: Any, load: Trace, front_end: FrontEnd, drain_limit_ps: int | None, n: int
 ) -> None:
     one = Cluster(own(setups), router(), Offered(load), 7, front_end)
-    one.run(drain_limit_ps)
+    run_cluster(one, drain_limit_ps)
     several = sharing(own(setups), router(), Offered(load), front_end)
     run_in_shards(several, min(n, len(setups)), drain_limit_ps)
     assert_same(records(one), records(several))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simserve import Results, Scenario, simulate
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered, Patience
 from simserve.routers.round_robin import RoundRobin
@@ -90,5 +91,5 @@ def test_a_prompt_given_up_half_done_costs_its_tenant_no_token_out() -> None:
     load = replace(load, tenant=np.array(["a", "a", "b"]))
     setup = replica_setup(fair, LineCost(step=10 * MS), n_blocks=1000, block_size=1)
     cluster = Cluster([setup], RoundRobin(), Offered(load, patience=Patience(ttft_ps=95 * MS)), 0)
-    cluster.run()
+    run_cluster(cluster)
     assert instants(cluster, "scheduled_ps") == [0, 100, 110]

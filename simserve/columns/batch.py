@@ -43,10 +43,9 @@ class BatchColumns:
         self._decode, self.is_uneven = replica.decode, replica.decode.is_uneven
         self.swaps: SwapLine | None = None
         """Where preempted decoding requests go; None: they recompute."""
-        tier = replica.tier
-        if replica.batch.swap is not None and tier is not None:
-            self.swaps = SwapLine(replica, tier, prompts, prompts.contents)
-        self.needs_requests = self.looks or self.is_uneven or replica.batch.memory.caches
+        if replica.swaps and replica.tier is not None:
+            self.swaps = SwapLine(replica, replica.tier, prompts, prompts.contents)
+        self.needs_requests = self.looks or self.is_uneven or replica.memory.caches
         """Its requests are seen as objects."""
         self.lingering: list[int] = []
         """Finished requests of a padded batch, which stay, at full cost, until the whole batch is done."""
@@ -263,7 +262,7 @@ class BatchColumns:
 
     def _reads(self) -> bool:
         """Return whether prefixes are on their way."""
-        return len(self._replica.batch.memory.reading) > 0
+        return len(self._replica.memory.reading) > 0
 
     def stop_reading(self, place: i64) -> i64:
         """Let a request no longer wait for its prefix; return when a copy for it alone ends, NONE if there is none."""
@@ -446,16 +445,21 @@ class BatchColumns:
         waiting = [self._still_there(place) for place in self._waiting.places()]
         if not self.looks:
             batch.waiting.extend(waiting)
-        if self.swaps is not None and batch.swap is not None:
-            batch.swap.swapped.extend([self._still_there(place) for place in self.swaps.places])
+        if self.swaps is not None:
+            batch.elsewhere += [self._still_there(place) for place in self.swaps.places]
         batch.n_away = self.running.n_away
-        self.side.stop([self._still_there(place) for place in self.side.places()])
+        batch.elsewhere += [self._still_there(place) for place in self.side.places()]
 
     def has_returned(self, place: int) -> bool:
         """Return whether a request was swapped in and has had no token since: its span is recorded."""
         return self.swaps is not None and place in self.swaps.returned
 
     def _still_there(self, place: i64) -> Request:
-        """Record a request that is there as the run ends; return it."""
+        """Record a request that is there as the run ends; return it, with the tokens stored for it."""
         self.records.end(place, UNFINISHED, NO_INSTANT)
-        return Request(self._live.row[place], 0, self._live.prompt_tokens[place], self._live.output_tokens[place])
+        live = self._live
+        request = live.requests.get(place)
+        if request is None:
+            request = Request(live.row[place], 0, live.prompt_tokens[place], live.most_tokens[place])
+        request.prefilled_tokens = self.stored_tokens(place)
+        return request

@@ -63,6 +63,7 @@ class BlockContents:
         n_reserved = self._live.reserved_blocks[place]
         if n_reserved:
             pool.release(n_blocks, n_reserved - n_blocks)
+            self._live.reserved_blocks[place] = 0
             return n_blocks
         if self._is_plain:  # fast: the pool's drop, inlined
             pool.used_blocks -= n_blocks
@@ -189,7 +190,7 @@ class CachedContents(BlockContents):
 
     def __init__(self, replica: Replica, live: Live) -> None:
         super().__init__(replica, live)
-        self._memory = cast(CachingMemory, replica.batch.memory)
+        self._memory = cast(CachingMemory, replica.memory)
         self._caches = self._memory.caches
         self._requests = live.requests if self._caches else dict[int, Request]()
 
@@ -254,6 +255,7 @@ class CachedContents(BlockContents):
             return super().release(place, kv_tokens)
         if not self._caches:
             del self._requests[place]
+        self._live.reserved_blocks[place] = 0
         return self._memory.release(request, kv_tokens)
 
     def preempt(self, place: i64, kv_tokens: i64, findable_tokens: i64) -> None:
@@ -320,7 +322,7 @@ class CachedContents(BlockContents):
 
 def contents_of(replica: Replica, live: Live) -> BlockContents:
     """Return what the blocks of a replica keep."""
-    memory = replica.batch.memory
+    memory = replica.memory
     if memory.has_ids:
         return CachedContents(replica, live)
     return LeftContents(replica, live) if memory.keeps else BlockContents(replica, live)

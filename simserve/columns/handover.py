@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import cast
 
 from mypy_extensions import i64
 
@@ -12,8 +11,7 @@ from simserve.columns.arrivals import Loads, is_own
 from simserve.columns.live import ENDED, LOST, MOVES, Line, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.cluster import Cluster
-from simserve.engine.handoff import Handoff, PushHandoff
-from simserve.engine.receiving import Receives
+from simserve.engine.handoff import Handoff
 from simserve.engine.step_run import StepRun
 from simserve.integers import NEVER, NONE, Tournament
 from simserve.state.request import Request
@@ -103,9 +101,6 @@ class HandoverSide:
         replicas hold the blocks."""
         return [], []
 
-    def connect(self) -> None:
-        """Note that the replica has its role."""
-
     def n_elsewhere(self) -> int:
         """Return how many requests in the queue have a prompt that another replica computes, or wait behind these."""
         return 0
@@ -118,9 +113,6 @@ class HandoverSide:
         """Return the requests that others have prefilled and that have not begun to decode."""
         return []
 
-    def stop(self, requests: list[Request]) -> None:
-        """Give the replica these requests as the run ends."""
-
 
 class Handover:
     """Prompts of other replicas and the links that carry their keys and values: decode replicas fetch these, or give
@@ -128,7 +120,7 @@ class Handover:
 
     def __init__(self, cluster: Cluster, handoff: Handoff, live: Live) -> None:
         self.recorder, self._live = cluster.recorder, live
-        fetching = [i for i, role in enumerate(cluster.roles) if role == "decode"]
+        fetching = [rank.id for each in cluster.members if each.setup.role == "decode" for rank in each.ranks]
         joins_shortest = handoff.router.joins_shortest and is_own(handoff.router)
         self.loads = Loads(cluster, fetching, joins_shortest=joins_shortest)
         """Where the router of decode replicas counts their requests."""
@@ -212,12 +204,12 @@ class Handover:
 
     def arrival_ps(self, prompt_tokens: int, first: int, sender: int, receiver: int, now_ps: int) -> int:
         """Return when a prompt's tokens from the first on, that are sent now, have arrived. Raises EndsTooLate."""
-        side = cast(Receives, self._replicas[receiver].role)
-        return in_time(self._handoff.arrival_ps(prompt_tokens, first, self._replicas[sender], side, now_ps))
+        one, other = self._replicas[sender], self._replicas[receiver]
+        return in_time(self._handoff.arrival_ps(prompt_tokens, first, one, other, now_ps))
 
     def stage(self, place: int, n_tokens: int, ends_ps: tuple[int, ...], stage_ps: int) -> None:
         """Note when the next tokens of a prompt leave the stages of their replica, each after stage_ps."""
-        live, handoff = self._live, cast(PushHandoff, self._handoff)
+        live, handoff = self._live, self._handoff
         first, row, sender = live.there_tokens[place], live.row[place], live.sender[place]
         kv_tokens = handoff.chunk_tokens(live.prompt_tokens[place], first, first + n_tokens)
         live.there_tokens[place] += n_tokens
@@ -229,24 +221,23 @@ class Handover:
 
     def send_staged(self, now_ps: int, upto: int) -> None:
         """Push what has left its stage by now; at this very instant, only from replicas up to one."""
-        live, handoff, staged = self._live, cast(PushHandoff, self._handoff), self._staged
+        live, handoff, staged = self._live, self._handoff, self._staged
         while staged and staged[0][0] <= now_ps and not (staged[0][0] == now_ps and staged[0][1] > upto):
             end_ps, sender, _, place, row, kv_tokens, stage, stage_ps = heappop(staged)
             if live.row[place] != row or live.phase[place] in (MOVES, ENDED, LOST):
                 continue  # it has ended meanwhile
-            side = cast(Receives, self._replicas[live.receiver[place]].role)
-            step = end_ps - stage_ps, end_ps
-            at_ps = in_time(handoff.staged_ps(kv_tokens, stage, self._replicas[sender], side, step))
+            one, other = self._replicas[sender], self._replicas[live.receiver[place]]
+            at_ps = in_time(handoff.staged_ps(kv_tokens, stage, one, other, (end_ps - stage_ps, end_ps)))
             live.there_ps[place] = max(int(live.there_ps[place]), at_ps)
         self.stage_at_ps = staged[0][0] if staged else NEVER
 
-    def streamed_ps(self, place: int, n_tokens: int, live: Live, step: tuple[int, int]) -> int:
+    def streamed_ps(self, place: int, n_tokens: int, step: tuple[int, int]) -> int:
         """Return when the next tokens of a prompt, computed in a step from start to end, have arrived. Raises
         EndsTooLate."""
-        sender, side = live.sender[place], cast(Receives, self._replicas[live.receiver[place]].role)
-        handoff = cast(PushHandoff, self._handoff)
-        chunk = live.prompt_tokens[place], live.there_tokens[place], live.there_tokens[place] + n_tokens
-        return in_time(handoff.streamed_ps(chunk, self._replicas[sender], side, step))
+        live, handoff = self._live, self._handoff
+        sender, receiver, first = live.sender[place], live.receiver[place], live.there_tokens[place]
+        kv_tokens = handoff.chunk_tokens(live.prompt_tokens[place], first, first + n_tokens)
+        return in_time(handoff.staged_ps(kv_tokens, 0, self._replicas[sender], self._replicas[receiver], step))
 
 
 def in_time(at_ps: int) -> int:

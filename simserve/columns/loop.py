@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from mypy_extensions import i64
 
@@ -21,7 +20,6 @@ from simserve.engine.alarm import Clock
 from simserve.engine.cluster import Cluster
 from simserve.engine.fleet import Control
 from simserve.engine.replica import Replica
-from simserve.engine.stepping import Alone
 from simserve.integers import NEVER, Tournament
 
 
@@ -363,9 +361,9 @@ def units_of(ranks: Sequence[Replica], replicas: Sequence[ReplicaColumns]) -> li
     """Return what each of some ranks, one after the other, steps with: itself, or its lane."""
     units, first = list[StepUnit](replicas), ranks[0].id
     for rank in ranks:
-        lane = cast(Alone, rank.stepping).lane
-        if lane is not None and lane.ranks[0] is rank:
-            places = [each.id - first for each in lane.ranks]
+        lane = rank.stepping.lane
+        if lane is not None and lane.ranks[0] == rank.id:
+            places = [each - first for each in lane.ranks]
             together = LaneColumns(lane, [replicas[place] for place in places])
             for place in places:
                 units[place] = together

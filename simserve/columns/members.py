@@ -36,10 +36,6 @@ class Members:
         """Make room for the ranks of a member."""
         self._order()
 
-    def connect(self, rank: Replica) -> None:
-        """Note that a rank has its role, and may be sent requests."""
-        self._batch(rank.id).side.connect()
-
     def is_empty(self, rank: Replica) -> bool:
         """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
         is_stepping = rank.in_flight.step_run is not None

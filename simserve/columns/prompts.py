@@ -49,7 +49,7 @@ class PromptColumns(Walk):
         self._step_cost = replica.cost if isinstance(replica.cost, StepCost) else None
         """The cost model, if it is compiled. fast: called without boxing its arguments."""
         self.total_blocks, self.block_size = replica.pool.total_blocks, replica.pool.block_size
-        self.max_model_len, self.decode_tokens = replica.batch.view.max_model_len, replica.cohort.n_tokens
+        self.max_model_len, self.decode_tokens = replica.view.max_model_len, replica.cohort.n_tokens
         self.planner, self._reserves, self._is_followed = planner, planner.reserves, planner.follows
         self.slots: i64 = limit(replica.scheduler.max_running)
         """Most running requests, as far as the policy limits them itself."""

@@ -27,7 +27,7 @@ from simserve.columns.views import ViewPlanner
 from simserve.engine.cluster import Cluster, OnSend, check_blocks
 from simserve.engine.fleet import Control, Member
 from simserve.engine.replica import Replica
-from simserve.engine.role import RoleName
+from simserve.engine.replica_setup import RoleName
 from simserve.engine.senders import TraceSender
 from simserve.errors import Problem, ScenarioError
 from simserve.integers import NEVER
@@ -36,25 +36,20 @@ from simserve.units import to_s
 
 INSTANTS_A_LOOK: Final = 4096
 """Instants between two looks at the keyboard, in which rows are recorded without the recorder."""
-LARGEST: Final = 1 << 30
-"""Most tokens of a request and of a step: products of two of them, and sums of these over a step, fit 64 bits."""
+MOST_PAIRS: Final = 1 << 62
+"""Most pairs of a token and one before it in a step: their number fits 64 bits."""
 
 
 def check_size(cluster: Cluster) -> None:
-    """Raise ScenarioError if a request or a step may have more tokens than machine integers of their pairs hold."""
-    problems = []
-    if cluster.limit_tokens > LARGEST:
-        problems.append(Problem("max_model_len", f"must be at most {LARGEST:,}", f"{cluster.limit_tokens:,}"))
+    """Raise ScenarioError if a step may have more pairs of tokens than a machine integer holds."""
     for replica in cluster.replicas:
-        budget_tokens, pool = replica.scheduler.budget_tokens, replica.batch.pool
+        budget_tokens, pool = replica.scheduler.budget_tokens, replica.pool
         in_pool = pool.total_blocks * pool.block_size
-        most_tokens = in_pool if budget_tokens is None else min(budget_tokens, in_pool)
-        if most_tokens > LARGEST:
-            rule = f"the tokens of a step must be at most {LARGEST:,}"
-            problems.append(Problem("scheduler", rule, f"{most_tokens:,}", "lower its budget of tokens"))
-            break
-    if problems:
-        raise ScenarioError(problems)
+        step_tokens = in_pool if budget_tokens is None else min(budget_tokens, in_pool)
+        if step_tokens * cluster.limit_tokens > MOST_PAIRS:
+            rule = f"times the {step_tokens:,} tokens that a step may have, it must be at most {MOST_PAIRS:,}"
+            value, remedy = f"{cluster.limit_tokens:,}", "lower it, or the budget of a step"
+            raise ScenarioError([Problem("max_model_len", rule, value, remedy)])
 
 
 class Building:

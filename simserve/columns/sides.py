@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Container, Iterator
 from heapq import heapify, heappop, heappush
-from typing import cast
+from itertools import takewhile
 
 from mypy_extensions import i64
 
@@ -11,11 +12,11 @@ from simserve.columns.arrivals import Loads
 from simserve.columns.handover import Handover, HandoverSide, in_time
 from simserve.columns.live import DECODES, ENDED, LOST, MOVES, Line
 from simserve.columns.prompts import PromptColumns
-from simserve.engine.receiving import BeforeHandedOver, Receives
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NEVER, NONE
 from simserve.state.planner import BLOCKS, SEATS
+from simserve.state.queues import Waiting
 from simserve.state.request import Request
 
 
@@ -70,7 +71,7 @@ class Sending(HandoverSide):
                 continue
             n_new = live.prefilled_tokens[place] + prompts.tokens[i] - live.there_tokens[place]
             if n_new > 0:
-                there_ps = handover.streamed_ps(place, n_new, live, (start_ps, now_ps))
+                there_ps = handover.streamed_ps(place, n_new, (start_ps, now_ps))
                 live.there_ps[place] = max(int(live.there_ps[place]), there_ps)
                 live.there_tokens[place] += n_new
 
@@ -104,13 +105,36 @@ class Sending(HandoverSide):
         return True
 
 
+class BeforeHandedOver(Collection[Request]):
+    """Waiting requests before the first that another replica prefills, in the order of their queue."""
+
+    def __init__(self, waiting: Waiting, handed_over: Container[Request]) -> None:
+        self._waiting = waiting
+        self._handed_over = handed_over
+
+    def __iter__(self) -> Iterator[Request]:
+        return takewhile(lambda request: request not in self._handed_over, self._waiting)
+
+    def __contains__(self, request: object) -> bool:
+        return any(request is each for each in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Fetches(HandoverSide):
-    """The side of a decode replica, which does what `Receives` does of an engine with objects."""
+    """The side of a decode replica: requests come with a first token, and decode once their keys and values are there.
+
+    At a step boundary it gives slots and blocks to handed-over requests, in order, unless a local request waits for
+    its prefill. Under a policy that orders, both wait in its queue: the first request that does not fit keeps out all
+    behind it. What its prefix cache has of a prompt is held from then on, and only the rest is sent (vLLM V1,
+    NixlConnector). A request with all its KV decodes from the next boundary on.
+    """
 
     def __init__(self, replica: Replica, prompts: PromptColumns, handover: Handover) -> None:
         super().__init__(handover.loads)
         live = prompts.live
-        self._served, self._replica = replica, replica.id
+        self._replica = replica.id
         self._live, self._prompts, self._handover = live, prompts, handover
         self._running, self._contents, self._waiting = prompts.running, prompts.contents, prompts.waiting
         self._pool, self._cohort = replica.pool, replica.cohort
@@ -122,7 +146,7 @@ class Fetches(HandoverSide):
         """Those of other replicas, under a policy that orders: they wait in its queue."""
         if self._orders:
             self._startable = BeforeHandedOver(replica.batch.waiting, self._elsewhere)
-            self.connect()
+            replica.batch.startable = self._startable
         else:
             self.queues = (self._coming_in,)
         self._in_transfer: list[tuple[int, int, int]] = []
@@ -295,16 +319,6 @@ class Fetches(HandoverSide):
         granted = [place for _, place in self._handover.notices if live.receiver[place] == self._replica]
         coming_in = [] if self._orders else self._coming_in.places()
         return [*self._here.places(), *fetched, *granted, *coming_in]
-
-    def stop(self, requests: list[Request]) -> None:
-        """Give the replica these requests as the run ends."""
-        if requests:
-            cast(Receives, self._served.role).here += requests
-
-    def connect(self) -> None:
-        """Note that the replica has its role: its policy does not see those of others as waiting ones to start."""
-        if self._orders:
-            self._served.batch.view.waiting = self._served.batch.startable = self._startable
 
     # -- this replica fails, or one that computes prompts --------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from simserve.columns.live import WAITS
 from simserve.columns.prompts import Reading
 from simserve.engine.checks import broke
 from simserve.engine.cluster import Cluster
-from simserve.engine.host_tier import HostStore, HostTier, Read
+from simserve.engine.host_tier import HostStore, HostTier, Read, Sharer
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NEVER, NONE, Tournament
@@ -21,23 +21,24 @@ from simserve.state.request import Request
 
 
 class TierSide(Reading):
-    """What `Copying` does of an engine with objects."""
+    """Copies between the GPUs of a replica and its tiers.
+
+    Copies of a boundary precede its step, as in vLLM before V1 (worker/worker.py, execute_worker).
+    """
 
     def __init__(self, replica: Replica, tier: HostTier, batch: BatchColumns, tiers: Tiers) -> None:
         self._replica, self._tier, self._batch, self._tiers = replica, tier, batch, tiers
-        self._memory, self._cohort, self._in_flight = replica.batch.memory, replica.cohort, replica.in_flight
+        self._memory, self._cohort, self._in_flight = replica.memory, replica.cohort, replica.in_flight
         self._prompts, self._running, self._side = batch.prompts, batch.running, batch.side
         self._live, self.swaps = batch.records.live, batch.swaps
-        self.reads_ahead = replica.batch.reads_ahead
+        self.reads_ahead = replica.reads_ahead
         """Prefixes are read while steps go on."""
         self._reshuffles = replica.scheduler.orders and replica.scheduler.is_stateful
         """Another swapped request may be first to return after each token."""
         if self.reads_ahead:
             batch.prompts.reading = self
         if tier.store is not None:
-            for sharer in tier.store.sharers:
-                if sharer.id == replica.id:
-                    sharer.on_change = self._on_store_change
+            tier.store.sharers.append(Sharer(replica.id, tier, self._on_store_change))
 
     # -- plan ----------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from mypy_extensions import i64
 
-from simserve.engine.lock_step import LockStep
-from simserve.engine.stepping import Lane
+from simserve.engine.lock_step import Lane, LockStep
 from simserve.integers import NEVER, NONE, filled, vec, widened
 from simserve.units import EndsTooLate
 

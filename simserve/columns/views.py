@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import cast
+from collections.abc import Collection, Container, Hashable, Iterator
+from typing import Final, cast
 
 from mypy_extensions import i64
 
 from simserve.columns.live import Line, Live
 from simserve.columns.prompts import PromptColumns
-from simserve.engine.batch_state import WithoutReading
 from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.integers import NEVER
+from simserve.schedulers.base import Scheduler
 from simserve.state.planner import WORDS, Planner, Walk
 from simserve.state.queues import Ordered, Waiting
 from simserve.state.request import DECODE, DONE, PREFILL, TRANSFER, WAITING, Request
+
+UNTOLD: Final = Scheduler()
+"""Stands for a policy without state: its notices do nothing."""
+
+
+class WithoutReading(Collection[Request]):
+    """Waiting requests except those with a prefix on its way."""
+
+    def __init__(self, waiting: Collection[Request], reading: Container[Request]) -> None:
+        self._waiting, self._reading = waiting, reading
+
+    def __iter__(self) -> Iterator[Request]:
+        for request in self._waiting:
+            if request not in self._reading:
+                yield request
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._waiting and request not in self._reading
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class PolicyQueue(Line):
@@ -73,13 +94,8 @@ class ViewPlanner(Planner):
         super().__init__()
         self.follows, self.looks = True, True
         self.reserves = replica.scheduler.reserves
-        self._scheduler, self._batch, self._view, self._live = (
-            replica.scheduler,
-            replica.batch,
-            replica.batch.view,
-            live,
-        )
-        self._notices = replica.batch.notices
+        self._live, self._scheduler, self._batch, self._view = live, replica.scheduler, replica.batch, replica.view
+        self._memory, self._notices = replica.memory, replica.scheduler if replica.scheduler.is_stateful else UNTOLD
         self._victims: list[Request] = []
 
     def queue(self) -> PolicyQueue:
@@ -98,7 +114,7 @@ class ViewPlanner(Planner):
         prompts, view, scheduler = cast(PromptColumns, walk), self._view, self._scheduler
         view.now_ps, view.n_decoding, view.n_running = prompts.now_ps, walk.n_decoding, walk.n_running
         view.free_blocks, view.just_preempted = walk.free_blocks, walk.just_preempted
-        shown, reading = () if prompts.hides else self._batch.startable, self._batch.memory.reading
+        shown, reading = () if prompts.hides else self._batch.startable, self._memory.reading
         view.waiting = WithoutReading(shown, reading) if reading else shown
         plan = checked_plan(scheduler, view)
         self.blocked, self.decodes = BLOCKED_BY.get(plan.blocked_by, 0), plan.decode

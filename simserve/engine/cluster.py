@@ -1,27 +1,22 @@
 """Cluster: replicas behind a router, the load, and the clock."""
 
-import gc
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
-from simserve.engine import lifecycle
-from simserve.engine.admission_gate import AdmissionGate, Send
-from simserve.engine.alarm import END_PHASE, RELEASE_PHASE, Alarm, Clock
+from simserve.engine.admission_gate import AdmissionGate
+from simserve.engine.alarm import Clock
 from simserve.engine.deadlines import Deadlines
-from simserve.engine.fleet import Control, Fleet, LostRequest, Member
+from simserve.engine.fleet import Control, Fleet, LostRequest
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation, Handoff
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.role import RoleName
-from simserve.engine.routing_view import Delay, Destination, Refresher
+from simserve.engine.routing_view import Delay, Refresher
 from simserve.engine.senders import TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.engine.wiring import Wiring
@@ -34,24 +29,16 @@ from simserve.units import to_s
 OnSend = Callable[[int, int], None]
 """Called now and then with the number of rows sent and the instant, in ps."""
 
+Send = Callable[[int, int], None]
+"""Called with a row that has passed the front end, and the instant."""
+
 TOO_LONG = "prompt leaves no room for a token within max_model_len"
 """Why a request is refused."""
 
-SENDS_A_REPORT = 256
-"""Sends per call of `on_send` and of `spill`: often enough for both, too seldom to cost anything."""
-REPLICAS_A_LOOK = 64
-"""`spill` looks at the rows of each replica, so every so many replicas make it rarer once."""
-
-
-class Sender(Protocol):
-    """Sends requests."""
-
-    def start(self) -> None:
-        """Wait for the first one."""
-
 
 class Cluster:
-    """Replicas behind a router. `run` serves the offered load; the recorder and the rows then hold what happened.
+    """Replicas behind a router. `columns.run.serve` serves the offered load; the recorder and the rows then hold what
+    happened.
 
     `replicas` are the ranks of all replicas: the router sees each scheduler that has KV blocks of its own.
     """
@@ -85,63 +72,42 @@ class Cluster:
         self.replicas, self.members = fleet.replicas, fleet.members
         self.deadlines: Deadlines | None = None
         """Clients that time out, if any do."""
-        send = self.send
         self.gate: AdmissionGate | None = None
         """What asks the admission policy, if there is one."""
         if admission is not None:
-            self.gate = AdmissionGate(admission, self.rows, send, self._on_not_admitted, self.hold)
-            send, fleet.gated = self.gate.send, self.gate.views
+            self.gate = AdmissionGate(admission, self.rows)
+            fleet.gated = self.gate.views
         has_one_rank = control is None and sum(setup.n_ranks for setup in setups) == 1
-        self._closed_loop = self._closed_loop_sender(offered, send)
-        if self._closed_loop:
-            fleet.on_answer = self._closed_loop.on_answer
+        self._closed_loop = self._closed_loop_sender(offered)
         fleet.is_alone = has_one_rank and self._closed_loop is None and not any(setup.has_tier for setup in setups)
-        self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
+        self.sender = self._closed_loop or TraceSender(self.rows, self.recorder, self.front_end)
         self.control = control
         """Decides when members join and leave, if any do."""
-        self.resend: Send = self.send
+        self.resend: Send | None = None
         """Takes a request that the gateway sends once more."""
         self.held: list[tuple[int, Send]] = []
         """Rows that wait for a replica to be ready, each with what takes it then."""
-        self._release_due = Alarm(self.clock, self._release, RELEASE_PHASE)
+        self.release_ps: int | None = None
+        """When they are sent; None: when a replica is ready."""
         self.failed_ps: dict[int, int] = {}
         """When each row failed that did."""
         for setup in setups:
             fleet.order(setup, "at the start")
         self.refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
         """Shows routers their replicas as they were; None: live."""
-        self.intake = wiring.open(self.clock, self.recorder, router, router_seed, self.refresher)
+        self.intake = wiring.open(self.clock, router, router_seed, self.refresher)
         """Where requests are routed."""
         for member in fleet.members:
             fleet.connect(member)
-        self._only = next(iter(self.entries)) if len(self.entries) == 1 and control is None else None
-        """Destination of all requests, which need no router then."""
         routers = [router] if disaggregation is None else [router, disaggregation.router]
         self.router = router
         self._keeps_sessions = any(each.needs_sessions for each in routers)
         self._has_extras = bool(self._cached_sizes) or self.rows.has_labels or self._keeps_sessions
         """Requests have ids of blocks, labels or sessions."""
-        self._end = Alarm(self.clock, self._stop, END_PHASE)
         self.drain_limit_ps: int | None = None
         """The run ends this long after the last request was sent; None: by itself."""
-        self._on_send: OnSend | None = None
-
-    def run(self, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
-        """Serve all requests, or stop drain_limit_ps after the last one was sent.
-
-        on_send(rows sent, now in ps) is called now and then. Raises PolicyError when a policy breaks a rule.
-        """
-        self.drain_limit_ps = drain_limit_ps
-        self._on_send = on_send
-        if self.refresher is not None:
-            self.refresher.start()
-        if self.control is not None:
-            self.control.begin(self.fleet, self.clock)
-        self.sender.start()
-        self._run_clock()
-        for replica in self.replicas:
-            lifecycle.stop(replica, self.clock.now_ps)
-        self.close(is_deadlock=self.is_out_of_events)
+        self.end_ps: int | None = None
+        """End of the run, once all is sent; None: it is not limited."""
 
     def close(self, *, is_deadlock: bool) -> None:
         """Say what unfinished requests wait for, and check that none was lost; is_deadlock: nothing more happens."""
@@ -149,24 +115,10 @@ class Cluster:
         at_gateway = [row for row, _ in self.held]
         check_conservation(self.sender.stop(), self.replicas, self.recorder, self.clock.now_ps, at_gateway)
 
-    def _run_clock(self) -> None:
-        is_collecting = gc.isenabled()
-        gc.disable()  # fast: the engine makes no reference cycles, and searching for them takes a tenth of the time
-        try:
-            self.clock.run()
-        finally:
-            if is_collecting:
-                gc.enable()
-
     @property
     def splits(self) -> bool:
         """A splitter decides where each prompt is computed."""
         return self._wiring.splits
-
-    @property
-    def roles(self) -> list[RoleName]:
-        """The role of each rank."""
-        return [member.setup.role for member in self.members for _ in member.ranks]
 
     @property
     def handoff(self) -> Handoff | None:
@@ -174,29 +126,14 @@ class Cluster:
         return self._wiring.handoff
 
     @property
-    def end_ps(self) -> int | None:
-        """End of the run, once all is sent; None: it is not limited."""
-        return self._end.due_ps
-
-    @property
     def trace_sender(self) -> TraceSender:
         """The sender of a load that waits for no answers."""
         assert isinstance(self.sender, TraceSender), "the load waits for no answers"
         return self.sender
 
-    @property
-    def is_out_of_events(self) -> bool:
-        """Nothing more would happen."""
-        return self.clock.peek() == float("inf")
-
-    @property
-    def release_ps(self) -> int | None:
-        """When what waits for a replica to be ready is sent; None: when one is."""
-        return self._release_due.due_ps
-
     def release_held(self, now_ps: int) -> None:
         """Send what waited at the gateway, in the order in which clients sent it; some may go on waiting."""
-        self._release_due.due_ps = None
+        self.release_ps = None
         held, self.held = self.held, []
         sent_ps = self.rows.arrival_ps
         for row, send in sorted(held, key=lambda each: (sent_ps[each[0]], each[0])):
@@ -221,20 +158,6 @@ class Cluster:
         sender.n_sent = n
         return replica_of, out_ps
 
-    def serve_shard(
-        self, sender: Sender, replica_of: memoryview, members: Sequence[Member], end_ps: int | None
-    ) -> None:
-        """Serve the rows that a sender sends to these members; end_ps: the end of the run, if its drain is limited."""
-        self._only, self.intake = None, _Routed(self.replicas, replica_of)
-        if end_ps is not None:
-            self._end.set(end_ps)
-        sender.start()
-        self._run_clock()
-        for member in members:
-            for replica in member.ranks:
-                lifecycle.stop(replica, self.clock.now_ps)
-                check_blocks(replica, to_s(self.clock.now_ps))
-
     # -- requests without a replica ---------------------------------------------------------------------------------
 
     def _lose(self, lost: LostRequest) -> None:
@@ -248,6 +171,7 @@ class Cluster:
             self.recorder.restart(row, lost.lost.life, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
+            assert self.resend is not None, "the run has begun"
             self.hold(row, self.resend)
             self._release_at_once()
             return
@@ -262,63 +186,25 @@ class Cluster:
 
     def _release_at_once(self) -> None:
         """Send what waits for a replica to be ready at this instant."""
-        self._release_due.set(self.clock.now_ps)
+        self.release_ps = self.clock.now_ps
 
     def hold(self, row: int, send: Send) -> None:
         """Let a request wait at the gateway for a replica to be ready."""
         self.held.append((row, send))
 
-    def _release(self, now_ps: int) -> None:
-        """Send what waited for a replica to be ready, in the order in which clients sent it; some may go on waiting."""
-        if self._wiring.handoff is not None:
-            self._wiring.handoff.release(now_ps)
-        self.release_held(now_ps)
-
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _closed_loop_sender(self, offered: Offered, send: Send) -> SessionSender | None:
+    def _closed_loop_sender(self, offered: Offered) -> SessionSender | None:
         """Return a sender that waits for answers; None: all send times are known in advance."""
-        shared = (self.clock, self.rows, self.recorder, offered, self.front_end, send, self._all_sent)
+        shared = (self.rows, self.recorder, offered, self.front_end, self._all_sent)
         patience = offered.patience
         if patience is None and offered.trace.dependencies is None and offered.concurrency is None:
             return None
         sender = SessionSender(*shared) if offered.concurrency is None else UserSender(*shared)
         if patience is not None and patience.is_limited:
-            waiting = (self.clock, self.rows, self.recorder, self.replicas, patience, self.front_end.respond_ps)
+            waiting = (self.rows, self.recorder, self.replicas, patience, self.front_end.respond_ps)
             self.deadlines = sender.deadlines = Deadlines(*waiting, sender.on_failure)
         return sender
-
-    def send(self, row: int, now_ps: int) -> None:
-        """Route one request; refuse it if its replica could never serve it, hold it while no replica is ready."""
-        rows = self.rows
-        prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
-        request = self.request_of(row, now_ps)
-        destination = self._only or self.intake.pick(request)
-        if destination is None:
-            self.hold(row, self.send)
-            return
-        entry = self.entries[destination]
-        room_tokens = entry.limit_tokens - prompt_tokens
-        reason = None if entry.never_fits is None else entry.never_fits(prompt_tokens)
-        if prompt_tokens > entry.longest_prompt_tokens:
-            reason = TOO_LONG
-        if reason is None:
-            if most_tokens > room_tokens:
-                request.max_tokens = most_tokens = room_tokens
-            if rows.output_tokens[row] > most_tokens:
-                self.cut(row, most_tokens)
-            destination.enqueue(request, now_ps)
-            if self.deadlines is not None:
-                self.deadlines.placed(row, (request, destination.id))
-        else:
-            self.reject(row, reason)
-            if self._closed_loop:
-                self._closed_loop.on_refusal(row, reason, now_ps)
-        if not row % SENDS_A_REPORT:
-            if not row % (SENDS_A_REPORT * (1 + len(self.replicas) // REPLICAS_A_LOOK)):
-                self.recorder.spill()
-            if self._on_send is not None:
-                self._on_send(self.sender.n_sent, now_ps)
 
     def request_of(self, row: int, now_ps: int) -> Request:
         """Return a request as routers see it."""
@@ -332,12 +218,6 @@ class Cluster:
         self.rows.output_tokens[row] = most_tokens
         self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
 
-    def _on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
-        """Refuse a request that the admission policy turns away."""
-        self.reject(row, reason)
-        if self._closed_loop:
-            self._closed_loop.on_not_admitted(row, reason, now_ps)
-
     def reject(self, row: int, reason: str) -> None:
         """Refuse a request."""
         self.recorder.reject(row, reason)
@@ -347,17 +227,13 @@ class Cluster:
     def _all_sent(self) -> None:
         """Start the drain."""
         if self.drain_limit_ps is not None:
-            self._end.set(self.clock.now_ps + self.drain_limit_ps)
-            self.drain_limit_ps = None
-
-    def _stop(self, _: int) -> None:
-        raise StopSimulation(None)
+            self.end_ps, self.drain_limit_ps = self.clock.now_ps + self.drain_limit_ps, None
 
     def unfinished_of(self, replica: Replica) -> tuple[list[int], str]:
         """Return the unfinished rows of a replica, and what they wait for where nothing more happens."""
-        requests = (*replica.batch.running, *replica.batch.waiting, *replica.in_transit)
+        requests = replica.batch.requests
         rows = [request.row for request in requests if self.recorder.status[request.row] == UNFINISHED]
-        return rows, lifecycle.why_waiting(replica) if rows else ""
+        return rows, replica.why_waiting() if rows else ""
 
     def explain_unfinished(self, unfinished: Iterable[tuple[list[int], str]], *, is_deadlock: bool) -> None:
         """Record for every unfinished request what it waits for."""
@@ -370,17 +246,6 @@ class Cluster:
                 self.recorder.explain(row, "waits at the gateway: no replica is ready")
 
 
-class _Routed:
-    """Stands for a router that has picked already."""
-
-    def __init__(self, replicas: Sequence[Replica], replica_of: memoryview) -> None:
-        self._replicas, self._replica_of = replicas, replica_of
-
-    def pick(self, request: Request) -> Destination | None:
-        """Return the replica of a request."""
-        return self._replicas[self._replica_of[request.row]]
-
-
 def check_conservation(
     n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int, at_gateway: Sequence[int] = ()
 ) -> None:
@@ -389,7 +254,7 @@ def check_conservation(
     at_gateway: rows that wait for a replica to be ready.
     """
     at_s = to_s(now_ps)
-    there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.in_transit) for each in group)
+    there = (each for replica in replicas for each in replica.batch.requests)
     still_there = sum(recorder.status[row] == UNFINISHED for row in (*(each.row for each in there), *at_gateway))
     check_ended(n_sent, still_there, recorder, at_s)
     for replica in replicas:
@@ -410,5 +275,5 @@ def check_blocks(replica: Replica, at_s: float) -> None:
     all_blocks = pool.free_blocks + held_blocks
     if all_blocks != pool.total_blocks:
         raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
-    if held_blocks and not replica.batch.running and not replica.batch.n_away and not replica.batch.memory.reading:
+    if held_blocks and not replica.batch.running and not replica.batch.n_away and not replica.memory.reading:
         raise InvariantError(f"blocks held by no request on replica {replica.id}", held_blocks, 0, at_s)

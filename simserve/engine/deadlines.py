@@ -5,21 +5,13 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from simserve.engine import lifecycle
-from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.offered import OfferedRows, Patience
 from simserve.engine.recorder import NEVER, TIMED_OUT, Recorder
 from simserve.engine.replica import Replica
-from simserve.state.request import DONE, Request
 from simserve.units import to_s
 
 Placed = Any
 """Where the servers find an accepted request."""
-
-ABORT_PHASE = SEND_PHASE + 1
-"""Order at one instant, after sends: requests of clients that gave up leave ..."""
-DEADLINE_PHASE = SEND_PHASE + 2
-"""... then clients give up."""
 
 
 class Servers(Protocol):
@@ -33,33 +25,6 @@ class Servers(Protocol):
         """Return the tokens stored for a request."""
 
 
-class Replicas:
-    """Replicas with requests as objects; where one is: the request, and the id of the replica it was sent to."""
-
-    def __init__(self, replicas: Sequence[Replica], recorder: Recorder) -> None:
-        self._replicas, self._recorder = replicas, recorder
-
-    def abandon(self, row: int, where: Placed, now_ps: int) -> tuple[int | None, int]:
-        """Drop a request; see `Servers`."""
-        request, replica = self._locate(where)
-        again_ps = lifecycle.step_end_ps(replica, now_ps)
-        if again_ps is not None:
-            return again_ps, 0
-        n_stored = lifecycle.stored_tokens(replica, request)
-        return None if request.phase is DONE else lifecycle.abandon(replica, request, now_ps), n_stored
-
-    def stored_tokens(self, row: int, where: Placed) -> int:
-        """Return the tokens stored for a request."""
-        request, replica = self._locate(where)
-        return lifecycle.stored_tokens(replica, request)
-
-    def _locate(self, where: Placed) -> tuple[Request, Replica]:
-        """Return a request and its current replica: where it was placed or handed over to."""
-        request, index = where
-        moved_to = self._recorder.replica[request.row]
-        return request, self._replicas[index if moved_to == NEVER else moved_to]
-
-
 class Deadlines:
     """Waiting clients in the order of sending, so that one alarm serves all of them.
 
@@ -69,7 +34,6 @@ class Deadlines:
 
     def __init__(
         self,
-        clock: Clock,
         rows: OfferedRows,
         recorder: Recorder,
         replicas: Sequence[Replica],
@@ -78,8 +42,8 @@ class Deadlines:
         on_give_up: Callable[[int, int], None],
     ) -> None:
         self._rows, self._recorder, self._replicas = rows, recorder, replicas
-        self.servers: Servers = Replicas(replicas, recorder)
-        """What drops requests."""
+        self.servers: Servers | None = None
+        """What drops requests, once the run has begun."""
         self._patience = patience
         self._respond_ps = respond_ps
         self._on_give_up = on_give_up
@@ -93,8 +57,10 @@ class Deadlines:
         self._leaving: list[tuple[int, int, int, Placed]] = []
         """A heap of (instant at which the server can drop the request, number of give-ups before, row, request)."""
         self.gave_up_ps: dict[int, int] = {}
-        self._expiry = Alarm(clock, self._expire_due, DEADLINE_PHASE)
-        self._abort = Alarm(clock, self._abort_due, ABORT_PHASE)
+        self._expiry_ps: int | None = None
+        """When clients next give up, and ..."""
+        self._abort_ps: int | None = None
+        """... when servers next drop what such clients have sent, which is first at an instant."""
 
     # -- called by clients and servers ---------------------------------------------------------------------------------
 
@@ -105,7 +71,7 @@ class Deadlines:
             if after_ps is not None:
                 queue.append((now_ps + after_ps, row))
                 if len(queue) == 1:
-                    self._set_alarm()
+                    self._find_expiry()
 
     def placed(self, row: int, where: Placed | None) -> None:
         """Record the replica of a request; None: it was refused, and its client stops waiting. Until then it waits at
@@ -150,7 +116,7 @@ class Deadlines:
                 deadline_ps, row = queue.popleft()
                 if row in self._waiting and not (queue is self._first and self._has_first(row, deadline_ps)):
                     self._give_up(row, what, now_ps)
-        self._set_alarm()
+        self._find_expiry()
 
     def _give_up(self, row: int, what: str, now_ps: int) -> None:
         where = self._waiting.pop(row)
@@ -177,50 +143,56 @@ class Deadlines:
         recorder.status[row] = TIMED_OUT
         recorder.first_token_ps[row], recorder.finish_ps[row] = self._gone[row], NEVER
 
-    def _set_alarm(self) -> None:
-        """Set the alarm to the first pending deadline."""
+    def _find_expiry(self) -> None:
+        """Find the first pending deadline."""
         queues = (self._first, self._whole)
         for queue in queues:
             while queue and queue[0][1] not in self._waiting:
                 queue.popleft()
         due_ps = min((queue[0][0] for queue in queues if queue), default=None)
-        if due_ps is not None and due_ps != self._expiry.due_ps:
-            self._expiry.set(due_ps)
+        if due_ps is not None:
+            self._expiry_ps = due_ps
 
     # -- servers drop requests -----------------------------------------------------------------------------------------
 
     @property
     def next_ps(self) -> int | None:
         """When something is next due; None: nothing is."""
-        due = [alarm.due_ps for alarm in (self._abort, self._expiry) if alarm.due_ps is not None]
-        return min(due, default=None)
+        if self._abort_ps is None or (self._expiry_ps is not None and self._expiry_ps < self._abort_ps):
+            return self._expiry_ps
+        return self._abort_ps
 
     def take(self, now_ps: int) -> None:
-        """Do what is due at this instant, in place of the clock: the first of the two."""
-        alarm = self._abort if self._abort.due_ps == now_ps else self._expiry
-        alarm.due_ps = None
-        alarm.action(now_ps)
+        """Do what is due at this instant: the first of the two."""
+        if self._abort_ps == now_ps:
+            self._abort_ps = None
+            self._abort_due(now_ps)
+        else:
+            self._expiry_ps = None
+            self._expire_due(now_ps)
 
     def _let_go(self, number: int, row: int, where: Placed, now_ps: int) -> None:
         """Drop a request now, unless a step or a transfer of it is in flight; otherwise retry when that ends."""
         if row in self._recorder.stored_tokens:
             return  # lost with its replica, or it has its whole answer
+        assert self.servers is not None, "the run has begun"
         again_ps, n_stored = self.servers.abandon(row, where, now_ps)
         if again_ps is None:
             self.left(row, n_stored)
             return
         heappush(self._leaving, (again_ps, number, row, where))
-        if self._abort.due_ps is None or again_ps < self._abort.due_ps:
-            self._abort.set(again_ps)
+        if self._abort_ps is None or again_ps < self._abort_ps:
+            self._abort_ps = again_ps
 
     def _abort_due(self, now_ps: int) -> None:
         while self._leaving and self._leaving[0][0] <= now_ps:
             _, number, row, where = heappop(self._leaving)
             self._let_go(number, row, where, now_ps)
         if self._leaving:
-            self._abort.set(self._leaving[0][0])
+            self._abort_ps = self._leaving[0][0]
 
     def stop(self) -> None:
         """End the run with pending aborts recorded as they are."""
         for _, _, row, where in self._leaving:
+            assert self.servers is not None, "the run has begun"
             self.left(row, self.servers.stored_tokens(row, where))

@@ -6,15 +6,13 @@ from functools import partial
 from typing import Protocol
 
 from simserve.admission.base import QueueView
-from simserve.engine import lifecycle
 from simserve.engine.alarm import Clock
-from simserve.engine.copying import Copying
 from simserve.engine.host_tier import HostStore
+from simserve.engine.lock_step import Hold, Lane, LockStep, Pipeline
 from simserve.engine.offered import OfferedRows
 from simserve.engine.recorder import Recorder
-from simserve.engine.replica import OnAnswer, Replica
+from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.stepping import set_stepping
 from simserve.engine.wiring import Wiring
 
 
@@ -68,9 +66,6 @@ class Ranks(Protocol):
     def order(self, ranks: Sequence[Replica]) -> None:
         """Make room for the ranks of a member."""
 
-    def connect(self, rank: Replica) -> None:
-        """Note that a rank has its role, and may be sent requests."""
-
     def is_empty(self, rank: Replica) -> bool:
         """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
 
@@ -80,34 +75,6 @@ class Ranks(Protocol):
     def fail(self, rank: Replica, now_ps: int) -> list[Lost]:
         """Lose the step in flight of a rank, all its blocks and all its requests, and those on their way to or from it;
         return these without an answer."""
-
-
-class RanksOfObjects:
-    """Ranks with requests as objects."""
-
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
-
-    def order(self, ranks: Sequence[Replica]) -> None:
-        """Make room for the ranks of a member: they have their own."""
-
-    def connect(self, rank: Replica) -> None:
-        """Note that a rank has its role: it knows."""
-
-    def is_empty(self, rank: Replica) -> bool:
-        """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
-        return lifecycle.is_empty(rank)
-
-    def drain(self, rank: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
-        """Call on_empty with instants at which a rank may have nothing left to do."""
-        lifecycle.drain(rank, on_empty, now_ps)
-
-    def fail(self, rank: Replica, now_ps: int) -> list[Lost]:
-        """Lose all that a rank has, and what is on its way to or from it."""
-        handoff = self._wiring.handoff
-        lost = [] if handoff is None else handoff.fail(rank, now_ps)
-        lost += lifecycle.fail(rank, now_ps)
-        return [Lost(each.row, each, each.emitted_tokens > 0, n_stored) for each, n_stored in lost]
 
 
 class Fleet:
@@ -131,11 +98,9 @@ class Fleet:
         self.gated: list[QueueView] | None = None
         """What an admission policy sees, if there is one: the ranks that receive requests."""
         self._clock, self._rows, self._recorder, self._wiring = clock, rows, recorder, wiring
-        self.serving: Ranks = RanksOfObjects(wiring)
-        """What serves the ranks."""
+        self.serving: Ranks | None = None
+        """What serves the ranks, once the run has begun."""
         self._on_ready, self._on_loss = on_ready, on_loss
-        self.on_answer: OnAnswer | None = None
-        """Called with each answer."""
         self.is_alone = False
         """There is one rank at all times, without host memory, and no request waits for an answer."""
         self._stores: dict[str, HostStore] = {}
@@ -146,7 +111,8 @@ class Fleet:
         member = Member(setup, self._ranks(setup), self._clock.now_ps, why)
         self.members.append(member)
         self.replicas += member.ranks
-        self.serving.order(member.ranks)
+        if self.serving is not None:
+            self.serving.order(member.ranks)
         return member
 
     def ready(self, member: Member) -> None:
@@ -159,7 +125,6 @@ class Fleet:
         member.ready_ps = self._clock.now_ps
         for replica in member.ranks:
             self._wiring.connect(replica, member.setup)
-            self.serving.connect(replica)
             if self.gated is not None and replica in self._wiring.entries:
                 self.gated.append(replica.load)
 
@@ -171,6 +136,7 @@ class Fleet:
             return
         member.draining_ps = self._clock.now_ps
         self._shut(member)
+        assert self.serving is not None, "the run has begun"
         on_empty = partial(member.note_empty, self.serving.is_empty)
         for replica in member.ranks:
             self.serving.drain(replica, on_empty, self._clock.now_ps)
@@ -186,6 +152,7 @@ class Fleet:
         if member.ready_ps is not None and member.draining_ps is None:
             self._shut(member)
         member.gone_ps = now_ps
+        assert self.serving is not None, "the run has begun"
         for rank in member.ranks:
             lost += self.serving.fail(rank, now_ps)
         sent_ps = self._rows.arrival_ps
@@ -202,18 +169,14 @@ class Fleet:
 
     def _ranks(self, setup: ReplicaSetup) -> list[Replica]:
         """Return the ranks of a replica, each with its own copy of a policy that keeps state."""
-        setups, clock, store = setup.copies(setup.n_ranks), self._clock, self._store(setup)
-        shared = (clock, self._rows, self._recorder, self.on_answer)
-        first = len(self.replicas)
+        setups, store, first = setup.copies(setup.n_ranks), self._store(setup), len(self.replicas)
         self._recorder.add_replicas(len(setups))
         ranks = [
-            Replica(first + i, each, *shared, is_alone=self.is_alone, tier=each.tier(store))
+            Replica(first + i, each, self._clock, self._recorder, is_alone=self.is_alone, tier=each.tier(store))
             for i, each in enumerate(setups)
         ]
-        set_stepping(ranks, clock, setup)
-        for rank in ranks:
-            if rank.tier is not None:
-                rank.hook_in(Copying(rank, rank.tier, clock, store))
+        if len(ranks) > 1:
+            set_stepping(ranks, setup)
         return ranks
 
     def _store(self, setup: ReplicaSetup) -> HostStore | None:
@@ -222,6 +185,24 @@ class Fleet:
         if tier is None or tier.store is None or not setup.has_tier:
             return None
         return self._stores.setdefault(tier.store, HostStore(tier, self._clock))
+
+
+def set_stepping(ranks: Sequence[Replica], setup: ReplicaSetup) -> None:
+    """Let the ranks of one replica step together: in lockstep, and through the stages of a pipeline.
+
+    ranks: `(n_stages * n_in_step,)`, those of the first lane first. The lanes of a rank share its GPUs.
+    """
+    pipeline, n_in_step, balance = Pipeline(setup.n_stages), setup.n_in_step, setup.balance
+    hold = None if balance is None or n_in_step == 1 else Hold(balance)
+    for first in range(0, len(ranks), n_in_step):
+        together = ranks[first : first + n_in_step]
+        ids = [rank.id for rank in together]
+        lane = Lane(ids, setup.cost, LockStep(setup.cost, pipeline, n_in_step), setup.n_stages, hold)
+        for rank, first_lane in zip(together, ranks, strict=False):
+            rank.stepping.lane, rank.stepping.first_lane = lane, first_lane.id
+            rank.decode.steps_singly = True
+            if rank.tier is not None and first_lane.tier is not None:
+                rank.tier.share_links(first_lane.tier)
 
 
 class Control(Protocol):

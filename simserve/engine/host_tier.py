@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from simserve.cost.memory import HostTierSpec
-from simserve.engine.alarm import READ_PHASE, Alarm, Clock
+from simserve.engine.alarm import Clock
 from simserve.engine.link import Port
 from simserve.state.host_memory import HostMemory, SharedMemory
 from simserve.state.prefix_cache import Chain
@@ -212,23 +212,13 @@ class HostStore:
         """A heap of the copies in flight."""
         self._n_lost = 0
         self._clock = clock
-        self._complete = Alarm(clock, self._on_complete, READ_PHASE)
-
-    @property
-    def due_ps(self) -> int | None:
+        self.due_ps: int | None = None
         """When the first of the copies in flight is over; None: there is none."""
-        return self._complete.due_ps
-
-    def take(self, now_ps: int) -> None:
-        """End the copies that are over at this instant, in place of the clock."""
-        self._complete.due_ps = None
-        self._on_complete(now_ps)
 
     def begin(self, copies: Copies) -> None:
         """Let others find what is being written when the copies are over."""
         heappush(self._copies, copies)
-        if self._complete.due_ps is None or copies.end_ps < self._complete.due_ps:
-            self._complete.set(copies.end_ps)
+        self.due_ps = self._copies[0].end_ps
 
     def note_lost(self, by: HostTier) -> None:
         """Let others plan again if ids are no longer here: those that plan after a replica which does, at once."""
@@ -250,11 +240,11 @@ class HostStore:
                 self.memory.lose(copies.blocks)
                 copies.blocks = []
 
-    def _on_complete(self, now_ps: int) -> None:
+    def take(self, now_ps: int) -> None:
+        """End the copies that are over by now."""
         while self._copies and self._copies[0].end_ps <= now_ps:
             self.memory.complete(heappop(self._copies).blocks)
-        if self._copies:
-            self._complete.set(self._copies[0].end_ps)
+        self.due_ps = self._copies[0].end_ps if self._copies else None
         for sharer in self.sharers:
             sharer.on_change(now_ps)
 

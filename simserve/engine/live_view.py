@@ -1,30 +1,28 @@
 """LiveView: a replica as routers and admission see it at this instant."""
 
-from collections.abc import Callable, Container, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 
 from simserve.engine.alarm import Clock
-from simserve.engine.batch_state import BatchState
 from simserve.engine.in_flight import InFlight
+from simserve.engine.memory import Memory
 from simserve.state.request import Request
 
 
 class LiveView:
     """What a replica has to do and what it holds, the step in flight included."""
 
-    def __init__(self, index: int, batch: BatchState, in_flight: InFlight, clock: Clock, *, caches: bool) -> None:
+    def __init__(self, index: int, memory: Memory, in_flight: InFlight, clock: Clock) -> None:
         self.id = index
-        self._batch, self._in_flight, self._clock = batch, in_flight, clock
-        self.total_blocks, self.block_size = batch.pool.total_blocks, batch.pool.block_size
-        self.block_tokens = self.block_size if caches else None
+        self._memory, self._pool, self._in_flight, self._clock = memory, memory.pool, in_flight, clock
+        self.total_blocks, self.block_size = memory.pool.total_blocks, memory.pool.block_size
+        self.block_tokens = self.block_size if memory.caches else None
         self.n_outstanding = 0
         self.on_fewer: Callable[[int, int], None] | None = None
         """Called with its id when fewer requests are outstanding, and their number, if its router asks for that."""
-        self.queues: Sequence[Sized] = (batch.waiting, batch.coming)
+        self.queues: Sequence[Sized] = ()
         """Requests without a slot or blocks."""
-        self.count_uncomputed: Callable[[], int] = self._count_uncomputed
+        self.count_uncomputed: Callable[[], int] = int
         """Counts the prefill tokens left to compute."""
-        self.elsewhere: Container[Request] = ()
-        """Waiting requests with prompts that other replicas compute."""
 
     def count_out(self) -> None:
         """Count a request out that is no longer outstanding here."""
@@ -41,16 +39,9 @@ class LiveView:
         """Return the prefill tokens left to compute after the committed steps; O(queue)."""
         return self.count_uncomputed()
 
-    def _count_uncomputed(self) -> int:
-        batch, elsewhere = self._batch, self.elsewhere
-        there = (*batch.waiting, *(request for request, _ in batch.coming))
-        n_left: int = sum(request.prefill_left_tokens for request in batch.prefilling)
-        n_left += sum(each.prompt_tokens + each.emitted_tokens for each in there if each not in elsewhere)
-        return n_left
-
     def blocks_for(self, n_tokens: int) -> int:
         """Return the most blocks that a request of n_tokens ever holds here."""
-        return self._batch.pool.most_blocks(n_tokens)
+        return self._pool.most_blocks(n_tokens)
 
     def held_blocks(self) -> int:
         """Return the KV blocks used or reserved at this instant, including those of the step in flight."""
@@ -61,4 +52,4 @@ class LiveView:
         if self.block_tokens is None:
             return 0
         self._in_flight.reclaim(self._clock.now_ps)
-        return self._batch.memory.found_tokens(request)
+        return self._memory.found_tokens(request)

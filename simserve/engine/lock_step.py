@@ -1,5 +1,8 @@
 """Lock step: one step of ranks that step together, its way through a pipeline, and prompts that wait for ranks."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from simserve.cost.model import CostModel
 from simserve.engine.step_run import StepRun
 from simserve.scenario.parallel import BalanceSection
@@ -101,3 +104,42 @@ class LockStep:
     def end_ps(self, ends_ps: tuple[int, ...]) -> int:
         """Return when the step ends for the schedulers: one that emits no token, once the first stage is through."""
         return ends_ps[-1] if self._gives_tokens else ends_ps[0]
+
+
+@dataclass(eq=False)
+class Lane:
+    """The ranks of a replica in one of the batches in flight in its pipeline; they step together.
+
+    Several lanes are like the virtual engines of vLLM 0 (core/scheduler.py). A step that emits no token ends for the
+    schedulers once the first stage is through: the next chunk of a long prompt follows closely, as in Sarathi-Serve
+    (OSDI '24, section 4). A rank without requests runs a dummy batch (as in vLLM), which takes no time.
+    """
+
+    ranks: Sequence[int]
+    """Their ids."""
+    cost: CostModel
+    """Cost model of each rank."""
+    step: LockStep
+    n_stages: int
+    hold: Hold | None
+    """Holds prompts back, if anything does."""
+
+
+class Stepping:
+    """With whom a replica steps: of this kind, on its own."""
+
+    def __init__(self, index: int) -> None:
+        self.lane: Lane | None = None
+        """The ranks of one batch in flight, if there are several ranks or batches."""
+        self.first_lane = index
+        """Id of the replica that is the first lane on the same GPUs."""
+
+    @property
+    def n_stages(self) -> int:
+        """Pipeline stages that a step passes through."""
+        return 1 if self.lane is None else self.lane.n_stages
+
+    @property
+    def group(self) -> Lane | None:
+        """Ranks that step together, if there are several."""
+        return self.lane if self.lane is not None and len(self.lane.ranks) > 1 else None

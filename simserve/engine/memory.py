@@ -6,7 +6,6 @@ from simserve.engine.host_tier import HostTier, Read
 from simserve.engine.recorder import Recorder
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
-from simserve.state.left_blocks import LeftBlocks
 from simserve.state.prefix_cache import Chain, PrefixCache
 from simserve.state.request import Request
 
@@ -16,13 +15,12 @@ class Memory:
 
     caches = False
     """Blocks keep their contents after they are freed, and requests find them."""
-    keeps = False
-    """Blocks keep their contents after they are freed, and preempted requests find their own."""
     has_ids = False
-    """Blocks have ids: `computed` and `forget_hits` do something, and prefixes may be read."""
+    """Blocks have ids."""
 
-    def __init__(self, pool: KvPool) -> None:
-        self.pool = pool
+    def __init__(self, pool: KvPool, *, keeps: bool = False) -> None:
+        self.pool, self.keeps = pool, keeps
+        """keeps: blocks keep their contents after they are freed, and preempted requests find their own."""
         self.reading: dict[Request, Read] = {}
         """Waiting requests with a prefix on its way, read for themselves or for another."""
 
@@ -38,44 +36,9 @@ class Memory:
         """Return how many blocks of a request, from its first on, have an id or get one."""
         return 0
 
-    def forget_hits(self) -> None:
-        """Look requests up anew from now on."""
-
-    def admit(self, request: Request) -> None:
-        """Give an admitted request what it has reserved, and what it finds here."""
-        self.pool.reserve(request.reserved_blocks)
-
-    def release(self, request: Request, kv_tokens: int) -> int:
-        """Free the blocks of a request, used and reserved; return how many used ones become free."""
-        pool, n_reserved = self.pool, request.reserved_blocks
-        # fast: blocks_for, inlined
-        n_used = -(-kv_tokens // pool.block_size) if pool.layers is None else pool.blocks_for(kv_tokens)
-        if n_reserved:
-            pool.release(n_used, n_reserved - n_used)
-            request.reserved_blocks = 0
-        else:  # fast: the pool's release, inlined
-            pool.used_blocks -= n_used
-            pool.free_blocks += n_used
-            pool.freed_blocks += n_used
-        return n_used
-
-    def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
-        """Free the blocks of a preempted request; it may find the whole ones of its first findable_tokens again."""
-        self.release(request, kv_tokens)
-
-    def forget(self, request: Request) -> None:
-        """Note that a preempted request does not return."""
-
-    def computed(self, request: Request, n_before: int) -> None:
-        """Note that a prompt is computed, as far as its request says; n_before of its tokens were before the step."""
-
     def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
-        """Free what windows keep no longer of a request, as its tokens computed grow from the first number to the
-        second; reserved blocks stay so."""
-        counts = self.pool.counts
-        n_dropped = counts.dropped(tokens[1]) - counts.dropped(tokens[0])
-        if n_dropped:
-            self.pool.drop(n_dropped, to_reserved)
+        """Free what windows keep no longer of a request with ids, as its tokens computed grow from the first number to
+        the second; reserved blocks stay so."""
 
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens that a request finds here."""
@@ -84,41 +47,7 @@ class Memory:
     def reclaim(self, n_blocks: int) -> None:
         """Evict what n_blocks free blocks hold."""
 
-    def steps_before_recheck(self, head: Request, steps_within: Callable[[int], int]) -> int | None:
-        """Return the steps until growing members evict blocks of the head's hit, which changes its need; None: never.
-
-        steps_within: the steps that begin at most a number of blocks.
-        """
-        return None
-
-    # -- prompts that another replica computes -----------------------------------------------------------------------
-
-    def take_ahead(self, request: Request) -> int:
-        """Take blocks for a prompt that another replica computes; return its tokens found here."""
-        pool, n_tokens = self.pool, request.prompt_tokens
-        # fast: blocks_for, inlined
-        pool.take(-(-n_tokens // pool.block_size) if pool.layers is None else pool.blocks_for(n_tokens), False)
-        return 0
-
-    def let_go(self, request: Request) -> int:
-        """Free the blocks taken ahead; return how many become free."""
-        n_blocks = self.pool.blocks_for(request.prompt_tokens)
-        self.pool.release(n_blocks)
-        return n_blocks
-
-    def receive(self, request: Request) -> None:
-        """Let a request with blocks taken ahead hold them as its own: all its keys and values are here."""
-
     # -- host memory -----------------------------------------------------------------------------------------------
-
-    def shared_blocks(self, request: Request, findable_tokens: int, n_tokens: int) -> int:
-        """Return how many blocks of a request with n_tokens computed others hold on the GPU, of findable tokens."""
-        return 0
-
-    def take_back(self, request: Request) -> int:
-        """Take the blocks of a swapped request; return how many of them were still on the GPU."""
-        self.pool.take(self.pool.blocks_for(request.prefilled_tokens), from_reserved=False)
-        return 0
 
     def fetch(self) -> None:
         """Read what admitted requests hit on host and disk."""
@@ -130,48 +59,6 @@ class Memory:
     def end_reads(self, now_ps: int) -> int:
         """Put what has been read by now into the cache; return the blocks that become free."""
         return 0
-
-
-class KeepingMemory(Memory):
-    """KV blocks that keep their contents until they are taken again, where requests have nothing in common: only a
-    preempted request finds its own."""
-
-    keeps = True
-
-    def __init__(self, pool: KvPool, recorder: Recorder) -> None:
-        super().__init__(pool)
-        self._recorder = recorder
-        self._left = LeftBlocks(pool)
-
-    def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
-        """Free the blocks of a preempted request, and note what it leaves."""
-        self.release(request, kv_tokens)
-        self._left.leave(request, findable_tokens // self.pool.block_size)
-
-    def forget(self, request: Request) -> None:
-        """Note that a preempted request does not return."""
-        self._left.forget(request)
-
-    def hit(self, request: Request) -> tuple[int, int]:
-        """Return the tokens that a preempted request finds, and their blocks, which are all free."""
-        n_blocks = self._left.n_found(request)
-        return n_blocks * self.pool.block_size, n_blocks
-
-    def steps_before_recheck(self, head: Request, steps_within: Callable[[int], int]) -> int | None:
-        """Return the steps until growing members take blocks of the head's hit, which changes its need."""
-        return None if head.finder is None else self._left.steps_before_recheck(head, steps_within)
-
-    def admit(self, request: Request) -> None:
-        """Hold what a preempted request finds."""
-        request.prefilled_tokens = self._left.hold(request) * self.pool.block_size
-        request.finder = None
-        self._recorder.find(request.row, request.prefilled_tokens, is_first=False)
-
-    def take_back(self, request: Request) -> int:
-        """Hold the blocks of a swapped request that are left, and take blocks for the rest."""
-        n_blocks = self._left.hold(request)
-        self.pool.take(self.pool.blocks_for(request.prefilled_tokens) - n_blocks, from_reserved=False)
-        return n_blocks
 
 
 class CachingPool(KvPool):
@@ -225,13 +112,12 @@ class CachingMemory(Memory):
     """
 
     caches = True
-    keeps = True
     has_ids = True
 
     def __init__(
         self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None, *, reserves: bool = False
     ) -> None:
-        super().__init__(pool)
+        super().__init__(pool, keeps=True)
         self._cache = pool.cache
         self._recorder = recorder
         self._tier = tier
@@ -526,26 +412,6 @@ class KeepingGroupsMemory(CachingMemory):
     def _named(self, request: Request) -> Chain:
         """Return no ids."""
         return ()
-
-    def computed(self, request: Request, n_before: int) -> None:
-        """Insert the whole blocks of a computed prompt into the cache, if it has ids."""
-        if request in self._chains:
-            super().computed(request, n_before)
-
-    def drop(self, request: Request, tokens: tuple[int, int], to_reserved: bool) -> None:
-        """Free what windows keep no longer of a request."""
-        if request in self._chains:
-            super().drop(request, tokens, to_reserved)
-        else:
-            Memory.drop(self, request, tokens, to_reserved)
-
-    def release(self, request: Request, kv_tokens: int) -> int:
-        """Free the blocks of a request."""
-        if request in self._chains:
-            return super().release(request, kv_tokens)
-        n_blocks = self.pool.blocks_for(kv_tokens)
-        self.pool.drop(n_blocks, to_reserved=False)
-        return n_blocks
 
     def preempt(self, request: Request, kv_tokens: int, findable_tokens: int) -> None:
         """Free the blocks of a preempted request, with ids for all whole ones of its first findable_tokens."""

@@ -2,19 +2,15 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from simserve.cost.memory import HostTierSpec
 from simserve.cost.model import CostModel
-from simserve.engine.batch_state import BatchState
 from simserve.engine.decode import Decode, Speculation, Speculative
 from simserve.engine.host_tier import HostStore, HostTier
 from simserve.engine.in_flight import InFlight, InFlightWithWindows
-from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemory, KeepingMemory, Memory
-from simserve.engine.prefill import Prefill
+from simserve.engine.memory import CachingMemory, CachingPool, KeepingGroupsMemory, Memory
 from simserve.engine.recorder import Recorder
-from simserve.engine.role import RoleName
-from simserve.engine.swapping import SwapQueue
 from simserve.scenario.parallel import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.state.cohort import Cohort
@@ -22,6 +18,8 @@ from simserve.state.grouped_cohort import GroupedCohort
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.speculative_cohort import SpeculativeCohort
+
+RoleName = Literal["both", "prefill", "decode"]
 
 
 @dataclass(frozen=True)
@@ -80,31 +78,29 @@ class ReplicaSetup:
             return None
         return HostTier(self.host_tier, store)
 
-    def batch(self, index: int, recorder: Recorder, tier: HostTier | None) -> BatchState:
-        """Return the empty batch state of a replica."""
-        memory = self._memory(recorder, tier)
-        cohort = self._cohort(memory)
-        swaps = tier is not None and self.host_tier is not None and self.host_tier.swaps
-        swap = SwapQueue(memory, tier, recorder) if tier is not None and swaps else None
-        most, reads = self.max_model_len, tier is not None and tier.overlaps
-        return BatchState(index, self.scheduler, recorder, memory, cohort, most, swap, reads_ahead=reads)
+    @property
+    def swaps(self) -> bool:
+        """Preempted decoding requests go to host memory."""
+        return self.host_tier is not None and self.host_tier.swaps
 
-    def in_flight(self, batch: BatchState) -> InFlight:
+    def in_flight(self, cohort: Cohort, memory: Memory) -> InFlight:
         """Return what keeps the step run in flight of a replica."""
         kind = InFlightWithWindows if self.layers.windows else InFlight
-        return kind(batch.cohort, batch.memory, reserves=self.scheduler.reserves)
+        return kind(cohort, memory, reserves=self.scheduler.reserves)
 
-    def _cohort(self, memory: Memory) -> Cohort:
+    def cohort(self, memory: Memory) -> Cohort:
+        """Return what counts the decoding requests of a replica."""
         how, layers = self.speculation, self.layers
         n_ids = memory.n_ids if self._has_cache and layers.windows else None
         if how is not None:
             return SpeculativeCohort(layers, how.acceptance, how.n_slots, n_ids=n_ids)
         return Cohort(self.block_size) if layers.is_plain else GroupedCohort(layers, n_ids)
 
-    def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
+    def memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
+        """Return what a replica's blocks keep."""
         if not self._has_cache:
             plain = KvPool(self.n_blocks, self.layers)
-            return KeepingMemory(plain, recorder) if self._keeps else Memory(plain)
+            return Memory(plain, keeps=self._keeps)
         offloads = self.host_tier is not None and self.host_tier.offloads
         pool = CachingPool(self.n_blocks, self.layers, by_part=offloads and tier is not None)
         if not self.caches_prefixes:
@@ -127,10 +123,6 @@ class ReplicaSetup:
         how = {"reserves": self.scheduler.reserves, "waits_for_host": self.waits_for_host}
         decode: Decode = kind(cohort, pool, self.cost, **how)
         return decode
-
-    def prefill(self, batch: BatchState, decode: Decode, recorder: Recorder) -> Prefill:
-        """Return what steps do to the prompts of a batch."""
-        return Prefill(batch, decode, self.cost, self.scheduler, recorder, waits_for_host=self.waits_for_host)
 
     @property
     def waits_for_host(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from simserve.engine.alarm import VIEW_PHASE, Alarm, Clock
+from simserve.engine.alarm import Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.live_view import LiveView
 from simserve.engine.replica import Replica
@@ -28,9 +28,6 @@ class Destination(Protocol):
     """What accepts requests: a member, or its intake of requests for local decode."""
 
     id: int
-
-    def enqueue(self, request: Request, now_ps: int) -> None:
-        """Accept a request."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +194,6 @@ class Refresher:
         self.refresh_ps = delay.refresh_ps
         """Time between two snapshots."""
         self._routing_views: list[DelayedRoutingView] = []
-        self._due = Alarm(clock, self._refresh, VIEW_PHASE)
 
     def routing_view(self, router: Router) -> RoutingView:
         """Return a router that sees snapshots of its members."""
@@ -205,27 +201,7 @@ class Refresher:
         self._routing_views.append(kind(self._clock, router))
         return self._routing_views[-1]
 
-    def start(self) -> None:
-        """Start refreshing; snapshots of time zero hold until the first multiple."""
-        self._due.set(self.refresh_ps)
-
     def take(self) -> None:
         """Take snapshots of all members now."""
         for routing_view in self._routing_views:
             routing_view.take_snapshots()
-
-    def _refresh(self, now_ps: int) -> None:
-        """Take all snapshots, or skip to the last multiple before the next event, which shows the same.
-
-        Without further events no snapshot is needed.
-        """
-        instants = self._clock.instants
-        if not instants:
-            return
-        refresh_ps = self.refresh_ps
-        last_ps = instants[0] // refresh_ps * refresh_ps
-        if last_ps > now_ps:
-            self._due.set(last_ps)
-            return
-        self.take()
-        self._due.set(now_ps + refresh_ps)

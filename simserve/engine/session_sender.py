@@ -17,8 +17,6 @@ import numpy as np
 from mypy_extensions import i64
 from numpy.typing import NDArray
 
-from simserve.engine.admission_gate import Send
-from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd, FrontEndQueue
 from simserve.engine.offered import Offered, OfferedRows, Patience
@@ -118,12 +116,10 @@ class SessionSender:
 
     def __init__(
         self,
-        clock: Clock,
         rows: OfferedRows,
         recorder: Recorder,
         offered: Offered,
         front_end: FrontEnd,
-        send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.sessions = Sessions(offered.trace.dependencies or Dependencies.none(len(offered.trace)))
@@ -140,7 +136,6 @@ class SessionSender:
         self._stop_ps = math.inf if offered.stop_sending_ps is None else offered.stop_sending_ps
         self._front_end_queue = FrontEndQueue(front_end, recorder)
         self._respond_ps = front_end.respond_ps
-        self._send = send
         self._on_end = on_end
         self._patience = offered.patience or Patience()
         self.deadlines: Deadlines | None = None
@@ -155,8 +150,8 @@ class SessionSender:
         """A heap of (instant, row) of rows that wait only for their time; of session starts only the next."""
         self._coming: deque[tuple[int, int]] = deque()
         """(instant at which it leaves the front end, row) of requests in the front end, in order."""
-        self._due = Alarm(clock, self._send_due, SEND_PHASE)
-        self._stop = Alarm(clock, lambda _: on_end(), SEND_PHASE)
+        self._stops_at_ps: int | None = None
+        """When sending ends at a fixed instant, once that is to come."""
 
     @property
     def n_sent(self) -> int:
@@ -188,7 +183,7 @@ class SessionSender:
     def start(self) -> None:
         """Wait for the first session."""
         if self._offered.stop_sending_ps is not None:
-            self._stop.set(self._offered.stop_sending_ps)
+            self._stops_at_ps = self._offered.stop_sending_ps
         self._begin_first()
 
     def stop(self) -> int:
@@ -296,19 +291,6 @@ class SessionSender:
             raise TraceError(f"workload: {rule}, got one at {to_s(sent_ps):g} s; shorten think times")
         self.sessions.n_due[self.sessions.of_row[row]] += 1
         heappush(self._to_send, (sent_ps, row))
-        if self._due.due_ps is None or sent_ps < self._due.due_ps:
-            self._due.set(sent_ps)
-
-    def _send_due(self, now_ps: int) -> None:
-        """Forward the rows that leave the front end at this instant, unless their clients have given up."""
-        deadlines = self.deadlines
-        while (row := self._leaving(now_ps)) is not None:
-            if deadlines is None or not deadlines.has_gone(row):
-                self._send(row, now_ps)
-        next_ps = self._next_due_ps
-        if next_ps is not None:
-            self._due.set(next_ps)
-        self._check_end()
 
     def _leaving(self, now_ps: int) -> int | None:
         """Let the rows of this instant into the front end; return the next that leaves it now, in the order of
@@ -335,15 +317,15 @@ class SessionSender:
     @property
     def next_ps(self) -> int | None:
         """When something is next due; None: nothing is."""
-        next_ps, stop_ps = self._next_due_ps, self._stop.due_ps
+        next_ps, stop_ps = self._next_due_ps, self._stops_at_ps
         return stop_ps if next_ps is None or (stop_ps is not None and stop_ps < next_ps) else next_ps
 
     def take(self) -> int | None:
-        """Do what is next due, in place of sending; return the row that leaves the front end, if one does."""
+        """Do what is next due; return the row that leaves the front end, if one does."""
         now_ps = self.next_ps
         assert now_ps is not None, "something is due"
-        if self._stop.due_ps == now_ps:
-            self._stop.due_ps = None
+        if self._stops_at_ps == now_ps:
+            self._stops_at_ps = None
             self._on_end()
         row = self._leaving(now_ps)
         self._check_end()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
 from simserve.engine.cluster import Cluster
-from simserve.engine.hooks import Group
+from simserve.engine.lock_step import Lane
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.tables.columns import Categorical, Columns
@@ -152,7 +152,7 @@ def _scale_to_group(
     replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], alone: list[Ints], hosts: list[Ints]
 ) -> None:
     """Lengthen steps that wait for the host, go through pipeline stages or run in lockstep."""
-    groups: dict[int, tuple[Group, list[int]]] = {}
+    groups: dict[int, tuple[Lane, list[int]]] = {}
     for index, replica in enumerate(replicas):
         group = replica.stepping.group
         if group is not None:
@@ -168,7 +168,7 @@ def _scale_to_group(
 
 
 def _scale_to_slowest(
-    group: Group, n_each: int, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints], hosts: Sequence[Ints]
+    group: Lane, n_each: int, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints], hosts: Sequence[Ints]
 ) -> None:
     """Set `alone` of the decoding ranks to the time of a step of all ranks, which begin it at one instant.
 

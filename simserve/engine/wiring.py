@@ -8,12 +8,10 @@ from typing import Any, cast
 
 from simserve.engine.alarm import Clock
 from simserve.engine.checks import broke, raised
-from simserve.engine.handoff import Disaggregation, Handoff, PushHandoff
+from simserve.engine.handoff import Disaggregation, Handoff
 from simserve.engine.link import Link
-from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
-from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.role import RoleName
+from simserve.engine.replica_setup import ReplicaSetup, RoleName
 from simserve.engine.routing_view import Destination, Entry, Intake, Refresher, RoutingView
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
@@ -26,7 +24,6 @@ class LocalDecodeIntake:
     """Entry for requests that a prefill replica decodes itself."""
 
     id: int
-    enqueue: Callable[[Request, int], None]
 
 
 class Wiring:
@@ -62,9 +59,7 @@ class Wiring:
         never_fits = None if type(scheduler).never_fits is Scheduler.never_fits else scheduler.never_fits
         return Entry(never_fits, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
-    def open(
-        self, clock: Clock, recorder: Recorder, router: Router, seed: int | str, refresher: Refresher | None
-    ) -> Intake:
+    def open(self, clock: Clock, router: Router, seed: int | str, refresher: Refresher | None) -> Intake:
         """Return where requests enter: `router`, or a split one if some requests are not prefilled remotely. Routers
         see their members live, or as the refresher shows them."""
 
@@ -78,8 +73,7 @@ class Wiring:
         if how is None:
             return opened(router, "", *self.roles)
         decode = opened(how.router, "decode", "decode")
-        kind = PushHandoff if how.is_pushed else Handoff
-        self.handoff = kind(clock, recorder, Link(how.link), how.router, decode.pick)
+        self.handoff = Handoff(how, Link(how.link), decode.pick)
         if how.splitter is None:
             return opened(router, "", *self.roles)
         remote = opened(router, "", "prefill")
@@ -96,10 +90,9 @@ class Wiring:
 
     def connect(self, replica: Replica, setup: ReplicaSetup) -> None:
         """Let a replica take its role, and routers see it."""
-        if self.handoff is not None and setup.role == "decode":
-            self.handoff.add_receiver(replica)
-        elif self.handoff is not None and setup.role == "prefill":
-            self._local_decode[replica.id] = LocalDecodeIntake(replica.id, self.handoff.add_sender(replica).keep)
+        if self.handoff is not None and setup.role != "both":
+            self.handoff.connect(replica, sends=setup.role == "prefill")
+            self._local_decode[replica.id] = LocalDecodeIntake(replica.id)
         for role in self._serves(setup):
             intake: Destination = replica if role == setup.role else self._local_decode[replica.id]
             self.entries[intake] = self._entry(setup, role)

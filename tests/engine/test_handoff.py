@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
@@ -26,7 +27,7 @@ def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000, batch: int = 
 def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = ONE_MS_A_TOKEN) -> Cluster:
     how = Disaggregation(RoundRobin(), link)
     cluster = Cluster(setups, RoundRobin(), Offered(load), router_seed=0, disaggregation=how)
-    cluster.run()
+    run_cluster(cluster)
     return cluster
 
 

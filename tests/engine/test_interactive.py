@@ -6,6 +6,7 @@ from math import factorial
 import numpy as np
 import pytest
 
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered
 from simserve.routers.round_robin import RoundRobin
@@ -29,7 +30,7 @@ def users(n_users: int, prompt_tokens: list[int], think_s: list[float]) -> Clust
         Chunked(max_num_batched_tokens=10**9, max_num_seqs=1), LineCost(token=PS_A_TOKEN), n_blocks=10**8
     )
     cluster = Cluster([setup], RoundRobin(), Offered(load, n_users), 0)
-    cluster.run()
+    run_cluster(cluster)
     return cluster
 
 

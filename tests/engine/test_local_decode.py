@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
@@ -33,7 +34,7 @@ def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000) -> ReplicaSet
 def serve(setups: list[ReplicaSetup], load: Trace, splitter: Splitter) -> Cluster:
     how = Disaggregation(RoundRobin(), LinkSpec(token_s=1e-3, latency_ps=0), splitter=splitter)
     cluster = Cluster(setups, RoundRobin(), Offered(load), router_seed=0, disaggregation=how)
-    cluster.run()
+    run_cluster(cluster)
     assert [replica.pool.free_blocks for replica in cluster.replicas] == [setup.n_blocks for setup in setups]
     return cluster
 

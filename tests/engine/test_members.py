@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.admission.queue_length import QueueLength
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
@@ -39,7 +40,7 @@ def run(
     offered = Offered(load, patience=more.pop("patience", None))
     script = Script(changes, own(several))
     cluster = Cluster(own(several), router or RoundRobin(), offered, router_seed=0, control=script, **more)
-    cluster.run()
+    run_cluster(cluster)
     return cluster
 
 

@@ -9,6 +9,7 @@ import pytest
 from simserve.admission.base import Admission, QueueView
 from simserve.admission.queue_length import QueueLength
 from simserve.admission.token_bucket import TokenBucket
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -62,7 +63,7 @@ def serve(
         None if link is None else Disaggregation(RoundRobin(), link),
         admission=admission,
     )
-    cluster.run(None if drain_ms is None else drain_ms * MS)
+    run_cluster(cluster, None if drain_ms is None else drain_ms * MS)
     return cluster
 
 
@@ -348,7 +349,7 @@ def test_users_draw_further_sessions_between_retries() -> None:
 
     offered = Offered(chunk, 2, draw_more, 100 * MS, patience)
     cluster = Cluster([one()], RoundRobin(), offered, 0, admission=QueueLength(max_outstanding=1))
-    cluster.run()
+    run_cluster(cluster)
     assert sent_ms(cluster) == [0, 0, 15, 20, 30, 40, 45, 50, 60, 70, 75, 80, 90]
     assert attempt_columns(cluster)["attempt"].tolist() == [1, 1, 2, 1, 3, 1, 4, 1, 5, 1, 6, 1, 7]
     assert cluster.rows.outputs[rows(cluster)].tolist() == [2, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1, 2, 1]

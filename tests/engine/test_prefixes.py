@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.memory import CachingPool, KeepingMemory
-from simserve.engine.recorder import FINISHED, Recorder
+from simserve.engine.memory import CachingPool
+from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked
 from simserve.state.kv_pool import KvPool
-from simserve.state.request import Phase, Request
+from simserve.state.left_blocks import LeftBlocks
+from simserve.state.request import Phase
 from simserve.state.view import ReplicaView
 from simserve.workload.readers import read_trace
 from simserve.workload.trace import Prefixes, Trace
@@ -50,10 +51,10 @@ def prefills(cluster: Cluster) -> list[int]:
 
 def blocks(cluster: Cluster) -> tuple[int, int]:
     """Return (free, idle) of the first replica at the end of the run."""
-    batch = cluster.replicas[0].batch
-    assert isinstance(batch.pool, CachingPool)
-    check_cache(batch.pool.cache)
-    return batch.pool.free_blocks, batch.pool.cache.idle_blocks
+    pool = cluster.replicas[0].pool
+    assert isinstance(pool, CachingPool)
+    check_cache(pool.cache)
+    return pool.free_blocks, pool.cache.idle_blocks
 
 
 def test_a_prompt_that_begins_like_an_earlier_one_is_computed_from_where_they_part() -> None:
@@ -156,19 +157,19 @@ def test_free_blocks_are_taken_in_the_order_in_which_they_were_freed_and_last_bl
     # Ten blocks, three each for two requests that are preempted one after the other. The second takes its own back,
     # which leaves in order: four that never held anything, and the three of the first, its last one first.
     pool = KvPool(10, plain_blocks(4))
-    memory, first, second = KeepingMemory(pool, Recorder(2)), Request(0, 0, 30, 10), Request(1, 0, 30, 10)
+    left = LeftBlocks(pool)
     pool.take(6, from_reserved=False)
-    for request in (first, second):
-        memory.preempt(request, 12, 12)
-    memory.admit(second)
-    assert (second.prefilled_tokens, pool.free_blocks) == (12, 7)
+    for request in ("first", "second"):
+        pool.release(3)
+        left.leave(request, 3)
+    assert (left.hold("second"), pool.free_blocks) == (3, 7)
     found = []
     while pool.free_blocks:
-        found.append(memory.hit(first)[1])
+        found.append(left.n_found("first"))
         pool.take(1, from_reserved=False)
     assert found == [3, 3, 3, 3, 3, 2, 1]
     pool.release(3)  # what is gone is gone
-    assert memory.hit(first) == (0, 0)
+    assert left.n_found("first") == 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ token takes a port 1 ms; bytes and notices arrive 1 ms after they leave."""
 from dataclasses import replace
 from typing import Literal
 
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec, Port
@@ -27,7 +28,7 @@ def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = LINK, patien
     how = Disaggregation(RoundRobin(), link, is_pushed=True)
     offered = Offered(load, patience=patience)
     cluster = Cluster(setups, RoundRobin(), offered, router_seed=0, disaggregation=how)
-    cluster.run()
+    run_cluster(cluster)
     assert [replica.pool.free_blocks for replica in cluster.replicas] == [
         setup.n_blocks for setup in setups for _ in range(setup.n_ranks)
     ]

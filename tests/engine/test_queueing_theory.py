@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.admission.base import Admission
 from simserve.admission.queue_length import QueueLength
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered, Patience
 from simserve.engine.recorder import REJECTED, TIMED_OUT
@@ -89,7 +90,7 @@ def one_server(load: Trace, patience: Patience, admission: Admission | None = No
     policy = Chunked(max_num_batched_tokens=10**9, max_num_seqs=1)
     setup = replica_setup(policy, LineCost(token=PS_A_TOKEN), n_blocks=10**8)
     cluster = Cluster([setup], RoundRobin(), Offered(load, patience=patience), 0, admission=admission)
-    cluster.run()
+    run_cluster(cluster)
     return cluster
 
 

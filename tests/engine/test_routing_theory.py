@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered
 from simserve.engine.routing_view import Delay
@@ -39,7 +40,7 @@ def mean_wait(router: Router, delay: Delay | None = None) -> float:
     )
     load = Offered(Trace(arrival_s, prompt_tokens, np.ones(N_REQUESTS, np.int64)))
     cluster = Cluster(own([setup] * N_SERVERS), router, load, router_seed=5, delay=delay)
-    cluster.run()
+    run_cluster(cluster)
     waits_ps = cluster.recorder.columns["scheduled_ps"] - cluster.rows.arrivals
     return float(waits_ps[N_REQUESTS // 10 :].mean()) / (1000 * PS_A_TOKEN)
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.alarm import SEND_PHASE, Alarm
+from simserve.columns.run import serve as run_cluster
+from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
 from simserve.engine.cluster import Cluster
+from simserve.engine.fleet import Fleet
 from simserve.engine.offered import Offered
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
@@ -37,7 +39,7 @@ EVERY_MS = LineCost(step=MS)
 def run(load: Trace, router: Router, delay: Delay | None, n: int = 2, **setup: Any) -> Cluster:
     several = own([replica_setup(**{"cost": EVERY_MS, **setup})] * n)
     cluster = Cluster(several, router, Offered(load), router_seed=0, delay=delay)
-    cluster.run()
+    run_cluster(cluster)
     return cluster
 
 
@@ -124,7 +126,7 @@ def test_news_of_the_very_instant_are_the_truth_where_no_two_requests_share_one(
     disaggregated = replace(load, arrival_s=load.arrival_s + np.arange(len(load)) * 1.37e-7)
     runs = [Cluster(own(several), router(), Offered(disaggregated), 7, delay=delay) for delay in (None, Delay(1))]
     for each in runs:
-        each.run()
+        run_cluster(each)
     assert request_rows(runs[0]) == request_rows(runs[1])
 
 
@@ -153,7 +155,7 @@ def test_an_index_of_own_sends_knows_prompts_and_not_answers() -> None:
             router = PrefixAffinity(min_hit_frac=least_frac, index=index)
             setup = replace(replica_setup(cost=EVERY_MS, block_size=8), caches_prefixes=True)
             cluster = Cluster(own([setup] * 2), router, Offered(load), router_seed=0)
-            cluster.run()
+            run_cluster(cluster)
             where[index, least_frac] = cluster.recorder.columns["replica"].tolist()[2]
     assert where == {
         ("exact", 0.4): 0,
@@ -224,16 +226,22 @@ def test_a_member_gets_requests_only_while_it_is_ready(router: Router, delay: De
     chains = Prefixes.from_ids(8, np.arange(2 * n) % 16, np.arange(n + 1) * 2)
     load = replace(load, session_id=np.array([str(i % 4) for i in range(n)]), prefixes=chains)
     setup = replace(replica_setup(cost=EVERY_MS, block_size=8), caches_prefixes=True)
-    cluster = Cluster(own([setup] * 3), router, Offered(load), router_seed=0, delay=delay)
-    routing_view = cluster.intake
-    assert isinstance(routing_view, RoutingView)
-    for at_ms, change in (
-        (20, lambda _: routing_view.remove(1)),
-        (30, lambda _: routing_view.remove(0)),
-        (40, lambda _: routing_view.add(cluster.replicas[1])),
-    ):
-        Alarm(cluster.clock, change, SEND_PHASE - 1).set(at_ms * MS)
-    cluster.run()
+
+    class Away:
+        """A control that hides replicas from the router, and shows one again."""
+
+        def begin(self, fleet: Fleet, clock: Clock) -> None:
+            routing_view = cluster.intake
+            assert isinstance(routing_view, RoutingView)
+            for at_ms, change in (
+                (20, lambda _: routing_view.remove(1)),
+                (30, lambda _: routing_view.remove(0)),
+                (40, lambda _: routing_view.add(cluster.replicas[1])),
+            ):
+                Alarm(clock, change, FLEET_PHASE).set(at_ms * MS)
+
+    cluster = Cluster(own([setup] * 3), router, Offered(load), router_seed=0, delay=delay, control=Away())
+    run_cluster(cluster)
     columns = cluster.recorder.columns
     replica, sent_ps = columns["replica"], np.arange(n) * MS // 10
     away = [(1, 20, 40), (0, 30, 1000)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
@@ -39,7 +40,7 @@ def served(load: Trace, users: int | None = None, stop_ms: int | None = None, **
     assert front_end is None or isinstance(front_end, FrontEnd)
     cluster = Cluster([setup], RoundRobin(), Offered(load, users, None, stop_ps), 0, front_end)
     drain_ms = more.get("drain_ms")
-    cluster.run(drain_ms * MS if isinstance(drain_ms, int) else None)
+    run_cluster(cluster, drain_ms * MS if isinstance(drain_ms, int) else None)
     return cluster
 
 
@@ -119,14 +120,14 @@ def test_refused_users_that_would_go_on_for_ever_are_told() -> None:
     setup = replica_setup(Chunked(), TEN_MS, max_model_len=200)
     offered = Offered(load, 1, lambda _: load, PS_PER_S)
     with pytest.raises(SimserveError, match="every request of the closed loop is refused"):
-        Cluster([setup], RoundRobin(), offered, 0).run()
+        run_cluster(Cluster([setup], RoundRobin(), offered, 0))
 
 
 def test_users_who_go_on_draw_further_sessions() -> None:
     chunk = waiting(trace([0.0] * 2, [8] * 2, [1, 1]), {1: [0]}, {1: 5})
     setup = replica_setup(Chunked(), TEN_MS)
     cluster = Cluster([setup], RoundRobin(), Offered(chunk, 1, lambda _: chunk, 60 * MS), 0)
-    cluster.run()
+    run_cluster(cluster)
     assert log(cluster) == [(0, 0, 10), (1, 15, 25), (2, 25, 35), (3, 40, 50), (4, 50, 60)]
 
 
@@ -143,7 +144,7 @@ def test_a_row_with_its_own_time_has_no_user_and_is_in_no_ones_way() -> None:
     cluster = Cluster(
         [replica_setup(Chunked(), TEN_MS)], RoundRobin(), Offered(load, 1, draw_more, 60 * MS, n_timed=1), 0
     )
-    cluster.run()
+    run_cluster(cluster)
     assert log(cluster) == [(0, 0, 10), (2, 12, 22), (1, 15, 32), (3, 32, 42), (4, 47, 57), (5, 57, 67)]
     assert drawn == [2, 4]
 
@@ -177,5 +178,5 @@ def test_the_second_turn_finds_prompt_and_answer_of_the_first_in_the_cache() -> 
     ids = Prefixes.from_ids(16, np.array([0, 1, 2, 3, 0, 1, 2, 3], np.int64), np.array([0, 4, 8]))
     load = replace(waiting(trace([0.0] * 2, [40, 75], [25, 1]), {1: [0]}, {1: 1}), prefixes=ids)
     cluster = Cluster([replace(replica_setup(), caches_prefixes=True)], RoundRobin(), Offered(load), 0)
-    cluster.run()
+    run_cluster(cluster)
     assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 64]

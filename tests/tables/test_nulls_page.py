@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from simserve import Results, Scenario, simulate
+from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
@@ -86,7 +87,7 @@ def failing() -> Results:
     how = Disaggregation(RoundRobin(), LinkSpec(1e-6, MS, n_layers=4), is_pushed=True)
     offered, script = Offered(load, patience=Patience(e2e_ps=400 * MS)), Script(changes, roles)
     cluster = Cluster(roles, RoundRobin(), offered, 0, disaggregation=how, control=script)
-    cluster.run(MS)
+    run_cluster(cluster, MS)
     ranks = len(cluster.replicas)
     run = tabulate(cluster, np.arange(ranks, dtype=np.int32), tuple(f"p{i}" for i in range(ranks)))
     return Results.from_run(run, request_table(cluster, how)[1], "")
