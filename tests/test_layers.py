@@ -68,7 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "workload.trace",
     },
     "shards": {"columns", "engine", "tables"},
-    "columns": {"cost", "engine", "state"},
+    "columns": {"cost", "engine", "schedulers.base", "state"},
     "metrics": {"tables", "plugins.validation"},
     "engine": {
         "scenario",

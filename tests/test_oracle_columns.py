@@ -165,7 +165,7 @@ def test_a_run_that_is_cut_short_is_the_beginning_of_the_whole_one(
     whole, cut = (Cluster(own(setups), router(), offered, 7, disaggregation=how) for how in hows)
     run_cluster(whole)
     run_cluster(cut, drain_units * unit_ps)
-    end_ps = cut.end_ps or NEVER
+    end_ps = cut.clock.now_ps
     for name in ("first_token_ps", "finish_ps"):
         ended = whole.recorder.columns[name]
         assert np.where(ended <= end_ps, ended, -1).tolist() == cut.recorder.columns[name].tolist(), name
@@ -211,8 +211,9 @@ def test_more_pairs_of_tokens_in_a_step_than_a_machine_integer_holds_are_refused
     load = Offered(trace([0.0], [1], [1]))
     for each in (fits, small):
         run_cluster(Cluster([each], RoundRobin(), load, 7))
-    rule = "max_model_len: times the 2,147,483,648 tokens that a step may have, it must be at most 4,611,686,018,427,387,904"
-    with pytest.raises(ScenarioError, match=f"{rule}, got 2,147,483,649; lower it, or the budget of a step"):
+    rule = "times the 2,147,483,648 tokens that a step may have, it must be at most 4,611,686,018,427,387,904"
+    error = f"max_model_len: {rule}, got 2,147,483,649; lower it, or the budget of a step"
+    with pytest.raises(ScenarioError, match=error):
         run_cluster(Cluster([longer], RoundRobin(), load, 7))
 
 
