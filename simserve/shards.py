@@ -23,6 +23,7 @@ from simserve.engine.recorder import RecordedShard
 from simserve.engine.replica import Replica
 from simserve.errors import SimserveError
 from simserve.forks import Copy
+from simserve.state.request import Request
 from simserve.tables.buffers import Parts
 from simserve.tables.pieces import rows_where
 from simserve.units import to_s
@@ -94,7 +95,7 @@ def run_in_shards(
     ShardFailed where a shard fails, and SimserveError where its process dies again; the cluster is then of no use.
     """
     try:
-        replica_of, out_ps = routed = cluster.route_all()
+        replica_of, out_ps = routed = _route_all(cluster)
     except SimserveError as error:
         raise ShardFailed from error
     n = len(cluster.rows)
@@ -118,6 +119,20 @@ def run_in_shards(
     cluster.explain_unfinished([of_rank[rank.id] for rank in cluster.replicas], is_deadlock=is_deadlock)
     still_there = sum(len(rows) for rows, _ in of_rank.values())
     check_ended(n, still_there, cluster.recorder, to_s(max(answer.now_ps for answer in answers)))
+
+
+def _route_all(cluster: Cluster) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the replica of each row and when the row reaches the router, which sees no load. Raises PolicyError."""
+    sender, pick, n = cluster.trace_sender, cluster.intake.pick, len(cluster.rows)
+    replica_of, out_ps = cluster.scratch.empty(n, np.int32), cluster.scratch.empty(n, np.int64)
+    request = Request(0, 0, 1, 1)
+    for piece in cluster.scratch.pieces(n):
+        for row in range(piece.start, piece.stop):
+            destination = pick(request)
+            assert destination is not None, "all replicas are ready"
+            replica_of[row], out_ps[row] = destination.id, sender.out_ps(row)
+    sender.n_sent = n
+    return replica_of, out_ps
 
 
 def _member_of(cluster: Cluster) -> list[int]:

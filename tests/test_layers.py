@@ -67,7 +67,7 @@ ALLOWED: dict[str, set[str]] = {
         "workload.load",
         "workload.trace",
     },
-    "shards": {"columns", "engine", "tables"},
+    "shards": {"columns", "engine", "state", "tables"},
     "columns": {"cost", "engine", "schedulers.base", "state"},
     "metrics": {"tables", "plugins.validation"},
     "engine": {

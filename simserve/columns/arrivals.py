@@ -1,114 +1,15 @@
-"""NextRows: rows of the load as they reach the router, known in advance or sent by clients that wait for answers;
-Entrance: where they go from there."""
+"""NextRows: rows of the load as they reach the router, known in advance or sent by clients that wait for answers."""
 
 from __future__ import annotations
-
-from collections.abc import Collection
 
 import numpy as np
 from mypy_extensions import i64
 from numpy.typing import NDArray
 
-from simserve.engine.cluster import TOO_LONG, Cluster
-from simserve.engine.routing_view import Destination, Entry
+from simserve.engine.cluster import Cluster
 from simserve.engine.senders import LOOK_AHEAD
 from simserve.engine.session_sender import SessionSender
-from simserve.engine.wiring import LocalDecodeIntake
-from simserve.integers import NEVER, Tournament, column, vec
-from simserve.state.request import Request
-
-
-def is_own(policy: object) -> bool:
-    """Return whether a policy is one of simserve: one of a plug-in may do otherwise than what it derives from."""
-    return type(policy).__module__.startswith("simserve.")
-
-
-class EntryLimits:
-    """What a destination of a router accepts; see `Entry`."""
-
-    def __init__(self, destination: Destination, entry: Entry, *, keeps: bool) -> None:
-        self.place: i64 = destination.id
-        """The replica that it stands for."""
-        self.limit_tokens: i64 = entry.limit_tokens
-        """Limit on prompt plus output tokens."""
-        self.keeps = keeps
-        """The replica decodes its requests itself, among the prompts of others."""
-        self._longest_prompt_tokens: i64 = entry.longest_prompt_tokens
-        self._never_fits = entry.never_fits
-
-    def why_refused(self, prompt_tokens: i64) -> str | None:
-        """Return why a prompt of this length could never be served; None: it can."""
-        if prompt_tokens > self._longest_prompt_tokens:
-            return TOO_LONG
-        return None if self._never_fits is None else self._never_fits(prompt_tokens)
-
-
-class Loads:
-    """The requests of each replica that a router picks from. One of simserve that picks the first of those with the
-    fewest need not be asked."""
-
-    def __init__(self, cluster: Cluster, members: Collection[int], *, joins_shortest: bool) -> None:
-        joins_shortest = joins_shortest and cluster.refresher is None and cluster.control is None
-        self.is_asked = (len(members) > 1 and not joins_shortest) or cluster.control is not None
-        """The router is asked, about a request."""
-        self.counts = len(members) > 1 and joins_shortest
-        """What `count` says matters."""
-        self._loads = Tournament(len(cluster.replicas), NEVER)
-        for member in members:
-            self._loads.set(member, 0)
-
-    def shortest(self) -> i64:
-        """Return the first replica with the fewest requests."""
-        return self._loads.first()
-
-    def count(self, place: i64, n: i64) -> None:
-        """Note how many requests a replica has."""
-        self._loads.set(place, n)
-
-
-class Entrance:
-    """Where requests enter the cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._clock, self._pick, self._entries = cluster.clock, cluster.intake.pick, cluster.entries
-        self._limits = {
-            each: EntryLimits(each, entry, keeps=type(each) is LocalDecodeIntake)
-            for each, entry in cluster.entries.items()
-        }
-        entries = list(self._limits.values())
-        joins_shortest = cluster.router.joins_shortest and is_own(cluster.router)
-        self.loads = Loads(cluster, [each.place for each in entries], joins_shortest=joins_shortest)
-        self.is_asked = self.loads.is_asked or cluster.splits
-        """The router, or the splitter before it, is asked about a request."""
-        self._by_place: list[EntryLimits] = entries[:1] * len(cluster.replicas)
-        for limits in entries:
-            self._by_place[limits.place] = limits
-
-    def pick(self, row: i64, request: Request | None, now_ps: i64) -> EntryLimits | None:
-        """Return the limits of the replica that a row goes to, which may be seen as a request; None: none is ready."""
-        if not self.is_asked or request is None:
-            return self._by_place[self.loads.shortest()]
-        self._clock._now = now_ps
-        destination = self._pick(request)
-        if destination is None:
-            return None
-        if destination not in self._limits:  # a member that has joined
-            keeps = type(destination) is LocalDecodeIntake
-            self._limits[destination] = EntryLimits(destination, self._entries[destination], keeps=keeps)
-        return self._limits[destination]
-
-
-class RoutedEntrance(Entrance):
-    """Where requests enter a cluster of which the router has been asked about all of them."""
-
-    def __init__(self, cluster: Cluster, replica_of: NDArray[np.int32]) -> None:
-        super().__init__(cluster)
-        self.is_asked, self._replica_of = False, replica_of
-
-    def pick(self, row: i64, request: Request | None, now_ps: i64) -> EntryLimits | None:
-        """Return the limits of the replica that a row goes to."""
-        place: i64 = int(self._replica_of[row])
-        return self._by_place[place]
+from simserve.integers import NEVER, column, vec
 
 
 class NextRows:

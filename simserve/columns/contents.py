@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from simserve.columns.live import Live
 from simserve.engine.memory import CachingMemory
 from simserve.engine.replica import Replica
-from simserve.state.left_blocks import LeftBlocks
+from simserve.state.kv_pool import LeftBlocks
 from simserve.state.request import Finder, Request
 
 

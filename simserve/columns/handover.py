@@ -7,8 +7,9 @@ from heapq import heappop, heappush
 
 from mypy_extensions import i64
 
-from simserve.columns.arrivals import Loads, is_own
-from simserve.columns.live import ENDED, LOST, MOVES, Line, Live
+from simserve.columns.entrance import Loads, is_own
+from simserve.columns.lines import Line
+from simserve.columns.live import ENDED, LOST, MOVES, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Handoff

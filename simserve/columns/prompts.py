@@ -5,14 +5,16 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from simserve.columns.contents import BlockContents
-from simserve.columns.live import DECODES, LOST, PASSES, PREFILLS, WAITS, Coming, Line
+from simserve.columns.lines import Coming, Line
+from simserve.columns.live import DECODES, LOST, PASSES, PREFILLS, WAITS
 from simserve.columns.records import Records
 from simserve.columns.running import Running
 from simserve.cost.step import StepCost
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
 from simserve.integers import NONE, append, filled, vec
-from simserve.state.planner import Planner, Walk, limit
+from simserve.state.planner import Planner, limit
+from simserve.state.walk import Walk
 
 
 class Reading:

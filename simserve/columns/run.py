@@ -9,22 +9,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.columns.arrivals import Clients, Entrance, NextRows, Routed, RoutedEntrance, Timed, is_own
+from simserve.columns.arrivals import Clients, NextRows, Routed, Timed
 from simserve.columns.batch import BatchColumns
 from simserve.columns.contents import contents_of
+from simserve.columns.entrance import Entrance, RoutedEntrance, is_own
 from simserve.columns.handover import Handover
-from simserve.columns.live import Line, Live
-from simserve.columns.loop import Loop, explain
+from simserve.columns.lines import Line
+from simserve.columns.live import Live
+from simserve.columns.loop import Loop
 from simserve.columns.members import Members
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
-from simserve.columns.running import Running
+from simserve.columns.running import Running, SpeculativeRunning
 from simserve.columns.sides import side_of
-from simserve.columns.speculation import SpeculativeRunning
 from simserve.columns.tiers import Tiers, TierSide
 from simserve.columns.views import ViewPlanner
-from simserve.engine.cluster import Cluster, OnSend, check_blocks
+from simserve.engine.cluster import Cluster, OnSend
 from simserve.engine.fleet import Control, Member
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import RoleName
@@ -130,7 +131,7 @@ def serve_shard(
     _stop(cluster, building, members)
     for member in members:
         for rank in member.ranks:
-            check_blocks(rank, to_s(cluster.clock.now_ps))
+            rank.check_blocks(to_s(cluster.clock.now_ps))
     return is_deadlock
 
 
@@ -142,7 +143,7 @@ def _run(cluster: Cluster, building: Building, arrivals: NextRows, on_look: Call
     try:
         while loop.run(INSTANTS_A_LOOK):
             records.flush()
-            _explain(cluster, loop)
+            loop.gateway.explain()
             if on_look is not None:
                 on_look(loop.now_ps)
             arrivals.load()
@@ -153,7 +154,7 @@ def _run(cluster: Cluster, building: Building, arrivals: NextRows, on_look: Call
             gc.enable()
         cluster.clock._now = max(cluster.clock.now_ps, loop.now_ps)
         records.flush()
-    _explain(cluster, loop)
+    loop.gateway.explain()
     return is_deadlock
 
 
@@ -174,10 +175,3 @@ def _planner(replica: Replica, live: Live) -> tuple[Planner, Line]:
         return planner, Line(live)
     views = ViewPlanner(replica, live)
     return views, views.queue()
-
-
-def _explain(cluster: Cluster, loop: Loop) -> None:
-    """Record refusals and cuts in the order of sending."""
-    for row, n_tokens, reason in loop.odd_rows:
-        explain(cluster, row, n_tokens, reason)
-    loop.odd_rows.clear()

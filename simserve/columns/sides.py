@@ -8,9 +8,10 @@ from itertools import takewhile
 
 from mypy_extensions import i64
 
-from simserve.columns.arrivals import Loads
+from simserve.columns.entrance import Loads
 from simserve.columns.handover import Handover, HandoverSide, in_time
-from simserve.columns.live import DECODES, ENDED, LOST, MOVES, Line
+from simserve.columns.lines import Line
+from simserve.columns.live import DECODES, ENDED, LOST, MOVES
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun

@@ -7,16 +7,18 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from simserve.columns.live import Line, Live
+from simserve.columns.lines import Line
+from simserve.columns.live import Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.integers import NEVER
 from simserve.schedulers.base import Scheduler
-from simserve.state.planner import WORDS, Planner, Walk
+from simserve.state.planner import WORDS, Planner
 from simserve.state.queues import Ordered, Waiting
 from simserve.state.request import DECODE, DONE, PREFILL, TRANSFER, WAITING, Request
+from simserve.state.walk import Walk
 
 UNTOLD: Final = Scheduler()
 """Stands for a policy without state: its notices do nothing."""

@@ -2,11 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from simserve.admission.base import Admission
-from simserve.engine.admission_gate import AdmissionGate
 from simserve.engine.alarm import Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.fleet import Control, Fleet, LostRequest
@@ -72,11 +68,11 @@ class Cluster:
         self.replicas, self.members = fleet.replicas, fleet.members
         self.deadlines: Deadlines | None = None
         """Clients that time out, if any do."""
-        self.gate: AdmissionGate | None = None
-        """What asks the admission policy, if there is one."""
+        self.admission = admission
+        """What decides about requests before the router, if anything does."""
         if admission is not None:
-            self.gate = AdmissionGate(admission, self.rows)
-            fleet.gated = self.gate.views
+            fleet.gated = []
+            admission.begin()
         has_one_rank = control is None and sum(setup.n_ranks for setup in setups) == 1
         self._closed_loop = self._closed_loop_sender(offered)
         fleet.is_alone = has_one_rank and self._closed_loop is None and not any(setup.has_tier for setup in setups)
@@ -139,24 +135,6 @@ class Cluster:
         for row, send in sorted(held, key=lambda each: (sent_ps[each[0]], each[0])):
             if self.deadlines is None or not self.deadlines.has_gone(row):
                 send(row, now_ps)
-
-    # -- shards: replicas that a copy of this process serves ---------------------------------------------------------
-
-    def route_all(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the replica of each row and when the row reaches the router, which sees no load.
-
-        Raises PolicyError.
-        """
-        sender, pick, n = self.trace_sender, self.intake.pick, len(self.rows)
-        replica_of, out_ps = self.scratch.empty(n, np.int32), self.scratch.empty(n, np.int64)
-        request = Request(0, 0, 1, 1)
-        for piece in self.scratch.pieces(n):
-            for row in range(piece.start, piece.stop):
-                destination = pick(request)
-                assert destination is not None, "all replicas are ready"
-                replica_of[row], out_ps[row] = destination.id, sender.out_ps(row)
-        sender.n_sent = n
-        return replica_of, out_ps
 
     # -- requests without a replica ---------------------------------------------------------------------------------
 
@@ -258,7 +236,7 @@ def check_conservation(
     still_there = sum(recorder.status[row] == UNFINISHED for row in (*(each.row for each in there), *at_gateway))
     check_ended(n_sent, still_there, recorder, at_s)
     for replica in replicas:
-        check_blocks(replica, at_s)
+        replica.check_blocks(at_s)
 
 
 def check_ended(n_sent: int, still_there: int, recorder: Recorder, at_s: float) -> None:
@@ -266,14 +244,3 @@ def check_ended(n_sent: int, still_there: int, recorder: Recorder, at_s: float) 
     ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT, FAILED)))
     if n_sent != ended + still_there:
         raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)
-
-
-def check_blocks(replica: Replica, at_s: float) -> None:
-    """Raise InvariantError unless the requests of a replica hold all its blocks in use."""
-    pool = replica.pool
-    held_blocks = pool.used_blocks + pool.reserved_blocks
-    all_blocks = pool.free_blocks + held_blocks
-    if all_blocks != pool.total_blocks:
-        raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
-    if held_blocks and not replica.batch.running and not replica.batch.n_away and not replica.memory.reading:
-        raise InvariantError(f"blocks held by no request on replica {replica.id}", held_blocks, 0, at_s)

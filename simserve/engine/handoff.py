@@ -77,7 +77,7 @@ class Handoff:
 
     def arrival_ps(self, prompt_tokens: int, first: int, sender: Replica, receiver: Replica, now_ps: int) -> int:
         """Return when a prompt's tokens from the first on, that are sent now from all stages, have arrived."""
-        kv_tokens: float = prompt_tokens - first
+        kv_tokens = float(prompt_tokens - first)
         if not self._sends_all:
             kv_tokens = self.chunk_tokens(prompt_tokens, first, prompt_tokens)
         path = self._paths.get((sender.id, receiver.id))

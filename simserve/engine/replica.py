@@ -9,6 +9,7 @@ from simserve.engine.live_view import LiveView
 from simserve.engine.lock_step import Stepping
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.errors import InvariantError
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
 from simserve.state.step_plan import Blocked
@@ -79,6 +80,16 @@ class Replica:
         """With whom it steps."""
         self.blocked_by: Blocked | None = None
         """Why the last plan of the run did not admit the head of the queue."""
+
+    def check_blocks(self, at_s: float) -> None:
+        """Raise InvariantError unless the requests that are there as the run ends hold all blocks in use."""
+        pool, batch = self.pool, self.batch
+        held_blocks = pool.used_blocks + pool.reserved_blocks
+        all_blocks = pool.free_blocks + held_blocks
+        if all_blocks != pool.total_blocks:
+            raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
+        if held_blocks and not batch.running and not batch.n_away and not self.memory.reading:
+            raise InvariantError(f"blocks held by no request on replica {self.id}", held_blocks, 0, at_s)
 
     def why_waiting(self) -> str:
         """Explain a deadlock: what waits, and for what."""

@@ -9,11 +9,12 @@ from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
 from simserve.state.fair_share import ByService, TokenCounters
-from simserve.state.planner import WORDS, ViewWalk
+from simserve.state.planner import WORDS
 from simserve.state.policies import ChunkedPlanner
 from simserve.state.queues import ByPriority, Waiting, came_at
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
+from simserve.state.walk import ViewWalk
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 

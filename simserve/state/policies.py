@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from simserve.state.planner import BLOCKS, BUDGET, SEATS, Planner, Walk, limit
+from simserve.state.planner import BLOCKS, BUDGET, SEATS, Planner, limit
+from simserve.state.walk import Walk
 
 
 class ChunkedPlanner(Planner):

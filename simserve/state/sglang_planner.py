@@ -8,8 +8,9 @@ from typing import Any
 
 from mypy_extensions import i64
 
-from simserve.state.planner import BLOCKS, BUDGET, SEATS, Planner, Walk, limit
+from simserve.state.planner import BLOCKS, BUDGET, SEATS, Planner, limit
 from simserve.state.remaining import RemainingTokens
+from simserve.state.walk import Walk
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked
-from simserve.state.kv_pool import KvPool
-from simserve.state.left_blocks import LeftBlocks
+from simserve.state.kv_pool import KvPool, LeftBlocks
 from simserve.state.request import Phase
 from simserve.state.view import ReplicaView
 from simserve.workload.readers import read_trace

@@ -17,11 +17,11 @@ from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
 from simserve.state.fair_share import ByService, TokenCounters
-from simserve.state.planner import ViewWalk
 from simserve.state.queues import ByPriority
 from simserve.state.request import DECODE, PREFILL, Request
 from simserve.state.sglang_planner import most_running
 from simserve.state.view import ReplicaView
+from simserve.state.walk import ViewWalk
 from simserve.units import to_ps
 
 SIZE = 4

@@ -1,0 +1,112 @@
+"""Line: requests in a row, each linked to the one behind it; Coming: those that the scheduler sees some steps later."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from simserve.columns.live import Live
+from simserve.integers import NONE
+
+
+class Line:
+    """Places in a row, each linked to the one behind it."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self.n: i64 = 0
+        self.head: i64 = NONE
+        self.tail: i64 = NONE
+
+    def __len__(self) -> int:
+        return self.n
+
+    def places(self) -> list[int]:
+        """Return the places in order."""
+        place, places = self.head, []
+        for _ in range(self.n):
+            places.append(int(place))
+            place = self._live.after[place]
+        return places
+
+    def first(self) -> i64:
+        """Return the head. Needs one."""
+        return self.head
+
+    def may_lead(self, place: i64) -> bool:
+        """Return whether an arrival may go before the head, although that is blocked."""
+        return False
+
+    def drop(self, place: i64) -> None:
+        """Remove a place; O(n)."""
+        at, n = self.head, self.n
+        self.n = 0
+        for _ in range(n):
+            after = self._live.after[at]
+            if at != place:
+                self.append(at)
+            at = after
+
+    def clear(self) -> None:
+        """Remove all places."""
+        self.n = 0
+
+    def append(self, place: i64) -> None:
+        """Add a place at the end."""
+        after = self._live.after
+        after[place] = NONE
+        if self.n:
+            after[self.tail] = place
+        else:
+            self.head = place
+        self.tail = place
+        self.n += 1
+
+    def append_left(self, place: i64) -> None:
+        """Add a place before all others."""
+        self._live.after[place] = self.head
+        if not self.n:
+            self.tail = place
+        self.head = place
+        self.n += 1
+
+    def pop_left(self) -> i64:
+        """Remove and return the head. Needs one."""
+        place = self.head
+        self.head = self._live.after[place]
+        self.n -= 1
+        return place
+
+    def keep(self, phase: i64) -> None:
+        """Keep those in a phase, in order."""
+        live, place, n = self._live, self.head, self.n
+        self.n = 0
+        for _ in range(n):
+            after = live.after[place]
+            if live.phase[place] == phase:
+                self.append(place)
+            place = after
+
+
+class Coming(Line):
+    """Arrivals that the scheduler sees some steps later, as steps are planned ahead."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__(live)
+        self._n_shown: i64 = 0
+        """Steps that have begun."""
+
+    def come(self, place: i64, n_steps: i64) -> None:
+        """Keep an arrival until n_steps more have begun."""
+        self._live.due_step[place] = self._n_shown + n_steps
+        self.append(place)
+
+    def left_steps(self) -> list[int]:
+        """Return the steps that each arrival still waits for."""
+        return [int(self._live.due_step[place] - self._n_shown) for place in self.places()]
+
+    def show(self, n_steps: i64, waiting: Line) -> None:
+        """Let n_steps begin: queue the arrivals that have waited for as many."""
+        self._n_shown += n_steps
+        due_step = self._live.due_step
+        while self.n and due_step[self.head] <= self._n_shown:
+            waiting.append(self.pop_left())
