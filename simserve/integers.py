@@ -144,29 +144,19 @@ class Heap:
 class Tournament:
     """Numbers at n places, and the first place with the least: a tree in which each node has the lesser of its two."""
 
-    def __init__(self, n: i64, value: i64) -> None:
-        size: i64 = 1
-        while size < n:
-            size *= 2
-        self._first_leaf = size
-        self._tree: vec[i64] = filled(2 * size, NEVER)
-        for place in range(n):
-            self.set(place, value)
+    def __init__(self, n: i64) -> None:
+        self._first_leaf: i64 = 1
+        self._tree: vec[i64] = filled(2, NEVER)
+        self.widen(n)
 
     def widen(self, n: i64) -> None:
         """Make room for n places; there is NEVER at new ones."""
-        if n <= self._first_leaf:
-            return
         old, first = self._tree, self._first_leaf
         while self._first_leaf < n:
             self._first_leaf *= 2
         self._tree = filled(2 * self._first_leaf, NEVER)
         for place in range(first):
             self.set(place, old[first + place])
-
-    def get(self, place: i64) -> i64:
-        """Return the number at a place."""
-        return self._tree[self._first_leaf + place]
 
     def set(self, place: i64, value: i64) -> None:
         """Change the number at a place."""
@@ -186,8 +176,7 @@ class Tournament:
 
     def first(self) -> i64:
         """Return the first place with the least number."""
-        tree, at, n_leaves = self._tree, i64(1), self._first_leaf
-        least = tree[1]
+        tree, at, n_leaves, least = self._tree, i64(1), self._first_leaf, self._tree[1]
         while at < n_leaves:
             at *= 2
             if tree[at] != least:

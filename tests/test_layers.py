@@ -146,7 +146,7 @@ RATCHETS = {
     "literal keys in report, study, cli and lab": 638,
     "dictionaries in signatures": 221,
     "calls of isinstance": 282,
-    "flags read in engine/replica.py": 27,
+    "flags read in columns/replica.py": 18,
     "pages released in metrics": 8,
 }
 
@@ -158,9 +158,9 @@ STATEMENTS: dict[str, int] = {
     "api": 236,
     "catalog": 1072,
     "cli": 1627,
-    "columns": 1638,  # beside the objects of engine and state, until all mechanisms are on columns and those go
+    "columns": 3060,  # with engine 5,913 where columns and objects had 6,213
     "cost": 1948,
-    "engine": 4575,
+    "engine": 2853,
     "errors": 43,
     "explain": 251,
     "forks": 27,
@@ -174,10 +174,10 @@ STATEMENTS: dict[str, int] = {
     "routers": 178,
     "scenario": 2754,
     "schedulers": 293,
-    "shards": 162,
-    "simulation": 263,
+    "shards": 152,
+    "simulation": 261,
     "splitters": 40,
-    "state": 2460,
+    "state": 2439,
     "study": 4942,
     "tables": 1362,
     "units": 25,
@@ -354,7 +354,7 @@ def _n_in_signatures() -> int:
 def _n_flags() -> int:
     """Count the tests of an attribute of the replica itself, for truth or for None."""
     tests = []
-    for node in _nodes(PACKAGE / "engine" / "replica.py"):
+    for node in _nodes(PACKAGE / "columns" / "replica.py"):
         if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
             tests.append(node.test)
         elif isinstance(node, ast.comprehension):
@@ -433,7 +433,7 @@ COUNTS: dict[str, Callable[[], int]] = {
     "calls of isinstance": lambda: _count(
         lambda node: isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
     ),
-    "flags read in engine/replica.py": _n_flags,
+    "flags read in columns/replica.py": _n_flags,
     "pages released in metrics": lambda: sum(
         len(re.findall(r"\brelease\b|\bscratch\b", file.read_text(encoding="utf-8")))
         for file in FILES

@@ -50,7 +50,7 @@ class Loads:
         """The router is asked, about a request."""
         self.counts = len(members) > 1 and joins_shortest
         """What `count` says matters."""
-        self._loads = Tournament(len(cluster.replicas), NEVER)
+        self._loads = Tournament(len(cluster.replicas))
         for member in members:
             self._loads.set(member, 0)
 

@@ -17,21 +17,17 @@ from simserve.state.request import Request
 
 
 class Gateway:
-    """Stands before all replicas. `follow` is told of each that is idle and plans, or of which the step run was cut."""
+    """Stands before all replicas."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        arrivals: NextRows,
-        live: Live,
-        entrance: Entrance,
-        handover: Handover | None,
-        follow: Follow,
+        self, cluster: Cluster, arrivals: NextRows, live: Live, entrance: Entrance, handover: Handover | None
     ) -> None:
+        self.follow: Follow = lambda place, is_idle: None
+        """Told of each replica that is idle and plans, or of which the step run may have been cut."""
         self.batches: list[BatchColumns] = []
         """Requests of all replicas, in the order of their ids."""
         self._cluster, self._arrivals, self._live, self._describe = cluster, arrivals, live, cluster.request_of
-        self._entrance, self._handover, self._follow = entrance, handover, follow
+        self._entrance, self._handover = entrance, handover
         self._needs_requests = entrance.is_asked or (handover is not None and handover.is_asked)
         """Routers, policies or prefix caches look at requests."""
         self._admission, self._deadlines, self._clock = cluster.admission, cluster.deadlines, cluster.clock
@@ -128,11 +124,11 @@ class Gateway:
         if self._deadlines is not None:
             self._deadlines.placed(row, at)
         if self._handover is None or entry.keeps or not batch.side.hands_over:
-            self._follow(entry.place, batch.queue(at, now_ps))
+            self.follow(entry.place, batch.queue(at, now_ps))
             return
         self._live.is_kept[at] = 0
         if not batch.side.asks_first:
-            self._follow(entry.place, batch.queue(at, now_ps))
+            self.follow(entry.place, batch.queue(at, now_ps))
             return
         self._live.joined_ps[at], self._live.phase[at] = now_ps, ASKS
         self.hand_over(self._handover, at, now_ps)
@@ -142,7 +138,7 @@ class Gateway:
         self._note(row, 0, reason)
         if self._is_alone:
             self.batches[0].cut(now_ps, False)
-            self._follow(0, False)
+            self.follow(0, False)
 
     def _note(self, row: int, n_tokens: int, reason: str) -> None:
         """Note a row with an answer that is cut, or that is refused for a reason."""
@@ -197,7 +193,7 @@ class Gateway:
         else:
             handover.recorder.hand_over(live.row[at], live.sender[at], place)
             live.replica[at] = place
-        self._follow(place, self.batches[place].fetch(at, now_ps))
+        self.follow(place, self.batches[place].fetch(at, now_ps))
 
     def end_notices(self, handover: Handover, now_ps: i64) -> None:
         """Queue the requests that have blocks on their decode replicas, as their prefill replicas are told."""
@@ -205,7 +201,7 @@ class Gateway:
             at = handover.noticed()
             sender = self._live.sender[at]
             self._live.phase[at] = WAITS
-            self._follow(sender, self.batches[sender].queue(at, now_ps))
+            self.follow(sender, self.batches[sender].queue(at, now_ps))
 
     def end_transfers(self, place: i64, now_ps: i64) -> None:
         """Let a decode replica have the keys and values that arrive, and prefill replicas the blocks that held them."""
@@ -216,6 +212,6 @@ class Gateway:
                 batch.let_go(at, now_ps)
             else:
                 sender = self._live.sender[at]
-                self._follow(sender, self.batches[sender].give_back(at, now_ps))
+                self.follow(sender, self.batches[sender].give_back(at, now_ps))
             at = batch.side.arrived(now_ps)
-        self._follow(place, batch.wake(now_ps))
+        self.follow(place, batch.wake(now_ps))

@@ -134,7 +134,7 @@ class Handover:
         """Computed prompts that are not routed yet."""
         self.held: list[int] = []
         """Requests that wait for a decode replica to be ready."""
-        self.arrivals = Tournament(len(cluster.replicas), NEVER)
+        self.arrivals = Tournament(len(cluster.replicas))
         """When the next keys and values arrive at each replica."""
         self._handoff, self._replicas = handoff, cluster.replicas
         self.is_pushed, self.streams, self.notice_ps = handoff.is_pushed, handoff.streams, handoff.notice_ps

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import NextRows
-from simserve.columns.entrance import Entrance
 from simserve.columns.gateway import Gateway
 from simserve.columns.handover import Handover
 from simserve.columns.leaving import Leaving
@@ -36,7 +35,7 @@ class Loop:
         cluster: Cluster,
         arrivals: NextRows,
         records: Records,
-        entrance: Entrance,
+        gateway: Gateway,
         handover: Handover | None,
         tiers: Tiers,
     ) -> None:
@@ -44,19 +43,19 @@ class Loop:
         """All ranks, in the order of their ids, and ..."""
         self._units: list[StepUnit] = []
         """... what each steps with."""
-        self.gateway = Gateway(cluster, arrivals, records.live, entrance, handover, self.follow)
-        self._arrivals, self._handover = arrivals, handover
+        self._arrivals, self.gateway, self._handover, self._all_tiers = arrivals, gateway, handover, tiers
+        gateway.follow = tiers.follow = self.follow
         self._tiers: Tiers | None = None
-        tiers.follow, self._all_tiers = self.follow, tiers
+        """Tiers of replicas, if any has some."""
         self._cluster, self._clock, self._deadlines = cluster, cluster.clock, cluster.deadlines
         if cluster.deadlines is not None:
             how = self.gateway.batches, handover, self.follow, self._commit_now
             cluster.deadlines.servers = Leaving(cluster.rows, records, *how)
         self._control: Clock | None = None
         """The clock of what decides when members join and leave."""
-        self._ends = Tournament(1, NEVER)
+        self._ends = Tournament(1)
         """End of each unit's step run, at the place of its first replica."""
-        self._coming = Tournament(1, NEVER) if handover is None else handover.arrivals
+        self._coming = Tournament(1) if handover is None else handover.arrivals
         """Next keys and values of each replica."""
         self._planning = InTurn(1)
         """Units that plan at this instant."""

@@ -13,6 +13,7 @@ from simserve.columns.arrivals import Clients, NextRows, Routed, Timed
 from simserve.columns.batch import BatchColumns
 from simserve.columns.contents import contents_of
 from simserve.columns.entrance import Entrance, RoutedEntrance, is_own
+from simserve.columns.gateway import Gateway
 from simserve.columns.handover import Handover
 from simserve.columns.lines import Line
 from simserve.columns.live import Live
@@ -63,7 +64,8 @@ class Building:
         self._entrance, self._tiers = entrance, Tiers(cluster)
         self.handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live)
         self._arrivals = arrivals
-        self.loop = Loop(cluster, arrivals, self.records, entrance, self.handover, self._tiers)
+        gateway = Gateway(cluster, arrivals, self.live, entrance, self.handover)
+        self.loop = Loop(cluster, arrivals, self.records, gateway, self.handover, self._tiers)
         for member in cluster.members:
             self.add(member)
 

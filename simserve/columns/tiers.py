@@ -167,7 +167,7 @@ class Tiers:
     def __init__(self, cluster: Cluster) -> None:
         self._stores: list[HostStore] = []
         self._clock = cluster.clock
-        self.reads = Tournament(1, NEVER)
+        self.reads = Tournament(1)
         """When the first read of each replica ends."""
         self.sides: dict[int, TierSide] = {}
         """Sides of replicas with tiers, by id."""

@@ -32,6 +32,7 @@ class GroupedCohort(Cohort):
         self._bends: list[tuple[int, int, int, Hashable, int]] = []
         """(step, number of the join, window, member, its stored tokens minus the step) of bends to come, and of some
         members that have left."""
+        self._n_joins = 0
         self._joined: dict[Hashable, int] = {}
         """Number of the join of each member."""
         self.next_bend_step = NO_FINISH
@@ -53,10 +54,13 @@ class GroupedCohort(Cohort):
         """Return the steps after which the next member bends."""
         return self.next_bend_step - self.step
 
-    def join(self, request: Request, n_left: int) -> None:
-        """Add a prefilled request with n_left tokens to produce; with none left it lingers."""
-        super().join(request, n_left)
-        self.join_windows(request, request.kv_offset, request)
+    def stored_at(self, request: Request, step: int) -> int:
+        """Return the tokens that a member holds at a value of `step` up to its finish."""
+        return request.kv_offset + step
+
+    def step_with(self, request: Request, n_tokens: int) -> int:
+        """Return the value of `step` at which a member first holds n_tokens, more than now."""
+        return n_tokens - request.kv_offset
 
     def join_windows(self, member: Hashable, kv_offset: int, request: Request | None) -> None:
         """Count a new member in windows; kv_offset: its stored tokens minus the step.
@@ -76,12 +80,6 @@ class GroupedCohort(Cohort):
         if self.drops is not None and request is not None:
             self.drops.join(request, n_tokens)
         self._find_bend()
-
-    def leave(self, request: Request) -> int:
-        """Remove a member; return the tokens it holds in the cache, padding included."""
-        n_tokens = super().leave(request)
-        self.leave_windows(request, n_tokens, request)
-        return n_tokens
 
     def leave_windows(self, member: Hashable, n_tokens: int, request: Request | None) -> None:
         """Count a member with n_tokens no longer in windows."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.id_drops import IdDrops, NIds
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import DECODE, Request
+
+CANCELED: Final = -1
+"""`join_number` once the finish of a member is canceled."""
 
 FIRST_STEPS = 4096
 """Initial length of a calendar."""
@@ -74,6 +78,11 @@ class SpeculativeCohort(Cohort):
         self.n_slots = n_slots
         self.n_tokens = acceptance.n_proposed + 1
         self._courses: dict[Request, Course] = {}
+        self._finishes: list[tuple[int, int, Request]] = []
+        """Heap of (step, number of the join, member); a canceled one differs from the member's `join_number`."""
+        self._n_canceled = 0
+        """Canceled finishes in the heap."""
+        self._n_joins = 0
         self._resume_at: dict[int, int] = {}
         """Steps done by each preempted request, by row."""
         self._kept_blocks: dict[Request, int] = {}
@@ -170,6 +179,46 @@ class SpeculativeCohort(Cohort):
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
         return kv_tokens
+
+    def drop(self, request: Request) -> int:
+        """Remove an unfinished member; like `leave`, and cancel its finish."""
+        kv_tokens = self.leave(request)
+        self.forget(request)
+        return kv_tokens
+
+    def forget(self, request: Request) -> None:
+        """Cancel a member's finish; it stays until it leaves."""
+        request.join_number = CANCELED
+        self._n_canceled += 1
+        if 2 * self._n_canceled > len(self._finishes):
+            self._finishes = [entry for entry in self._finishes if entry[2].join_number == entry[1]]
+            heapify(self._finishes)
+            self._n_canceled = 0
+        self._pop_canceled()
+
+    def pop_finished(self) -> list[Request]:
+        """Return the members finished by the last step, in the order of joining; they are still members."""
+        finished: list[Request] = []
+        finishes, step = self._finishes, self.step
+        while finishes and finishes[0][0] <= step:
+            _, number, request = heappop(finishes)
+            if request.join_number == number:
+                finished.append(request)
+            else:
+                self._n_canceled -= 1
+        if self._n_canceled:
+            self._pop_canceled()
+        else:
+            self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
+        return finished
+
+    def _pop_canceled(self) -> None:
+        """Let the first finish be one that is not canceled, and note it."""
+        finishes = self._finishes
+        while finishes and finishes[0][2].join_number != finishes[0][1]:
+            heappop(finishes)
+            self._n_canceled -= 1
+        self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
 
     def pop_kept_blocks(self, request: Request) -> int:
         """Return the blocks beyond the stored tokens of a request that left; call once, 0 for a request never here."""

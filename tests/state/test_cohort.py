@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from simserve.catalog.layers import GroupKind, LayerGroup
+from simserve.columns.live import Live
+from simserve.columns.running import Running
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.grouped_cohort import GroupedCohort
@@ -155,6 +159,64 @@ def ids_of(request: Request) -> int:
     return len(request.chains[SIZE])
 
 
+class Played(Running):
+    """Requests in columns that a cohort counts, joining and leaving as those of a `SpeculativeCohort` do."""
+
+    def __init__(self, cohort: Cohort, has_ids: bool) -> None:
+        decode = SimpleNamespace(windows=cohort.window_keys, is_uneven=False)
+        named = SimpleNamespace(named=lambda place: self.live.requests[place] if has_ids else None)
+        self.live: Live = Live()
+        self.counts = cohort
+        super().__init__(SimpleNamespace(id=0, cohort=cohort, decode=decode), self.live, named)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.counts, name)
+
+    def enter(self, request: Request, n_left: int) -> None:
+        place = self.live.add(request.row, request.prompt_tokens, n_left, request.max_tokens)
+        self.live.show(place, request)
+        live, request.phase = self.live, DECODE
+        live.prefilled_tokens[place], live.padding_tokens[place] = request.prefilled_tokens, request.padding_tokens
+        live.emitted_tokens[place], live.join_step[place] = request.emitted_tokens, self.counts.step
+        live.replica[place] = 0
+        self.join(place, n_left)
+
+    def quit(self, request: Request, stop: Callable[[int], int]) -> int:
+        place = self.live.place_of(request)
+        n_tokens = stop(place)
+        request.emitted_tokens = self.live.emitted_tokens[place]
+        self.live.remove(place)
+        return n_tokens
+
+    def leave(self, request: Request) -> int:  # type: ignore[override]
+        return self.quit(request, self.stop_decoding)
+
+    def drop(self, request: Request) -> int:  # type: ignore[override]
+        return self.quit(request, super().drop)
+
+    def forget(self, request: Request) -> None:
+        self.cancel(self.live.place_of(request))
+
+    def count_first(self, request: Request) -> None:  # type: ignore[override]
+        super().count_first(place := self.live.place_of(request))
+        request.emitted_tokens = self.live.emitted_tokens[place]
+
+    def pop_finished(self) -> list[Request]:  # type: ignore[override]
+        return [self.live.requests[place] for place in self.finished[: super().pop_finished()]]
+
+    def stored_tokens(self, request: Request) -> int:  # type: ignore[override]
+        return super().stored_tokens(self.live.place_of(request))
+
+    def stored_at(self, request: Request, step: int) -> int:
+        return self.live.kv_offset[self.live.place_of(request)] + step
+
+    def step_with(self, request: Request, n_tokens: int) -> int:
+        return n_tokens - self.live.kv_offset[self.live.place_of(request)]
+
+    def pop_kept_blocks(self, request: Request) -> int:
+        return 0
+
+
 def plain(rng: Random) -> Members:
     """Return an empty cohort of layers that keep all."""
     return Members(Cohort(SIZE), plain_blocks(SIZE))
@@ -203,6 +265,8 @@ class Walk:
 
     def __init__(self, rng: Random, members: Members) -> None:
         self.rng, self.members, self.cohort = rng, members, members.cohort
+        speculates = isinstance(members.cohort, SpeculativeCohort)
+        self.played: Any = members.cohort if speculates else Played(members.cohort, members.has_ids)
         self.n_requests = 0
         self.gone: list[Request] = []
         """Requests that left before their end, which may come back."""
@@ -231,7 +295,7 @@ class Walk:
             ahead = ahead[: ahead.index(stored + n_left) + 1]  # no window moves beyond its end
         else:
             ahead = [stored + n for n in range(500)]
-        cohort.join(request, n_left if ends else 0)
+        (self.played.join if speculates else self.played.enter)(request, n_left if ends else 0)
         assert request.phase is DECODE
         n_steps = ahead.index(stored + n_left) if ends else ENDLESS
         members.all.append(Member(request, ahead, n_steps, request.emitted_tokens))
@@ -243,12 +307,12 @@ class Walk:
             return
         each = members.all.pop(rng.randrange(len(members.all)))
         if each.ends and rng.random() < 0.3:
-            cohort.forget(each.request)
+            self.played.forget(each.request)
             assert cohort.next_finish_step == members.next_finish()
-            assert cohort.leave(each.request) == each.at()
+            assert self.played.leave(each.request) == each.at()
         else:
-            assert (cohort.drop if each.ends else cohort.leave)(each.request) == each.at()
-        if each.ends:  # canceled finishes do not pile up
+            assert (self.played.drop if each.ends else self.played.leave)(each.request) == each.at()
+        if each.ends and isinstance(cohort, SpeculativeCohort):  # canceled finishes do not pile up
             assert len(cohort._finishes) <= 2 * sum(other.ends for other in members.all)
         self.resumed[each.request] = self.resumed.get(each.request, 0) + each.n_done
         self.has_left(each)
@@ -258,8 +322,8 @@ class Walk:
         """Compare what a member takes along."""
         assert each.request.emitted_tokens == each.emitted + each.at() - each.stored[0]
         n_kept = self.members.held_now(each) - self.members.layers.held(each.at()) if each.n_done else 0
-        assert self.cohort.pop_kept_blocks(each.request) == n_kept
-        assert self.cohort.pop_kept_blocks(each.request) == 0
+        assert self.played.pop_kept_blocks(each.request) == n_kept
+        assert self.played.pop_kept_blocks(each.request) == 0
 
     def advance(self) -> None:
         """Step, at most to the next event, and let finished members leave."""
@@ -276,7 +340,7 @@ class Walk:
             n_steps = 1
             for each in members.all:
                 if not each.n_done and rng.random() < 0.5:  # counted with the step before it joined
-                    cohort.count_first(each.request)
+                    self.played.count_first(each.request)
                     assert each.request.emitted_tokens == each.emitted + each.at(1) - each.at()
         n_begun = members.growth(n_steps) + sum(members.freed(n) for n in range(n_steps - 1))
         due = [
@@ -291,13 +355,13 @@ class Walk:
         members.step += n_steps
         for each in members.all:
             each.n_done += n_steps
-            assert cohort.stored_at(each.request, cohort.step - 1) == each.at(-1)
+            assert self.played.stored_at(each.request, cohort.step - 1) == each.at(-1)
         assert cohort.kv_tokens == members.keys()
         finished = [each for each in members.all if each.ends and not each.left]
-        assert cohort.pop_finished() == [each.request for each in finished]
+        assert self.played.pop_finished() == [each.request for each in finished]
         for each in finished:
             members.all.remove(each)
-            assert cohort.leave(each.request) == each.at()
+            assert self.played.leave(each.request) == each.at()
             self.has_left(each)
 
     def is_due(self, each: Member, n_steps: int) -> bool:
@@ -342,25 +406,31 @@ class Walk:
         assert cohort.kv_tokens == members.keys()
         assert cohort.window_keys == members.window_keys()
         assert cohort.next_finish_step == members.next_finish()
-        assert cohort._n_canceled == sum(request.join_number != number for _, number, request in cohort._finishes)
         if isinstance(cohort, GroupedCohort):
             assert cohort.next_bend_step == members.next_bend()
             if members.next_bend() > members.step + 1:
                 then = [now + n for now, n in zip(cohort.window_keys, cohort.growth, strict=True)]
                 assert then == members.window_keys(1)
         elif isinstance(cohort, SpeculativeCohort):
+            n_canceled = sum(request.join_number != number for _, number, request in cohort._finishes)
+            assert cohort._n_canceled == n_canceled
             assert (NO_FINISH if cohort.drops is None else cohort.drops.next_step) == members.next_drop()
             assert cohort.held_blocks == sum(map(members.held_now, members.all))
         for each in members.all:
-            assert cohort.stored_tokens(each.request) == each.at()
+            assert self.played.stored_tokens(each.request) == each.at()
             for n_steps in {1, max(1, min(each.left, 60))}:
                 if each.at(n_steps) > each.at():
-                    assert cohort.step_with(each.request, each.at(n_steps)) == members.step + n_steps
+                    assert self.played.step_with(each.request, each.at(n_steps)) == members.step + n_steps
+
+
+def unproposed() -> SpeculativeCohort:
+    """Return an empty cohort of requests that get one token a step."""
+    return SpeculativeCohort(plain_blocks(SIZE), Acceptance(()), 1)
 
 
 def test_the_next_finish_is_known_when_most_finishes_are_canceled() -> None:
     """Once four of seven are canceled only the others are kept, and these in another order than they must be."""
-    cohort, requests = Cohort(SIZE), {n_left: Request(n_left, 0, 1, 10) for n_left in (1, 5, 2, 6, 7, 3, 4)}
+    cohort, requests = unproposed(), {n_left: Request(n_left, 0, 1, 10) for n_left in (1, 5, 2, 6, 7, 3, 4)}
     for n_left, request in requests.items():
         cohort.join(request, n_left)
     for n_left in (6, 7, 3, 1):
@@ -373,8 +443,8 @@ def test_the_next_finish_is_known_when_most_finishes_are_canceled() -> None:
 def test_canceled_finishes_are_left_out_only_once_they_are_half(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is preempted one by one sorts its finishes as often as it halves: 1,024, 512, … 2, 1."""
     n_left: list[int] = []
-    monkeypatch.setattr("simserve.state.cohort.heapify", lambda entries: n_left.append(len(entries)))
-    cohort, requests = Cohort(SIZE), [Request(i, 0, 1, 10) for i in range(1024)]
+    monkeypatch.setattr("simserve.state.speculative_cohort.heapify", lambda entries: n_left.append(len(entries)))
+    cohort, requests = unproposed(), [Request(i, 0, 1, 10) for i in range(1024)]
     for i, request in enumerate(requests):
         cohort.join(request, 1 + i)
     for request in reversed(requests):
