@@ -55,7 +55,6 @@ COMPILED = (
     "state/step_plan.py",
     "state/view.py",
     "state/walk.py",
-    "engine/alarm.py",
     "engine/checks.py",
     "engine/cluster.py",
     "engine/decode.py",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simserve.engine.cluster import TOO_LONG, Cluster
 from simserve.engine.routing_view import Destination, Entry
 from simserve.engine.wiring import LocalDecodeIntake
-from simserve.integers import NEVER, Tournament
+from simserve.integers import Tournament
 from simserve.state.request import Request
 
 

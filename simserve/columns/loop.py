@@ -113,8 +113,8 @@ class Loop:
             at_ps = self._due_ps()
         if self._tiers is not None and self._tiers.next_ps() < at_ps:
             at_ps = self._tiers.next_ps()
-        if self._control is not None and self._control.instants and self._control.instants[0] < at_ps:
-            at_ps = self._control.instants[0]
+        if self._control is not None and self._control.next_ps < at_ps:
+            at_ps = self._control.next_ps
         return at_ps
 
     def _happen(self, at_ps: i64) -> None:
@@ -158,7 +158,7 @@ class Loop:
 
     def _change(self, control: Clock, now_ps: i64) -> None:
         """Let members join, drain and fail that do so at this instant."""
-        while control.instants and control.instants[0] == now_ps:
+        while control.next_ps == now_ps:
             self._clock._now = now_ps
             control.step()
         self._arrivals.find_next()
