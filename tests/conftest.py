@@ -28,7 +28,6 @@ THOROUGH_LIMIT_S = 3000
 
 SENTENCES = {
     "oracle": "engine = oracle on {n:,} random clusters",
-    "columns": "columns = objects on {n:,} of them and others",
     "theory": "{n:,} queues wait as queueing theory says",
     "coverage": "{n:,} kinds of interval hold the truth as often as they claim",
     "golden": "tables of {n:,} shipped scenarios unchanged to the last bit",

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from simserve.admission.base import Admission, QueueView
 from simserve.admission.token_bucket import TokenBucket
+from simserve.columns import run as columns
+from simserve.columns.entrance import is_own
 from simserve.columns.records import counts
 from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
@@ -174,6 +176,25 @@ def test_a_run_that_is_cut_short_is_the_beginning_of_the_whole_one(
         assert [(each["start_ps"], each["end_ps"], each["kv_tokens"]) for each in steps] == [
             (each["start_ps"], each["end_ps"], each["kv_tokens"]) for each in engine_steps(cut, replica)
         ]
+
+
+@settings(max_examples=examples(200))
+@given(on_columns() | grouped_on_columns() | apart_on_columns(), st.sampled_from(ROUTERS), links(), st.booleans())
+def test_a_built_in_policy_plans_alike_for_requests_in_columns_and_in_views(
+    world: tuple[list[ReplicaSetup], Trace], router: Any, link: LinkSpec, is_pushed: bool
+) -> None:
+    setups, load = world
+    recorded = []
+    for plans_rows in (is_own, lambda policy: False):
+        how = Disaggregation(router(), link, is_pushed) if any(setup.role != "both" for setup in setups) else None
+        cluster = Cluster(own(setups), router(), Offered(load), 7, disaggregation=how)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(columns, "is_own", plans_rows)
+            run_cluster(cluster)
+        recorder = cluster.recorder
+        rows = [[*recorder.step_runs(i).tolist(), *recorder.spans(i).tolist()] for i in range(len(cluster.replicas))]
+        recorded.append((rows, {name: column.tolist() for name, column in recorder.columns.items()}))
+    assert recorded[0] == recorded[1]
 
 
 class Third(LeastOutstanding):

@@ -74,7 +74,8 @@ class BatchColumns:
         live, n_left = self._live, 0
         for line in (self.prompts.prefilling, self._waiting, self.prompts.coming):
             for place in line.places():
-                n_left += live.left_tokens(place)
+                if live.phase[place] < DECODES:  # other replicas compute what has another phase
+                    n_left += live.left_tokens(place)
         return n_left
 
     def arrive(self, place: i64, request: Request | None) -> None:

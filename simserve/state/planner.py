@@ -71,7 +71,7 @@ class Planner:
             blocked_by=WORDS[self.blocked],
         )
 
-    # -- calls to the planner of a policy with state -------------------------------------------------------------------
+    # -- calls to the planner of a policy that follows requests --------------------------------------------------------
 
     def committed(self, n_steps: i64, has_prefill: bool, blocked: i64) -> None:
         """Note that steps of a plan are over: how many decoded, whether they had prefill, and its `blocked`."""
