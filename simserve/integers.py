@@ -145,8 +145,7 @@ class Tournament:
     """Numbers at n places, and the first place with the least: a tree in which each node has the lesser of its two."""
 
     def __init__(self, n: i64) -> None:
-        self._first_leaf: i64 = 1
-        self._tree: vec[i64] = filled(2, NEVER)
+        self._first_leaf, self._tree = i64(1), filled(2, NEVER)
         self.widen(n)
 
     def widen(self, n: i64) -> None:
@@ -176,7 +175,8 @@ class Tournament:
 
     def first(self) -> i64:
         """Return the first place with the least number."""
-        tree, at, n_leaves, least = self._tree, i64(1), self._first_leaf, self._tree[1]
+        tree, n_leaves, least = self._tree, self._first_leaf, self._tree[1]
+        at: i64 = 1
         while at < n_leaves:
             at *= 2
             if tree[at] != least:

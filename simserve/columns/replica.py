@@ -15,7 +15,7 @@ from simserve.engine.lock_step import LockStep
 from simserve.engine.recorder import pack_step
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
-from simserve.integers import NEVER
+from simserve.integers import IS_COMPILED, NEVER
 from simserve.state.planner import BLOCKS
 from simserve.units import EndsTooLate
 
@@ -42,8 +42,8 @@ class ReplicaColumns(RankUnit):
         self._on_empty: Callable[[int], None] | None = None
         self.tier: TierSide | None = None
         """Its side of host memory, if it has any."""
-        self._is_written = self._is_uneven
-        """Its rows are written, not noted."""
+        self._is_written = self._is_uneven or not IS_COMPILED
+        """Its rows are written, not noted. fast: interpreted, to pack a row takes half as long."""
         self._reads_ahead = self._has_preempted = False
         """Blocks ran out at the last plan."""
         self._blocked_outside: i64 = 0
@@ -211,7 +211,7 @@ class ReplicaColumns(RankUnit):
 
     def _note(self, step_run: StepRun, used_blocks: i64, reserved_blocks: i64, blocked: i64) -> None:
         """Record a step run with the counters at its start."""
-        n, records = i64(step_run.n_decoding), self._records
+        n, records = step_run.n_decoding, self._records
         at, cells = records.steps.room(), records.steps.cells
         cells[at] = self.place
         cells[at + 1] = step_run.start_ps

@@ -33,6 +33,8 @@ class TierSide(Reading):
         self._live, self.swaps = batch.records.live, batch.swaps
         self.reads_ahead = replica.reads_ahead
         """Prefixes are read while steps go on."""
+        self._reads_end_ps: i64 = NEVER
+        """When the first of the reads in flight ends."""
         self._reshuffles = replica.scheduler.orders and replica.scheduler.is_stateful
         """Another swapped request may be first to return after each token."""
         if self.reads_ahead:
@@ -139,13 +141,19 @@ class TierSide(Reading):
     def fail(self) -> None:
         """Lose the copies in flight."""
         self._memory.reading.clear()
-        self._tiers.reads.set(self._replica.id, NEVER)
+        self._await_reads()
         self._tier.fail()
 
     def _await_reads(self) -> i64:
         """Note and return when the first of the reads in flight ends; NEVER: there is none."""
-        end_ps: i64 = min((read.end_ps for read in self._memory.reading.values()), default=NEVER)
-        self._tiers.reads.set(self._replica.id, end_ps)
+        end_ps: i64 = NEVER
+        for read in self._memory.reading.values():
+            read_ps: i64 = read.end_ps
+            if read_ps < end_ps:
+                end_ps = read_ps
+        if end_ps != self._reads_end_ps:
+            self._reads_end_ps = end_ps
+            self._tiers.reads.set(self._replica.id, end_ps)
         return end_ps
 
     def end_reads(self, now_ps: i64) -> bool:

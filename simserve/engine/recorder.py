@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.state.planner import WORDS
-from simserve.state.request import Request
 from simserve.tables.buffers import Buffers, Parts
 from simserve.tables.scratch import Scratch
 
@@ -53,8 +52,6 @@ SPAN_ROW = np.dtype([("request_id", "<i8"), ("first_step", "<i8"), ("last_step",
 
 pack_step: Final = Struct("<qqqqqiiiiiiii").pack
 """Packs all fields of a STEP_RUN_ROW."""
-
-_PACK_SPAN: Final = Struct("<qqqq").pack
 
 PAUSE_ROW = np.dtype([("request_id", "<i8"), ("left_ps", "<i8"), ("back_ps", "<i8"), ("is_swapped", "<i8")])
 """A request lost its blocks at left_ps and had a slot again at back_ps; a swapped one kept its computed tokens."""
@@ -158,12 +155,8 @@ class Recorder:
             views[name] for name in _COUNT_COLUMNS
         )
         self._transfer, self._transfer_wait, self._cached, self._n_swaps, self._on_host, self._on_disk, *later = later
-        self._chunks, self._notice, self._decode_cached = later
+        _, self._notice, self._decode_cached = later
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
-
-    def span(self, replica: int, request: Request, step: int) -> None:
-        """Record a request's tokens: one from its prefill and one per decode step since, before `step`."""
-        self.span_rows[replica] += _PACK_SPAN(request.row, request.join_step, step - 1, request.joined_ps)
 
     def hand_over(self, row: int, sender: int, receiver: int) -> None:
         """Record that another replica will decode a prefilled request."""
@@ -207,10 +200,6 @@ class Recorder:
         """Record that a preempted request runs again."""
         self._preempted[row] += now_ps - left_ps
         self._pauses += _PACK_PAUSE(row, left_ps, now_ps, is_swapped)
-
-    def begin_prompt(self, row: int, step_ps: int) -> None:
-        """Record the duration of a step that computed a prompt chunk, not the last, before any preemption."""
-        self._chunks[row] += step_ps
 
     def stall(self, replica: int, now_ps: int, blocked_code: int) -> None:
         """Record that no step begins although requests wait."""

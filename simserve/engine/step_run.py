@@ -1,12 +1,10 @@
 """StepRun: consecutive steps of one batch, with ends known in advance."""
 
-from collections.abc import Sequence
 from math import sqrt
 from typing import Final
 
 from mypy_extensions import i64
 
-from simserve.state.request import Request
 from simserve.units import MAX_PS, EndsTooLate
 
 MANY_STEPS: Final = 4096
@@ -32,7 +30,6 @@ class StepRun:
     """
 
     __slots__ = (
-        "chunks",
         "end_ps",
         "first_ps",
         "growth_ps",
@@ -60,7 +57,6 @@ class StepRun:
         """Tokens of the last step beyond one a request, known before it is committed."""
         self.queue_len = 0
         """Requests waiting at its start."""
-        self.chunks: Sequence[tuple[Request, int]] = ()
         self.n_prefill_tokens = self.n_prefill_pairs = 0
         self.begin(0, 0, 0, 1)
 

@@ -121,7 +121,6 @@ class Request:
         "finder",
         "join_number",
         "join_step",
-        "joined_ps",
         "kv_offset",
         "max_tokens",
         "n_held_ids",
@@ -138,11 +137,10 @@ class Request:
         "tenant",
     )
 
-    # Set when it joins a Cohort: the number of the join, the cohort's step and the instant then, and its stored tokens
-    # minus that step.
+    # Set where a cohort knows its members: the number of the join, the cohort's step then, and its stored tokens minus
+    # that step.
     join_number: int
     join_step: int
-    joined_ps: int
     kv_offset: int
     # With prefix caching: how many ids of its blocks it holds, and which of these are copies of others' blocks.
     n_held_ids: int
