@@ -20,7 +20,7 @@ COMPILED = (
     "columns/arrivals.py",
     "columns/batch.py",
     "columns/contents.py",
-    "columns/gateway.py",
+    "columns/dispatcher.py",
     "columns/handover.py",
     "columns/entrance.py",
     "columns/leaving.py",

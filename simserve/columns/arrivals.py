@@ -38,7 +38,7 @@ class NextRows:
         return False
 
     def recall(self, row: i64) -> None:
-        """Take a row that has waited at the gateway."""
+        """Take a row that has waited at the dispatcher."""
         rows = self._cluster.rows
         self.row, self.prompt_tokens = row, rows.prompt_tokens[row]
         self.output_tokens, self.max_tokens = rows.output_tokens[row], rows.max_tokens[row]

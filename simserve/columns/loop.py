@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import NextRows
-from simserve.columns.gateway import Gateway
+from simserve.columns.dispatcher import Dispatcher
 from simserve.columns.handover import Handover
 from simserve.columns.leaving import Leaving
 from simserve.columns.members import Members
@@ -35,7 +35,7 @@ class Loop:
         cluster: Cluster,
         arrivals: NextRows,
         records: Records,
-        gateway: Gateway,
+        dispatcher: Dispatcher,
         handover: Handover | None,
         tiers: Tiers,
     ) -> None:
@@ -43,13 +43,13 @@ class Loop:
         """All ranks, in the order of their ids, and ..."""
         self._units: list[StepUnit] = []
         """... what each steps with."""
-        self._arrivals, self.gateway, self._handover, self._all_tiers = arrivals, gateway, handover, tiers
-        gateway.follow = tiers.follow = self.follow
+        self._arrivals, self.dispatcher, self._handover, self._all_tiers = arrivals, dispatcher, handover, tiers
+        dispatcher.follow = tiers.follow = self.follow
         self._tiers: Tiers | None = None
         """Tiers of replicas, if any has some."""
         self._cluster, self._clock, self._deadlines = cluster, cluster.clock, cluster.deadlines
         if cluster.deadlines is not None:
-            how = self.gateway.batches, handover, self.follow, self._commit_now
+            how = self.dispatcher.batches, handover, self.follow, self._commit_now
             cluster.deadlines.servers = Leaving(cluster.rows, records, *how)
         self._control: Clock | None = None
         """The clock of what decides when members join and leave."""
@@ -70,7 +70,7 @@ class Loop:
             each.widen(n)
         self._planning.widen(n)
         for replica in replicas:
-            self.gateway.add(replica.batch)
+            self.dispatcher.add(replica.batch)
             if replica.tier is not None:
                 self._tiers = self._all_tiers
 
@@ -81,7 +81,7 @@ class Loop:
 
     def run(self, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
-        arrivals, gateway = self._arrivals, self.gateway
+        arrivals, dispatcher = self._arrivals, self.dispatcher
         for _ in range(n_instants):
             at_ps = self._next_ps()
             if arrivals.at_ps == NEVER and arrivals.are_more:
@@ -91,8 +91,8 @@ class Loop:
                 continue
             if at_ps > arrivals.end_ps:
                 return False
-            if gateway.refresh_ps < at_ps:
-                gateway.refresh(at_ps - 1)
+            if dispatcher.refresh_ps < at_ps:
+                dispatcher.refresh(at_ps - 1)
             self.now_ps = at_ps
             self._happen(at_ps)
         return True
@@ -120,32 +120,32 @@ class Loop:
     def _happen(self, at_ps: i64) -> None:
         """Let all happen that happens at an instant, but plans."""
         ends, handover, tiers = self._ends, self._handover, self._tiers
-        gateway, arrivals = self.gateway, self._arrivals
+        dispatcher, arrivals = self.dispatcher, self._arrivals
         if tiers is not None:
             tiers.see(at_ps)
         while ends.least() == at_ps:
             self._commit_now(ends.first(), at_ps)
         if handover is not None:
             while self._coming.least() == at_ps:
-                gateway.end_transfers(self._coming.first(), at_ps)
+                dispatcher.end_transfers(self._coming.first(), at_ps)
         if tiers is not None and tiers.next_ps() == at_ps:
             tiers.take(at_ps)
         if self._control is not None:
             self._change(self._control, at_ps)
-        if gateway.refresh_ps == at_ps:
-            gateway.refresh(at_ps)
+        if dispatcher.refresh_ps == at_ps:
+            dispatcher.refresh(at_ps)
         if self._control is not None and self._cluster.release_ps == at_ps:
-            gateway.release(at_ps)
+            dispatcher.release(at_ps)
         if handover is not None:
             if handover.stage_at_ps == at_ps:
                 handover.send_staged(at_ps, len(self.replicas))
-            gateway.end_notices(handover, at_ps)
+            dispatcher.end_notices(handover, at_ps)
             if handover.done:
                 for at in handover.take():
-                    gateway.hand_over(handover, at, at_ps)
+                    dispatcher.hand_over(handover, at, at_ps)
         while arrivals.at_ps == at_ps:
             if arrivals.take():
-                gateway.arrive(at_ps)
+                dispatcher.arrive(at_ps)
         if self._deadlines is not None and self._due_ps() == at_ps:
             self._deadlines.take(at_ps)
             arrivals.find_next()

@@ -12,7 +12,7 @@ from simserve.columns.leaving import Follow
 from simserve.columns.live import ASKS, DECODES, LOST, MOVES
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
-from simserve.engine.fleet import Lost
+from simserve.engine.fleet import LostLife
 from simserve.engine.replica import Replica
 
 
@@ -47,9 +47,9 @@ class Members:
         replica.let_drain(on_empty)
         self._follow(rank.id, replica.batch.wake(now_ps))
 
-    def fail(self, rank: Replica, now_ps: int) -> list[Lost]:
+    def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""
-        lost = list[Lost]()
+        lost = list[LostLife]()
         if self._handover is not None:
             lost += self._lose_pushes(self._handover, rank.id, now_ps)
             lost += self._lose_transfers(self._handover, rank.id, now_ps)
@@ -58,13 +58,13 @@ class Members:
     def _batch(self, place: i64) -> BatchColumns:
         return self._replicas[place].batch
 
-    def _lost(self, place: i64, n_stored: int) -> Lost:
+    def _lost(self, place: i64, n_stored: int) -> LostLife:
         live = self._live
-        return Lost(int(live.row[place]), int(live.life[place]), live.emitted_tokens[place] > 0, n_stored)
+        return LostLife(int(live.row[place]), int(live.life[place]), live.emitted_tokens[place] > 0, n_stored)
 
-    def _lose_pushes(self, handover: Handover, rank: int, now_ps: int) -> list[Lost]:
+    def _lose_pushes(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
         """Lose the requests that a rank prefills or will decode, and what others hold for them."""
-        live, lost = self._live, list[Lost]()
+        live, lost = self._live, list[LostLife]()
         if handover.is_staged:
             handover.send_staged(now_ps, len(self._replicas))
         for place in list(handover.pushes):
@@ -91,7 +91,7 @@ class Members:
                 self._follow(sender, batch.wake(now_ps))
         return lost
 
-    def _lose_transfers(self, handover: Handover, rank: int, now_ps: int) -> list[Lost]:
+    def _lose_transfers(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
         """Lose the requests between a rank that fails and others, and what these hold for them."""
         live, places = self._live, handover.lose_from(rank)
         for receiver, side in handover.fetching.items():
@@ -113,7 +113,7 @@ class Members:
             places += [*coming, *fetched]
         return [self._lose_moved(place, rank) for place in places]
 
-    def _lose_moved(self, place: i64, rank: int) -> Lost:
+    def _lose_moved(self, place: i64, rank: int) -> LostLife:
         """Lose a request between two replicas, of which this one fails."""
         live, batch = self._live, self._batch(rank)
         at = int(live.replica[place])
@@ -125,7 +125,7 @@ class Members:
         self._batch(at).forget(place)
         return lost
 
-    def _lose_all(self, replica: ReplicaColumns, now_ps: int) -> list[Lost]:
+    def _lose_all(self, replica: ReplicaColumns, now_ps: int) -> list[LostLife]:
         """Lose the step in flight, all blocks and all requests of a rank; return these without an answer."""
         replica.stop(now_ps)
         self._halt(replica.place)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from simserve.columns.arrivals import Clients, NextRows, Routed, Timed
 from simserve.columns.batch import BatchColumns
 from simserve.columns.contents import contents_of
+from simserve.columns.dispatcher import Dispatcher
 from simserve.columns.entrance import Entrance, RoutedEntrance, is_own
-from simserve.columns.gateway import Gateway
 from simserve.columns.handover import Handover
 from simserve.columns.lines import Line
 from simserve.columns.live import Live
@@ -64,8 +64,8 @@ class Building:
         self._entrance, self._tiers = entrance, Tiers(cluster)
         self.handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live)
         self._arrivals = arrivals
-        gateway = Gateway(cluster, arrivals, self.live, entrance, self.handover)
-        self.loop = Loop(cluster, arrivals, self.records, gateway, self.handover, self._tiers)
+        dispatcher = Dispatcher(cluster, arrivals, self.live, entrance, self.handover)
+        self.loop = Loop(cluster, arrivals, self.records, dispatcher, self.handover, self._tiers)
         for member in cluster.members:
             self.add(member)
 
@@ -145,7 +145,7 @@ def _run(cluster: Cluster, building: Building, arrivals: NextRows, on_look: Call
     try:
         while loop.run(INSTANTS_A_LOOK):
             records.flush()
-            loop.gateway.explain()
+            loop.dispatcher.explain()
             if on_look is not None:
                 on_look(loop.now_ps)
             arrivals.load()
@@ -156,7 +156,7 @@ def _run(cluster: Cluster, building: Building, arrivals: NextRows, on_look: Call
             gc.enable()
         cluster.clock._now = max(cluster.clock.now_ps, loop.now_ps)
         records.flush()
-    loop.gateway.explain()
+    loop.dispatcher.explain()
     return is_deadlock
 
 

@@ -144,7 +144,7 @@ class Fetches(HandoverSide):
         """Requests without blocks here, with those that wait among them, and those that have all their keys and values
         and do not decode yet."""
         self._elsewhere: dict[Request, None] = {}
-        """Those of other replicas, under a policy that orders: they wait in its queue."""
+        """Requests of other replicas, under a policy that orders: they wait in its queue."""
         if self._orders:
             self._startable = BeforeHandedOver(replica.batch.waiting, self._elsewhere)
             replica.batch.startable = self._startable

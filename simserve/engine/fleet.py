@@ -38,7 +38,7 @@ class Member:
 
 
 @dataclass
-class Lost:
+class LostLife:
     """A request that was lost with its replica."""
 
     row: int
@@ -54,7 +54,7 @@ class Lost:
 class LostRequest:
     """A request that was lost, and what happens next."""
 
-    lost: Lost
+    lost: LostLife
     why: str
     resends: bool
     """The gateway may send it once more."""
@@ -72,7 +72,7 @@ class Ranks(Protocol):
     def drain(self, rank: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
         """Call on_empty with instants at which a rank may have nothing left to do."""
 
-    def fail(self, rank: Replica, now_ps: int) -> list[Lost]:
+    def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose the step in flight of a rank, all its blocks and all its requests, and those on their way to or from it;
         return these without an answer."""
 
@@ -147,7 +147,7 @@ class Fleet:
         Each request fails for its client; if `resends`, the gateway sends those without a token once more, as gateways
         do while nothing has been sent to the client.
         """
-        now_ps, lost = self._clock.now_ps, list[Lost]()
+        now_ps, lost = self._clock.now_ps, list[LostLife]()
         member.why += f"; {why}"
         if member.ready_ps is not None and member.draining_ps is None:
             self._shut(member)

@@ -126,7 +126,7 @@ class Lane:
 
 
 class Stepping:
-    """With whom a replica steps: of this kind, on its own."""
+    """Ranks that a replica steps with, if there are any."""
 
     def __init__(self, index: int) -> None:
         self.lane: Lane | None = None

@@ -16,7 +16,7 @@ from simserve.state.step_plan import Blocked
 from simserve.state.view import ReplicaView
 
 
-class Batch:
+class SeenRequests:
     """Requests of a replica as objects: where its policy looks at them, and those that are there as the run ends."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -40,7 +40,7 @@ class Replica:
     """One copy of a model, on one or more GPUs; or one rank of it with a scheduler of its own.
 
     Its parts keep what is true: `memory` and `pool` its blocks, `cohort` what decodes, `in_flight` the steps that are
-    not over, `decode` what these do, `load` what routers see, `stepping` with whom it steps.
+    not over, `decode` what these do, `load` what routers see, `stepping` the ranks that step with it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Replica:
         self.memory = setup.memory(recorder, tier)
         self.pool, self.cohort = self.memory.pool, setup.cohort(self.memory)
         self.scheduler = setup.scheduler
-        self.batch = batch = Batch(setup.scheduler)
+        self.batch = batch = SeenRequests(setup.scheduler)
         limits = self.pool.total_blocks, self.pool.block_size, setup.max_model_len
         self.view = ReplicaView(batch.waiting, batch.prefilling, batch.running, *limits)
         """What the scheduler sees, if it looks at requests."""
@@ -77,7 +77,7 @@ class Replica:
         self.swaps, self.reads_ahead = setup.swaps and tier is not None, tier is not None and tier.overlaps
         """Preempted decoding requests go to host memory; and prefixes are read from it while steps go on."""
         self.stepping = Stepping(index)
-        """With whom it steps."""
+        """Ranks that step with it."""
         self.blocked_by: Blocked | None = None
         """Why the last plan of the run did not admit the head of the queue."""
 

@@ -1,4 +1,4 @@
-"""Cohort: the decoding requests of a replica, kept as aggregates instead of a loop; who they are, others know."""
+"""Cohort: the decoding requests of a replica, kept as aggregates instead of a loop; others keep which they are."""
 
 from __future__ import annotations
 

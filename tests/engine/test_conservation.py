@@ -5,7 +5,7 @@ import pytest
 from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered
-from simserve.engine.replica import Batch
+from simserve.engine.replica import SeenRequests
 from simserve.errors import InvariantError
 from simserve.routers.round_robin import RoundRobin
 from tests.agreement import run_watched
@@ -17,7 +17,7 @@ def cluster() -> Cluster:
 
 
 def test_a_lost_request_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Batch, "requests", property(lambda batch: ()))
+    monkeypatch.setattr(SeenRequests, "requests", property(lambda batch: ()))
     with pytest.raises(InvariantError, match="requests sent = ended"):
         run_cluster(cluster(), 0)
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve import Results, load_scenario, simulate
-from simserve.engine import cluster, recorder
+from simserve.columns import run as columns
+from simserve.engine import recorder
 from simserve.errors import OutputError
 from simserve.tables import parquet, scratch
 from simserve.tables.buffers import Buffers
@@ -40,7 +41,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(scratch, "PIECE_ROWS", 97)
     monkeypatch.setattr(scratch, "LARGE_BYTES", 64)
     monkeypatch.setattr(recorder, "SPILL_BYTES", 4_000)
-    monkeypatch.setattr(cluster, "SENDS_A_REPORT", 16)
+    monkeypatch.setattr(columns, "INSTANTS_A_LOOK", 16)
     monkeypatch.setattr(parquet, "GROUP_ROWS", 128)
     yield
 

@@ -1,4 +1,4 @@
-"""Gateway: admits requests and sends them to replicas, and computed prompts to the replicas that decode them."""
+"""Dispatcher: admits requests and sends them to replicas, and computed prompts to the replicas that decode them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simserve.integers import NEVER
 from simserve.state.request import Request
 
 
-class Gateway:
+class Dispatcher:
     """Stands before all replicas."""
 
     def __init__(
