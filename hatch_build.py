@@ -27,7 +27,6 @@ COMPILED = (
     "columns/lines.py",
     "columns/live.py",
     "columns/loop.py",
-    "columns/members.py",
     "columns/prompts.py",
     "columns/records.py",
     "columns/replica.py",

@@ -171,10 +171,6 @@ class BatchColumns:
         """Count a request out that has no blocks here."""
         self._count(-1)
 
-    def count_none(self) -> None:
-        """Count no request any more, as the replica has failed."""
-        self._n_outstanding = self._load.n_outstanding = self.running.n_away = 0
-
     def stored_tokens(self, place: i64) -> int:
         """Return the tokens stored for a request, padding included."""
         live = self._live
@@ -252,6 +248,48 @@ class BatchColumns:
             self.forget(place)
         self._count(-1)
         return n_stored
+
+    def unanswered(self) -> list[tuple[int, int]]:
+        """Return the requests that are there without a whole answer, each with the tokens stored for it."""
+        answered = self.lingering if self.streams else []
+        return [(place, self.stored_tokens(place)) for place in self._there() if place not in answered]
+
+    def _there(self) -> list[int]:
+        """Return all requests that are there."""
+        swapped = [] if self.swaps is None else self.swaps.places
+        waiting, coming = self._waiting.places(), self.prompts.coming.places()
+        return [*waiting, *coming, *swapped, *self.running.places()]
+
+    def lose_all(self) -> None:
+        """Lose all blocks and all requests, with the chunks of the step in flight."""
+        live, running, there, pool = self._live, self.running, self._there(), self.pool
+        self.in_flight.land()
+        self._close_spans()
+        unanswered = [place for place, _ in self.unanswered()]
+        for place in [] if self.swaps is None else list(self.swaps.places):
+            self.remove(place)
+        for place in running.places():
+            if live.phase[place] == DECODES and place in self.lingering:
+                running.stop_decoding(place)
+            elif live.phase[place] == DECODES:
+                running.drop(place)
+            running.leave(place)
+        there += [place for place in self.prompts.places_of_step() if live.phase[place] == LOST]
+        self.prompts.clear()
+        self.lingering = []
+        pool.release(pool.used_blocks, pool.reserved_blocks)
+        for place in unanswered:
+            self.close(place)
+        for place in there:
+            live.remove(place)
+        self._n_outstanding = self._load.n_outstanding = self.running.n_away = 0
+
+    def _close_spans(self) -> None:
+        """Record the spans of requests that decode still."""
+        ended = [*self.lingering, *([] if self.swaps is None else self.swaps.returned)]
+        for place in self.running.places():
+            if self._live.phase[place] == DECODES and place not in ended:
+                self.records.span(place, self.cohort.step)
 
     def _end_lost(self, place: i64, n_tokens: i64) -> None:
         """End a chunk of a request that was lost during the step."""
@@ -433,16 +471,14 @@ class BatchColumns:
 
     def stop(self) -> None:
         """Give the replica the requests that are there."""
-        batch, live = self._replica.batch, self._live
+        batch = self._replica.batch
         self.prompts.coming.show(2, self._waiting)
         self._replica.blocked_by = WORDS[self.prompts.blocked]
+        self._close_spans()
         batch.running.clear()
         for place in self.running.places():
-            if place in self.lingering and self.streams:
-                continue
-            if live.phase[place] == DECODES and place not in self.lingering and not self.has_returned(place):
-                self.records.span(place, self.cohort.step)
-            batch.running[self._still_there(place)] = None
+            if not self.streams or place not in self.lingering:
+                batch.running[self._still_there(place)] = None
         waiting = [self._still_there(place) for place in self._waiting.places()]
         if not self.looks:
             batch.waiting.extend(waiting)
@@ -450,10 +486,6 @@ class BatchColumns:
             batch.elsewhere += [self._still_there(place) for place in self.swaps.places]
         batch.n_away = self.running.n_away
         batch.elsewhere += [self._still_there(place) for place in self.side.places()]
-
-    def has_returned(self, place: int) -> bool:
-        """Return whether a request was swapped in and has had no token since: its span is recorded."""
-        return self.swaps is not None and place in self.swaps.returned
 
     def _still_there(self, place: i64) -> Request:
         """Record a request that is there as the run ends; return it, with the tokens stored for it."""

@@ -8,8 +8,8 @@ from simserve.columns.arrivals import NextRows
 from simserve.columns.batch import BatchColumns
 from simserve.columns.entrance import Entrance
 from simserve.columns.handover import Handover
-from simserve.columns.leaving import Follow
 from simserve.columns.live import ASKS, ENDED, WAITS, Live
+from simserve.columns.units import UnitTurns
 from simserve.engine.checks import broke, raised
 from simserve.engine.cluster import Cluster
 from simserve.integers import NEVER
@@ -20,10 +20,15 @@ class Dispatcher:
     """Stands before all replicas."""
 
     def __init__(
-        self, cluster: Cluster, arrivals: NextRows, live: Live, entrance: Entrance, handover: Handover | None
+        self,
+        cluster: Cluster,
+        arrivals: NextRows,
+        live: Live,
+        entrance: Entrance,
+        handover: Handover | None,
+        turns: UnitTurns,
     ) -> None:
-        self.follow: Follow = lambda place, is_idle: None
-        """Told of each replica that is idle and plans, or of which the step run may have been cut."""
+        self._turns = turns
         self.batches: list[BatchColumns] = []
         """Requests of all replicas, in the order of their ids."""
         self._cluster, self._arrivals, self._live, self._describe = cluster, arrivals, live, cluster.request_of
@@ -124,11 +129,11 @@ class Dispatcher:
         if self._deadlines is not None:
             self._deadlines.placed(row, at)
         if self._handover is None or entry.keeps or not batch.side.hands_over:
-            self.follow(entry.place, batch.queue(at, now_ps))
+            self._turns.follow(entry.place, batch.queue(at, now_ps))
             return
         self._live.is_kept[at] = 0
         if not batch.side.asks_first:
-            self.follow(entry.place, batch.queue(at, now_ps))
+            self._turns.follow(entry.place, batch.queue(at, now_ps))
             return
         self._live.joined_ps[at], self._live.phase[at] = now_ps, ASKS
         self.hand_over(self._handover, at, now_ps)
@@ -138,7 +143,7 @@ class Dispatcher:
         self._note(row, 0, reason)
         if self._is_alone:
             self.batches[0].cut(now_ps, False)
-            self.follow(0, False)
+            self._turns.follow(0, False)
 
     def _note(self, row: int, n_tokens: int, reason: str) -> None:
         """Note a row with an answer that is cut, or that is refused for a reason."""
@@ -193,7 +198,7 @@ class Dispatcher:
         else:
             handover.recorder.hand_over(live.row[at], live.sender[at], place)
             live.replica[at] = place
-        self.follow(place, self.batches[place].fetch(at, now_ps))
+        self._turns.follow(place, self.batches[place].fetch(at, now_ps))
 
     def end_notices(self, handover: Handover, now_ps: i64) -> None:
         """Queue the requests that have blocks on their decode replicas, as their prefill replicas are told."""
@@ -201,7 +206,7 @@ class Dispatcher:
             at = handover.noticed()
             sender = self._live.sender[at]
             self._live.phase[at] = WAITS
-            self.follow(sender, self.batches[sender].queue(at, now_ps))
+            self._turns.follow(sender, self.batches[sender].queue(at, now_ps))
 
     def end_transfers(self, place: i64, now_ps: i64) -> None:
         """Let a decode replica have the keys and values that arrive, and prefill replicas the blocks that held them."""
@@ -212,6 +217,6 @@ class Dispatcher:
                 batch.let_go(at, now_ps)
             else:
                 sender = self._live.sender[at]
-                self.follow(sender, self.batches[sender].give_back(at, now_ps))
+                self._turns.follow(sender, self.batches[sender].give_back(at, now_ps))
             at = batch.side.arrived(now_ps)
-        self.follow(place, batch.wake(now_ps))
+        self._turns.follow(place, batch.wake(now_ps))

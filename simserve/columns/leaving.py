@@ -1,4 +1,4 @@
-"""Leaving: requests in columns of which the clients have given up, as servers notice it between their steps."""
+"""Leaving: requests in columns of which the clients have given up; Members: ranks that join, drain and fail."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import Handover
 from simserve.columns.live import ASKS, ENDED, LOST, MOVES
 from simserve.columns.records import Records
+from simserve.columns.replica import ReplicaColumns
+from simserve.columns.units import UnitTurns
+from simserve.engine.fleet import LostLife
 from simserve.engine.offered import OfferedRows
-
-Follow = Callable[[int, bool], None]
-"""Called with a replica and whether it is idle and plans; otherwise its step run may have been cut."""
+from simserve.engine.replica import Replica
 
 
 class Leaving:
@@ -25,12 +26,10 @@ class Leaving:
         records: Records,
         batches: Sequence[BatchColumns],
         handover: Handover | None,
-        follow: Follow,
-        commit: Callable[[int, int], None],
+        turns: UnitTurns,
     ) -> None:
-        """commit: commits the step run of a replica, which ends at this very instant."""
         self._rows, self._records, self._live, self._batches = rows, records, records.live, batches
-        self._handover, self._follow, self._commit = handover, follow, commit
+        self._handover, self._turns = handover, turns
 
     def abandon(self, row: int, where: int, now_ps: int) -> tuple[int | None, int]:
         """Drop a request, unless a step or a transfer of it is in flight; return when to try again, None: it is gone,
@@ -40,10 +39,10 @@ class Leaving:
         batch = self._batches[self._live.replica[where]]
         step_run = batch.in_flight.step_run
         if step_run is not None:
-            self._follow(batch.id, batch.wake(now_ps))
+            self._turns.follow(batch.id, batch.wake(now_ps))
             if step_run.end_ps > now_ps:
                 return int(step_run.end_ps), 0
-            self._commit(batch.id, now_ps)
+            self._turns.commit(batch.id, now_ps)
         n_stored = self.stored_tokens(row, where)
         return None if self._has_ended(row, where) else self._drop(batch, where, now_ps), n_stored
 
@@ -68,7 +67,7 @@ class Leaving:
             self._withdraw(batch, place, now_ps)
             return None
         if self._handover is not None and self._handover.forget(place):
-            self._follow(batch.id, batch.give_back(place, now_ps))
+            self._turns.follow(batch.id, batch.give_back(place, now_ps))
             self._close_moved(batch, place)
             return None
         if side.holds(place):
@@ -77,15 +76,15 @@ class Leaving:
                 return int(at_ps)
             if side.take_here(place):
                 batch.free_ahead(place, int(now_ps))
-                self._follow(batch.id, batch.wake(now_ps))
+                self._turns.follow(batch.id, batch.wake(now_ps))
             else:
-                self._follow(batch.id, batch.withdraw(place, now_ps))
+                self._turns.follow(batch.id, batch.withdraw(place, now_ps))
                 if not live.is_kept[place]:
                     sender = live.sender[place]
-                    self._follow(sender, self._batches[sender].give_back(place, now_ps))
+                    self._turns.follow(sender, self._batches[sender].give_back(place, now_ps))
             self._close_moved(batch, place)
             return None
-        self._follow(batch.id, batch.abandon(place, now_ps))
+        self._turns.follow(batch.id, batch.abandon(place, now_ps))
         return None
 
     def _close_moved(self, batch: BatchColumns, place: i64) -> None:
@@ -100,7 +99,7 @@ class Leaving:
         live, handover = self._live, self._handover
         assert handover is not None, "it waits for blocks elsewhere"
         batch.count_out()
-        self._follow(batch.id, batch.drains and batch.wake(now_ps))
+        self._turns.follow(batch.id, batch.drains and batch.wake(now_ps))
         if handover.forget(place):
             batch.forget(place)
             return
@@ -111,5 +110,124 @@ class Leaving:
             live.phase[place] = ENDED
             receiver.side.expect(place, now_ps + handover.notice_ps)
             return
-        self._follow(receiver.id, receiver.withdraw(place, now_ps))
+        self._turns.follow(receiver.id, receiver.withdraw(place, now_ps))
         batch.forget(place)
+
+
+class Members:
+    """Serves the ranks of a fleet; see `Ranks`."""
+
+    def __init__(
+        self,
+        records: Records,
+        replicas: Sequence[ReplicaColumns],
+        handover: Handover | None,
+        order: Callable[[], None],
+        turns: UnitTurns,
+    ) -> None:
+        """order: makes room for the last member."""
+        self._records, self._live, self._replicas, self._handover = records, records.live, replicas, handover
+        self._order, self._turns = order, turns
+
+    def order(self, ranks: Sequence[Replica]) -> None:
+        """Make room for the ranks of a member."""
+        self._order()
+
+    def is_empty(self, rank: Replica) -> bool:
+        """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
+        is_stepping = rank.in_flight.step_run is not None
+        return not rank.load.n_outstanding and not self._batch(rank.id).running.n_away and not is_stepping
+
+    def drain(self, rank: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
+        """Call on_empty with instants at which a rank may have nothing left to do."""
+        replica = self._replicas[rank.id]
+        replica.let_drain(on_empty)
+        self._turns.follow(rank.id, replica.batch.wake(now_ps))
+
+    def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
+        """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""
+        lost = list[LostLife]()
+        if self._handover is not None:
+            lost += self._lose_pushes(self._handover, rank.id, now_ps)
+            lost += self._lose_transfers(self._handover, rank.id, now_ps)
+        return lost + self._lose_all(self._replicas[rank.id], now_ps)
+
+    def _batch(self, place: i64) -> BatchColumns:
+        return self._replicas[place].batch
+
+    def _lost(self, place: i64, n_stored: int) -> LostLife:
+        live = self._live
+        return LostLife(int(live.row[place]), int(live.life[place]), live.emitted_tokens[place] > 0, n_stored)
+
+    def _lose_pushes(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
+        """Lose the requests that a rank prefills or will decode, and what others hold for them."""
+        live, lost = self._live, list[LostLife]()
+        if handover.is_staged:
+            handover.send_staged(now_ps, len(self._replicas))
+        for place in list(handover.pushes):
+            sender, receiver = int(live.sender[place]), int(live.receiver[place])
+            if rank not in (sender, receiver):
+                continue
+            del handover.pushes[place]
+            handover.forget_notice(place)
+            other, batch = self._batch(receiver), self._batch(sender)
+            if other.side.awaits(place):
+                self._turns.follow(receiver, other.withdraw(place, now_ps))
+            elif sender == rank:
+                other.free_ahead(place, now_ps)
+                self._turns.follow(receiver, other.wake(now_ps))
+            if live.phase[place] == ASKS:
+                batch.count_out()
+                lost.append(self._lost(place, 0))
+                batch.forget(place)
+                self._turns.follow(sender, batch.drains and batch.wake(now_ps))
+            elif sender != rank:
+                each = self._lost(place, 0)
+                each.n_stored = batch.lose(place, now_ps)
+                lost.append(each)
+                self._turns.follow(sender, batch.wake(now_ps))
+        return lost
+
+    def _lose_transfers(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
+        """Lose the requests between a rank that fails and others, and what these hold for them."""
+        live, places = self._live, handover.lose_from(rank)
+        for receiver, side in handover.fetching.items():
+            batch = self._batch(receiver)
+            if receiver == rank:
+                lost, held = side.lose_all()
+                for place in sorted(held, key=lambda each: (live.joined_ps[each], live.row[each])):
+                    sender = live.sender[place]
+                    self._turns.follow(sender, self._batch(sender).give_back(place, now_ps))
+                places += lost
+                continue
+            coming, fetched = side.coming_from(rank), side.fetched_from(rank)
+            for place in coming:
+                self._turns.follow(receiver, batch.withdraw(place, now_ps))
+            for place in fetched:
+                batch.free_ahead(place, now_ps)
+            if fetched:
+                self._turns.follow(receiver, batch.wake(now_ps))
+            places += [*coming, *fetched]
+        return [self._lose_moved(place, rank) for place in places]
+
+    def _lose_moved(self, place: i64, rank: int) -> LostLife:
+        """Lose a request between two replicas, of which this one fails."""
+        live, batch = self._live, self._batch(rank)
+        at = int(live.replica[place])
+        lost = self._lost(place, batch.stored_tokens(place))
+        if live.phase[place] == MOVES:
+            live.join_step[place], live.replica[place] = batch.cohort.step, rank
+            self._records.span(place, batch.cohort.step)
+            live.replica[place] = at
+        self._batch(at).forget(place)
+        return lost
+
+    def _lose_all(self, replica: ReplicaColumns, now_ps: int) -> list[LostLife]:
+        """Lose the step in flight, all blocks and all requests of a rank; return these without an answer."""
+        replica.stop(now_ps)
+        self._turns.halt(replica.place)
+        lost = [self._lost(place, n_stored) for place, n_stored in replica.batch.unanswered()]
+        replica.batch.lose_all()
+        if replica.tier is not None:
+            replica.tier.fail()
+        return lost

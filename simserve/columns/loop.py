@@ -9,12 +9,11 @@ from mypy_extensions import i64
 from simserve.columns.arrivals import NextRows
 from simserve.columns.dispatcher import Dispatcher
 from simserve.columns.handover import Handover
-from simserve.columns.leaving import Leaving
-from simserve.columns.members import Members
+from simserve.columns.leaving import Leaving, Members
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.tiers import Tiers
-from simserve.columns.units import InTurn, LaneColumns, StepUnit
+from simserve.columns.units import LaneColumns, StepUnit, UnitTurns
 from simserve.engine.alarm import Clock
 from simserve.engine.cluster import Cluster
 from simserve.engine.fleet import Control
@@ -38,37 +37,29 @@ class Loop:
         dispatcher: Dispatcher,
         handover: Handover | None,
         tiers: Tiers,
+        turns: UnitTurns,
     ) -> None:
         self.replicas: list[ReplicaColumns] = []
-        """All ranks, in the order of their ids, and ..."""
-        self._units: list[StepUnit] = []
-        """... what each steps with."""
+        """All ranks, in the order of their ids."""
         self._arrivals, self.dispatcher, self._handover, self._all_tiers = arrivals, dispatcher, handover, tiers
-        dispatcher.follow = tiers.follow = self.follow
+        self._turns, self._ends = turns, turns.ends
         self._tiers: Tiers | None = None
         """Tiers of replicas, if any has some."""
         self._cluster, self._clock, self._deadlines = cluster, cluster.clock, cluster.deadlines
         if cluster.deadlines is not None:
-            how = self.dispatcher.batches, handover, self.follow, self._commit_now
-            cluster.deadlines.servers = Leaving(cluster.rows, records, *how)
+            cluster.deadlines.servers = Leaving(cluster.rows, records, dispatcher.batches, handover, turns)
         self._control: Clock | None = None
         """The clock of what decides when members join and leave."""
-        self._ends = Tournament(1)
-        """End of each unit's step run, at the place of its first replica."""
         self._coming = Tournament(1) if handover is None else handover.arrivals
         """Next keys and values of each replica."""
-        self._planning = InTurn(1)
-        """Units that plan at this instant."""
         self.now_ps: i64 = 0
 
     def add(self, replicas: Sequence[ReplicaColumns], ranks: Sequence[Replica]) -> None:
         """Add ranks with the next ids."""
         self.replicas.extend(replicas)
-        self._units.extend(units_of(ranks, replicas))
-        n = len(self.replicas)
-        for each in (self._ends, self._coming, self._all_tiers.reads):
-            each.widen(n)
-        self._planning.widen(n)
+        self._turns.add(units_of(ranks, replicas))
+        for each in (self._coming, self._all_tiers.reads):
+            each.widen(len(self.replicas))
         for replica in replicas:
             self.dispatcher.add(replica.batch)
             if replica.tier is not None:
@@ -81,13 +72,13 @@ class Loop:
 
     def run(self, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
-        arrivals, dispatcher = self._arrivals, self.dispatcher
+        arrivals, dispatcher, turns = self._arrivals, self.dispatcher, self._turns
         for _ in range(n_instants):
             at_ps = self._next_ps()
             if arrivals.at_ps == NEVER and arrivals.are_more:
                 return True
-            if at_ps > self.now_ps and self._planning.n:
-                self._plan()
+            if at_ps > self.now_ps and turns.are_left:
+                turns.plan(self.now_ps)
                 continue
             if at_ps > arrivals.end_ps:
                 return False
@@ -124,7 +115,7 @@ class Loop:
         if tiers is not None:
             tiers.see(at_ps)
         while ends.least() == at_ps:
-            self._commit_now(ends.first(), at_ps)
+            self._turns.commit(ends.first(), at_ps)
         if handover is not None:
             while self._coming.least() == at_ps:
                 dispatcher.end_transfers(self._coming.first(), at_ps)
@@ -150,12 +141,6 @@ class Loop:
             self._deadlines.take(at_ps)
             arrivals.find_next()
 
-    def _commit_now(self, place: i64, now_ps: i64) -> None:
-        """Commit a step run that ends at this very instant; the replica plans."""
-        self._units[place].commit(now_ps)
-        self._ends.set(place, NEVER)
-        self._planning.add(place)
-
     def _change(self, control: Clock, now_ps: i64) -> None:
         """Let members join, drain and fail that do so at this instant."""
         while control.next_ps == now_ps:
@@ -167,30 +152,6 @@ class Loop:
         """Return when clients next give up, or servers drop what these have sent."""
         next_ps = None if self._deadlines is None else self._deadlines.next_ps
         return NEVER if next_ps is None else next_ps
-
-    def _plan(self) -> None:
-        """Let the units plan that have no step in flight and something to do."""
-        planning = self._planning
-        for i in range(planning.n):
-            unit = self._units[planning.places[i]]
-            unit.plan(self.now_ps)
-            self._ends.set(unit.place, unit.end_ps())
-        planning.n = 0
-
-    def follow(self, place: i64, is_idle: bool) -> None:
-        """Let a replica plan in its turn if it is idle; otherwise its step run may have been cut."""
-        unit = self._units[place]
-        if is_idle:
-            self._planning.add(unit.place)
-        else:
-            self._ends.set(unit.place, unit.end_ps())
-
-    def halt(self, place: i64) -> None:
-        """Let the step in flight of a replica neither end nor another one begin."""
-        unit = self._units[place]
-        unit.halt()
-        self._ends.set(unit.place, NEVER)
-        self._planning.remove(unit.place)
 
     def is_out_of_events(self) -> bool:
         """Return whether nothing more happens, unless new requests come."""

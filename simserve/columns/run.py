@@ -15,16 +15,17 @@ from simserve.columns.contents import contents_of
 from simserve.columns.dispatcher import Dispatcher
 from simserve.columns.entrance import Entrance, RoutedEntrance, is_own
 from simserve.columns.handover import Handover
+from simserve.columns.leaving import Members
 from simserve.columns.lines import Line
 from simserve.columns.live import Live
 from simserve.columns.loop import Loop
-from simserve.columns.members import Members
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.running import Running, SpeculativeRunning
 from simserve.columns.sides import side_of
 from simserve.columns.tiers import Tiers, TierSide
+from simserve.columns.units import UnitTurns
 from simserve.columns.views import ViewPlanner
 from simserve.engine.cluster import Cluster, OnSend
 from simserve.engine.fleet import Control, Member
@@ -61,11 +62,12 @@ class Building:
         self.live, deadlines = Live(), cluster.deadlines
         is_seen = deadlines is not None or cluster.control is not None
         self.records = Records(cluster.recorder, self.live, deadlines, is_seen=is_seen)
-        self._entrance, self._tiers = entrance, Tiers(cluster)
+        self._turns = turns = UnitTurns()
+        self._entrance, self._tiers = entrance, Tiers(cluster, turns)
         self.handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live)
         self._arrivals = arrivals
-        dispatcher = Dispatcher(cluster, arrivals, self.live, entrance, self.handover)
-        self.loop = Loop(cluster, arrivals, self.records, dispatcher, self.handover, self._tiers)
+        dispatcher = Dispatcher(cluster, arrivals, self.live, entrance, self.handover, turns)
+        self.loop = Loop(cluster, arrivals, self.records, dispatcher, self.handover, self._tiers, turns)
         for member in cluster.members:
             self.add(member)
 
@@ -76,7 +78,7 @@ class Building:
     def let_change(self, cluster: Cluster, control: Control) -> None:
         """Let a control decide when members join and leave."""
         loop, members = self.loop, cluster.members
-        how = self.handover, lambda: self.add(members[-1]), loop.halt, loop.follow
+        how = self.handover, lambda: self.add(members[-1]), self._turns
         loop.begin(control, Members(self.records, loop.replicas, *how))
 
     def _columns(self, replica: Replica, role: RoleName) -> ReplicaColumns:

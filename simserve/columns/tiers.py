@@ -3,13 +3,12 @@ reads and writes of all replicas end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mypy_extensions import i64
 
 from simserve.columns.batch import BatchColumns
 from simserve.columns.live import WAITS
 from simserve.columns.prompts import Reading
+from simserve.columns.units import UnitTurns
 from simserve.engine.checks import broke
 from simserve.engine.cluster import Cluster
 from simserve.engine.host_tier import HostStore, HostTier, Read, Sharer
@@ -166,21 +165,20 @@ class TierSide(Reading):
     def _on_store_change(self, now_ps: int) -> None:
         """Plan again at the next step boundary if the head of the queue waits for blocks: its hit may change."""
         if self._prompts.blocked == BLOCKS and self._in_flight.step_run is not None:
-            self._tiers.follow(self._replica.id, self._batch.wake(now_ps))
+            self._tiers.turns.follow(self._replica.id, self._batch.wake(now_ps))
 
 
 class Tiers:
     """Ends of reads of all replicas, and of the copies to and from stores that they share."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, turns: UnitTurns) -> None:
         self._stores: list[HostStore] = []
         self._clock = cluster.clock
         self.reads = Tournament(1)
         """When the first read of each replica ends."""
         self.sides: dict[int, TierSide] = {}
         """Sides of replicas with tiers, by id."""
-        self.follow: Callable[[int, bool], None] = lambda place, is_idle: None
-        """Called with a replica of which the step run may have been cut."""
+        self.turns = turns
 
     def add(self, place: int, side: TierSide, store: HostStore | None) -> None:
         """Add the side of a replica, which may share a store."""
@@ -208,4 +206,4 @@ class Tiers:
                 store.take(now_ps)
         while self.reads.least() == now_ps:
             place = self.reads.first()
-            self.follow(place, self.sides[place].end_reads(now_ps))
+            self.turns.follow(place, self.sides[place].end_reads(now_ps))

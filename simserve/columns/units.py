@@ -1,4 +1,4 @@
-"""StepUnit: what plans and steps at once: a replica on its own, or the ranks of a lane, which step together."""
+"""StepUnit: what plans and steps at once: a replica on its own, or the ranks of a lane; UnitTurns: when each does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mypy_extensions import i64
 
 from simserve.engine.lock_step import Lane, LockStep
-from simserve.integers import NEVER, NONE, filled, vec, widened
+from simserve.integers import NEVER, NONE, Tournament, filled, vec, widened
 from simserve.units import EndsTooLate
 
 
@@ -174,3 +174,55 @@ class InTurn:
         """Make room for so many places."""
         if most > len(self.places):
             self.places = widened(self.places, most)
+
+
+class UnitTurns:
+    """When the step of each unit ends, and which units plan at this instant."""
+
+    def __init__(self) -> None:
+        self._units: list[StepUnit] = []
+        """What each replica steps with."""
+        self.ends = Tournament(1)
+        """End of each unit's step run, at the place of its first replica."""
+        self._planning = InTurn(1)
+
+    def add(self, units: Sequence[StepUnit]) -> None:
+        """Add what the next replicas step with."""
+        self._units.extend(units)
+        self.ends.widen(len(self._units))
+        self._planning.widen(len(self._units))
+
+    @property
+    def are_left(self) -> bool:
+        """Units plan at this instant."""
+        return self._planning.n > 0
+
+    def follow(self, place: i64, is_idle: bool) -> None:
+        """Let a replica plan in its turn if it is idle; otherwise its step run may have been cut."""
+        unit = self._units[place]
+        if is_idle:
+            self._planning.add(unit.place)
+        else:
+            self.ends.set(unit.place, unit.end_ps())
+
+    def commit(self, place: i64, now_ps: i64) -> None:
+        """Commit a step run that ends at this very instant; the replica plans."""
+        self._units[place].commit(now_ps)
+        self.ends.set(place, NEVER)
+        self._planning.add(place)
+
+    def plan(self, now_ps: i64) -> None:
+        """Let the units plan that have no step in flight and something to do."""
+        planning = self._planning
+        for i in range(planning.n):
+            unit = self._units[planning.places[i]]
+            unit.plan(now_ps)
+            self.ends.set(unit.place, unit.end_ps())
+        planning.n = 0
+
+    def halt(self, place: i64) -> None:
+        """Let the step in flight of a replica neither end nor another one begin."""
+        unit = self._units[place]
+        unit.halt()
+        self.ends.set(unit.place, NEVER)
+        self._planning.remove(unit.place)
