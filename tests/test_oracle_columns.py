@@ -14,6 +14,8 @@ from simserve.admission.base import Admission, QueueView
 from simserve.admission.token_bucket import TokenBucket
 from simserve.columns import run as columns
 from simserve.columns.entrance import is_own
+from simserve.columns.lines import Line
+from simserve.columns.live import PASSES, WAITS, Live
 from simserve.columns.records import counts
 from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
@@ -254,6 +256,32 @@ def test_a_request_after_a_think_time_beyond_64_bits_is_refused() -> None:
     load = Offered(replace(trace([days_s, days_s], [9, 9], [9, 9]), dependencies=links))
     with pytest.raises(TraceError, match="all requests must be sent within 90 days"):
         run_cluster(Cluster([replica_setup(Chunked())], RoundRobin(), load, 7))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["append", "append_left", "pop_left", "drop", "keep", "clear"]), st.data())))
+def test_a_line_is_what_a_list_is_and_nothing_stands_behind_its_last(actions: list[tuple[str, st.DataObject]]) -> None:
+    live = Live()
+    line, places = Line(live), list[int]()
+    for action, data in actions:
+        if action.startswith("append"):
+            place = live.add(0, 1, 1, 1)
+            getattr(line, action)(place)
+            places.insert(0 if action == "append_left" else len(places), place)
+        elif action == "clear":
+            line.clear()
+            places.clear()
+        elif action == "keep":
+            for place in places:
+                live.phase[place] = data.draw(st.sampled_from([WAITS, PASSES]))
+            line.keep(WAITS)
+            places = [place for place in places if live.phase[place] == WAITS]
+        elif places and action == "drop":
+            line.drop(place := data.draw(st.sampled_from(places)))
+            places.remove(place)
+        elif places:
+            assert line.pop_left() == places.pop(0)
+        assert line.places() == places
+        assert not places or (line.first(), live.after[places[-1]]) == (places[0], -1)
 
 
 @given(st.lists(st.integers(0, NEVER - 1)), st.data())

@@ -63,7 +63,7 @@ class Line:
 
     def append_left(self, place: i64) -> None:
         """Add a place before all others."""
-        self._live.after[place] = self.head
+        self._live.after[place] = self.head if self.n else NONE
         if not self.n:
             self.tail = place
         self.head = place
