@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import NextRows
@@ -87,8 +89,9 @@ class Dispatcher:
 
     def _why_not_admitted(self, row: int, now_ps: int) -> str | None:
         """Return why the admission policy refuses a request; None: it admits it. Raises PolicyError."""
-        rows, policy, views = self._cluster.rows, self._admission, self._cluster.fleet.gated
-        assert policy is not None and views is not None, "a policy decides"
+        rows, views = self._cluster.rows, self._cluster.fleet.gated
+        policy: Any = self._admission  # so that compiled code leaves its answer to the check below
+        assert views is not None, "a policy decides"
         self._clock._now = now_ps
         request = Request(row, now_ps, rows.prompt_tokens[row], rows.max_tokens[row])
         try:

@@ -1,6 +1,7 @@
 """Checks of what policies return, and the errors they raise."""
 
 from collections.abc import Collection, Iterable
+from typing import Any, cast
 
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.errors import PolicyError, blame
@@ -13,8 +14,9 @@ from simserve.units import to_s
 
 def checked_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
     """Return the scheduler's plan for a view; raises PolicyError. Its chunks are checked later, as they begin."""
+    policy: Any = scheduler  # so that compiled code leaves its answer to the checks below
     try:
-        plan = scheduler.plan(view)
+        plan: Any = policy.plan(view)
     except Exception as error:
         raise raised(scheduler, "plan", view.now_ps, error) from error
     if type(plan) is not StepPlan:
@@ -30,24 +32,26 @@ def checked_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
 
 def checked_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
     """Return the running request that the scheduler preempts; raises PolicyError."""
+    policy: Any = scheduler
     try:
-        victim = scheduler.victim(view)
+        victim: Any = policy.victim(view)
     except Exception as error:
         raise raised(scheduler, "victim", view.now_ps, error) from error
     if victim not in view.running:
         raise broke(scheduler, "victim", view.now_ps, "a victim must be one of view.running", victim)
-    return victim
+    return cast(Request, victim)
 
 
 def checked_first_back(scheduler: Scheduler, swapped: Collection[Request], now_ps: int) -> Request:
     """Return the swapped request that the scheduler brings back next; raises PolicyError."""
+    policy: Any = scheduler
     try:
-        request = scheduler.first_back(swapped)
+        request: Any = policy.first_back(swapped)
     except Exception as error:
         raise raised(scheduler, "first_back", now_ps, error) from error
     if request not in swapped:
         raise broke(scheduler, "first_back", now_ps, "must return one of the requests in host memory", request)
-    return request
+    return cast(Request, request)
 
 
 def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> None:
