@@ -34,11 +34,11 @@ class Dispatcher:
         self.batches: list[BatchColumns] = []
         """Requests of all replicas, in the order of their ids."""
         self._cluster, self._arrivals, self._live, self._describe = cluster, arrivals, live, cluster.request_of
-        self._entrance, self._handover = entrance, handover
+        self._entrance, self._handover, self._is_alone = entrance, handover, cluster.replicas[0].is_alone
         self._needs_requests = entrance.is_asked or (handover is not None and handover.is_asked)
         """Routers, policies or prefix caches look at requests."""
-        self._admission, self._deadlines, self._clock = cluster.admission, cluster.deadlines, cluster.clock
-        self._is_alone, self._refresher = cluster.replicas[0].is_alone, cluster.refresher
+        self._admission: Any = cluster.admission  # Any: compiled code leaves what it answers to our own check
+        self._deadlines, self._clock, self._refresher = cluster.deadlines, cluster.clock, cluster.refresher
         self._is_seen = cluster.sender.has_attempts or cluster.control is not None
         """Clients may send a request again: what becomes of one is recorded at once."""
         cluster.resend = self._route_again
@@ -89,8 +89,7 @@ class Dispatcher:
 
     def _why_not_admitted(self, row: int, now_ps: int) -> str | None:
         """Return why the admission policy refuses a request; None: it admits it. Raises PolicyError."""
-        rows, views = self._cluster.rows, self._cluster.fleet.gated
-        policy: Any = self._admission  # so that compiled code leaves its answer to the check below
+        rows, views, policy = self._cluster.rows, self._cluster.fleet.gated, self._admission
         assert views is not None, "a policy decides"
         self._clock._now = now_ps
         request = Request(row, now_ps, rows.prompt_tokens[row], rows.max_tokens[row])

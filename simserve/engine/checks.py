@@ -11,12 +11,13 @@ from simserve.state.step_plan import StepPlan
 from simserve.state.view import ReplicaView
 from simserve.units import to_s
 
+# A Scheduler is taken as Any: compiled code would refuse an answer of another type before these checks name its rule.
 
-def checked_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
+
+def checked_plan(scheduler: Any, view: ReplicaView) -> StepPlan:
     """Return the scheduler's plan for a view; raises PolicyError. Its chunks are checked later, as they begin."""
-    policy: Any = scheduler  # so that compiled code leaves its answer to the checks below
     try:
-        plan: Any = policy.plan(view)
+        plan: Any = scheduler.plan(view)
     except Exception as error:
         raise raised(scheduler, "plan", view.now_ps, error) from error
     if type(plan) is not StepPlan:
@@ -30,11 +31,10 @@ def checked_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
     return plan
 
 
-def checked_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
+def checked_victim(scheduler: Any, view: ReplicaView) -> Request:
     """Return the running request that the scheduler preempts; raises PolicyError."""
-    policy: Any = scheduler
     try:
-        victim: Any = policy.victim(view)
+        victim: Any = scheduler.victim(view)
     except Exception as error:
         raise raised(scheduler, "victim", view.now_ps, error) from error
     if victim not in view.running:
@@ -42,11 +42,10 @@ def checked_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
     return cast(Request, victim)
 
 
-def checked_first_back(scheduler: Scheduler, swapped: Collection[Request], now_ps: int) -> Request:
+def checked_first_back(scheduler: Any, swapped: Collection[Request], now_ps: int) -> Request:
     """Return the swapped request that the scheduler brings back next; raises PolicyError."""
-    policy: Any = scheduler
     try:
-        request: Any = policy.first_back(swapped)
+        request: Any = scheduler.first_back(swapped)
     except Exception as error:
         raise raised(scheduler, "first_back", now_ps, error) from error
     if request not in swapped:
