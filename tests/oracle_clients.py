@@ -52,6 +52,8 @@ class OracleClients:
     respond_ps: int
     server: Server
     attempts: list[Attempt] = field(default_factory=list)
+    gone: list[Attempt] = field(default_factory=list)
+    """Those whose client has given up, the first first; at one instant, those without a first token come first."""
     retries: list[tuple[int, int, Attempt]] = field(default_factory=list)
     """(instant, row, failed attempt): future attempts."""
     sent_ps: list[int] = field(default_factory=list)
@@ -77,7 +79,7 @@ class OracleClients:
         """Run all client events of this instant."""
         while True:
             self.send_all(now_ps)
-            for attempt in sorted(self.gone(), key=lambda each: (each.gave_up_ps, self.order_of_giving_up(each))):
+            for attempt in [each for each in self.gone if each.is_routed and not each.has_left]:
                 attempt.has_left = self.server.leave(attempt.row, now_ps)
             self.give_up_all(now_ps)
             if not self.due(now_ps):
@@ -86,15 +88,6 @@ class OracleClients:
     def due(self, now_ps: int) -> list[int]:
         """Return the rows to send by now, first the first."""
         return sorted(self.sessions.due(now_ps) + [row for at_ps, row, _ in self.retries if at_ps <= now_ps])
-
-    def gone(self) -> list[Attempt]:
-        return [each for each in self.attempts if each.gave_up_ps is not None and each.is_routed and not each.has_left]
-
-    def order_of_giving_up(self, attempt: Attempt) -> tuple[bool, int]:
-        """Order of time-outs at one instant: first those without a first token, then in the order of sending."""
-        assert attempt.gave_up_ps is not None
-        waited_ps = attempt.gave_up_ps - attempt.sent_ps
-        return waited_ps != self.patience.ttft_ps, self.attempts.index(attempt)
 
     def send_all(self, now_ps: int) -> None:
         while True:
@@ -160,6 +153,7 @@ class OracleClients:
                     continue
                 if n_needed is None or self.n_tokens_at(attempt, now_ps) < n_needed:
                     attempt.is_over, attempt.gave_up_ps = True, now_ps
+                    self.gone.append(attempt)
                     attempt.has_left = attempt.is_routed and self.server.leave(attempt.row, now_ps)
                     self.fail(attempt, now_ps)
 

@@ -42,6 +42,8 @@ def patiences(draw: st.DrawFn) -> Patience:
     """Draw clients that time out after a few steps, or not, and perhaps retry."""
     unit_ps = draw(st.sampled_from(UNITS_PS))
     ttft, e2e = (draw(st.none() | st.integers(1, 40)) for _ in range(2))
+    if draw(st.integers(0, 3)) == 0:
+        e2e = ttft  # clients sent together give up together, those without a first token first
     backoff = Backoff(
         draw(st.integers(2, 4)),
         draw(st.integers(0, 20)) * unit_ps,
