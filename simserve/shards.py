@@ -89,7 +89,7 @@ class _Answer:
 def run_in_shards(
     cluster: Cluster, n_shards: int, drain_limit_ps: int | None = None, on_send: OnSend | None = None
 ) -> None:
-    """Serve all requests as `Cluster.run`, in n_shards copies of this process at once.
+    """Serve all requests as `columns.run.serve`, in n_shards copies of this process at once.
 
     The cluster must be built while its scratch is shared. If a process dies, its shard is tried once more. Raises
     ShardFailed where a shard fails, and SimserveError where its process dies again; the cluster is then of no use.
