@@ -17,6 +17,7 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.scenario.parallel import BalanceSection
 from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
+from simserve.state.id_runs import IdRuns
 from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.workload.trace import Trace
 
@@ -84,6 +85,11 @@ UNEVEN = LineCost(step=5_003_000_017, token=7_000_003, row=1_000_003, pair=1_009
 
 def balance(timeout_iters: int, batching_wait_iters: int) -> BalanceSection:
     return BalanceSection(timeout_iters=timeout_iters, batching_wait_iters=batching_wait_iters)
+
+
+def in_runs(chain: Sequence[int]) -> IdRuns:
+    """Return the ids of a chain as those of a load are."""
+    return IdRuns(list(chain), [1] * len(chain))
 
 
 def plain_blocks(block_size: int) -> LayerBlocks:

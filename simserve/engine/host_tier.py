@@ -8,7 +8,7 @@ from simserve.cost.memory import HostTierSpec
 from simserve.engine.alarm import Clock
 from simserve.engine.link import Port
 from simserve.state.host_memory import HostMemory, SharedMemory
-from simserve.state.prefix_cache import Chain
+from simserve.state.id_runs import Chain
 from simserve.state.request import Request
 from simserve.tables.facts import HostFacts
 from simserve.units import to_ps, to_s

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from simserve.engine.host_tier import HostTier, Read
 from simserve.engine.recorder import Recorder
+from simserve.state.id_runs import Chain, followed_by
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
-from simserve.state.prefix_cache import Chain, PrefixCache
+from simserve.state.prefix_cache import PrefixCache
 from simserve.state.request import Request
 
 
@@ -128,8 +129,8 @@ class CachingMemory(Memory):
         """Hits looked up since the last plan began."""
         self._chains: dict[Request, Chain] = {}
         """Chains of preempted requests, with the ids of their own."""
-        self._last_own_id = -(1 << 63)
-        """Below all ids of a load."""
+        self._last_own_id = 0
+        """The ids of a load are not negative."""
         self._admitted: list[tuple[Request, int, Chain, Chain]] = []
         """(request, ids of its hit, blocks of these read, those from disk) of admissions since the last step began."""
         self._fetched: dict[Request, tuple[int, int]] = {}
@@ -250,8 +251,8 @@ class CachingMemory(Memory):
         """Free the blocks of a preempted request, with ids for all whole ones of its first findable_tokens."""
         chain = self._chain(request)
         n_new = max(0, findable_tokens // self.pool.block_size - len(chain))
-        self._chains[request] = [*chain, *range(self._last_own_id - n_new, self._last_own_id)]
         self._last_own_id -= n_new
+        self._chains[request] = followed_by(chain, self._last_own_id, n_new)
         self._insert(request, findable_tokens, kv_tokens)
         self._free(request, kv_tokens)
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import Problem, ScenarioError
-from simserve.state.request import IdRuns, Request
+from simserve.state.id_runs import IdRuns
+from simserve.state.request import Request
 from simserve.tables.scratch import Scratch
 from simserve.units import array_to_ps
 from simserve.workload.trace import Prefixes, Trace, check_arrivals

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from simserve.routers.base import STRICT, Router
 from simserve.state.request import Request
-from simserve.state.sent_prompts import OwnSends, SentPrompts
+from simserve.state.sent_prompts import OwnSends, SentPrompts, longest_found
 from simserve.state.view import LoadView
 
 
@@ -47,14 +47,5 @@ class PrefixAffinity(Router):
         return views[place]
 
     def _best(self, request: Request, views: Sequence[LoadView], index: Sequence[LoadView | SentPrompts]) -> int:
-        loads = [view.n_outstanding for view in views]
-        least = min(loads)
-        found_tokens = [
-            known.found_tokens(request) if load <= least + self.max_imbalance else 0
-            for known, load in zip(index, loads, strict=True)
-        ]
-        most_tokens = max(found_tokens)
-        if most_tokens < max(self.min_hit_frac * request.prompt_tokens, 1):
-            return loads.index(least)
-        best = [place for place, n_tokens in enumerate(found_tokens) if n_tokens == most_tokens]
-        return min(best, key=lambda place: loads[place])
+        least_tokens = max(self.min_hit_frac * request.prompt_tokens, 1)
+        return longest_found(request, views, index, least_tokens, self.max_imbalance)

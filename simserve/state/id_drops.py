@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from simserve.state.block_runs import NEVER, block_groups
 from simserve.state.layer_blocks import LayerBlocks
-from simserve.state.prefix_cache import NEVER, block_groups
 from simserve.state.request import Request
 
 NIds = Callable[[Request], int]

@@ -1,8 +1,8 @@
 """Request: counters and phase of one live request."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, Protocol, overload
+from typing import Final, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -35,70 +35,6 @@ class Finder(Protocol):
 
     def missing(self, request: "Request") -> int | None:
         """Return the id of the first whole block to compute; None: all are there, or have no id."""
-
-
-class IdRuns(Sequence[int]):
-    """Ids in runs of consecutive ones; slices are lists.
-
-    fast: a prompt has hundreds of ids in a few runs, and few of them are looked at.
-    """
-
-    def __init__(self, firsts: list[int], lengths: list[int]) -> None:
-        """Join runs with these first ids and lengths."""
-        self._firsts, self._ends = firsts, list[int]()
-        n = 0
-        for length in lengths:
-            n += length
-            self._ends.append(n)
-        self._n = n
-
-    def __len__(self) -> int:
-        return self._n
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[int]: ...
-    def __getitem__(self, at: int | slice) -> int | list[int]:
-        if isinstance(at, slice):
-            start, stop, step = at.indices(self._n)
-            return self._between(start, stop) if step == 1 else self._between(0, self._n)[at]
-        if at < 0:
-            at += self._n
-        if not 0 <= at < self._n:
-            raise IndexError(at)
-        return self.at(at)
-
-    def at(self, place: int) -> int:
-        """Return the id at a place."""
-        run = self._run_of(place)
-        return self._firsts[run] + place - (self._ends[run - 1] if run else 0)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._between(0, self._n))
-
-    def _run_of(self, at: int) -> int:
-        """Return the run with the id at a place."""
-        ends = self._ends
-        low, high = 0, len(ends) - 1
-        while low < high:
-            middle = (low + high) >> 1
-            if at < ends[middle]:
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    def _between(self, start: int, stop: int) -> list[int]:
-        """Return the ids [start, stop)."""
-        ids: list[int] = []
-        while start < stop:
-            run = self._run_of(start)
-            end = min(stop, self._ends[run])
-            first = self.at(start)
-            ids += range(first, first + end - start)
-            start = end
-        return ids
 
 
 NO_CHAINS: Mapping[int, Sequence[int]] = {}

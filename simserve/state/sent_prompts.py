@@ -1,8 +1,8 @@
 """A router's own records of the prompts it sent."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
+from simserve.state.recent_ids import RecentIds
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 
@@ -20,8 +20,7 @@ class SentPrompts:
     def __init__(self, block_tokens: int, most_ids: int) -> None:
         self._block_tokens = block_tokens
         self._most_ids = most_ids
-        self._ids: OrderedDict[int, None] = OrderedDict()
-        """Ids, the next to forget first."""
+        self._ids = RecentIds()
 
     @classmethod
     def of(cls, view: LoadView, most_tokens: int | None) -> "SentPrompts":
@@ -33,29 +32,20 @@ class SentPrompts:
 
     def __len__(self) -> int:
         """Return the number of ids held."""
-        return len(self._ids)
+        return self._ids.n
 
     def found_tokens(self, request: Request) -> int:
-        """Return the leading prompt tokens that were sent before. O(log n); changes nothing."""
-        ids, n_ids = self._ids, self._n_ids(request)
-        chain = request.chains[self._block_tokens] if n_ids else ()
-        low, high = 0, n_ids
-        while low < high:  # fast: a prefix of each chain is held; the test against plain lists checks it
-            middle = (low + high) // 2
-            if chain[middle] in ids:
-                low = middle + 1
-            else:
-                high = middle
-        return low * self._block_tokens
+        """Return the leading prompt tokens that were sent before; changes nothing."""
+        n_ids = self._n_ids(request)
+        return self._ids.n_leading(request.chains[self._block_tokens], 0, n_ids) * self._block_tokens if n_ids else 0
 
     def add(self, request: Request) -> None:
-        """Record a prompt sent there. O(blocks of the prompt)."""
+        """Record a prompt sent there."""
         ids, n_ids = self._ids, self._n_ids(request)
-        for block in reversed(request.chains[self._block_tokens][:n_ids]) if n_ids else ():
-            ids[block] = None
-            ids.move_to_end(block)
-        while len(ids) > self._most_ids:
-            ids.popitem(last=False)
+        if n_ids:
+            ids.use(request.chains[self._block_tokens], n_ids)
+        while ids.n > self._most_ids:
+            ids.pop(ids.n - self._most_ids)
 
     def _n_ids(self, request: Request) -> int:
         """Return the number of whole prompt blocks with an id; ids may extend into the output, which no router knows.
@@ -65,6 +55,26 @@ class SentPrompts:
         if not self._most_ids:
             return 0
         return min(request.prompt_tokens // self._block_tokens, len(request.chains[self._block_tokens]), self._most_ids)
+
+
+def longest_found(
+    request: Request,
+    views: Sequence[LoadView],
+    index: Sequence[LoadView | SentPrompts],
+    least_tokens: float,
+    most_imbalance: int,
+) -> int:
+    """Return the place of the view with the longest beginning of a prompt, by an index of each, then with the fewest
+    requests, then the first. Those that exceed the least busy one by more than most_imbalance requests do not count;
+    where no beginning has least_tokens, the least busy one is returned."""
+    loads = [view.n_outstanding for view in views]
+    least = min(loads)
+    best, most_tokens = -1, 0
+    for place, load in enumerate(loads):
+        n_tokens = index[place].found_tokens(request) if load <= least + most_imbalance else 0
+        if best < 0 or n_tokens > most_tokens or (n_tokens == most_tokens and load < loads[best]):
+            best, most_tokens = place, n_tokens
+    return best if most_tokens >= least_tokens else loads.index(least)
 
 
 class OwnSends:

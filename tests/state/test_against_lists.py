@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve.catalog.layers import GroupKind, LayerGroup
+from simserve.state.block_runs import NEVER, block_groups
 from simserve.state.fair_share import TokenCounters
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import KEEP_ALL, KvGroup, LayerBlocks
-from simserve.state.prefix_cache import NEVER, block_groups
 from simserve.state.request import Request
 from simserve.state.view import MemberViews, ReplicaView, least_busy
 from tests.doubles import plain_blocks

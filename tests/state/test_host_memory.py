@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from simserve.state.host_memory import HostMemory, SharedMemory
+from tests.doubles import in_runs
 from tests.invariants import check_memory
 
 
@@ -109,15 +110,17 @@ def test_it_keeps_what_lists_keep(seed: int, shared: bool) -> None:
     naive = Naive(total, on_disk, shared)
     lengths = [(rng.randint(0, 4), rng.randint(0, 6)) for _ in range(6)]
     chains = [[*range(stem), *(1000 * stem + 100 * end + i for i in range(1, end + 1))] for end, stem in lengths]
+    given = [in_runs(chain) if seed % 2 else chain for chain in chains]
     copies: list[list[int]] = []
     for _ in range(60):
-        what, chain = rng.choice(["keep", "keep", "out", "in", "read", "end"]), rng.choice(chains)
+        what, which = rng.choice(["keep", "keep", "out", "in", "read", "end"]), rng.randrange(6)
+        chain = chains[which]
         n = rng.randint(0, len(chain))
         if what == "keep":
             in_copy: list[int] = []
             from_disk = [block for block in chain[:n] if block in naive.disk and block not in naive.whole]
             n_written, n_down, begun = naive.keep(chain[:n], from_disk)
-            assert memory.keep(chain, n, from_disk, in_copy) == (n_written, n_down)
+            assert memory.keep(given[which], n, from_disk, in_copy) == (n_written, n_down)
             assert in_copy == begun
             copies.append(in_copy)
         elif what == "out" and not shared:
@@ -144,9 +147,11 @@ def test_it_keeps_what_lists_keep(seed: int, shared: bool) -> None:
         check_memory(memory)
         assert (memory.n_host_ids, memory.n_disk_ids) == (len(naive.host), len(naive.disk))
         assert (memory.swapped_blocks, memory.total_blocks) == (naive.swapped, total)
-        assert (list(memory._host), list(memory._disk)) == (naive.host, naive.disk)
         if isinstance(memory, SharedMemory):
             assert memory.n_lost == naive.n_lost
+            assert (list(memory._readers), list(memory._on_disk)) == (naive.host, naive.disk)
+        else:
+            assert (list(memory._host), list(memory._disk)) == (naive.host, naive.disk)
         for each in chains:
             most, n_here = rng.randint(0, len(each) + 1), rng.randint(0, len(each))
             few = each[:most]

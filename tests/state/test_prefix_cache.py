@@ -8,9 +8,10 @@ from random import Random
 import pytest
 
 from simserve.catalog.layers import GroupKind, LayerGroup
+from simserve.state.id_runs import Chain
 from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
-from tests.doubles import plain_blocks
+from tests.doubles import in_runs, plain_blocks
 from tests.invariants import check_cache
 
 
@@ -286,7 +287,7 @@ class Naive:
 class Holder:
     """A request: the tokens that it has computed, and the blocks that are its copies of those of others."""
 
-    chain: list[int]
+    chain: Chain
     n_tokens: int
     copies: set[int] = field(default_factory=set)
 
@@ -334,7 +335,9 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part
     cache = PrefixCache(layers, by_part=by_part)
     texts = [[rng.randint(0, 1) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 6))]
     ids: dict[tuple[int, ...], int] = {}
-    chains = [[ids.setdefault(tuple(text[: i + 1]), len(ids)) for i in range(len(text))] for text in texts]
+    chains: list[Chain] = [[ids.setdefault(tuple(text[: i + 1]), len(ids)) for i in range(len(text))] for text in texts]
+    if rng.random() < 0.5:
+        chains = [in_runs(chain) for chain in chains]
     naive, running = Naive(layers), list[Holder]()
     for _ in range(50):
         what = rng.choice(["start", "start", "compute", "compute", "end", "evict", "add"])
@@ -367,7 +370,7 @@ def test_it_does_what_a_list_of_blocks_does(seed: int, is_grouped: bool, by_part
             assert cache.match(chain, most) == naive.match(chain, most)
 
 
-def start(rng: Random, cache: PrefixCache, naive: Naive, chain: list[int], has_tier: bool, is_grouped: bool) -> Holder:
+def start(rng: Random, cache: PrefixCache, naive: Naive, chain: Chain, has_tier: bool, is_grouped: bool) -> Holder:
     """Start a request with what it finds, here or also elsewhere."""
     most = rng.randint(0, len(chain))
     here = cache.match(chain, most)
@@ -433,7 +436,7 @@ def test_a_request_that_grows_by_blocks_has_one_run() -> None:
     for n in range(0, 102, 3):
         cache.insert(chain, n, n + 1, set())
         cache.insert(chain, n + 1, n + 3, set())
-    assert len({id(run) for run in cache._groups[0].runs.values()}) == 1
+    assert len({id(run) for _, run in cache._groups[0].runs.items()}) == 1
 
 
 def test_a_run_of_others_does_not_grow_by_one_that_does_not_hold_it() -> None:
@@ -454,4 +457,4 @@ def test_places_of_what_is_held_again_do_not_pile_up() -> None:
     for _ in range(5):
         for chain in chains:
             served(cache, chain)
-            assert len(cache._order) <= 2 * len(cache._idle) + 64
+            assert len(cache._idle._numbers) <= 2 * len(cache._idle.runs) + 64

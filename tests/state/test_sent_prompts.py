@@ -9,6 +9,7 @@ import pytest
 
 from simserve.state.request import Request
 from simserve.state.sent_prompts import OwnSends, SentPrompts
+from tests.doubles import in_runs
 
 BLOCK_TOKENS = 4
 
@@ -81,7 +82,7 @@ def test_it_agrees_with_plain_lists(seed: int) -> None:
         n_found = 0
         while n_found < len(mine) and mine[n_found] in by_age:
             n_found += 1
-        request = prompt(chain, prompt_tokens)
+        request = prompt(in_runs(chain) if seed % 2 else chain, prompt_tokens)
         assert sent.found_tokens(request) == n_found * BLOCK_TOKENS
         sent.add(request)
         by_age = [block for block in by_age if block not in mine] + mine[::-1]
