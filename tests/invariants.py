@@ -3,8 +3,23 @@
 from typing import cast
 
 from simserve.state.block_runs import BlockRun
-from simserve.state.host_memory import WRITING, HostMemory, SharedMemory
+from simserve.state.host_memory import WRITING, HostMemory
+from simserve.state.id_runs import PAGE_BITS, IdIndex
 from simserve.state.prefix_cache import PrefixCache
+
+
+def runs_of(index: IdIndex) -> dict[int, BlockRun]:
+    """Return the run of each id present."""
+    cells = [((number << PAGE_BITS) + at, run) for number, page in index._pages.items() for at, run in enumerate(page)]
+    return {block: cast(BlockRun, run) for block, run in cells if run is not None}
+
+
+def n_named(cache: PrefixCache) -> int:
+    """Return the number of blocks with an id."""
+    cache._idle.settle()
+    whole = sum(group.n_parts * len(runs_of(group.runs)) for group in cache._groups)
+    torn = sum(run.n_parts for group in cache._groups for run in runs_of(group.torn).values())
+    return whole + torn - sum(run.n_gone for run in cache._idle.runs.values())
 
 
 def check_cache(cache: PrefixCache) -> None:
@@ -13,7 +28,7 @@ def check_cache(cache: PrefixCache) -> None:
     idle = cache._idle.runs.values()
     n_pinned = n_doubled = n_free = 0
     for group in cache._groups:
-        indices = [{block: cast(BlockRun, run) for block, run in index.items()} for index in (group.runs, group.torn)]
+        indices = [runs_of(index) for index in (group.runs, group.torn)]
         for named in indices:
             runs = {id(run): run for run in named.values()}.values()
             in_runs = {block: run for run in runs for block in run.ids}
@@ -45,16 +60,10 @@ def check_cache(cache: PrefixCache) -> None:
 
 def check_memory(memory: HostMemory) -> None:
     """Assert that host memory and disk hold no more than they have room for, and an id in one place."""
-    assert memory.n_disk_ids <= memory._most_on_disk, (memory.n_disk_ids, memory._most_on_disk)
-    if isinstance(memory, SharedMemory):
-        in_copy = [block for block, n_readers in memory._readers.items() if n_readers]
-        assert memory._n_in_copy == len(in_copy), (memory._n_in_copy, in_copy)
-        assert memory.n_host_ids <= memory.total_blocks, (memory.n_host_ids, memory.total_blocks)
-        both = memory._readers.keys() & memory._on_disk.keys()
-        assert all(memory._readers[block] == WRITING for block in both), "an id is on host and disk"
-        return
-    held_blocks = memory.swapped_blocks + memory.n_host_ids
-    assert 0 <= held_blocks <= memory.total_blocks, (held_blocks, memory.total_blocks)
     host, disk = list(memory._host), list(memory._disk)
-    assert (len(host), len(disk)) == (memory.n_host_ids, memory.n_disk_ids), "the counts of ids"
-    assert not {*host} & {*disk}, "an id is on host and disk"
+    assert (len(host), len(disk)) == (memory._host.n, memory._disk.n), "the counts of ids"
+    assert len(disk) <= memory._most_on_disk, (len(disk), memory._most_on_disk)
+    assert 0 <= memory.swapped_blocks <= memory.total_blocks - len(host), (len(host), memory.swapped_blocks)
+    both, readers = {*host} & {*disk}, getattr(memory, "_readers", {})
+    assert all(readers.get(block) == WRITING for block in both), "an id is on host and disk"
+    assert readers.keys() <= {*host}, "what is read is not there"

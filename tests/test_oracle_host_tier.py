@@ -146,7 +146,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
         assert true.host is not None
         memory, counts = replica.tier.memory, replica.tier.counts
         check_memory(memory)
-        assert (memory.n_host_ids, memory.n_disk_ids) == (len(true.host.host), len(true.host.disk))
+        assert (memory._host.n, memory._disk.n) == (len(true.host.host), len(true.host.disk))
         assert counts.read == true.host.n_read
         assert memory.swapped_blocks == 0
         assert counts.swapped_out == true.host.has_been_out

@@ -15,7 +15,6 @@ from simserve.cli import (
     init,
     lab,
     plan,
-    report,
     run,
     sweep,
     trace,
@@ -58,7 +57,7 @@ def _simserve(
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
 app.command("init")(init.init)
-app.command("report")(report.report)
+app.command("report")(export.report)
 app.add_typer(trace.app, name="trace")
 app.command("catalog")(catalog.catalog)
 app.command("calibrate", cls=lab.WithMovedOptions)(calibrate.calibrate)

@@ -1,12 +1,43 @@
-"""`simserve export`: results as a workbook with live formulas and charts, or as CSV files."""
+"""Commands on folders of results: `simserve report` rebuilds the page of a run, `simserve export` makes a workbook with
+live formulas and charts, or CSV files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simserve.cli import trace_file
+
 if TYPE_CHECKING:
     from simserve.report.spreadsheet.sheets import Sheet
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder of an earlier run.")],
+    timeline: trace_file.Timeline = None,
+    timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
+) -> None:
+    """Rebuild the page of an earlier run."""
+    from simserve import load_results
+    from simserve.cli import terminal
+    from simserve.errors import InvariantError, OutputError
+    from simserve.report.page import render
+    from simserve.tables.files import replace_text
+
+    traces = trace_file.wanted(timeline, timeline_requests, directory)
+    results = load_results(directory)
+    try:
+        drawn = [each.draw(results) for each in traces]
+    except InvariantError as error:  # a law that a run holds, and edited tables need not
+        rule = "steps and spans must be those of one run"
+        raise OutputError(f"{directory}: {rule}, got others ({error.law}); run the command again") from None
+    text = render(results)
+    for each in drawn:
+        each.write()
+        terminal.warnings(each.left_out)
+    page = directory / "report.html"
+    replace_text(page, text)
+    terminal.result(str(page))
 
 
 def export(

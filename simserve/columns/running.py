@@ -10,10 +10,9 @@ from mypy_extensions import i64
 from simserve.columns.contents import BlockContents
 from simserve.columns.live import Live
 from simserve.engine.replica import Replica
-from simserve.integers import NEVER, NONE, Heap, append, filled, vec, widened
+from simserve.integers import NEVER, NONE, Heap, filled, vec, widened
 from simserve.state.cohort import NO_FINISH
 from simserve.state.grouped_cohort import GroupedCohort
-from simserve.state.request import Request
 from simserve.state.speculative_cohort import SpeculativeCohort
 from simserve.units import EndsTooLate
 
@@ -84,8 +83,6 @@ class Running:
         live, cohort = self._live, self._cohort
         step: i64 = cohort.step
         kv_tokens, finish_step = live.prefilled_tokens[place] + live.padding_tokens[place], step + n_left
-        if finish_step >= LAST_STEP:
-            raise EndsTooLate
         live.kv_offset[place] = kv_tokens - step
         cohort.n += 1
         cohort.kv_tokens += kv_tokens + 1
@@ -95,14 +92,20 @@ class Running:
             if request is not None:
                 request.kv_offset = kv_tokens - step
             self._grouped.join_windows(place if request is None else request, kv_tokens - step, request)
-        if not n_left:
-            return
-        live.finish_step[place] = finish_step
+        if n_left:
+            self._will_finish(place, finish_step)
+
+    def _will_finish(self, place: i64, step: i64) -> None:
+        """Note the step that will finish a request. Raises EndsTooLate."""
+        live, cohort = self._live, self._cohort
+        if step >= LAST_STEP:
+            raise EndsTooLate
+        live.finish_step[place] = step
         live.join_number[place] = self._n_joins
         self._n_joins += 1
-        self._finishes.push((finish_step << PLACE_BITS) | place)
-        if finish_step < cohort.next_finish_step:
-            cohort.next_finish_step = finish_step
+        self._finishes.push((step << PLACE_BITS) | place)
+        if step < cohort.next_finish_step:
+            cohort.next_finish_step = step
 
     def stored_tokens(self, place: i64) -> i64:
         """Return the tokens that a decoding request holds."""
@@ -184,7 +187,7 @@ class SpeculativeRunning(Running):
 
     def join(self, place: i64, n_left: i64) -> None:
         """Let a request with a computed prompt decode n_left more tokens."""
-        self._courses.join(self._live.request(place), n_left)
+        self._will_finish(place, self._courses.join(self._live.request(place), n_left))
 
     def stored_tokens(self, place: i64) -> i64:
         """Return the tokens that a decoding request holds."""
@@ -193,15 +196,10 @@ class SpeculativeRunning(Running):
     def stop_decoding(self, place: i64) -> i64:
         """Take a request from the cohort, and free its blocks for proposed tokens; return the tokens it holds."""
         request = self._live.requests[place]
-        kv_tokens = self._courses.leave(request)
-        self._take_back(place, request)
-        return kv_tokens
-
-    def drop(self, place: i64) -> i64:
-        """Take a request from the cohort before its end; return the tokens it holds."""
-        request = self._live.requests[place]
-        kv_tokens = self._courses.drop(request)
-        self._take_back(place, request)
+        kv_tokens, n_kept = self._courses.leave(request)
+        self._live.emitted_tokens[place] = request.emitted_tokens
+        if n_kept:
+            self._pool.drop(n_kept, self._live.reserved_blocks[place] > 0)
         return kv_tokens
 
     def count_first(self, place: i64) -> None:
@@ -209,22 +207,3 @@ class SpeculativeRunning(Running):
         request = self._live.requests[place]
         self._courses.count_first(request)
         self._live.emitted_tokens[place], self._live.join_step[place] = request.emitted_tokens, request.join_step
-
-    def _take_back(self, place: i64, request: Request) -> None:
-        """Note the tokens of a request that has left the cohort, and free its blocks for proposed ones."""
-        self._live.emitted_tokens[place] = request.emitted_tokens
-        n_kept = self._courses.pop_kept_blocks(request)
-        if n_kept:
-            self._pool.drop(n_kept, self._live.reserved_blocks[place] > 0)
-
-    def pop_finished(self) -> i64:
-        """Find the requests that the last step finished; return their number. They are in the cohort still."""
-        n: i64 = 0
-        for request in self._courses.pop_finished():
-            place = self._live.place_of(request)
-            if n == len(self.finished):
-                self.finished = append(self.finished, place)
-            else:
-                self.finished[n] = place
-            n += 1
-        return n

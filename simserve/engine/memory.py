@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from simserve.engine.host_tier import HostTier, Read
 from simserve.engine.recorder import Recorder
-from simserve.state.id_runs import Chain, followed_by
+from simserve.state.id_runs import Chain
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
@@ -252,7 +252,7 @@ class CachingMemory(Memory):
         chain = self._chain(request)
         n_new = max(0, findable_tokens // self.pool.block_size - len(chain))
         self._last_own_id -= n_new
-        self._chains[request] = followed_by(chain, self._last_own_id, n_new)
+        self._chains[request] = [*chain, *range(self._last_own_id, self._last_own_id + n_new)]
         self._insert(request, findable_tokens, kv_tokens)
         self._free(request, kv_tokens)
 
@@ -290,8 +290,7 @@ class CachingMemory(Memory):
     def _keep(self, tier: HostTier, request: Request, n_ids: int, n_tokens: int, from_disk: Chain = ()) -> None:
         """Use on the host what a request with n_tokens computed holds here, as far as others may need it."""
         named = self._named(request)
-        keys = self._cache.keys(named, min(n_ids, len(named)), n_tokens)
-        tier.keep(keys, len(keys), from_disk)
+        tier.keep(*self._cache.keys(named, min(n_ids, len(named)), n_tokens), from_disk)
 
     # -- prompts that another replica computes -----------------------------------------------------------------------
 

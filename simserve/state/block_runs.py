@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final, cast
 
-from simserve.state.id_runs import Chain, IdIndex, IdRun, stretch
+from simserve.state.id_runs import Chain, IdIndex, IdRun
 from simserve.state.layer_blocks import KvGroup, LayerBlocks
 
 NEVER: Final = 1 << 62
@@ -43,13 +43,8 @@ class BlockRun(IdRun):
     @property
     def ids(self) -> range:
         """The ids of its blocks."""
-        return self.last_ids(self.n) if self.is_named else range(0)
-
-    def last_ids(self, n: int) -> range:
-        """Return the ids of its last n blocks."""
         stride = self.group.n_ids
-        end = self.first + self.n * stride
-        return range(end - n * stride, end, stride)
+        return range(self.first, self.first + self.n * stride, stride)
 
     def begin_later(self, n: int) -> None:
         """Lose the first n blocks."""
@@ -65,19 +60,6 @@ class BlockRun(IdRun):
 
 class BlockGroup:
     """Layers that keep the same tokens, and the runs of their blocks with an id."""
-
-    __slots__ = (
-        "copies",
-        "first_part",
-        "index",
-        "is_chunked",
-        "n_ids",
-        "n_parts",
-        "runs",
-        "tokens",
-        "torn",
-        "window",
-    )
 
     def __init__(self, index: int, blocks: KvGroup, n_ids: int, n_parts: int, first_part: int) -> None:
         self.index = index
@@ -107,10 +89,6 @@ class BlockGroup:
     def run(self, block: int) -> BlockRun | None:
         """Return the run of an id that is present in all parts, else None."""
         return cast("BlockRun | None", self.runs.get(block))
-
-    def stretch(self, of: Chain, at: int, end: int) -> int:
-        """Return how many blocks from a place on, and before `end`, can be one run."""
-        return stretch(of, at, end, self.n_ids)
 
     def first_kept(self, n_tokens: int) -> int:
         """Return the number of the first block that a request with n_tokens computed keeps."""

@@ -21,8 +21,6 @@ class EvictionOrder:
     Invariant: n_blocks = blocks of `runs`, less those that are evicted and not settled.
     """
 
-    __slots__ = ("_group", "_n_due", "_n_first", "_n_parts", "_n_rests", "_numbers", "_unnamed", "n_blocks", "runs")
-
     def __init__(self, groups: list[BlockGroup]) -> None:
         self._n_parts = sum(group.n_parts for group in groups)
         self._group = groups[0]

@@ -1,6 +1,7 @@
 """Fair shares (VTC): the service of each tenant, and a queue that puts the least-served tenant first."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import SupportsIndex
 
@@ -8,6 +9,7 @@ from simserve.state.queues import Lines, came_at
 from simserve.state.request import TRANSFER, Request
 
 
+@dataclass(slots=True)
 class _Account:
     """Service of a tenant since its counter was last lifted.
 
@@ -15,11 +17,12 @@ class _Account:
     when it leaves, so single steps need no bookkeeping.
     """
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
-        self.lifted = 0.0
-        """Value to which the counter was lifted."""
-        self.input_tokens = self.out_tokens = self.n_decoding = 0
+    weight: float
+    lifted: float = 0.0
+    """Value to which the counter was lifted."""
+    input_tokens: int = 0
+    out_tokens: int = 0
+    n_decoding: int = 0
 
 
 class TokenCounters:

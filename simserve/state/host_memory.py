@@ -1,8 +1,8 @@
 """HostMemory: host memory and disk of a replica, with swapped-out requests and copies of prefixes; SharedMemory: those
 of a pool."""
 
-from collections import OrderedDict, deque
 from collections.abc import Iterable
+from itertools import islice
 
 from simserve.state.id_runs import Chain
 from simserve.state.recent_ids import RecentIds
@@ -19,24 +19,12 @@ class HostMemory:
     Invariant: swapped_blocks + ids on the host <= total_blocks; no id is on host and disk.
     """
 
-    __slots__ = ("_disk", "_host", "_most_on_disk", "swapped_blocks", "total_blocks")
-
     def __init__(self, total_blocks: int, disk_blocks: int = 0) -> None:
         self.total_blocks = total_blocks
         self.swapped_blocks = 0
         """Blocks of swapped-out requests."""
         self._host, self._disk = RecentIds(), RecentIds()
         self._most_on_disk = disk_blocks
-
-    @property
-    def n_host_ids(self) -> int:
-        """Ids in host memory."""
-        return self._host.n
-
-    @property
-    def n_disk_ids(self) -> int:
-        """Ids on disk."""
-        return self._disk.n
 
     def has_room(self, n_blocks: int) -> bool:
         """Return whether a request of n_blocks can be swapped out; prefixes are evicted for it."""
@@ -114,106 +102,84 @@ class SharedMemory(HostMemory):
     the ends of copies. Sources: vLLM V1, v1/kv_offload/lru_manager.py (ref_cnt, is_ready); Mooncake Store, PutStart and
     PutEnd, leases of what is read.
 
-    Invariant: as HostMemory, but that an id may be on disk too while it is written.
+    Invariant: as HostMemory, but that an id may be on disk too while it is written; ids of `_readers` are on the host.
     """
-
-    __slots__ = ("_n_in_copy", "_on_disk", "_readers", "n_lost")
 
     def __init__(self, total_blocks: int, disk_blocks: int = 0) -> None:
         super().__init__(total_blocks, disk_blocks)
-        self._readers: OrderedDict[int, int] = OrderedDict()
-        """Readers of each id in host memory, or WRITING; the longest unused first."""
-        self._on_disk: OrderedDict[int, None] = OrderedDict()
-        """Ids on disk, the longest unused first."""
-        self._n_in_copy = 0
-        """Ids in host memory that are written or read."""
+        self._readers: dict[int, int] = {}
+        """Readers of each id that is read, or WRITING."""
         self.n_lost = 0
         """Ids evicted that are now neither in host memory nor on disk."""
 
-    @property
-    def n_host_ids(self) -> int:
-        """Ids in host memory."""
-        return len(self._readers)
-
-    @property
-    def n_disk_ids(self) -> int:
-        """Ids on disk."""
-        return len(self._on_disk)
-
     def hits(self, chain: Chain, n_here: int, most: int) -> int:
         """Return how many of the first `most` ids are on the GPU, which has n_here of them, or here. O(n)."""
-        host, disk, last = self._readers, self._on_disk, min(most, len(chain))
-        n = n_here
-        while n < last and (host.get(chain[n], WRITING) != WRITING or chain[n] in disk):
+        n, last = n_here, min(most, len(chain))
+        while n < last and self.has(chain[n]):
             n += 1
         return n
 
     def has(self, block: int) -> bool:
         """Return whether all of an id is here."""
-        return self._readers.get(block, WRITING) != WRITING or block in self._on_disk
+        return self._is_whole(block) or block in self._disk
+
+    def _is_whole(self, block: int) -> bool:
+        return block in self._host and self._readers.get(block) != WRITING
 
     def on_disk(self, blocks: Chain) -> Chain:
         """Return those of some ids, all found, that are to be read from disk."""
-        return [block for block in blocks if self._readers.get(block, WRITING) == WRITING]
+        return [block for block in blocks if not self._is_whole(block)]
 
     def hold(self, blocks: Chain, in_copy: list[int]) -> None:
         """Keep ids that are being read; append them to in_copy."""
-        for block in blocks:
-            n_readers = self._readers.get(block, WRITING)
-            if n_readers != WRITING:
-                self._n_in_copy += not n_readers
-                self._readers[block] = n_readers + 1
-                in_copy.append(block)
+        for block in filter(self._is_whole, blocks):
+            self._readers[block] = self._readers.get(block, 0) + 1
+            in_copy.append(block)
 
     def keep(self, chain: Chain, n: int, from_disk: Chain, in_copy: list[int]) -> tuple[int, int]:
         """Mark the first n ids as used, and begin to write those that are not in host memory as far as they fit, from
         the first on; see HostMemory."""
-        host, used = self._readers, chain[:n]
-        n_staying = self._n_in_copy + sum(not host.get(block, WRITING) for block in used)
-        new = [block for block in used if block not in host][: self.total_blocks - n_staying]
-        host.update(dict.fromkeys(new, WRITING))
-        self._n_in_copy += len(new)
+        host, readers, used = self._host, self._readers, chain[:n]
+        n_staying = len(readers) + sum(block in host and block not in readers for block in used)
+        new = dict.fromkeys([block for block in used if block not in host][: self.total_blocks - n_staying], WRITING)
+        for block in reversed(used):
+            if block in host or block in new:
+                host.add(block, 1)
+        readers.update(new)
         in_copy += new
-        deque(map(host.move_to_end, filter(host.__contains__, reversed(used))), maxlen=0)
-        return len(set(new).difference(from_disk)), self._shrink()
+        return len(new.keys() - from_disk), self._shrink()
 
     def complete(self, in_copy: Iterable[int]) -> None:
         """Note that copies of ids are over."""
         for block in in_copy:
-            n_readers = self._readers[block]
-            if n_readers == WRITING:
-                self._on_disk.pop(block, None)
-            self._readers[block] = max(0, n_readers - 1)
-            self._n_in_copy -= n_readers in (WRITING, 1)
+            if self._ended(block) == WRITING:
+                self._disk.remove(block, 1)
 
     def lose(self, in_copy: Iterable[int]) -> None:
         """Note that copies of ids have been cut short: what was being written is lost."""
         for block in in_copy:
-            n_readers = self._readers[block]
-            if n_readers == WRITING:
-                del self._readers[block]
-            else:
-                self._readers[block] = n_readers - 1
-            self._n_in_copy -= n_readers in (WRITING, 1)
+            if self._ended(block) == WRITING:
+                self._host.remove(block, 1)
+
+    def _ended(self, block: int) -> int:
+        """Note that a copy of an id has ended; return the readers that it had."""
+        n_readers = self._readers.pop(block)
+        if n_readers > 1:
+            self._readers[block] = n_readers - 1
+        return n_readers
 
     def _shrink(self) -> int:
         """Evict what no longer fits and is not in use; return how many ids moved to disk."""
-        host, disk, n_down = self._readers, self._on_disk, 0
-        n_over = len(host) - self.total_blocks
-        oldest: list[int] = []
-        for block, n_readers in host.items() if n_over > 0 else ():
-            if not n_readers:
-                oldest.append(block)
-                if len(oldest) == n_over:
-                    break
+        n_over = max(0, self._host.n - self.total_blocks)
+        oldest = list(islice((block for block in self._host if block not in self._readers), n_over))
         for block in oldest:
-            del host[block]
+            self._host.remove(block, 1)
             if self._most_on_disk:
-                disk[block] = None
-                n_down += 1
-            else:
-                self.n_lost += 1
-        while len(disk) > self._most_on_disk:
-            block, _ = disk.popitem(last=False)
-            self.n_lost += 1
-        return n_down
+                self._disk.add(block, 1)
+        n_gone = len(oldest)
+        if self._most_on_disk:
+            n_gone = max(0, self._disk.n - self._most_on_disk)
+            for _ in range(n_gone):
+                self._disk.pop(1)
+        self.n_lost += n_gone
+        return len(oldest) if self._most_on_disk else 0

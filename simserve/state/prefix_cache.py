@@ -2,9 +2,9 @@
 
 from typing import Protocol, cast
 
-from simserve.state.block_runs import BlockGroup, BlockRun, block_groups
+from simserve.state.block_runs import NEVER, BlockGroup, BlockRun, block_groups
 from simserve.state.eviction import EvictionOrder
-from simserve.state.id_runs import Chain, IdIndex, leading
+from simserve.state.id_runs import Chain, IdIndex, run_at
 from simserve.state.layer_blocks import LayerBlocks
 
 
@@ -49,8 +49,6 @@ class PrefixCache:
     has it, and in `_idle` if the run has no holders; an id has fewer copies than holders.
     """
 
-    __slots__ = ("_groups", "_idle", "_is_plain", "_size", "_step", "_windows", "n_doubled", "pinned_blocks")
-
     def __init__(self, layers: LayerBlocks, *, by_part: bool = False) -> None:
         """by_part: the parts of a group go by themselves, as other tiers hold them."""
         self.n_doubled = 0
@@ -65,6 +63,7 @@ class PrefixCache:
         """Groups with a window come first."""
         self._idle = EvictionOrder(self._groups)
         self._windows = [group for group in self._groups if group.window]
+        self._whole = self._groups[len(self._windows) :]
         self._is_plain = len(self._groups) == 1 and self._groups[0].n_parts == 1 and not self._windows
         """All layers keep all tokens, in one block."""
 
@@ -72,13 +71,6 @@ class PrefixCache:
     def idle_blocks(self) -> int:
         """Blocks without holders, with or without an id."""
         return self._idle.n_blocks
-
-    def __len__(self) -> int:
-        """Return the number of blocks with an id."""
-        self._idle.settle()
-        torn = [cast(BlockRun, run) for group in self._groups for _, run in group.torn.items()]
-        n_torn, n_gone = sum(run.n_parts for run in torn), sum(run.n_gone for run in self._idle.runs.values())
-        return sum(group.n_parts * len(group.runs) for group in self._groups) + n_torn - n_gone
 
     # -- lookups -----------------------------------------------------------------------------------------------------
 
@@ -89,9 +81,7 @@ class PrefixCache:
         (prompt_tokens - 1) // block_size.
         """
         self._idle.settle()
-        if not self._is_plain:
-            return self._longest(chain, most, None)
-        return self._groups[0].runs.present_to(chain, 0, min(most, len(chain)))
+        return self._longest(chain, most, None)
 
     def match_beyond(self, chain: Chain, most: int, beyond: Beyond) -> int:
         """Return the ids of the longest hit, at most `most`, of what is here and beyond."""
@@ -101,7 +91,7 @@ class PrefixCache:
         return self._longest(chain, most, beyond)
 
     def _longest(self, chain: Chain, most: int, beyond: Beyond | None) -> int:
-        step, whole = self._step, [group for group in self._groups if not group.window]
+        step, whole = self._step, self._whole
         last = n = min(most, len(chain)) // step * step
         for group in whole:
             n = group.runs.present_to(group.of(chain), 0, n // group.n_ids) * group.n_ids // step * step
@@ -122,16 +112,17 @@ class PrefixCache:
 
     def _longest_in(self, group: BlockGroup, of: Chain, n: int, beyond: Beyond | None) -> int:
         """Return the most ids, at most n, behind which a window has all that the next token attends."""
-        runs, n_ids = group.runs, group.n_ids
+        n_ids = group.n_ids
         while n:
             at, first = n // n_ids - 1, group.first_kept(n * self._size)
-            if runs.has_all(of, first, at + 1):  # fast: many runs of few blocks
-                break
+            low = NEVER
             while at >= first:
-                run = group.run(of[at])
+                if at < low:
+                    low, _, block = run_at(of, at)
+                run = group.run(block + at - low)
                 if run is not None:
                     at = run.low
-                elif beyond is None or not beyond.has(self._key(group, of[at])):
+                elif beyond is None or not beyond.has(self._key(group, block + at - low)):
                     break
                 at -= 1
             if at < first:
@@ -148,18 +139,20 @@ class PrefixCache:
         self._idle.settle()
         n_idle = 0
         for group in self._groups:
-            of, first, at = group.of(chain), group.first_kept(n_tokens), n // group.n_ids
+            of, first, at, low = group.of(chain), group.first_kept(n_tokens), n // group.n_ids, NEVER
             while at > first:
-                run = group.run(of[at - 1])
+                if at <= low:
+                    low, _, block = run_at(of, at - 1)
+                run = group.run(block + at - 1 - low)
                 if run is None:
                     at -= 1
                     continue
-                low = max(run.low, first)
+                start = max(run.low, first)
                 if not run.n_holders:
-                    n_idle += (at - low) * group.n_parts
+                    n_idle += (at - start) * group.n_parts
                 elif not group.window:
                     break  # fast: a holder holds all earlier ids, so idle ones come last
-                at = low
+                at = start
         return n_idle
 
     def n_blocks(self, n: int, n_tokens: int) -> int:
@@ -208,8 +201,10 @@ class PrefixCache:
         if at < end:
             self._idle.settle()
         while at < end:
-            high = at + group.stretch(of, at, end)
-            if of[at] in runs:
+            low, high, block = run_at(of, at)
+            high = min(high, end)
+            block -= low
+            if block + at in runs:
                 high = runs.present_to(of, at, end)
                 for run in self._cut(runs, of, at, high):
                     if run.n_holders:
@@ -221,25 +216,26 @@ class PrefixCache:
                     run.n_holders += 1
             else:
                 if group.window:
-                    high = at + runs.n_absent(of[at], high - at)
+                    last, high = high, at + 1
+                    while high < last and block + high not in runs:
+                        high += 1
                 if group.torn:
                     n_idle += sum(map(self._drop_torn, self._cut(group.torn, of, at, high)))
-                self._add_new(group, of, (at, high), first)
-                self.pinned_blocks += (high - at) * group.n_parts
+                self._add_new(
+                    group, group.run(of[at - 1]) if at > first else None, BlockRun(group, at, high - at, block + at, 1)
+                )
             at = high
         if n_idle:
             self._idle.add_first(n_idle)
 
-    def _add_new(self, group: BlockGroup, of: Chain, places: tuple[int, int], first: int) -> None:
-        """Index blocks [at, end) that are not here; a run of the holder's own goes on."""
-        at, end = places
-        block, n = of[at], end - at
-        last = group.run(of[at - 1]) if at > first else None
-        if last is not None and last.n_holders == 1 and block == last.first + last.n * group.n_ids:
-            last.n += n
+    def _add_new(self, group: BlockGroup, last: BlockRun | None, run: BlockRun) -> None:
+        """Add a run that is not here; the one before it goes on if it is the holder's own."""
+        self.pinned_blocks += run.n * group.n_parts
+        if last is None or last.n_holders > 1 or run.first != last.first + last.n * group.n_ids:
+            group.runs.put(run.first, run.n, run)
         else:
-            last = BlockRun(group, at, n, block, 1)
-        group.runs.put(block, n, last)
+            last.n += run.n
+            group.runs.put(run.first, run.n, last)
 
     def _copy(self, run: BlockRun, copies: set[int]) -> None:
         """Note that a holder has copies of the blocks of a run."""
@@ -316,17 +312,19 @@ class PrefixCache:
     def _key(self, group: BlockGroup, block: int) -> int:
         return block * len(self._groups) + group.index
 
-    def keys(self, chain: Chain, n: int, n_tokens: int) -> Chain:
-        """Return the blocks in which a request with n_tokens computed holds its first n ids, the first ids first."""
+    def keys(self, chain: Chain, n: int, n_tokens: int) -> tuple[Chain, int]:
+        """Return the blocks in which a request with n_tokens computed holds its first n ids, the first ids first: the
+        first ones of what is returned, and how many."""
         if self._is_plain:
-            return leading(chain, n)
+            return chain, n
         firsts = [(group, group.n_ids, group.first_kept(n_tokens)) for group in self._groups]
-        return [
+        keys = [
             self._key(group, chain[i])
             for i in range(n)
             for group, n_ids, first in firsts
             if i // n_ids >= first and (i + 1) % n_ids == 0
         ]
+        return keys, len(keys)
 
     def n_ids(self, keys: Chain, chain: Chain, n: int) -> int:
         """Return how many of the first n ids blocks are of."""
@@ -343,7 +341,7 @@ class PrefixCache:
             return chain[self.match(chain, n) : n]
         self._idle.settle()
         groups, n_groups = self._groups, len(self._groups)
-        keys = self.keys(chain, n, n * self._size)
+        keys, _ = self.keys(chain, n, n * self._size)
         return [key for key in keys if key // n_groups not in groups[key % n_groups].runs]
 
     def insert_missing(self, chain: Chain, n: int, missing: Chain, copies: set[int]) -> None:
@@ -380,9 +378,11 @@ class PrefixCache:
         """Return the runs of the blocks [start, end) as far as present, the last first, cut off where these begin and
         end, and where they go on otherwise than the chain."""
         parts: list[BlockRun] = []
-        at = end
+        at, low = end, NEVER
         while at > start:
-            run = cast("BlockRun | None", runs.get(of[at - 1]))
+            if at <= low:
+                low, _, block = run_at(of, at - 1)
+            run = cast("BlockRun | None", runs.get(block + at - 1 - low))
             if run is None:
                 at -= 1
                 continue
@@ -401,11 +401,11 @@ class PrefixCache:
             first, rest = BlockRun(run.group, run.low, n_first, run.first, run.n_holders), run
             run.begin_later(n_first)
             first.number, first.n_parts = run.number, run.n_parts
-            runs.add(first)
+            runs.put(first.first, first.n, first)
         else:
             first, rest = run, run.cut_off(run.n - n_first)
             rest.n_parts = run.n_parts
-            runs.add(rest)
+            runs.put(rest.first, rest.n, rest)
         if not run.n_holders:
             self._idle.split(first, rest)
         return first, rest

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Generic, Protocol, SupportsIndex, TypeVar
 
 from simserve.state.request import Request
@@ -89,18 +89,15 @@ class Lines(ABC, Generic[Key]):
     def append(self, request: Request) -> None:
         """Add an arrival: after all of its line that arrived earlier."""
         line, at = self._line(request), came_at(request)
-        place = len(line)
-        while place and came_at(line[place - 1]) > at:
-            place -= 1
-        line.insert(place, request)
+        n_after = sum(1 for _ in takewhile(lambda other: came_at(other) > at, reversed(line)))
+        line.insert(len(line) - n_after, request)
         self._n += 1
 
     def appendleft(self, request: Request) -> None:
         """Requeue a preempted request: before all of its line that arrived later."""
-        line, at, place = self._line(request), came_at(request), 0
-        while place < len(line) and came_at(line[place]) < at:
-            place += 1
-        line.insert(place, request)
+        line, at = self._line(request), came_at(request)
+        n_before = sum(1 for _ in takewhile(lambda other: came_at(other) < at, line))
+        line.insert(n_before, request)
         self._n += 1
 
     def extend(self, requests: Iterable[Request]) -> None:

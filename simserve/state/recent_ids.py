@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from simserve.state.id_runs import Chain, IdIndex, IdRun, IdRuns
+from simserve.state.id_runs import Chain, IdIndex, IdRun, run_at
 
 
 class RecentIds:
@@ -11,8 +11,6 @@ class RecentIds:
 
     fast: ids that are used together, and follow each other, are one run.
     """
-
-    __slots__ = ("_index", "_order", "n")
 
     def __init__(self) -> None:
         self.n = 0
@@ -49,7 +47,7 @@ class RecentIds:
             return 0
         n_new = n - self.remove(first, n)
         run = IdRun(first, n)
-        self._index.add(run)
+        self._index.put(first, n, run)
         self._order[run] = None
         self.n += n
         return n_new
@@ -60,7 +58,7 @@ class RecentIds:
         while first < end:
             run = index.get(first)
             if run is None:
-                first += index.n_absent(first, end - first)
+                first += 1
                 continue
             assert run.first == first, "what comes before it in its run is used as well"
             n_here = min(run.n, end - first)
@@ -90,11 +88,9 @@ class RecentIds:
 
 def _in_runs(chain: Chain, n: int) -> list[tuple[int, int]]:
     """Return the first ids and lengths of the runs of the first n ids of a chain, the last run first."""
-    if type(chain) is not IdRuns:  # which may lack some before
-        return [(block, 1) for block in reversed(chain[:n])]
     runs, end = list[tuple[int, int]](), n
     while end:
-        start, _ = chain.ends(end - 1)
-        runs.append((chain.at(start), end - start))
+        start, _, first = run_at(chain, end - 1)
+        runs.append((first, end - start))
         end = start
     return runs

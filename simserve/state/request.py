@@ -55,7 +55,6 @@ class Request:
         "copies",
         "emitted_tokens",
         "finder",
-        "join_number",
         "join_step",
         "kv_offset",
         "max_tokens",
@@ -73,9 +72,7 @@ class Request:
         "tenant",
     )
 
-    # Set where a cohort knows its members: the number of the join, the cohort's step then, and its stored tokens minus
-    # that step.
-    join_number: int
+    # Set where a cohort knows its members: its step when one joined, and the stored tokens minus that step.
     join_step: int
     kv_offset: int
     # With prefix caching: how many ids of its blocks it holds, and which of these are copies of others' blocks.

@@ -15,8 +15,6 @@ class SentPrompts:
     Invariant: it holds a prefix of each chain, as the first block of a prompt is touched last.
     """
 
-    __slots__ = ("_block_tokens", "_ids", "_most_ids")
-
     def __init__(self, block_tokens: int, most_ids: int) -> None:
         self._block_tokens = block_tokens
         self._most_ids = most_ids
@@ -79,8 +77,6 @@ def longest_found(
 
 class OwnSends:
     """A record of sent prompts per member: made when a router first sees the member, dropped when it is gone."""
-
-    __slots__ = ("_ids", "_most_tokens", "_records")
 
     def __init__(self, most_tokens: int | None) -> None:
         self._most_tokens = most_tokens

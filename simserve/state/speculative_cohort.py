@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +11,6 @@ from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.id_drops import IdDrops, NIds
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import DECODE, Request
-
-CANCELED: Final = -1
-"""`join_number` once the finish of a member is canceled."""
 
 FIRST_STEPS = 4096
 """Initial length of a calendar."""
@@ -78,15 +73,8 @@ class SpeculativeCohort(Cohort):
         self.n_slots = n_slots
         self.n_tokens = acceptance.n_proposed + 1
         self._courses: dict[Request, Course] = {}
-        self._finishes: list[tuple[int, int, Request]] = []
-        """Heap of (step, number of the join, member); a canceled one differs from the member's `join_number`."""
-        self._n_canceled = 0
-        """Canceled finishes in the heap."""
-        self._n_joins = 0
         self._resume_at: dict[int, int] = {}
         """Steps done by each preempted request, by row."""
-        self._kept_blocks: dict[Request, int] = {}
-        """Blocks of requests that just left, beyond their stored tokens."""
         self._keys = np.zeros(FIRST_STEPS, np.int64)
         self._held = np.zeros(FIRST_STEPS, np.int64)
         self._freed = np.zeros(FIRST_STEPS, np.int64)
@@ -103,8 +91,8 @@ class SpeculativeCohort(Cohort):
         """Return the steps after which a member next leaves a block with an id."""
         return NO_FINISH if self.drops is None else self.drops.next_step - self.step
 
-    def join(self, request: Request, n_left: int) -> None:
-        """Add a prefilled request with n_left tokens, at least one, to produce."""
+    def join(self, request: Request, n_left: int) -> int:
+        """Add a prefilled request with n_left tokens, at least one, to produce; return the step that finishes it."""
         step, stored_tokens = self.step, request.prefilled_tokens
         first_step = self._resume_at.pop(request.row, 0)
         before = self._acceptance.tokens_before(request.row, first_step, n_left)
@@ -121,13 +109,9 @@ class SpeculativeCohort(Cohort):
         request.join_step = step
         self.n += 1
         self.kv_tokens += stored_tokens + 1
-        request.join_number = self._n_joins
-        heappush(self._finishes, (finish_step, self._n_joins, request))
-        self._n_joins += 1
-        if finish_step < self.next_finish_step:
-            self.next_finish_step = finish_step
         if self.drops is not None:
             self.drops.join(request, stored_tokens)
+        return finish_step
 
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens that a member holds in the cache."""
@@ -154,8 +138,8 @@ class SpeculativeCohort(Cohort):
         request.emitted_tokens += course.counted_tokens
         request.join_step = self.step + 1
 
-    def leave(self, request: Request) -> int:
-        """Remove a member; return the tokens it holds in the cache."""
+    def leave(self, request: Request) -> tuple[int, int]:
+        """Remove a member; return the tokens it holds in the cache, and its blocks beyond these."""
         if self.drops is not None:
             self.drops.leave(request)
         course = self._courses.pop(request)
@@ -174,55 +158,10 @@ class SpeculativeCohort(Cohort):
             slots = min(slots + int(course.tokens_before[n_steps - 1]) + self.n_slots, course.most_slots)
         n_kept = self.layers.filled(slots) - self.layers.filled(kv_tokens)
         self.held_blocks -= self.layers.held(kv_tokens) + n_kept
-        self._kept_blocks[request] = n_kept
         request.emitted_tokens += n_tokens - course.counted_tokens
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
-        return kv_tokens
-
-    def drop(self, request: Request) -> int:
-        """Remove an unfinished member; like `leave`, and cancel its finish."""
-        kv_tokens = self.leave(request)
-        self.forget(request)
-        return kv_tokens
-
-    def forget(self, request: Request) -> None:
-        """Cancel a member's finish; it stays until it leaves."""
-        request.join_number = CANCELED
-        self._n_canceled += 1
-        if 2 * self._n_canceled > len(self._finishes):
-            self._finishes = [entry for entry in self._finishes if entry[2].join_number == entry[1]]
-            heapify(self._finishes)
-            self._n_canceled = 0
-        self._pop_canceled()
-
-    def pop_finished(self) -> list[Request]:
-        """Return the members finished by the last step, in the order of joining; they are still members."""
-        finished: list[Request] = []
-        finishes, step = self._finishes, self.step
-        while finishes and finishes[0][0] <= step:
-            _, number, request = heappop(finishes)
-            if request.join_number == number:
-                finished.append(request)
-            else:
-                self._n_canceled -= 1
-        if self._n_canceled:
-            self._pop_canceled()
-        else:
-            self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
-        return finished
-
-    def _pop_canceled(self) -> None:
-        """Let the first finish be one that is not canceled, and note it."""
-        finishes = self._finishes
-        while finishes and finishes[0][2].join_number != finishes[0][1]:
-            heappop(finishes)
-            self._n_canceled -= 1
-        self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
-
-    def pop_kept_blocks(self, request: Request) -> int:
-        """Return the blocks beyond the stored tokens of a request that left; call once, 0 for a request never here."""
-        return self._kept_blocks.pop(request, 0)
+        return kv_tokens, n_kept
 
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps, at most to the next finish; return the blocks they begin."""

@@ -73,12 +73,8 @@ class Prefixes:
 
     def runs_of(self, row: int, scale: int = 1) -> tuple[list[int], list[int]]:
         """Return first ids and lengths of the runs of one request, of blocks of which each of the trace has `scale`."""
-        starts = self.starts.data  # fast: numpy takes longer for a few numbers
-        runs = slice(starts[row], starts[row + 1])
-        firsts, lengths = self.first_ids.data[runs].tolist(), self.n_ids.data[runs].tolist()
-        if scale == 1:
-            return firsts, lengths
-        return [scale * first for first in firsts], [scale * n for n in lengths]
+        runs = slice(*self.starts.data[row : row + 2].tolist())  # fast: numpy takes longer for a few numbers
+        return [*map(scale.__mul__, self.first_ids.data[runs])], [*map(scale.__mul__, self.n_ids.data[runs])]
 
     def ids(self) -> tuple[Ints, Ints]:
         """Return all ids concatenated, and the bounds of each request: the arguments of `from_ids`."""

@@ -10,7 +10,7 @@ import pytest
 
 from simserve.catalog.layers import GroupKind, LayerGroup
 from simserve.columns.live import Live
-from simserve.columns.running import Running
+from simserve.columns.running import Running, SpeculativeRunning
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import NO_FINISH, Cohort
 from simserve.state.grouped_cohort import GroupedCohort
@@ -159,15 +159,18 @@ def ids_of(request: Request) -> int:
     return len(request.chains[SIZE])
 
 
-class Played(Running):
-    """Requests in columns that a cohort counts, joining and leaving as those of a `SpeculativeCohort` do."""
+class Places:
+    """Requests in columns that a cohort counts, joining and leaving as objects; goes before a kind of `Running`."""
 
     def __init__(self, cohort: Cohort, has_ids: bool) -> None:
-        decode = SimpleNamespace(windows=cohort.window_keys, is_uneven=False)
+        decode = SimpleNamespace(windows=cohort.window_keys, is_uneven=isinstance(cohort, SpeculativeCohort))
         named = SimpleNamespace(named=lambda place: self.live.requests[place] if has_ids else None)
         self.live: Live = Live()
         self.counts = cohort
-        super().__init__(SimpleNamespace(id=0, cohort=cohort, decode=decode), self.live, named)  # type: ignore[arg-type]
+        self.n_kept = 0
+        """Blocks beyond its stored tokens of the request that left last."""
+        replica = SimpleNamespace(id=0, cohort=cohort, decode=decode, pool=self)
+        super().__init__(replica, self.live, named)  # type: ignore[call-arg]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.counts, name)
@@ -182,30 +185,38 @@ class Played(Running):
         self.join(place, n_left)
 
     def quit(self, request: Request, stop: Callable[[int], int]) -> int:
-        place = self.live.place_of(request)
+        place, self.n_kept = self.live.place_of(request), 0
         n_tokens = stop(place)
         request.emitted_tokens = self.live.emitted_tokens[place]
         self.live.remove(place)
         return n_tokens
 
-    def leave(self, request: Request) -> int:  # type: ignore[override]
+    def leave(self, request: Request) -> int:
         return self.quit(request, self.stop_decoding)
 
-    def drop(self, request: Request) -> int:  # type: ignore[override]
-        return self.quit(request, super().drop)
+    def drop(self, request: Any, _: bool = False) -> int:
+        """Let a request leave before its end; as a pool, note blocks that become free."""
+        if isinstance(request, Request):
+            return self.quit(request, super().drop)  # type: ignore[misc]
+        self.n_kept = request
+        return 0
 
     def forget(self, request: Request) -> None:
         self.cancel(self.live.place_of(request))
 
-    def count_first(self, request: Request) -> None:  # type: ignore[override]
-        super().count_first(place := self.live.place_of(request))
+    def count_first(self, request: Request) -> None:
+        super().count_first(place := self.live.place_of(request))  # type: ignore[misc]
         request.emitted_tokens = self.live.emitted_tokens[place]
 
-    def pop_finished(self) -> list[Request]:  # type: ignore[override]
-        return [self.live.requests[place] for place in self.finished[: super().pop_finished()]]
+    def pop_finished(self) -> list[Request]:
+        return [self.live.requests[place] for place in self.finished[: super().pop_finished()]]  # type: ignore[misc]
 
-    def stored_tokens(self, request: Request) -> int:  # type: ignore[override]
-        return super().stored_tokens(self.live.place_of(request))
+    def stored_tokens(self, request: Request) -> int:
+        return super().stored_tokens(self.live.place_of(request))  # type: ignore[misc, no-any-return]
+
+
+class Played(Places, Running):  # type: ignore[misc]
+    """With a token a step."""
 
     def stored_at(self, request: Request, step: int) -> int:
         return self.live.kv_offset[self.live.place_of(request)] + step
@@ -213,8 +224,9 @@ class Played(Running):
     def step_with(self, request: Request, n_tokens: int) -> int:
         return n_tokens - self.live.kv_offset[self.live.place_of(request)]
 
-    def pop_kept_blocks(self, request: Request) -> int:
-        return 0
+
+class PlayedCourses(Places, SpeculativeRunning):  # type: ignore[misc]
+    """With proposals."""
 
 
 def plain(rng: Random) -> Members:
@@ -266,7 +278,7 @@ class Walk:
     def __init__(self, rng: Random, members: Members) -> None:
         self.rng, self.members, self.cohort = rng, members, members.cohort
         speculates = isinstance(members.cohort, SpeculativeCohort)
-        self.played: Any = members.cohort if speculates else Played(members.cohort, members.has_ids)
+        self.played: Any = (PlayedCourses if speculates else Played)(members.cohort, members.has_ids)
         self.n_requests = 0
         self.gone: list[Request] = []
         """Requests that left before their end, which may come back."""
@@ -295,7 +307,7 @@ class Walk:
             ahead = ahead[: ahead.index(stored + n_left) + 1]  # no window moves beyond its end
         else:
             ahead = [stored + n for n in range(500)]
-        (self.played.join if speculates else self.played.enter)(request, n_left if ends else 0)
+        self.played.enter(request, n_left if ends else 0)
         assert request.phase is DECODE
         n_steps = ahead.index(stored + n_left) if ends else ENDLESS
         members.all.append(Member(request, ahead, n_steps, request.emitted_tokens))
@@ -312,8 +324,6 @@ class Walk:
             assert self.played.leave(each.request) == each.at()
         else:
             assert (self.played.drop if each.ends else self.played.leave)(each.request) == each.at()
-        if each.ends and isinstance(cohort, SpeculativeCohort):  # canceled finishes do not pile up
-            assert len(cohort._finishes) <= 2 * sum(other.ends for other in members.all)
         self.resumed[each.request] = self.resumed.get(each.request, 0) + each.n_done
         self.has_left(each)
         self.gone.append(each.request)
@@ -322,8 +332,7 @@ class Walk:
         """Compare what a member takes along."""
         assert each.request.emitted_tokens == each.emitted + each.at() - each.stored[0]
         n_kept = self.members.held_now(each) - self.members.layers.held(each.at()) if each.n_done else 0
-        assert self.played.pop_kept_blocks(each.request) == n_kept
-        assert self.played.pop_kept_blocks(each.request) == 0
+        assert self.played.n_kept == n_kept
 
     def advance(self) -> None:
         """Step, at most to the next event, and let finished members leave."""
@@ -412,8 +421,6 @@ class Walk:
                 then = [now + n for now, n in zip(cohort.window_keys, cohort.growth, strict=True)]
                 assert then == members.window_keys(1)
         elif isinstance(cohort, SpeculativeCohort):
-            n_canceled = sum(request.join_number != number for _, number, request in cohort._finishes)
-            assert cohort._n_canceled == n_canceled
             assert (NO_FINISH if cohort.drops is None else cohort.drops.next_step) == members.next_drop()
             assert cohort.held_blocks == sum(map(members.held_now, members.all))
         for each in members.all:
@@ -423,31 +430,14 @@ class Walk:
                     assert self.played.step_with(each.request, each.at(n_steps)) == members.step + n_steps
 
 
-def unproposed() -> SpeculativeCohort:
-    """Return an empty cohort of requests that get one token a step."""
-    return SpeculativeCohort(plain_blocks(SIZE), Acceptance(()), 1)
-
-
 def test_the_next_finish_is_known_when_most_finishes_are_canceled() -> None:
-    """Once four of seven are canceled only the others are kept, and these in another order than they must be."""
-    cohort, requests = unproposed(), {n_left: Request(n_left, 0, 1, 10) for n_left in (1, 5, 2, 6, 7, 3, 4)}
+    cohort = SpeculativeCohort(plain_blocks(SIZE), Acceptance(()), 1)
+    played = PlayedCourses(cohort, has_ids=False)
+    requests = {n_left: Request(n_left, 0, 1, 10) for n_left in (1, 5, 2, 6, 7, 3, 4)}
     for n_left, request in requests.items():
-        cohort.join(request, n_left)
+        played.enter(request, n_left)
     for n_left in (6, 7, 3, 1):
-        cohort.drop(requests[n_left])
+        played.drop(requests[n_left])
     assert cohort.next_finish_step == 2
     cohort.advance(4)
-    assert cohort.pop_finished() == [requests[2], requests[4]]
-
-
-def test_canceled_finishes_are_left_out_only_once_they_are_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that is preempted one by one sorts its finishes as often as it halves: 1,024, 512, … 2, 1."""
-    n_left: list[int] = []
-    monkeypatch.setattr("simserve.state.speculative_cohort.heapify", lambda entries: n_left.append(len(entries)))
-    cohort, requests = unproposed(), [Request(i, 0, 1, 10) for i in range(1024)]
-    for i, request in enumerate(requests):
-        cohort.join(request, 1 + i)
-    for request in reversed(requests):
-        cohort.drop(request)
-    assert n_left == [511, 255, 127, 63, 31, 15, 7, 3, 1, 0]
-    assert cohort.next_finish_step == NO_FINISH
+    assert played.pop_finished() == [requests[2], requests[4]]

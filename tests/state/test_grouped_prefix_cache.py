@@ -3,7 +3,7 @@
 from simserve.catalog.layers import LayerGroup
 from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.state.prefix_cache import PrefixCache
-from tests.invariants import check_cache
+from tests.invariants import check_cache, n_named
 
 CHAIN = list(range(10, 18))
 """Ids of eight blocks of two tokens."""
@@ -44,7 +44,7 @@ def test_a_hit_ends_with_a_larger_block_of_a_draft() -> None:
     assert serve(cache, 8) == 8 + 2 + 2
     assert [cache.match(CHAIN, most) for most in (2, 3, 5, 6, 8)] == [0, 3, 3, 6, 6]
     assert [cache.n_blocks(n, 2 * n) for n in (3, 6)] == [3 + 1 + 1, 6 + 2 + 1]
-    assert cache.keys(CHAIN, 3, 6) == [10 * 3 + 1, 11 * 3 + 1, 12 * 3, 12 * 3 + 1, 12 * 3 + 2]
+    assert cache.keys(CHAIN, 3, 6) == ([10 * 3 + 1, 11 * 3 + 1, 12 * 3, 12 * 3 + 1, 12 * 3 + 2], 5)
     assert cache.n_ids([12 * 3, 11 * 3 + 1, 13 * 3 + 1], CHAIN, 6) == 4
     assert cache.pin(CHAIN, 6, 12) == 9
     assert cache.release(CHAIN, 6, 0, set(), 12) == 9
@@ -80,4 +80,4 @@ def test_a_shared_block_of_a_window_is_free_when_its_last_holder_has_left_it() -
     assert (cache.n_doubled, cache.pinned_blocks) == (1, 2)
     assert cache.drop(CHAIN, 3, (6, 14), set()) == 1 + 2  # blocks 1 to 4: it shares block 2
     check_cache(cache)
-    assert (cache.n_doubled, cache.pinned_blocks, len(cache)) == (0, 1, 3)
+    assert (cache.n_doubled, cache.pinned_blocks, n_named(cache)) == (0, 1, 3)

@@ -14,7 +14,7 @@ from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
 from simserve.workload.readers.base import names_shown
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
-from simserve.workload.readers.text_lines import head
+from simserve.workload.readers.text_lines import head, is_bench_result
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve")
@@ -59,9 +59,7 @@ def detect(path: Path) -> tuple[str, str | None]:
 
 def _json_hint(text: str) -> tuple[str, str | None]:
     """Tell Mooncake (milliseconds) from vLLM (seconds) by the block size; the stamps do not tell."""
-    from simserve.workload.readers.vllm import is_result
-
-    if is_result(text):
+    if is_bench_result(text):
         return "vllm", None
     rows = [row for line in text.split("\n", ROWS_LOOKED_AT)[:ROWS_LOOKED_AT] if isinstance(row := _json(line), dict)]
     hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]

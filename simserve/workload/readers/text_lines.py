@@ -34,6 +34,11 @@ def head(path: Path) -> str:
         return getincrementaldecoder("utf-8-sig")().decode(content.read(HEAD_BYTES))
 
 
+def is_bench_result(text: str) -> bool:
+    """Return whether a text is a result of `vllm bench serve` rather than a trace."""
+    return '"start_times"' in text or '"input_lens"' in text
+
+
 def line_pieces(path: Path) -> Iterator[list[str]]:
     """Yield the lines of a file, about PIECE_BYTES at a time, once all of it is found to be text within the limits.
 

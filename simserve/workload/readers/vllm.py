@@ -13,22 +13,17 @@ from numpy.typing import NDArray
 from simserve.tables.columns import Lists
 from simserve.workload.readers.json_rows import read_lines
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, HashIds, given_block_tokens
-from simserve.workload.readers.text_lines import head
+from simserve.workload.readers.text_lines import head, is_bench_result
 from simserve.workload.trace import Trace
 
 
 def read(path: Path) -> Trace:
     """Read a vLLM trace or bench result. Raises TraceError."""
-    if not is_result(head(path)):
+    if not is_bench_result(head(path)):
         return read_lines(path, 1.0, _hash_ids)
     from simserve.workload.readers.logs.bench import read_trace  # late: it imports arrivals, which traces do not need
 
     return read_trace(path)
-
-
-def is_result(text: str) -> bool:
-    """Return whether a text is a benchmark result rather than a trace."""
-    return '"start_times"' in text or '"input_lens"' in text
 
 
 def _hash_ids(rows: Lists, prompt_tokens: NDArray[Any]) -> HashIds:
