@@ -264,7 +264,7 @@ def test_the_page_of_the_api_runs_as_written(tmp_path: Path, monkeypatch: pytest
         text = (ROOT / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
         (tmp_path / "scenarios" / f"{name}.yaml").write_text(shorter(text), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("simserve.scenario.loader.PACKAGE", tmp_path)
+    monkeypatch.setattr("simserve.scenario.shipped.PACKAGE", tmp_path)
     names: dict[str, Any] = {}
     for block in blocks((ROOT / "docs" / "python.md").read_text(encoding="utf-8"), "python"):
         exec(block if is_thorough() else block.replace("precision=0.1", "precision=0.5"), names)

@@ -156,8 +156,8 @@ STATEMENTS: dict[str, int] = {
     "admission": 44,
     "allowed_modules": 53,
     "api": 236,
-    "catalog": 1072,
-    "cli": 1627,
+    "catalog": 1090,
+    "cli": 1641,
     "columns": 3065,
     "cost": 1948,
     "engine": 2783,
@@ -169,22 +169,22 @@ STATEMENTS: dict[str, int] = {
     "interruptions": 17,
     "lab": 3653,
     "metrics": 4322,
-    "plugins": 367,
+    "plugins": 368,
     "report": 5811,
     "routers": 169,
-    "scenario": 2754,
+    "scenario": 2800,
     "schedulers": 293,
     "shards": 152,
     "simulation": 261,
     "splitters": 40,
     "state": 2437,
-    "study": 4942,
+    "study": 4950,
     "tables": 1362,
     "units": 25,
     "version": 1,
     "workload": 2326,
 }
-"""Most lines of each part that are neither blank, docstring, comment nor import."""
+"""Most lines of each part that are neither blank, docstring, comment nor import. Only a new capability raises them."""
 
 SHRUNK = 0.97
 """Share of its limit below which a part has shrunk for good."""

@@ -15,7 +15,7 @@ from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
 from simserve.catalog.hugging_face import read_config
 from simserve.catalog.layers import Experts, Indexer, LayerGroup, LinearAttention, Mamba2, Mla
 from simserve.catalog.specs import GpuSpec, ModelSpec
-from simserve.errors import CatalogError, did_you_mean
+from simserve.errors import CatalogError, closest, did_you_mean
 from simserve.units import MIB
 
 NOUNS = {"models": "model", "gpus": "GPU", "engines": "engine"}
@@ -46,7 +46,7 @@ def load_model(name_or_path: str) -> ModelSpec:
     if name_or_path.endswith(".json") or "/" in name_or_path:
         path = Path(name_or_path).expanduser()
         if not path.exists():
-            known = did_you_mean(path.name, _names("models"))
+            known = _nearest("models", path.name)
             raise CatalogError(f"there is no such file, got '{name_or_path}'; or, by its name in the catalog, {known}")
         return read_config(path / "config.json" if path.is_dir() else path)
     data = _read("models", name_or_path)
@@ -55,11 +55,27 @@ def load_model(name_or_path: str) -> ModelSpec:
     return ModelSpec(name=name_or_path, groups=groups, **parts, **data)
 
 
+def gpu_name(written: str) -> str:
+    """Return the name in the catalog of a GPU as people write it: H100-SXM, or h200, the only one; else the text."""
+    found = _gpus_like(written)
+    return found[0] if len(found) == 1 else written
+
+
 def load_gpu(name: str) -> GpuSpec:
-    """Load a GPU by its catalog name. Raises CatalogError."""
+    """Load a GPU by its catalog name, or as people write it. Raises CatalogError."""
+    found = _gpus_like(name)
+    if len(found) > 1:
+        raise CatalogError(f"there are several in the catalog, got '{name}'; say which: {', '.join(found)}")
+    name = gpu_name(name)
     data = _read("gpus", name)
     data["hbm_bytes"] = data.pop("memory_mib") * MIB
     return GpuSpec(name=name, **data)
+
+
+def _gpus_like(written: str) -> list[str]:
+    """Return the GPU of a name, or all of which the names begin with it, whatever its case."""
+    name, known = re.sub(r"[\s_]+", "-", written.strip().lower()), _names("gpus")
+    return [name] if name in known else [each for each in known if each.startswith(f"{name}-")]
 
 
 def load_engine(
@@ -105,6 +121,12 @@ def default_version(engine: str) -> str | None:
     return None if engine == "ideal" else str(data.get("default", data["version"]))
 
 
+def versions(engine: str) -> list[str]:
+    """Return the versions of an engine of which the catalog has constants, the oldest first."""
+    data = _read("engines", engine)
+    return [str(data["version"]), *data.get("versions", {})]
+
+
 def is_listed(engine: EngineSpec) -> bool:
     """Tell whether the catalog lists the version of an engine; patch releases count as their release."""
     return engine.name == "ideal" or engine.version.split(".")[:2] == engine.constants_of.split(".")[:2]
@@ -114,7 +136,8 @@ def _release(engine: str, version: str) -> tuple[int, ...]:
     """Parse 0.12 as (0, 12) and 0.12.1rc1 as (0, 12, 1) for comparisons."""
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if match is None:
-        raise CatalogError(f"a version of {engine} must begin with two numbers, as 0.12, got '{version}'")
+        known = f"the catalog has {', '.join(versions(engine))}"
+        raise CatalogError(f"a version of {engine} must begin with two numbers, got '{version}'; {known}")
     return tuple(int(part) for part in match.groups() if part is not None)
 
 
@@ -140,12 +163,20 @@ def _names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")))
 
 
+def _nearest(kind: str, name: str) -> str:
+    """Return a remedy for an unknown name: the nearest of those with no other numbers, as an a10 is no misspelled a100;
+    else those that begin with the same letters, or all."""
+    known, numbers = _names(kind), set(re.findall(r"\d+", name))
+    near = closest(name, [each for each in known if numbers <= set(re.findall(r"\d+", each))])
+    family = re.split(r"[^a-z]", name.lower())[0]
+    alike = [each for each in known if family and each.startswith(family)]
+    return f"did you mean {near}?" if near else f"choose from {', '.join(alike or known)}"
+
+
 def _read(kind: str, name: str) -> dict[str, Any]:
     if name not in _names(kind):
         path = ", or the path of a config.json" if kind == "models" else ""
-        raise CatalogError(
-            f"no such {NOUNS[kind]} in the catalog{path}, got '{name}'; {did_you_mean(name, _names(kind))}"
-        )
+        raise CatalogError(f"no such {NOUNS[kind]} in the catalog{path}, got '{name}'; {_nearest(kind, name)}")
     return deepcopy(_parsed(kind, name))
 
 

@@ -10,7 +10,12 @@ from simserve.metrics.goal import GOAL_FRAC, goal_from
 if TYPE_CHECKING:
     from simserve.scenario import Scenario
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
+ScenarioFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO", help="The scenario's YAML file, or @NAME: `simserve init --list`.", show_default=False
+    ),
+]
 Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one value: --set cluster.pools.0.replicas=4. Repeatable."),

@@ -20,11 +20,13 @@ Kind = Literal["value", "missing", "unknown"]
 MOST_SHOWN = 60
 """Maximum characters of a value in a message."""
 
+UNKNOWN_KEY = "unknown key"
+
 RULES = {
     "missing": "is missing",
     "missing_argument": "is missing",
-    "extra_forbidden": "unknown key",
-    "unexpected_keyword_argument": "unknown key",
+    "extra_forbidden": UNKNOWN_KEY,
+    "unexpected_keyword_argument": UNKNOWN_KEY,
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "int_parsing": "must be a whole number",

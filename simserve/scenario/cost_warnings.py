@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from simserve.catalog.load import is_listed
+from simserve.catalog.load import is_listed, versions
 from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.calibrated import ALIKE
 from simserve.scenario.server_errors import server_errors
@@ -73,9 +73,10 @@ def _of_constants(setup: PoolSetup) -> str | None:
     engine = setup.engine
     if setup.asked_version is None or is_listed(engine):
         return None
+    known = f"the catalog, which has {', '.join(versions(engine.name))}"
     return (
-        f"engine {engine.name} {setup.asked_version} is not in the catalog: host times, memory and scheduler are those "
-        f"of {engine.constants_of}, the nearest version"
+        f"engine {engine.name} {setup.asked_version} is not in {known}: host times, memory and scheduler are those of "
+        f"{engine.constants_of}, the nearest version"
     )
 
 

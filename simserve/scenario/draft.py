@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from simserve import plugins
+from simserve import catalog, plugins
 from simserve.errors import CatalogError, Problem, ScenarioError
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.cards import is_file
@@ -189,8 +189,8 @@ class Draft:
         return self.absolute(name) if name.endswith(".json") or "/" in name else name
 
     def absolute_gpu(self, name: str) -> str:
-        """Return a catalog name as it is, and the path of an existing card file made absolute."""
-        return self.absolute(name) if is_file(name) else name
+        """Return a name as the catalog has it, and the path of an existing card file made absolute."""
+        return self.absolute(name) if is_file(name) else catalog.gpu_name(name)
 
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""

@@ -14,7 +14,7 @@ from simserve.scenario.parallel import Parallel
 from simserve.scenario.pool import Pool
 from simserve.scenario.workload import MeasureSection, TraceFile, Workload
 
-POOL = "cluster.pools[]"
+POOL = "cluster.pools.0"
 
 NEIGHBORS = MappingProxyType(
     {
@@ -187,10 +187,10 @@ def remedy_for_unknown(path: Path) -> str | None:
 
 
 def _unindexed(path: Path) -> str:
-    """Return `cluster.pools[].name` for the name of any pool."""
+    """Return `cluster.pools.0.name` for the name in any pool."""
     text = ""
     for item in path:
-        text += "[]" if isinstance(item, int) else f".{item}" if text else item
+        text += ".0" if isinstance(item, int) else f".{item}" if text else item
     return text
 
 
@@ -208,13 +208,13 @@ def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
 
 @cache
 def _places_of_keys() -> Mapping[str, str]:
-    """Map each key with a single place to that place: `replicas` -> `cluster.pools[].replicas`."""
+    """Map each key with a single place to that place: `replicas` -> `cluster.pools.0.replicas`."""
     parts: dict[str, type[Section]] = {
         "": Experiment,
         "cluster.": ClusterSection,
         "cluster.views.": Views,
-        "cluster.pools[].": Pool,
-        "cluster.pools[].parallel.": Parallel,
+        "cluster.pools.0.": Pool,
+        "cluster.pools.0.parallel.": Parallel,
         "workload.": Workload,
         "workload.trace.": TraceFile,
         "measure.": MeasureSection,

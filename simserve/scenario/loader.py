@@ -8,6 +8,7 @@ from typing import Any
 
 from simserve.errors import Problem, ScenarioError, did_you_mean
 from simserve.scenario.scenario import Scenario
+from simserve.scenario.shipped import shipped
 from simserve.scenario.template import Template, read_document
 
 AnyScenario = Scenario | str | PathLike[str] | Mapping[str, Any]
@@ -16,8 +17,6 @@ AnyScenario = Scenario | str | PathLike[str] | Mapping[str, Any]
 FORMS = "must be the path of a file, the name of a shipped scenario, a dict or a Scenario"
 
 NO_CHANGES: Mapping[str, object] = MappingProxyType({})
-
-PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:
@@ -61,12 +60,9 @@ def _place_of(path: Path) -> Path:
     """Return the file of a path, or of the name of a shipped scenario. Raises ScenarioError for an unknown name."""
     if path.suffix or len(path.parts) != 1 or path.exists():
         return path
-    folder = PACKAGE / "scenarios"
-    if not folder.is_dir() and (PACKAGE.parent / "pyproject.toml").is_file():  # a checkout
-        folder = PACKAGE.parent / "scenarios"
-    names = sorted(file.stem for file in folder.glob("*.yaml"))
-    file = folder / f"{path.name.replace('-', '_')}.yaml"
-    if file.is_file():
+    names = shipped()
+    file = names.get(path.name.removeprefix("@").replace("-", "_"))
+    if file is not None:
         return file
     remedy = did_you_mean(path.name, names) if names else "this install ships no scenarios: give the path of a file"
     raise ScenarioError([Problem("scenario", FORMS, path.name, remedy)])

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simserve.plugins.validation import (
+    RULES,
     Path,
     ValueProblem,
     as_json,
@@ -126,6 +127,11 @@ def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
         return replace(problem, remedy=did_you_mean(str(problem.path[-1]), known_keys(problem.path[:-1], data)))
     if problem.kind == "missing":
         return replace(problem, remedy=MISSING.get(str(problem.path[-1])))
+    if problem.rule == RULES["string_type"]:
+        at = dotted(problem.path)
+        return replace(problem, remedy=f"put it in quotes; on a command line as '{at}=\"...\"'")
+    if problem.rule == RULES["model_type"] and problem.path[-1] == "trace":
+        return replace(problem, remedy=f"write trace: {{path: {str(problem.value).strip(chr(39))}}}")
     return problem
 
 

@@ -16,7 +16,8 @@ from simserve.scenario.experiment import Experiment, ExperimentT
 from simserve.scenario.glossary import remedy_for_unknown
 from simserve.scenario.pool import Pool
 from simserve.scenario.resolve import resolve
-from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, read_yaml, scalar
+from simserve.scenario.shipped import shipped_file
+from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, in_our_units, read_yaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
 """Keys with a bare name as short form, and the key that the name stands for."""
@@ -59,10 +60,12 @@ class Template:
 
     @classmethod
     def of(cls, path: str | FilePath, overrides: Iterable[str] = (), seed: int | None = None) -> "Template":
-        """Read the file. Raises ScenarioError if it holds no document; bad options are reported when resolving."""
-        path = FilePath(path)
-        document, options = read_document(_content(path), str(path)), _options(overrides, seed)
-        return cls(document, path.parent.resolve(), str(path), path, options)
+        """Read the file, or that of a shipped scenario, `@name`. Raises ScenarioError if it holds no document; bad
+        options are reported when resolving."""
+        place = str(path)
+        path = shipped_file(place) if place.startswith("@") else FilePath(path)
+        document, options = read_document(_content(path), place), _options(overrides, seed)
+        return cls(document, path.parent.resolve(), place, path, options)
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], base_dir: FilePath | None = None) -> "Template":
@@ -113,7 +116,7 @@ class Template:
             except BadOverride as error:
                 source.override(error.problem.path, option.place)
                 problems.add(error.problem)
-        return data
+        return in_our_units(data)
 
 
 POOL_KEYS = Pool.model_fields.keys() - {"name"}

@@ -1,8 +1,9 @@
 """Read YAML 1.2 as plain data with the line of every value."""
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -16,6 +17,12 @@ MOST_LEVELS = 50
 """Limit on lists and mappings inside each other; a scenario has fewer than ten."""
 
 MOST_DIGITS = 400
+
+SECONDS = {"us": "1e-6", "ms": "1e-3", "s": "1", "sec": "1", "min": "60", "m": "60", "h": "3600", "d": "86400"}
+WITH_UNIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]+)")
+THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")
+TEXTS = frozenset({"name", "version"})
+"""Keys of texts that may look like numbers."""
 
 NULL, BOOL, INT, FLOAT, TEXT = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str"))
 
@@ -70,7 +77,7 @@ def read_yaml(text: str) -> YamlDocument:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise NotYaml(f"is not YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from error
+        raise NotYaml(_what_is_wrong(text, error, mark), mark.line + 1 if mark else None) from error
     except yaml.YAMLError as error:
         raise NotYaml(f"is not YAML: {' '.join(str(error).split())}", None) from error
     document = YamlDocument()
@@ -78,6 +85,14 @@ def read_yaml(text: str) -> YamlDocument:
         document.lines[()] = root.start_mark.line + 1
         document.data = _Reader(document).read(root, ())
     return document
+
+
+def _what_is_wrong(text: str, error: yaml.MarkedYAMLError, mark: yaml.Mark | None) -> str:
+    """Say what is wrong in a line; a parser calls a tab a character that starts no token."""
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "is indented by a tab, which YAML does not allow; use spaces"
+    return f"is not YAML: {error.problem or error.context}"
 
 
 def _check_size(text: str) -> None:
@@ -189,3 +204,28 @@ def _whole_number(text: str) -> int:
     digits = text.lstrip("+-").lower()
     base = {"0x": 16, "0o": 8}.get(digits[:2], 10)
     return int(text, base) if base != 10 else int(text)
+
+
+def in_our_units(data: Any, path: Path = ()) -> Any:
+    """Return the data of a scenario with texts that are numbers in the units of their keys, where it is clear what they
+    mean: times as 500ms or 15min below a key that ends in `_s`, shares as 5%, and 1,000. Others stay as they are."""
+    match data:
+        case Mapping():
+            return {key: in_our_units(value, (*path, key)) for key, value in data.items()}
+        case list():
+            return [in_our_units(value, (*path, index)) for index, value in enumerate(data)]
+        case str() if not TEXTS.intersection(path[-1:]):
+            return _number(data.strip(), path) or data
+    return data
+
+
+def _number(text: str, path: Path) -> float | None:
+    """Return the number that a text means in the unit of its key; None: it is none, or 0."""
+    if THOUSANDS.fullmatch(text):
+        return int(text.replace(",", ""))
+    match = WITH_UNIT.fullmatch(text)
+    if match is None:
+        return None
+    is_time = any(str(key).endswith("_s") and not str(key).endswith("per_s") for key in path)
+    scale = ({"%": "0.01"} | (SECONDS if is_time else {})).get(match[2])
+    return None if scale is None else float(Decimal(match[1]) * Decimal(scale))

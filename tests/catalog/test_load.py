@@ -11,10 +11,20 @@ from simserve.errors import CatalogError
 
 
 @pytest.mark.parametrize(
+    ("written", "name"),
+    [("H100-SXM", "h100-sxm"), ("h100_sxm", "h100-sxm"), ("H100 SXM", "h100-sxm"), ("h200", "h200-sxm"), ("L4", "l4")],
+)
+def test_a_card_is_found_as_people_write_it(written: str, name: str) -> None:
+    assert catalog.gpu_name(written) == catalog.load_gpu(written).name == name
+
+
+@pytest.mark.parametrize(
     ("load", "name", "message"),
     [
         (catalog.load_gpu, "h100-sxn", "no such GPU in the catalog, got 'h100-sxn'; did you mean h100-sxm?"),
-        (catalog.load_gpu, "H100_SXM", "got 'H100_SXM'; did you mean h100-sxm?"),
+        (catalog.load_gpu, "a100", "there are several in the catalog, got 'a100'; say which: a100-sxm, a100-sxm-40gb"),
+        (catalog.load_gpu, "h101-sxm", "got 'h101-sxm'; choose from h100-pcie, h100-sxm, h20-sxm, h200-sxm, h800-sxm"),
+        (catalog.load_model, "Qwen2.5-32B", "got 'Qwen2.5-32B'; choose from qwen2.5-72b, qwen2.5-7b, qwen3-0.6b"),
         (catalog.load_engine, "vlm", "no such engine in the catalog, got 'vlm'; did you mean vllm?"),
         (catalog.load_model, "lama-3.1-8b", "or the path of a config.json, got 'lama-3.1-8b'; did you mean llama-3.1-"),
         (catalog.load_model, "meta-llama/Llama-3.1-8B", "there is no such file, got 'meta-llama/Llama-3.1-8B'; or, by"),
@@ -83,7 +93,9 @@ def test_a_version_brings_what_has_changed_up_to_it() -> None:
     assert {each: catalog.load_engine("vllm", version=each).constants_of for each in versions} == versions
     assert newer.sources["gap_s"].startswith("fitted")
     assert catalog.load_engine("vllm", version="0.24", step_host_s=9.0).step_host_s == 9.0
-    with pytest.raises(CatalogError, match=r"a version of vllm must begin with two numbers, as 0\.12, got 'latest'"):
+    with pytest.raises(
+        CatalogError, match=r"a version of vllm must begin with two numbers, got 'latest'; the catalog has 0\.12, 0\.14"
+    ):
         catalog.load_engine("vllm", version="latest")
 
 

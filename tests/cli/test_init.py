@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from simserve import load_scenario
 from tests.cli.invoke import invoke
 
 
@@ -34,3 +35,22 @@ def test_init_names_a_folder_that_is_not_there(tmp_path: Path) -> None:
     outcome = invoke("init", tmp_path / "no" / "mine.yaml")
     assert outcome.exit_code == 2
     assert "must be writable, got No such file or directory" in outcome.err
+
+
+def test_it_begins_with_a_scenario_that_comes_along(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    assert invoke("init", "--from", "conversations", file).exit_code == 0
+    assert load_scenario(file).name == "conversations"
+    outcome = invoke("init", "--from", "chat_brst", tmp_path / "other.yaml")
+    assert outcome.exit_code == 2
+    assert (
+        outcome.err == "simserve: error: chat_brst: no such scenario comes with simserve; did you mean @chat_burst?\n"
+    )
+    assert not (tmp_path / "other.yaml").exists()
+
+
+def test_it_lists_them_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = invoke("init", "--list")
+    assert "@conversations: Chats of several turns behind one system prompt, with prefix caches;" in outcome.out
+    assert not list(tmp_path.iterdir())

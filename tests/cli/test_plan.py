@@ -112,7 +112,8 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--gpu", "h100"), "--gpu: must be a GPU of the catalog, got h100; did you mean h100-"),
+        (("--gpu", "h100"), "--gpu: there are several in the catalog, got 'h100'; say which: h100-pcie, h100-sxm"),
+        (("--tensor", "3"), "--tensor: must divide the model's 32 attention heads, got 3; try 1, 2, 4 or 8"),
         (("--tensor", "two"), "--tensor: must be whole numbers from 1 on, got two; for example"),
         (("--tensor", "0"), "--tensor: must be whole numbers from 1 on, got 0"),
         (("--tensor", ","), "--tensor: must name a degree, got nothing"),

@@ -66,7 +66,7 @@ def test_a_key_that_the_only_pool_states_is_changed_there(tmp_path: Path) -> Non
         ({"replica": 3}, "argument replica=3: unknown key; did you mean replicas?"),
         (
             {"tensor_parallel_size": 2},
-            "argument tensor_parallel_size=2: unknown key; use cluster.pools[].parallel",
+            "argument tensor_parallel_size=2: unknown key; use cluster.pools.0.parallel",
         ),
         ({"replicas": "3"}, "argument replicas='3': must be a whole number, got '3'; write 3, without quotes"),
         ({"cluster.pools.1.replicas": 3}, "argument cluster.pools.1.replicas=3: there is no such item, got 1"),
@@ -122,7 +122,7 @@ def test_what_is_no_scenario_is_named(
 
 
 def test_a_package_without_scenarios_asks_for_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("simserve.scenario.loader.PACKAGE", tmp_path)
+    monkeypatch.setattr("simserve.scenario.shipped.PACKAGE", tmp_path)
     with pytest.raises(ScenarioError, match="this install ships no scenarios: give the path of a file"):
         simulate("chat_burst")
 

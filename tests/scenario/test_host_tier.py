@@ -127,7 +127,7 @@ def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: Messa
             "enable_prefix_caching: true, or leave it out",
         ),
         (["parallel.pipeline=2", "host_tier.bytes=2e6"], ": must hold a block of 16 tokens for each lane"),
-        (["swap_space=4"], ": unknown key; use cluster.pools[].host_tier.bytes"),
+        (["swap_space=4"], ": unknown key; use cluster.pools.0.host_tier.bytes"),
     ],
 )
 def test_what_does_not_go_together_is_a_mistake(

@@ -49,12 +49,12 @@ a.yaml:2: name: must be letters, digits, '-', '_' and '.', as it names a folder,
 a.yaml:3: seed: must be at least 0, got -1
 a.yaml:6: weight_dtype: must be one of bf16, fp16, fp8, fp8_block, w8a8, nvfp4, mxfp4, int8 or int4, got 'bf17'; did you mean bf16?
 a.yaml:7: kv-cache-dtype: unknown key; use kv_dtype
-a.yaml:8: max_num_seqs: unknown key; use cluster.pools[].scheduler.max_num_seqs
+a.yaml:8: max_num_seqs: unknown key; use cluster.pools.0.scheduler.max_num_seqs
 a.yaml:10: cluster.router: unknown router, got 'least_outstandin'; did you mean least_outstanding? (your own: my_module:MyClass)
 a.yaml:13: cluster.pools.0.replicas: must be a whole number, got 1.5
-a.yaml:14: cluster.pools.0.tensor_parallel_size: unknown key; use cluster.pools[].parallel.tensor
+a.yaml:14: cluster.pools.0.tensor_parallel_size: unknown key; use cluster.pools.0.parallel.tensor
 a.yaml:15: cluster.pools.0.parallel.tensor: must divide the model's 32 attention heads, got 6; try 1, 2, 4 or 8
-a.yaml:16: cluster.pools.0.scheduler.max_batch_size: unknown argument; use cluster.pools[].scheduler.max_num_seqs
+a.yaml:16: cluster.pools.0.scheduler.max_batch_size: unknown argument; use cluster.pools.0.scheduler.max_num_seqs
 a.yaml:16: cluster.pools.0.scheduler.max_num_batched_tokens: must be at least max_num_seqs, 256, got 64; a step decodes one token of each running request
 a.yaml:17: cluster.pools.1.name: must differ from other pools' names, got 'serve'; rename it
 a.yaml:18: cluster.pools.1.role: a prefill pool needs a decode pool, got 'prefill'; add one with role: decode, or use role: both
@@ -142,21 +142,21 @@ def test_a_missing_key_inside_has_the_line_of_its_parent(messages_of: MessagesOf
 @pytest.mark.parametrize(
     ("where", "key", "remedy"),
     [
-        ("", "tensor_parallel_size", "use cluster.pools[].parallel.tensor"),
-        ("cluster.", "replicas", "use cluster.pools[].replicas"),
+        ("", "tensor_parallel_size", "use cluster.pools.0.parallel.tensor"),
+        ("cluster.", "replicas", "use cluster.pools.0.replicas"),
         ("cluster.pools.0.", "cache-dtype", "use kv_dtype"),
-        ("cluster.pools.0.", "num_gpu_blocks_override", "use cluster.pools[].num_gpu_blocks"),
+        ("cluster.pools.0.", "num_gpu_blocks_override", "use cluster.pools.0.num_gpu_blocks"),
         (
             "cluster.pools.0.",
             "max_num_batched_tokens",
-            "use cluster.pools[].scheduler.max_num_batched_tokens",
+            "use cluster.pools.0.scheduler.max_num_batched_tokens",
         ),
-        ("cluster.pools.0.", "enable_chunked_prefill", "with it the cluster.pools[].scheduler is chunked, without it"),
+        ("cluster.pools.0.", "enable_chunked_prefill", "with it the cluster.pools.0.scheduler is chunked, without it"),
         ("cluster.pools.0.parallel.", "tensr", "did you mean tensor?"),
         (
             "cluster.pools.0.scheduler.",
             "gpu_memory_utilization",
-            "use cluster.pools[].gpu_memory_utilization",
+            "use cluster.pools.0.gpu_memory_utilization",
         ),
         ("workload.", "request_rate", "use workload.arrivals.rate_per_s"),
         ("workload.", "rate_per_s", "use workload.arrivals.rate_per_s"),
@@ -181,6 +181,8 @@ def test_an_unknown_key_is_told_what_it_is_called_here(
 @pytest.mark.parametrize(
     ("override", "rule"),
     [
+        ("engine.version=0.12", """got 0.12; put it in quotes; on a command line as 'engine.version="..."'"""),
+        ("workload.trace=file.csv", "must be a mapping, got 'file.csv'; write trace: {path: file.csv}"),
         ("seed=1.5", "must be a whole number, got 1.5"),
         ("seed=true", "must be a whole number, got true"),
         ("seed='7'", "must be a whole number, got '7'; write 7, without quotes or underscores"),

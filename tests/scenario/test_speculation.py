@@ -231,11 +231,11 @@ def test_requests_may_not_be_longer_than_the_draft_can_read(messages_of: Message
 @pytest.mark.parametrize(
     ("key", "remedy"),
     [
-        ("num_speculative_tokens", "use cluster.pools[].speculation.tokens"),
-        ("speculative_config", "use cluster.pools[].speculation"),
-        ("method", "use cluster.pools[].speculation.kind"),
-        ("speculative_draft_model_path", "use cluster.pools[].speculation.model"),
-        ("prompt_lookup_max", "the hit rate of n-grams is cluster.pools[].speculation.acceptance"),
+        ("num_speculative_tokens", "use cluster.pools.0.speculation.tokens"),
+        ("speculative_config", "use cluster.pools.0.speculation"),
+        ("method", "use cluster.pools.0.speculation.kind"),
+        ("speculative_draft_model_path", "use cluster.pools.0.speculation.model"),
+        ("prompt_lookup_max", "the hit rate of n-grams is cluster.pools.0.speculation.acceptance"),
         ("draft_tensor_parallel_size", "a draft model is sharded as its target is"),
     ],
 )

@@ -80,7 +80,7 @@ def test_an_alias_repeats_what_it_names() -> None:
     ("text", "rule", "line"),
     [
         ("a: [1\nb: 2", "is not YAML", 2),
-        ("a: 1\n\tb: 2", "is not YAML", 2),
+        ("a: 1\n\tb: 2", "is indented by a tab, which YAML does not allow; use spaces", 2),
         ("a: *nobody", "is not YAML: found undefined alias", 1),
         ("a: 1\n---\nb: 2\n", "is not YAML", 2),
         ("a: &x [*x]", "is not a tree", 1),

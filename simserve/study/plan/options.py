@@ -1,7 +1,7 @@
 """Options that a plan compares, and the scenario with a fleet of one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve import catalog
@@ -43,12 +43,12 @@ Replicas = tuple[int, ...]
 
 def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, is_split: bool) -> list[Option]:
     """Return the options to compare; raise SimserveError for a GPU that is neither in the catalog nor a file."""
-    for gpu in gpus:
-        if not is_file(gpu) and gpu not in catalog.names("gpus"):
-            known = did_you_mean(gpu, catalog.names("gpus"))
-            raise SimserveError(f"--gpu: must be a GPU of the catalog, got {gpu}; {known}")
+    try:
+        asked = [gpu if is_file(gpu) else catalog.load_gpu(gpu).name for gpu in gpus]
+    except CatalogError as error:
+        raise SimserveError(f"--gpu: {error}") from None
     hows = (False, True) if is_split else (False,)
-    cards = dict.fromkeys(gpus or [pool.gpu or scenario.gpu for pool in scenario.cluster.pools])
+    cards = dict.fromkeys(asked or [pool.gpu or scenario.gpu for pool in scenario.cluster.pools])
     degrees = dict.fromkeys(tensors)
     return [Option(gpu, tensor, is_disaggregated) for is_disaggregated in hows for gpu in cards for tensor in degrees]
 
@@ -133,11 +133,16 @@ def _given(data: Mapping[str, Any], origins: Mapping[str, str], at: str) -> dict
 
 
 def checked(scenario: Scenario, result: Sequence[Option]) -> dict[Option, Fleets | Problem]:
-    """Return the fleets of each option, or why there are none."""
+    """Return the fleets of each option, or why there are none. Raises SimserveError where the model allows none of the
+    degrees of tensor parallelism."""
     fleets: dict[Option, Fleets | Problem] = {}
+    impossible: list[Problem] = []
     for option in result:
         try:
             fleets[option] = Fleets(scenario, option)
         except (ScenarioError, CatalogError) as error:
-            fleets[option] = refusal(error)
+            fleets[option] = why = refusal(error)
+            impossible += [replace(why, place="--tensor")] if why.value == str(option.tensor) else []
+    if len(impossible) == len(result):
+        raise ScenarioError(dict.fromkeys(impossible))
     return fleets

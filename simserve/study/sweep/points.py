@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import product
 from math import prod
 from typing import Any
 
 from simserve.errors import Problem, ScenarioError
+from simserve.plugins.validation import UNKNOWN_KEY
 from simserve.scenario import Scenario
 from simserve.scenario.dump import flow, given
 from simserve.scenario.template import Override, Template
@@ -146,7 +147,7 @@ def resolved(template: Template, points: Iterable[SweepPoint]) -> tuple[SweepPoi
     hopeless = _hopeless(result)
     if hopeless or not any(point.scenario for point in result):
         line = hopeless or {str(each): each for point in result for each in point.problems}
-        raise ScenarioError(line.values())
+        raise ScenarioError(dict.fromkeys(map(_of_key, line.values())))
     return result
 
 
@@ -168,6 +169,13 @@ def _hopeless(points: Sequence[SweepPoint]) -> Mapping[str, Problem]:
             sentence.intersection_update(problems)
     always = set().union(*shared.values())
     return {sentence: each for problems in malformed for sentence, each in problems.items() if sentence in always}
+
+
+def _of_key(problem: Problem) -> Problem:
+    """Return the problem of an unknown key as that of the key alone, whatever its values."""
+    if problem.rule != UNKNOWN_KEY:
+        return problem
+    return replace(problem, place=problem.place.partition("=")[0])
 
 
 def _problem(place: str, rule: str, value: str | None, remedy: str) -> ScenarioError:

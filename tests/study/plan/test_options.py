@@ -28,7 +28,7 @@ def test_without_a_card_it_is_the_scenarios_own(tmp_path: Path) -> None:
 
 
 def test_an_unknown_card_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(SimserveError, match="--gpu: must be a GPU of the catalog, got h100-smx; did you mean h100-sxm"):
+    with pytest.raises(SimserveError, match="--gpu: no such GPU in the catalog, got 'h100-smx'; did you mean h100-sxm"):
         options(tiny(tmp_path), ["h100-smx"], [1], is_split=False)
 
 

@@ -128,11 +128,17 @@ def test_what_does_not_fit_one_card_may_fit_another(tmp_path: Path) -> None:
     assert "does not fit the memory of 1 h100-sxm" in str(points[2].reason)
 
 
+def test_an_unknown_key_is_told_once_for_all_its_values(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        points_of(tmp_path, "cluster.pools.0.repl=1..4", "name=a,b")
+    assert str(caught.value) == "command line --vary cluster.pools.0.repl: unknown key; did you mean replicas?"
+
+
 @pytest.mark.parametrize(
     ("axis", "sentence"),
     [
         ("cluster.pools.0.replica=1,2", "unknown key; did you mean replicas?"),
-        ("gpu=h100-sxm,h101-sxm", "no such GPU in the catalog, got 'h101-sxm'; did you mean h100-sxm?"),
+        ("gpu=h100-sxm,h101-sxm", "no such GPU in the catalog, got 'h101-sxm'; choose from h100-pcie, h100-sxm"),
         ("cluster.pools.3.replicas=1,2", "there is no such item"),
         ("cluster.pools.0.replicas=1,two", "must be a whole number"),
         ("cluster.router=random,rundom", "did you mean random?"),
