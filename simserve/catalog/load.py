@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
+from simserve.catalog.hub import cached_config, is_id, known_model
 from simserve.catalog.hugging_face import read_config
 from simserve.catalog.layers import Experts, Indexer, LayerGroup, LinearAttention, Mamba2, Mla
 from simserve.catalog.specs import GpuSpec, ModelSpec
@@ -41,31 +42,53 @@ def names(kind: str) -> list[str]:
     return list(_names(kind))
 
 
-def load_model(name_or_path: str) -> ModelSpec:
-    """Load a model by its catalog name or by the path of its Hugging Face config.json. Raises CatalogError."""
-    if name_or_path.endswith(".json") or "/" in name_or_path:
-        path = Path(name_or_path).expanduser()
-        if not path.exists():
-            known = _nearest("models", path.name)
-            raise CatalogError(f"there is no such file, got '{name_or_path}'; or, by its name in the catalog, {known}")
-        return read_config(path / "config.json" if path.is_dir() else path)
-    data = _read("models", name_or_path)
+def load_model(name: str) -> ModelSpec:
+    """Load a model by its catalog name, its id on the Hugging Face hub, or the path of its config.json or of the folder
+    with it. Raises CatalogError."""
+    path = Path(name).expanduser()
+    if (is_id(name) and not path.exists()) or not ("/" in name or name.endswith(".json")):
+        return _of_hub(name) if is_id(name) else _of_catalog(name)
+    if not path.exists():
+        known = _nearest("models", path.name)
+        raise CatalogError(f"there is no such file, got '{name}'; or, by its name in the catalog, {known}")
+    return read_config(path / "config.json" if path.is_dir() else path)
+
+
+def _of_hub(name: str) -> ModelSpec:
+    """Return the model of a repository on the Hugging Face hub, without asking there. Raises CatalogError."""
+    known, config = known_model(name), cached_config(name)
+    if known is not None:
+        spec, dtype = _of_catalog(known[0]), known[1]
+        if dtype is None:
+            return spec
+        if spec.weight_dtype is None and (spec.experts is None or name.lower().startswith("qwen/")):
+            return replace(spec, weight_dtype=dtype)  # others leave some layers of models with experts as they were
+    if config is not None:
+        return replace(read_config(config), name=name.partition("/")[2].lower())
+    rule = "the catalog knows no checkpoint of that name, and neither a file nor the local cache of the hub has it"
+    raise CatalogError(
+        f"{rule}, got '{name}'; give the path of its config.json, or {_nearest('models', name.split('/')[1])}"
+    )
+
+
+def _of_catalog(name: str) -> ModelSpec:
+    data = _read("models", name)
     parts = {name: part(**data.pop(key)) for key, (name, part) in PARTS.items() if key in data}
     groups = tuple(LayerGroup(**group) for group in data.pop("groups", ()))
-    return ModelSpec(name=name_or_path, groups=groups, **parts, **data)
+    return ModelSpec(name=name, groups=groups, **parts, **data)
 
 
 def gpu_name(written: str) -> str:
     """Return the name in the catalog of a GPU as people write it: H100-SXM, or h200, the only one; else the text."""
-    found = _gpus_like(written)
-    return found[0] if len(found) == 1 else written
+    alike = _gpus_like(written)
+    return alike[0] if len(alike) == 1 else written
 
 
 def load_gpu(name: str) -> GpuSpec:
     """Load a GPU by its catalog name, or as people write it. Raises CatalogError."""
-    found = _gpus_like(name)
-    if len(found) > 1:
-        raise CatalogError(f"there are several in the catalog, got '{name}'; say which: {', '.join(found)}")
+    alike = _gpus_like(name)
+    if len(alike) > 1:
+        raise CatalogError(f"there are several in the catalog, got '{name}'; say which: {', '.join(alike)}")
     name = gpu_name(name)
     data = _read("gpus", name)
     data["hbm_bytes"] = data.pop("memory_mib") * MIB

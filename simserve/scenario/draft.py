@@ -6,6 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from simserve import catalog, plugins
+from simserve.catalog.hub import is_id
 from simserve.errors import CatalogError, Problem, ScenarioError
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.cards import is_file
@@ -185,8 +186,8 @@ class Draft:
         return str(self.find_file(written) or written)
 
     def absolute_model(self, name: str) -> str:
-        """Return a catalog name as it is, and the path of an existing config.json made absolute."""
-        return self.absolute(name) if name.endswith(".json") or "/" in name else name
+        """Return a catalog name or an id of the hub as it is, and the path of an existing config.json made absolute."""
+        return self.absolute(name) if name.endswith(".json") or ("/" in name and not is_id(name)) else name
 
     def absolute_gpu(self, name: str) -> str:
         """Return a name as the catalog has it, and the path of an existing card file made absolute."""

@@ -140,7 +140,7 @@ def scenario_schema() -> dict[str, Any]:
         properties["gpu"] = {"enum": catalog.names("gpus"), "description": "a name in the catalog"}
         properties["model"] = {
             "anyOf": [{"enum": catalog.names("models")}, {"type": "string", "pattern": r"\.json$"}],
-            "description": "a name in the catalog, or the path of a Hugging Face config.json",
+            "description": "a name in the catalog, an id of the Hugging Face hub, or the path of a config.json",
         }
     cluster["properties"]["router"] = _plugin("routers", parts)
     cluster["properties"]["admission"] = _plugin("admission", parts)

@@ -56,7 +56,7 @@ class EvictionOrder:
     def add_first(self, n_blocks: int) -> None:
         """Add blocks that have lost their ids, to evict before all others."""
         self._n_first -= 1
-        self._put(self._without_ids(n_blocks), self._n_first)
+        self._put(BlockRun(self._group, 0, n_blocks, 0, 0, is_named=False), self._n_first)
         self.n_blocks += n_blocks
 
     def add(self, runs: list[BlockRun], own_blocks: int) -> int:
@@ -69,7 +69,7 @@ class EvictionOrder:
                 last.n += own_blocks
             else:
                 self._n_rests += 1
-                self._unnamed = last = self._without_ids(own_blocks)
+                self._unnamed = last = BlockRun(self._group, 0, own_blocks, 0, 0, is_named=False)
                 self._put(last, self._n_rests)
         if runs:
             for run in runs:  # those of one group go from the last to the first by their places
@@ -133,9 +133,6 @@ class EvictionOrder:
                 rest.n_gone, rest.n_parts = 0, rest.n_parts - 1
                 del self.runs[number]
                 self._put(rest, (number >> PLACE_BITS) + 1)
-
-    def _without_ids(self, n_blocks: int) -> BlockRun:
-        return BlockRun(self._group, 0, n_blocks, 0, 0, is_named=False)
 
     def _next_number(self) -> int:
         """Return a number, without a place in the chain, that no run but the first in the eviction order is below."""

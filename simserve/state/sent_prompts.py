@@ -1,6 +1,7 @@
 """A router's own records of the prompts it sent."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from simserve.state.recent_ids import RecentIds
 from simserve.state.request import Request
@@ -82,6 +83,10 @@ class OwnSends:
         self._most_tokens = most_tokens
         self._ids: list[int] = []
         self._records: list[SentPrompts] = []
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "OwnSends":
+        """Return an empty record: a copy of a router has sent nothing."""
+        return OwnSends(self._most_tokens)
 
     def of(self, views: Sequence[LoadView]) -> list[SentPrompts]:
         """Return the record of each member, in the order of the views."""

@@ -1,6 +1,7 @@
 """Record of a router's own sends, compared with plain lists."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from typing import overload
@@ -124,3 +125,12 @@ def test_a_member_keeps_its_record_while_it_is_there(seed: int) -> None:
             if rng.random() < 0.5 and sent[member] < 12:
                 record.add(prompt(range(20), (sent[member] + 1) * BLOCK_TOKENS))
                 sent[member] += 1
+
+
+def test_a_copy_of_a_router_has_sent_nothing() -> None:
+    own = OwnSends(20)
+    own.of([View()])[0].add(prompt(range(20), 80))  # type: ignore[list-item]
+    (record,) = deepcopy(own).of([View()])  # type: ignore[list-item]
+    record.add(prompt(range(20), 80))
+    assert (len(record), len(own.of([View()])[0])) == (5, 5)  # type: ignore[list-item]
+    assert len(deepcopy(own).of([View()])[0]) == 0  # type: ignore[list-item]

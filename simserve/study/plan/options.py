@@ -44,11 +44,11 @@ Replicas = tuple[int, ...]
 def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, is_split: bool) -> list[Option]:
     """Return the options to compare; raise SimserveError for a GPU that is neither in the catalog nor a file."""
     try:
-        asked = [gpu if is_file(gpu) else catalog.load_gpu(gpu).name for gpu in gpus]
+        wanted = [gpu if is_file(gpu) else catalog.load_gpu(gpu).name for gpu in gpus]
     except CatalogError as error:
         raise SimserveError(f"--gpu: {error}") from None
     hows = (False, True) if is_split else (False,)
-    cards = dict.fromkeys(asked or [pool.gpu or scenario.gpu for pool in scenario.cluster.pools])
+    cards = dict.fromkeys(wanted or [pool.gpu or scenario.gpu for pool in scenario.cluster.pools])
     degrees = dict.fromkeys(tensors)
     return [Option(gpu, tensor, is_disaggregated) for is_disaggregated in hows for gpu in cards for tensor in degrees]
 

@@ -1,0 +1,73 @@
+"""Models by their ids on the Hugging Face hub: those of the catalog's shapes, and those in the local cache."""
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+PRECISIONS = {
+    "fp8": "fp8",
+    "fp8-dynamic": "fp8",
+    "fp8-block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+    "awq": "int4",
+    "awq-int4": "int4",
+    "gptq-int4": "int4",
+    "gptq-int8": "int8",
+    "int4": "int4",
+    "quantized.w4a16": "int4",
+    "quantized.w8a16": "int8",
+    "quantized.w8a8": "w8a8",
+}
+"""Ends of the names of checkpoints in other precisions, as their publishers name them, and the precision."""
+
+IN_BLOCKS = frozenset({"qwen"})
+"""Publishers of which `-FP8` is scaled in blocks of 128 x 128 (`weight_block_size`)."""
+
+ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def is_id(name: str) -> bool:
+    """Return whether a name is that of a repository, and of no file: it has one slash, and does not end in `.json`."""
+    return ID.fullmatch(name) is not None and not name.endswith(".json") and not name.startswith(".")
+
+
+def known_model(name: str) -> tuple[str, str | None] | None:
+    """Return the model of the catalog with the shape of a repository, and the precision of its weights, None if it is
+    that of the model; None: the catalog does not know it."""
+    publisher, repository = name.lower().split("/")
+    if repository in _known():
+        return _known()[repository], None
+    for end in sorted(PRECISIONS, key=len, reverse=True):
+        base = repository.removesuffix(f"-{end}")
+        if base != repository and base in _known():
+            return _known()[base], "fp8_block" if end == "fp8" and publisher in IN_BLOCKS else PRECISIONS[end]
+    return None
+
+
+def cached_config(name: str) -> Path | None:
+    """Return the config.json of a repository in the local cache of the Hugging Face hub; None: it is not there."""
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{name.replace('/', '--')}"
+    return next((file for file in _configs(folder) if file.is_file()), None)
+
+
+def _configs(folder: Path) -> Iterator[Path]:
+    """Yield where the config.json of a cached repository may be: of its main revision, else of any."""
+    main = folder / "refs" / "main"
+    if main.is_file():
+        yield folder / "snapshots" / main.read_text(encoding="utf-8").strip() / "config.json"
+    yield from sorted(folder.glob("snapshots/*/config.json"))
+
+
+@cache
+def _known() -> dict[str, str]:
+    """Return the model of the catalog of each repository, in small letters and without its publisher."""
+    text = (resources.files("simserve.catalog") / "hub.yaml").read_text(encoding="utf-8")
+    repositories: dict[str, list[str]] = yaml.safe_load(text)
+    return {each.lower(): model for model, names in repositories.items() for each in names}
