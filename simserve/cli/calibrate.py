@@ -78,7 +78,7 @@ def calibrate(
         raise typer.BadParameter("give a GPU of the catalog, or --logs and --scenario", param_hint="GPU")
     if as_json:
         raise typer.BadParameter("is for --logs; leave it out", param_hint="--json")
-    catalog.load_gpu(gpu)  # which must be there, whatever is fitted
+    gpu = catalog.load_gpu(gpu).name  # which must be there, whatever is fitted
     name, folder = catalog.load_engine(engine or "vllm").name, out or FOLDER
     if host is not None:
         _fit_host(gpu, name, host, campaign, folder)

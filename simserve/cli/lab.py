@@ -101,7 +101,8 @@ def card(
     from simserve.lab.card_fit import BOUNDS, factors_for, fit_card, read_runs
     from simserve.lab.write import base_of, card_data, source_of, write_calibration
 
-    donor, name = catalog.load_gpu(gpu).kernels_like, catalog.load_engine(engine or "vllm").name
+    card, name = catalog.load_gpu(gpu), catalog.load_engine(engine or "vllm").name
+    gpu, donor = card.name, card.kernels_like
     chosen = campaign_named(campaign)
     base = base_of(gpu, name, donor)
     runs, unused = read_runs(rows, gpu, name, chosen)

@@ -51,7 +51,7 @@ def measure_card(
         except KeyboardInterrupt:
             terminal.message(f"{partial_path(table)} has what was timed; run the same command again to go on")
             raise
-    _report(result, gpu, table, partial_path(table))
+    _report(result, card.name, table, partial_path(table))
     if not result.is_complete:
         raise typer.Exit(NOT_COMPLETE)
 

@@ -76,10 +76,9 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
     small = [name for name, value in (whole | times).items() if not 0 < value < np.inf]
     if small:
         raise CalibrationError(f"{path}:{line}: {', '.join(small)} must be positive; correct the row")
-    gpu = values["gpu"].replace("_", "-")
     try:
         catalog.load_engine(values["engine"], version=values["engine_version"] or None)
-        catalog.load_gpu(gpu)
+        gpu = catalog.load_gpu(values["gpu"]).name
         model = catalog_model(values["model"])
     except CatalogError as error:
         raise CalibrationError(f"{path}:{line}: {error}") from None

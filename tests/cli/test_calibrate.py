@@ -26,7 +26,8 @@ def calibrate(folder: Path, table: pd.DataFrame) -> Outcome:
 
 
 def calibrate_file(folder: Path, file: Path, *more: object) -> Outcome:
-    return invoke("calibrate", "h100-sxm", "--engine", "vllm", "--from", file, "--out", folder / "out", *more)
+    """Fit a table of a card that is written as people do."""
+    return invoke("calibrate", "H100-SXM", "--engine", "vllm", "--from", file, "--out", folder / "out", *more)
 
 
 @pytest.fixture(scope="module")
