@@ -157,7 +157,7 @@ STATEMENTS: dict[str, int] = {
     "allowed_modules": 53,
     "api": 236,
     "catalog": 1148,
-    "cli": 1641,
+    "cli": 1642,
     "columns": 3065,
     "cost": 1948,
     "engine": 2783,
