@@ -46,12 +46,14 @@ def load_model(name: str) -> ModelSpec:
     """Load a model by its catalog name, its id on the Hugging Face hub, or the path of its config.json or of the folder
     with it. Raises CatalogError."""
     path = Path(name).expanduser()
-    if (is_id(name) and not path.exists()) or not ("/" in name or name.endswith(".json")):
-        return _of_hub(name) if is_id(name) else _of_catalog(name)
-    if not path.exists():
-        known = _nearest("models", path.name)
-        raise CatalogError(f"there is no such file, got '{name}'; or, by its name in the catalog, {known}")
-    return read_config(path / "config.json" if path.is_dir() else path)
+    if "/" not in name and not name.endswith(".json"):
+        return _of_catalog(name)
+    if path.exists():
+        return read_config(path / "config.json" if path.is_dir() else path)
+    if is_id(name):
+        return _of_hub(name)
+    known = _nearest("models", path.name)
+    raise CatalogError(f"there is no such file, got '{name}'; or, by its name in the catalog, {known}")
 
 
 def _of_hub(name: str) -> ModelSpec:

@@ -1,5 +1,6 @@
 """Resolve plain data into an Experiment with every default filled in, or raise all problems at once."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -127,11 +128,12 @@ def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
         return replace(problem, remedy=did_you_mean(str(problem.path[-1]), known_keys(problem.path[:-1], data)))
     if problem.kind == "missing":
         return replace(problem, remedy=MISSING.get(str(problem.path[-1])))
-    if problem.rule == RULES["string_type"]:
+    value, key = problem.value or "", problem.path[-1:]
+    if problem.rule == RULES["string_type"] and re.fullmatch(r"[-+.\d]\S*|true|false", value):
         at = dotted(problem.path)
         return replace(problem, remedy=f"put it in quotes; on a command line as '{at}=\"...\"'")
-    if problem.rule == RULES["model_type"] and problem.path[-1] == "trace":
-        return replace(problem, remedy=f"write trace: {{path: {str(problem.value).strip(chr(39))}}}")
+    if problem.rule == RULES["model_type"] and key == ("trace",) and value.startswith("'"):
+        return replace(problem, remedy=f"write trace: {{path: {value[1:-1]}}}")
     return problem
 
 
