@@ -40,7 +40,7 @@ def is_id(name: str) -> bool:
 def known_model(name: str) -> tuple[str, str | None] | None:
     """Return the model of the catalog with the shape of a repository, and the precision of its weights, None if it is
     that of the model; None: the catalog does not know it."""
-    publisher, repository = name.lower().split("/")
+    publisher, _, repository = name.lower().rpartition("/")
     if repository in _known():
         return _known()[repository], None
     for end in sorted(PRECISIONS, key=len, reverse=True):

@@ -82,7 +82,7 @@ class Running:
         """Let a request with a computed prompt decode n_left more tokens; with none left it lingers."""
         live, cohort = self._live, self._cohort
         step: i64 = cohort.step
-        kv_tokens, finish_step = live.prefilled_tokens[place] + live.padding_tokens[place], step + n_left
+        kv_tokens = live.prefilled_tokens[place] + live.padding_tokens[place]
         live.kv_offset[place] = kv_tokens - step
         cohort.n += 1
         cohort.kv_tokens += kv_tokens + 1
@@ -93,7 +93,7 @@ class Running:
                 request.kv_offset = kv_tokens - step
             self._grouped.join_windows(place if request is None else request, kv_tokens - step, request)
         if n_left:
-            self._will_finish(place, finish_step)
+            self._will_finish(place, step + n_left)
 
     def _will_finish(self, place: i64, step: i64) -> None:
         """Note the step that will finish a request. Raises EndsTooLate."""

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from simserve import catalog
+from simserve.catalog.hub import known_model
 from simserve.cost.calibration import release
-from simserve.errors import CalibrationError, CatalogError, did_you_mean
+from simserve.errors import CalibrationError, CatalogError
 from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.lab.campaigns import ServingRow
 from simserve.lab.inferencex import CAMPAIGN, MOST_PROPOSED, Setting, Side
@@ -23,9 +24,6 @@ NEEDED = (
 """Required columns of a table of serving runs; `ep`, `kv_dtype` and the knobs of KNOBS are optional."""
 KNOBS = ("max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks")
 """Optional columns with the arguments of a run's server, in vLLM's names whatever the engine."""
-
-ENDINGS = ("-instruct", "-chat", "-it", "-fp8", "-base", "-hf")
-"""Suffixes of checkpoint names that do not change the shape."""
 
 MARK = "decode_dp_attention"
 """A column that only tables of settings have."""
@@ -103,15 +101,11 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
 
 
 def catalog_model(name: str) -> str:
-    """Map a checkpoint to the catalog: meta-llama/Llama-3.1-8B-Instruct is llama-3.1-8b."""
-    known = catalog.names("models")
-    short = name.rsplit("/", 1)[-1].lower()
-    while short not in known:
-        ending = next((each for each in ENDINGS if short.endswith(each)), None)
-        if ending is None:
-            raise CatalogError(f"no such model in the catalog, got '{name}'; {did_you_mean(short, known)}")
-        short = short.removesuffix(ending)
-    return short
+    """Map a checkpoint to the catalog: meta-llama/Llama-3.1-8B-Instruct is llama-3.1-8b. Raises CatalogError."""
+    known = known_model(name)
+    if known is None:
+        catalog.load_model(name)  # refuses an unknown name
+    return name if known is None else known[0]
 
 
 def is_table_of_settings(path: Path) -> bool:

@@ -215,12 +215,13 @@ def in_our_units(data: Any, path: Path = ()) -> Any:
         case list():
             return [in_our_units(value, (*path, index)) for index, value in enumerate(data)]
         case str() if not TEXTS.intersection(path[-1:]):
-            return _number(data.strip(), path) or data
+            number = _number(data.strip(), path)
+            return data if number is None else number
     return data
 
 
 def _number(text: str, path: Path) -> float | None:
-    """Return the number that a text means in the unit of its key; None: it is none, or 0."""
+    """Return the number that a text means in the unit of its key; None: it is none, or it is not clear which."""
     if THOUSANDS.fullmatch(text):
         return int(text.replace(",", ""))
     match = WITH_UNIT.fullmatch(text)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from simserve.cost.calibration import calibration_path
-from simserve.errors import CalibrationError
+from simserve.errors import CalibrationError, CatalogError
 from simserve.lab.campaigns import CAMPAIGNS, Campaign, ServingRow, run_of
 from simserve.lab.host_fit import DOOR, STEP, fit_host, left_out
 from simserve.lab.inferencex import run_of_setting
@@ -64,7 +64,10 @@ def test_a_table_of_runs_is_read_with_the_names_of_the_catalog(tmp_path: Path) -
         (HEAD + "vllm,new,h100_sxm,Qwen/Qwen3-32B,bf16,1,1,1,1,1,1\n", "rows.csv:2: a version of vllm must begin"),
         (HEAD + "vllm,1.0,h100_sxm,Qwen/Qwen3-32B,bf16,x,1,1,1,1,1\n", "rows.csv:2: must be numbers"),
         (HEAD + "vllm,1.0,h100_sxm,Qwen/Qwen3-32B,bf16,1,1,0,1,1,1\n", "rows.csv:2: osl must be positive"),
-        (HEAD + "vllm,1.0,h100_sxm,Qwen/Qwen3-33B,bf16,1,1,1,1,1,1\n", "rows.csv:2: no such model in the catalog"),
+        (
+            HEAD + "vllm,1.0,h100_sxm,Qwen/Qwen3-33B,bf16,1,1,1,1,1,1\n",
+            "rows.csv:2: the catalog knows no checkpoint of that name",
+        ),
     ],
 )
 def test_a_table_that_is_none_is_refused_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
@@ -104,6 +107,9 @@ def test_experts_on_more_gpus_than_there_are_are_refused() -> None:
 def test_checkpoints_of_one_shape_are_one_model() -> None:
     assert catalog_model("Qwen/Qwen3-32B-FP8") == "qwen3-32b"
     assert catalog_model("meta-llama/Llama-3.1-8B-Instruct") == "llama-3.1-8b"
+    assert catalog_model("llama-3.1-8b") == "llama-3.1-8b"
+    with pytest.raises(CatalogError, match="the catalog knows no checkpoint of that name"):
+        catalog_model("Qwen/Qwen2.5-32B")
 
 
 def test_a_campaign_says_how_many_requests_how_long_and_with_which_knobs() -> None:

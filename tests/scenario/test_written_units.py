@@ -17,6 +17,7 @@ from tests.cli.scenarios import write_scenario
         ({"measure": {"warmup_s": "2 min"}}, {"measure": {"warmup_s": 120.0}}),
         ({"prefixes": {"think_s": {"mean": "1.5h"}}}, {"prefixes": {"think_s": {"mean": 5400.0}}}),
         ({"pools": [{"share": "5%"}, {"share": "57%"}]}, {"pools": [{"share": 0.05}, {"share": 0.57}]}),
+        ({"warmup_s": "0s", "share": "0%"}, {"warmup_s": 0.0, "share": 0.0}),
         ({"n_requests": "1,000", "rate": "12,345,678"}, {"n_requests": 1000, "rate": 12345678}),
     ],
 )
