@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from simserve.lab.kernels import KernelFit
 
 FOLDER = Path("calibration")
+NO = 1
+"""Exit code where a constant ends at its bound, so that the fit is not to be used."""
+
 CAMPAIGN = "aiconfigurator"
 
 FAR_OFF = 0.3
@@ -167,12 +170,12 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
 def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: Path | None, as_json: bool) -> None:
     """Fit host constants to logs of the server of a scenario; write a calibration and a page."""
     from simserve.cli import terminal
+    from simserve.lab.fitted_log import fit_facts, host_constants
     from simserve.lab.log_errors import Server
-    from simserve.lab.log_fit import fit_facts, fit_logs, host_constants
+    from simserve.lab.log_fit import fit_files
     from simserve.lab.log_pages import CONSTANTS_HEAD, ERRORS_HEAD, constant_rows, error_rows, render_fit, sentence
     from simserve.lab.write import make_folder, source_of, write_fitted
     from simserve.tables.files import plain, replace_text
-    from simserve.workload.readers.logs import read_log
 
     if others:
         rule = f"takes GPU and engine from --scenario, and does not go with {', '.join(others)}; leave them out"
@@ -180,7 +183,7 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     if scenario is None or not logs:
         raise typer.BadParameter("go together: a log, and the scenario of its server", param_hint="--logs, --scenario")
     server = Server(scenario)
-    fit = fit_logs([read_log(path, server.scenario.seed) for path in logs], server, terminal.message)
+    fit = fit_files(logs, server, terminal.message)
     facts = plain(fit_facts(fit, server, logs))
     folder = out or Path("reports") / f"{server.scenario.name}-calibrate"
     make_folder(folder)
@@ -196,9 +199,15 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
         tables = [terminal.table([CONSTANTS_HEAD, *constant_rows(facts)])] if facts["fitted"] else []
         errors = terminal.table([("left out", *ERRORS_HEAD[1:]), *error_rows(facts)])
         use = f"Use it: cluster.pools.0.calibration={path}" if base else f"Use them: engine: {facts['engine_section']}"
+        if not fit.is_enough:
+            use = (
+                f"Only {fit.used_frac:.0%} of the requests could be used: log a time with less load before you use it."
+            )
         terminal.result("\n\n".join([sentence(facts), *tables, kept, errors, use]))
     terminal.message(f"wrote {folder / 'report.html'}" + (f" and {path}" if base else ""))
     terminal.warnings(facts["warnings"])
+    if fit.at_bound:
+        raise typer.Exit(NO)
 
 
 def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | None) -> tuple[Any, str, dict[str, Any]]:

@@ -162,22 +162,6 @@ class ReplayedLog:
         early: Flags = self.log.measured["ttft_s"] < self.log.trace.prompt_tokens * self.token_floor_s
         return early
 
-    def ttft_per_token_s(self) -> Estimate | None:
-        """Return the growth of the measured TTFT with each prompt token; None where the log does not tell."""
-        is_known = ~np.isnan(self.log.measured["ttft_s"])
-        tokens, ttft_s = self.log.trace.prompt_tokens[is_known], self.log.measured["ttft_s"][is_known]
-        blocks = blocks_of(len(tokens))
-        if blocks is None:
-            return None
-
-        def slope(rows: Flags) -> float:
-            spread = tokens[rows] - tokens[rows].mean()
-            square = float(spread @ spread)
-            return float(spread @ ttft_s[rows]) / square if square else float("nan")
-
-        without = leave_one_out(slope, blocks)
-        return around(slope(np.ones(len(tokens), np.bool_)), standard_error(without), len(without) - 1)
-
     @property
     def makespan_s(self) -> Sides:
         """Time from the first request sent to the last answer."""

@@ -2,78 +2,81 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 
 from simserve.lab.fit import Fit, Parameter, Progress, Theta, rounded
+from simserve.lab.fitted_log import CANDIDATES, FittedConstant, LeftOutError, LogFit
+from simserve.lab.log_checks import cached_share, cached_words, check_model, is_seen, one_level
 from simserve.lab.log_errors import ReplayedLog, Server, replay_log
 from simserve.lab.log_groups import BLOCKS, groups_of, usable_requests
 from simserve.metrics.student import quantile
-from simserve.scenario import PoolSetup
 from simserve.tables.columns import Flags, Floats
+from simserve.workload.readers.logs import read_log
 from simserve.workload.readers.logs.base import Log
-
-CANDIDATES: Mapping[str, tuple[float, float, float]] = {
-    "step_host_s": (5e-4, 0.0, 5e-2),
-    "request_host_s": (2e-5, 0.0, 2e-3),
-    "exposed_step_s": (5e-4, 0.0, 1e-2),
-    "busy_compute_frac": (-0.05, 0.3, 1.0),
-    "receive_s": (1e-3, 0.0, 1e-1),
-    "receive_token_s": (1e-6, 0.0, 1e-4),
-    "respond_s": (2e-3, 0.0, 1e-1),
-}
-"""(change of a replay that shows the effect, least, most) of each constant that a log may tell. Gaps between kernels
-are the same in each step, as step_host_s."""
 
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class FittedConstant:
-    """A constant that the logs tell."""
+OF_PROMPTS = ("busy_compute_frac", "receive_s", "receive_token_s", "respond_s")
+"""Constants that TTFT tells, and so the arrivals."""
 
-    shipped: float
-    value: float
-    low: float
-    high: float
+OF_CACHES = ("busy_compute_frac", "receive_token_s")
+"""Constants that stand for prompts that were cached, where the log does not say which."""
 
+REDRAWS = 3
+"""Fits to arrivals drawn anew that must agree."""
 
-@dataclass(frozen=True)
-class LeftOutError:
-    """Mean absolute error of predicted means over the parts that were left out in turn."""
-
-    shipped_frac: float
-    fitted_frac: float
+KEEP_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class LogFit:
-    """Constants by their names in the catalog, and what they are worth."""
+def fit_files(paths: Sequence[Path], server: Server, progress: Progress | None = None) -> LogFit:
+    """Return the constants that bring predictions closest to logs of the server; those of prompts only where fits to
+    arrivals that are drawn anew agree. Deterministic.
 
-    setup: PoolSetup
-    fitted: Mapping[str, FittedConstant]
-    as_shipped: Mapping[str, str]
-    """Why each other constant stays as it is."""
-    n_requests: int
-    left_out: Mapping[str, int]
-    """Requests that were not used, by reason."""
-    errors: Mapping[str, LeftOutError]
-    """Errors by latency; each part of the logs is predicted with constants fitted to the others."""
-    parts: str
-    """What was left out in turn."""
-    notes: tuple[str, ...]
-
-
-def fit_logs(logs: Sequence[Log], server: Server, progress: Progress | None = None) -> LogFit:
-    """Return the constants that bring predictions closest to logs of the server. Deterministic.
-
-    Raises CalibrationError for logs that are too short, saturated throughout, or of another server.
+    Raises CalibrationError for logs that are too short, saturated throughout, or of another model or server.
     """
-    return _ConstantFit(logs, server, progress).result()
+    fit = fit_logs([read_log(path, server.scenario.seed) for path in paths], server, progress)
+    if not set(OF_PROMPTS) & fit.fitted.keys() or not any(_is_drawn(path) for path in paths):
+        return fit
+    fits = [fit]
+    for seed in range(1, REDRAWS):
+        fits.append(fit_logs([read_log(path, server.scenario.seed + seed) for path in paths], server, progress))
+    unsure = [name for name in OF_PROMPTS if name in fit.fitted and not _agree(fits, name)]
+    if unsure:
+        why = f"arrivals are drawn, and {REDRAWS} draws give different values"
+        logs = [read_log(path, server.scenario.seed) for path in paths]
+        return fit_logs(logs, server, progress, dict.fromkeys(OF_PROMPTS, why))
+    widest = {name: _widest(fits, name) if name in OF_PROMPTS else fitted for name, fitted in fit.fitted.items()}
+    return replace(fit, fitted=widest)
+
+
+def _is_drawn(path: Path) -> bool:
+    return read_log(path).arrivals == "drawn"
+
+
+def _agree(fits: Sequence[LogFit], name: str) -> bool:
+    """Return whether each fit's value lies in the intervals of the others."""
+    own = [fit.fitted.get(name) for fit in fits]
+    found = [fitted for fitted in own if fitted is not None]
+    return len(found) == len(fits) and all(one.low <= other.value <= one.high for one in found for other in found)
+
+
+def _widest(fits: Sequence[LogFit], name: str) -> FittedConstant:
+    found = [fit.fitted[name] for fit in fits]
+    return replace(found[0], low=min(each.low for each in found), high=max(each.high for each in found))
+
+
+def fit_logs(
+    logs: Sequence[Log], server: Server, progress: Progress | None = None, kept: Mapping[str, str] = KEEP_NONE
+) -> LogFit:
+    """Return the constants that bring predictions closest to logs of the server, but those `kept` as shipped, with the
+    reason. Deterministic; raises as `fit_files` does."""
+    return _ConstantFit(logs, server, progress, kept).result()
 
 
 class _ConstantFit(Fit):
@@ -82,22 +85,30 @@ class _ConstantFit(Fit):
     rounds = 2
     least_gain = 0.1
 
-    def __init__(self, logs: Sequence[Log], server: Server, progress: Progress | None) -> None:
+    def __init__(self, logs: Sequence[Log], server: Server, progress: Progress | None, kept: Mapping[str, str]) -> None:
         self.logs, self.server = logs, server
+        notes = [check_model(log, server.scenario) for log in logs]
         given = server.scenario.engine.constants
+        self.as_shipped = {name: "given by the scenario" for name in CANDIDATES if name in given} | dict(kept)
         own = {name: getattr(server.setup.engine, name) for name in CANDIDATES if name not in given}
         self.shipped = {name: float(value) for name, value in own.items() if value is not None}
-        self.as_shipped = {name: "given by the scenario" for name in CANDIDATES if name in given}
-        parameters = {
-            name: Parameter(start, *CANDIDATES[name][1:], unit=CANDIDATES[name][0])
-            for name, start in self.shipped.items()
-        }
-        super().__init__(self.shipped, parameters, progress)
         self.replays = self._replays(self.shipped)
         usable = [usable_requests(replay) for replay in self.replays]
+        cached = [cached_share(replay, each.rows) for replay, each in zip(self.replays, usable, strict=True)]
+        self.cached = next(filter(None, map(cached_words, sorted(cached, key=is_seen, reverse=True))), None)
+        if any(map(is_seen, cached)):
+            self.as_shipped |= dict.fromkeys(OF_CACHES, "cached prompts hide it")
+        self.names = [name for name in self.shipped if name not in self.as_shipped]
+        parameters = {
+            name: Parameter(self.shipped[name], *CANDIDATES[name][1:], unit=CANDIDATES[name][0]) for name in self.names
+        }
+        super().__init__(self.names, parameters, progress)
         self.n_requests = sum(len(each.rows) for each in usable)
         self.left_out = sum((Counter(each.left_out) for each in usable), Counter[str]())
-        self.notes = [note for each in usable for note in each.notes]
+        self.notes = [
+            *filter(None, (*notes, one_level(self.replays))),
+            *(note for each in usable for note in each.notes),
+        ]
         self.groups = [
             group
             for index, (replay, each) in enumerate(zip(self.replays, usable, strict=True))
@@ -124,7 +135,7 @@ class _ConstantFit(Fit):
             self.notes.append("fitted constants predict what was left out no better than the shipped ones, which stay")
             self.chosen = ()
             errors = {name: LeftOutError(each.shipped_frac, each.shipped_frac) for name, each in errors.items()}
-        for name in (name for name in self.shipped if name not in self.chosen):
+        for name in (name for name in self.parameters if name not in self.chosen):
             no_gain = "does not lower the error of what is left out"
             self.as_shipped[name] = no_gain if name in effective else "has no effect in these logs"
         intervals = self._intervals()
@@ -141,6 +152,7 @@ class _ConstantFit(Fit):
             errors=errors,
             parts=parts,
             notes=tuple(self.notes),
+            cached=self.cached,
         )
 
     def _replay_one(self, index: int, theta: Theta) -> ReplayedLog:
@@ -210,39 +222,3 @@ class _ConstantFit(Fit):
                         sizes.setdefault(metric, []).append((abs(shipped / measured - 1), abs(fitted / measured - 1)))
         errors = {name: LeftOutError(*np.mean(values, axis=0).tolist()) for name, values in sizes.items()}
         return errors, f"{len(folds)} logs" if by_log else "halves of the log"
-
-
-def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, Any]:
-    """Return what `simserve calibrate --logs --json` prints."""
-    setup = server.setup
-    at_bound = [name for name, each in fit.fitted.items() if each.value in CANDIDATES[name][1:]]
-    bounds = [f"{name} is at its bound: it stands for another cost, as that of kernels" for name in at_bound]
-    left_out = [f"{n} requests left out: {reason}" for reason, n in fit.left_out.items()]
-    section = {"name": setup.engine.name, "version": setup.engine.version}
-    return {
-        "scenario": server.scenario.name,
-        "gpu": setup.gpu.name,
-        "engine": setup.engine.name,
-        "engine_version": setup.engine.version,
-        "logs": [path.name for path in logs],
-        "n_requests": fit.n_requests,
-        "fitted": {name: asdict(each) for name, each in fit.fitted.items()},
-        "as_shipped": dict(fit.as_shipped),
-        "errors": {name: asdict(each) for name, each in fit.errors.items()},
-        "parts": fit.parts,
-        "engine_section": section | {name: each.value for name, each in fit.fitted.items()},
-        "warnings": [*fit.notes, *left_out, *bounds],
-    }
-
-
-def host_constants(fit: LogFit, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return all constants with their sources, as a calibration holds them; names: of the logs."""
-    engine, result = fit.setup.engine, {}
-    for name in CANDIDATES:
-        each, shipped = fit.fitted.get(name), getattr(engine, name)
-        if each is not None:
-            text = f"fitted to {fit.n_requests} requests of {', '.join(names)}; 95% CI {each.low:g} to {each.high:g}"
-            result[name] = {"value": each.value, "source": text}
-        elif shipped is not None:
-            result[name] = {"value": shipped, "source": f"as shipped: {engine.sources.get(name, 'the catalog')}"}
-    return result

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from simserve.lab.log_checks import cached_share, cached_words, check_model, early_answers, is_seen
 from simserve.lab.log_errors import ReplayedLog, RequestGroup, Sides, replay_log, server_of
 from simserve.lab.log_pages import tell
 from simserve.lab.runs import Errors
@@ -145,6 +146,8 @@ def _lost(replay: ReplayedLog) -> dict[str, int]:
 def _warnings(replay: ReplayedLog) -> Iterator[str]:
     """Yield warnings, the most important first."""
     log, requests, lost = replay.log, replay.results.columns["requests"], _lost(replay)
+    named = check_model(log, replay.scenario)
+    yield from [named] if named else []
     if lost["rejected"]:
         refused = replay.is_answered & requests["status"].is_("rejected")
         yield f"the server served {_some(replay, refused)} that the simulator rejects ({_reasons(replay, refused)})"
@@ -154,7 +157,8 @@ def _warnings(replay: ReplayedLog) -> Iterator[str]:
     is_cut = requests["output_tokens"] < log.trace.output_tokens
     if is_cut.any():
         yield f"the simulator cuts {_some(replay, is_cut)} short, at max_tokens or max_model_len"
-    yield from _cached_prompts(replay)
+    cached = cached_share(replay, np.arange(len(replay.log)))
+    yield from [cached_words(cached) or ""] if is_seen(cached) else early_answers(replay)
     if log.n_failed:
         yield f"{_requests_of(log.n_failed)} of the log failed and are not replayed"
     if log.n_unfinished:
@@ -165,22 +169,6 @@ def _warnings(replay: ReplayedLog) -> Iterator[str]:
     n_answered = int(np.count_nonzero(replay.is_answered))
     if n_answered < FEW_FOR_P99:
         yield f"p99 of {n_answered} requests is unreliable; it needs {FEW_FOR_P99}"
-
-
-def _cached_prompts(replay: ReplayedLog) -> Iterator[str]:
-    """Yield what in the TTFT of a log without prefixes shows that its prompts were cached."""
-    if "ttft_s" not in replay.log.measured or replay.log.trace.prefixes is not None:
-        return
-    floor_s, growth = replay.token_floor_s, replay.ttft_per_token_s()
-    remedy = "was it in a prefix cache? Add the columns hash_ids and hash_block_tokens, or correct the scenario"
-    is_early = replay.is_too_early()
-    if is_early.any():
-        shortest = float((replay.log.measured["ttft_s"] / replay.log.trace.prompt_tokens)[is_early].min())
-        what = f"the server answered {_some(replay, is_early)} before a prompt of that length can be computed"
-        yield f"{what} (down to {shortest * 1e6:.3g} µs per token, at peak {floor_s * 1e6:.3g}): {remedy}"
-    elif growth is not None and growth.high < floor_s:
-        what = f"TTFT grows by {growth.value * 1e6:.2g} µs per prompt token (95% CI up to {growth.high * 1e6:.2g})"
-        yield f"{what}, and computing one takes {floor_s * 1e6:.3g} or more: {remedy}"
 
 
 def _some(replay: ReplayedLog, rows: Flags) -> str:
@@ -220,7 +208,9 @@ class ValidatedLog(Shown):
     def of(cls, log: Path, scenario: Path) -> "ValidatedLog":
         """Replay the requests of a log on the server of a scenario. Raises SimserveError."""
         server = server_of(scenario)
-        replay = replay_log(read_log(log, server.seed), server)
+        read = read_log(log, server.seed)
+        check_model(read, server)
+        replay = replay_log(read, server)
         decision, requests = trust_in_log(replay, str(scenario)), requests_of(replay)
         printed = plain({"decision": decision.facts(), **log_error_facts(replay)})
         return cls(decision, printed, {name: column for name, column in requests.items() if column is not None})

@@ -10,8 +10,10 @@ import pytest
 from simserve.errors import TraceError
 from simserve.tables.parquet import write_columns
 from simserve.workload.arrivals.vllm_bench import VllmBench
+from simserve.workload.readers import read_trace
 from simserve.workload.readers.logs import read_log
 from simserve.workload.readers.logs.base import Log
+from simserve.workload.readers.logs.bench import BenchSummary, read_summary
 from simserve.workload.streams import streams
 from simserve.workload.trace import MOST_TOKENS
 
@@ -273,3 +275,30 @@ def test_a_log_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
         read_log(tmp_path / "none.csv")
     with pytest.raises(TraceError, match="is a folder; name the file in it"):
         read_log(tmp_path)
+
+
+def test_a_trace_of_a_result_without_start_times_is_sent_as_its_log(tmp_path: Path) -> None:
+    """`run` and `calibrate` send it by one rule."""
+    log = bench(tmp_path, request_rate=8.0, start_times="left out")
+    trace = read_trace(tmp_path / "bench.json")
+    assert trace.arrival_s.tolist() == log.trace.arrival_s.tolist()
+    assert trace.notes == ("send times are unknown: arrivals are drawn at 8 per second, burstiness 1",)
+    assert log.assumed[0] == f"{trace.notes[0]}; only percentiles can be compared, not requests one by one"
+
+
+def test_a_closed_loop_without_start_times_is_no_trace(tmp_path: Path) -> None:
+    assert bench(tmp_path, max_concurrency=16).n_clients == 16
+    with pytest.raises(TraceError, match=r"16 clients sent its requests after answers; give client: \{kind: closed"):
+        read_trace(tmp_path / "bench.json")
+
+
+def test_a_result_without_lists_tells_rate_and_mean_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    summary = {key: value for key, value in BENCH.items() if not isinstance(value, list)}
+    path.write_text(json.dumps(summary | {"total_output_tokens": 6, "request_throughput": 1.5, "model_id": "m"}))
+    assert read_summary(path) == BenchSummary(3, 1.5, None, 200.0, 2.0, "m")
+    path.write_text(json.dumps(summary | {"total_input_tokens": None}))
+    with pytest.raises(TraceError, match="must have completed, total_input_tokens, .*; run the benchmark with --save-"):
+        read_summary(path)
+    path.write_text(json.dumps(BENCH))
+    assert read_summary(path) is None

@@ -31,7 +31,11 @@ class Log:
     """Measured latencies by METRICS, `(n_requests,)`; NaN where missing or unfinished."""
     arrivals: Arrivals = "measured"
     concurrency: int | None = None
-    """Clients of a closed loop."""
+    """Clients of a closed loop that sends the requests of a replay."""
+    n_clients: int | None = None
+    """Clients that the load had, each of which waited for its answer; None of an open load."""
+    model: str | None = None
+    """The model by its name in the log, where it has one."""
     duration_s: float | None = None
     """Duration of the whole benchmark, where the file has it."""
     n_failed: int = 0

@@ -6,7 +6,7 @@ lack the lists of requests except start_times.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from simserve.workload.readers.logs.base import Log, filled_in, in_order
 from simserve.workload.streams import streams
 from simserve.workload.trace import Trace
 
+DETAILED = "--save-result --save-detailed"
+
 ARRAYS = ("start_times", "input_lens", "output_lens")
 """Lists that a trace needs."""
 
@@ -37,6 +39,21 @@ ITLS_RULE = "itls must be a list of times, none negative"
 def is_result(value: Mapping[str, Any]) -> bool:
     """Tell a benchmark's result from a request."""
     return any(key in value for key in (*LISTS, *SUMMARY))
+
+
+@dataclass(frozen=True)
+class BenchSummary:
+    """What a result tells without its lists of requests."""
+
+    n_requests: int
+    rate_per_s: float
+    """As asked for; of an unlimited one as served."""
+    n_clients: int | None
+    """Clients of a closed loop; None of an open load."""
+    prompt_tokens: float
+    output_tokens: float
+    """Mean lengths."""
+    model: str | None
 
 
 def read(path: Path, seed: int) -> Log:
@@ -54,32 +71,68 @@ def read(path: Path, seed: int) -> Log:
     place, trace = place.take(kept), log.trace.take(kept)
     measured = _measured(place, trace.output_tokens, result["ttfts"][kept], result["itls"][kept])
     n_failed = len(outputs) - len(kept)
+    unpaired = ("only percentiles can be compared, not requests one by one",) if log.arrivals == "drawn" else ()
     text = "max_tokens of each request is its output length, as the benchmark ignores the end of sequence"
     duration_s = _number(path, result, "duration", None)
-    more: dict[str, Any] = {"duration_s": duration_s, "n_failed": n_failed, "assumed": (*log.assumed, text)}
+    more: dict[str, Any] = {
+        "duration_s": duration_s,
+        "n_failed": n_failed,
+        "assumed": ("; ".join((*log.assumed, *unpaired)), text),
+        "model": _model(result),
+    }
     return in_order(replace(log, place=place, trace=trace, measured=measured, **more))
 
 
 def read_trace(path: Path) -> Trace:
-    """Return the requests of a result, which needs their start times and lengths only. Raises TraceError."""
+    """Return the requests of a result, sent as in its log; arrivals that it did not record are drawn with seed 0.
+    Raises TraceError."""
     result = read_object(path, dict.fromkeys(ARRAYS, NUMBER))
-    missing = [key for key in ARRAYS if not isinstance(result.get(key), np.ndarray)]
+    missing = [key for key in ARRAYS[1:] if not isinstance(result.get(key), np.ndarray)]
     if missing:
-        remedy = "run the benchmark with --save-detailed, with a version that writes them"
-        raise TraceError(f"{path}: {', '.join(missing)} is missing; {remedy}")
-    _refuse_unlike(path, result, ARRAYS)
-    starts, prompts, outputs = (result[key] for key in ARRAYS)
-    with np.errstate(over="ignore"):  # an infinite arrival is refused with the others
-        arrival_s = starts - starts.min(initial=np.inf)
-    trace = Trace(arrival_s, prompts, outputs)
-    return answered(items(path, len(starts), "request"), trace, "requests (no output tokens)")
+        raise TraceError(f"{path}: {', '.join(missing)} is missing; run the benchmark with {DETAILED}")
+    arrays = [key for key in ARRAYS if result.get(key) is not None]
+    _refuse_unlike(path, result, arrays)
+    prompts, outputs = result["input_lens"], result["output_lens"]
+    place = items(path, len(prompts), "request")
+    log = _sent(path, result, Log(place, Trace(np.zeros(len(prompts)), prompts, outputs), {}), 0)
+    if log.concurrency is not None:
+        rule = f"has no start_times, and {log.concurrency} clients sent its requests after answers"
+        remedy = f"give client: {{kind: closed_loop, concurrency: {log.concurrency}}} with its lengths"
+        raise TraceError(f"{path}: {rule}; {remedy}, or run a vLLM that writes start_times")
+    trace = answered(place, log.trace, "requests (no output tokens)")
+    return trace if log.arrivals == "measured" else replace(trace, notes=(*log.assumed, *trace.notes))
+
+
+def read_summary(path: Path) -> BenchSummary | None:
+    """Return what a result without lists of requests tells; None: it has them, or is no result. Raises TraceError."""
+    result = read_object(path, dict.fromkeys(ARRAYS, NUMBER))
+    if result.get("input_lens") is not None or not any(key in result for key in SUMMARY):
+        return None
+    n = _number(path, result, "completed", None)
+    totals = [_number(path, result, f"total_{side}_tokens", None) for side in ("input", "output")]
+    served_per_s = _number(path, result, "request_throughput", None)
+    if n is None or None in (*totals, served_per_s):
+        keys = "completed, total_input_tokens, total_output_tokens, request_throughput"
+        raise TraceError(f"{path}: must have {keys}; run the benchmark with {DETAILED}")
+    concurrency, rate_per_s = (_number(path, result, key, math.inf) for key in ("max_concurrency", "request_rate"))
+    is_closed = rate_per_s == math.inf > concurrency
+    rate_per_s = served_per_s if rate_per_s == math.inf else rate_per_s
+    lengths = (total / n for total in totals)
+    return BenchSummary(int(n), rate_per_s, int(concurrency) if is_closed else None, *lengths, _model(result))
+
+
+def _model(result: Mapping[str, Any]) -> str | None:
+    match result:
+        case {"model_id": str(name)} | {"model": str(name)}:
+            return name
+    return None
 
 
 def _check_lists(path: Path, result: Mapping[str, Any]) -> None:
     missing = [key for key in LISTS if not isinstance(result.get(key), np.ndarray)]
     if missing:
         got = "a summary only" if len(missing) == len(LISTS) else f"no {', '.join(missing)}"
-        remedy = "run the benchmark with --save-result --save-detailed"
+        remedy = f"run the benchmark with {DETAILED}"
         raise TraceError(f"{path}: must have the lists {', '.join(LISTS)}, got {got}; {remedy}")
     others = [key for key in ("start_times", "errors") if result.get(key) is not None]
     wrong = next((key for key in others if not isinstance(result[key], np.ndarray)), None)
@@ -142,14 +195,18 @@ def _sent(path: Path, result: Mapping[str, Any], log: Log, seed: int) -> Log:
     capped = "" if concurrency is None else f"; the limit of {concurrency:g} requests in flight is not applied"
     if result.get("start_times") is not None:
         starts = result["start_times"]
-        trace = replace(log.trace, arrival_s=starts - starts.min())
-        return replace(log, trace=trace, assumed=(f"requests are sent at the times of the log{capped}",))
+        with np.errstate(over="ignore"):  # an infinite arrival is refused with the others
+            trace = replace(log.trace, arrival_s=starts - starts.min(initial=np.inf))
+        n_clients = int(concurrency) if concurrency is not None and rate_per_s == math.inf else None
+        text = f"requests are sent at the times of the log{capped}"
+        return replace(log, trace=trace, n_clients=n_clients, assumed=(text,))
     if result.get("ramp_up_strategy") is not None:
         rule = "start_times are required when the rate ramps up"
         raise TraceError(f"{path}: {rule}, got none; run a vLLM that writes them")
     if concurrency is not None and rate_per_s == math.inf:
         text = f"send times are unknown: a closed loop of {concurrency:g} clients sends them in order"
-        return replace(log, arrivals="closed_loop", concurrency=int(concurrency), assumed=(text,))
+        n = int(concurrency)
+        return replace(log, arrivals="closed_loop", concurrency=n, n_clients=n, assumed=(text,))
     if rate_per_s == math.inf:
         return replace(log, arrivals="at_once", assumed=("all requests are sent at once, as request_rate is inf",))
     burstiness = _number(path, result, "burstiness", 1.0) or 1.0
@@ -161,10 +218,7 @@ def _sent(path: Path, result: Mapping[str, Any], log: Log, seed: int) -> Log:
             f"{path}: request_rate and burstiness must be in range, got {got}; was the file edited?"
         ) from None
     arrival_s = process.first(len(log), streams(seed))
-    text = (
-        f"send times are unknown: arrivals are drawn at {rate_per_s:g} per second, burstiness "
-        f"{burstiness:g}, so only percentiles can be compared, not requests one by one{capped}"
-    )
+    text = f"send times are unknown: arrivals are drawn at {rate_per_s:g} per second, burstiness {burstiness:g}{capped}"
     return replace(log, trace=replace(log.trace, arrival_s=arrival_s), arrivals="drawn", assumed=(text,))
 
 
