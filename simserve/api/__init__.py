@@ -10,10 +10,10 @@ only pool, or dotted paths. Nothing heavy is imported before a function runs.
 from types import ModuleType
 
 from simserve.api.answers import capacity, plan, run
-from simserve.api.comparisons import check, compare, sweep, validate
+from simserve.api.comparisons import check, compare, sweep, twin, validate
 from simserve.metrics.answers.shown import bind
 
-__all__ = ["capacity", "check", "compare", "plan", "run", "sweep", "validate"]
+__all__ = ["capacity", "check", "compare", "plan", "run", "sweep", "twin", "validate"]
 
 
 def _teller() -> ModuleType:

@@ -1,4 +1,4 @@
-"""Questions about several scenarios, changes of one, or a server: sweep, compare, check, validate."""
+"""Questions about several scenarios, changes of one, or a server: sweep, compare, check, validate, twin."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +13,7 @@ from simserve.api.options import (
     effort_of,
     goal_of,
     scenario_with,
+    slo_of,
     with_seed,
     within,
 )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from simserve.metrics.answers.check import CheckAnswer
     from simserve.metrics.answers.comparison import ComparisonAnswer
     from simserve.metrics.answers.sweep import SweepAnswer
+    from simserve.metrics.answers.twin import TwinAnswer
     from simserve.metrics.results import Results
     from simserve.scenario.loader import AnyScenario
     from simserve.study.compare.compare import ComparedSide
@@ -152,6 +154,50 @@ def check(
         else:
             side = against_ref((candidate.file, str(against)), candidate, wanted)
         return check_facts(check(side, GateSide(candidate, side.goal_frac), tolerance))
+
+
+def twin(
+    command: str | None = None,
+    *,
+    gpu: str,
+    log: Iterable[str | Path] = (),
+    slo: Mapping[str, float] | str | None = None,
+    compose: str | Path | None = None,
+    manifest: str | Path | None = None,
+    values: str | Path | None = None,
+    service: str | None = None,
+    replicas: int | None = None,
+    env: Mapping[str, str] | None = None,
+    metrics: str | Path | None = None,
+    engine_version: str | None = None,
+    jobs: int | None = None,
+) -> "TwinAnswer":
+    """Make a scenario of a server from its command line, or the file that deploys it, with the load of its log and
+    host constants fitted to it. Raises SimserveError.
+
+    `log`: its requests, or results of its benchmark. The answer's `write` makes a folder with scenario, load, fit and
+    page.
+    """
+    from simserve.study.processes import limited_to
+    from simserve.twin.documents import read_server
+    from simserve.twin.scenario_file import TwinQuestion
+    from simserve.twin.twin import find_twin
+
+    paths = {"--compose": compose, "--manifest": manifest, "--values": values}
+    server = read_server(
+        command, {key: Path(path) if path else None for key, path in paths.items()}, env or {}, service
+    )
+    question = TwinQuestion(
+        server,
+        gpu,
+        logs=[*map(Path, log)],
+        slo=slo_of(slo),
+        replicas=replicas,
+        version=engine_version,
+        metrics=None if metrics is None else Path(metrics),
+    )
+    with limited_to(jobs):
+        return find_twin(question)
 
 
 def validate(log: str | Path, scenario: str | Path) -> "ValidatedLog":

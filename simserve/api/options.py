@@ -20,6 +20,9 @@ By = Literal["noise", "total"] | None
 BUDGET_RUNS, MAX_GPUS, MONTHS, PRECISION, TOLERANCE = LOOKS[-1], 256, 12, 0.03, 0.02
 TENSORS = (1, 2, 4, 8)
 
+GOALS = ("ttft_s", "tpot_s", "e2e_s", "itl_s")
+MOST_LIMIT_S = 1e6
+
 IN_DOUBT = "leave it out for the default"
 
 Number = TypeVar("Number", int, float)
@@ -51,6 +54,26 @@ def with_seed(changes: Mapping[str, object], seed: int | None) -> Mapping[str, o
 def goal_of(goal: Goal) -> float:
     """Return the goal as a share. Raises SimserveError."""
     return GOAL_FRAC if goal is None else goal_from(str(goal))
+
+
+def slo_of(given: Mapping[str, float] | str | None) -> dict[str, float]:
+    """Return the goals of an SLO by their keys, from `ttft=0.5,tpot=50ms` or a mapping. Raises SimserveError."""
+    from simserve.scenario.yaml_lines import in_our_units
+
+    pairs = [text.partition("=") for text in given.split(",")] if type(given) is str else []
+    written = {key.strip(): value.strip() for key, _, value in pairs} or dict(given or {})  # type: ignore[arg-type]
+    goals: dict[str, float] = {}
+    for key, value in written.items():
+        name = f"{key.removesuffix('_s')}_s"
+        [limit_s] = in_our_units({name: value}).values()
+        try:
+            goals[name] = float(limit_s)
+        except ValueError:
+            goals[name] = 0.0
+        if name not in GOALS or not 0 < goals[name] < MOST_LIMIT_S:
+            rule = f"must be seconds of {', '.join(goal.removesuffix('_s') for goal in GOALS)}"
+            raise SimserveError(f"--slo: {rule}, got {key}={value}; for example --slo ttft=0.5,tpot=50ms")
+    return goals
 
 
 def effort_of(budget_runs: int, confidence: float, by: By = None) -> "Effort":

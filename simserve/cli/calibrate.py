@@ -175,6 +175,7 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     from simserve.lab.log_fit import fit_files
     from simserve.lab.log_pages import CONSTANTS_HEAD, ERRORS_HEAD, constant_rows, error_rows, render_fit, sentence
     from simserve.lab.write import make_folder, source_of, write_fitted
+    from simserve.report.formats import as_sentence
     from simserve.tables.files import plain, replace_text
 
     if others:
@@ -203,7 +204,8 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
             use = (
                 f"Only {fit.used_frac:.0%} of the requests could be used: log a time with less load before you use it."
             )
-        terminal.result("\n\n".join([sentence(facts), *tables, kept, errors, use]))
+        cached = [] if fit.cached is None else [as_sentence(fit.cached)]
+        terminal.result("\n\n".join([sentence(facts), *tables, kept, errors, *cached, use]))
     terminal.message(f"wrote {folder / 'report.html'}" + (f" and {path}" if base else ""))
     terminal.warnings(facts["warnings"])
     if fit.at_bound:

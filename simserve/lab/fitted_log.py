@@ -79,7 +79,6 @@ def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, An
     """Return what `simserve calibrate --logs --json` prints."""
     setup = server.setup
     bounds = [f"{name} is at its bound: it stands for another cost, as that of kernels" for name in fit.at_bound]
-    cached = [] if fit.cached is None else [fit.cached]
     left_out = [f"{n} requests left out: {reason}" for reason, n in fit.left_out.items()]
     section = {"name": setup.engine.name, "version": setup.engine.version}
     return {
@@ -94,10 +93,11 @@ def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, An
         "at_bound": list(fit.at_bound),
         "fitted": {name: asdict(each) for name, each in fit.fitted.items()},
         "as_shipped": dict(fit.as_shipped),
+        "cached": fit.cached,
         "errors": {name: asdict(each) for name, each in fit.errors.items()},
         "parts": fit.parts,
         "engine_section": section | {name: each.value for name, each in fit.fitted.items()},
-        "warnings": [*fit.notes, *cached, *left_out, *bounds],
+        "warnings": [*fit.notes, *left_out, *bounds],
     }
 
 

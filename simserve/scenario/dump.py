@@ -29,7 +29,12 @@ def scenario_data(scenario: Experiment) -> dict[str, Any]:
 
 def scenario_yaml(scenario: Experiment) -> str:
     """Return YAML 1.2 with a comment after each value that the user did not give."""
-    return "".join(f"{line}\n" for line in _lines(scenario_data(scenario), (), scenario.origins))
+    return yaml_text(scenario_data(scenario), scenario.origins)
+
+
+def yaml_text(data: Mapping[str, Any], origins: Mapping[str, str]) -> str:
+    """Return the YAML of a scenario's data with the origins of values as comments, by their dotted paths."""
+    return "".join(f"{line}\n" for line in _lines(data, (), origins))
 
 
 def digest(scenario: Experiment, setups: Iterable[PoolSetup]) -> str:

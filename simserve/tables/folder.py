@@ -55,8 +55,10 @@ SWEEP = Kind(
     frozenset({"sweep.json", "sweep.parquet"}),
     journal="sweep.jsonl",
 )
+TWIN = _study("twin", "twin.json", "twin.parquet", "scenario.yaml", "load.csv")
+"""Beside them the folder of the GPU, with the fitted calibration."""
 
-KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP)
+KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN)
 
 _SHEETS = (
     *("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options"),

@@ -13,7 +13,7 @@ from simserve.workload.arrivals.vllm_bench import VllmBench
 from simserve.workload.readers import read_trace
 from simserve.workload.readers.logs import read_log
 from simserve.workload.readers.logs.base import Log
-from simserve.workload.readers.logs.bench import BenchSummary, read_summary
+from simserve.workload.readers.logs.bench import BenchSummary, WithoutRequests, read_summary
 from simserve.workload.streams import streams
 from simserve.workload.trace import MOST_TOKENS
 
@@ -297,8 +297,8 @@ def test_a_result_without_lists_tells_rate_and_mean_lengths(tmp_path: Path) -> N
     summary = {key: value for key, value in BENCH.items() if not isinstance(value, list)}
     path.write_text(json.dumps(summary | {"total_output_tokens": 6, "request_throughput": 1.5, "model_id": "m"}))
     assert read_summary(path) == BenchSummary(3, 1.5, None, 200.0, 2.0, "m")
+    with pytest.raises(WithoutRequests, match=r"must have the lists input_lens, .*--save-detailed"):
+        read_log(path)
     path.write_text(json.dumps(summary | {"total_input_tokens": None}))
-    with pytest.raises(TraceError, match="must have completed, total_input_tokens, .*; run the benchmark with --save-"):
+    with pytest.raises(TraceError, match=r"must have completed, total_input_tokens, .*; run"):
         read_summary(path)
-    path.write_text(json.dumps(BENCH))
-    assert read_summary(path) is None

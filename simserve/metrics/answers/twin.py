@@ -1,14 +1,18 @@
 """Twin as an answer: how a server was read, what its log says and how well it is explained, as twin.json has it."""
 
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
+from simserve.errors import OutputError
 from simserve.metrics.answers.parts import Ends, ScenarioName
-from simserve.metrics.answers.struct import Column, Count, Name, PerS, Seconds, Struct, StudyAnswer, Text
+from simserve.metrics.answers.struct import Column, Count, Name, PerS, Struct, StudyAnswer, Text
 from simserve.metrics.answers.struct import Share as ShareOrNone
 from simserve.metrics.summary_schema import Share, Size, Slo
+from simserve.tables.folder import Kind, result_folder
 
 How = Literal["simulated", "assumed", "no effect", "not simulated", "unknown", "not read"]
 Word = Literal["explained", "not explained", "no fit"]
@@ -98,15 +102,51 @@ class TwinAnswer(StudyAnswer):
     fit: TwinFit | None = None
     slo: Slo = Field(default_factory=dict)
     slo_met: TwinSlo | None = None
-    duration_s: Seconds = None
-    """Time that the load takes."""
+    cached: str | None = None
+    """What TTFT says about cached prompts."""
     next_commands: Sequence[str] = ()
     warnings: Sequence[str] = ()
+
+    _files: Any = PrivateAttr(None)
+    _kind: Any = PrivateAttr(None)
+
+    def with_files(self, files: Mapping[str, bytes], kind: Kind) -> Self:
+        """Return the answer with the other files of its folder, by their paths there."""
+        answer = self.with_runs(None, files["scenario.yaml"].decode())
+        answer._files, answer._kind = files, kind
+        return answer
+
+    def write(self, folder: Path) -> Self:
+        """Write scenario, load, fit, answer and page, whole or not at all; return the answer with the commands that go
+        on from there. Raises OutputError for an answer that was read from a file, and a folder of something else."""
+        from simserve.tables.files import json_text  # late: numpy
+        from simserve.tables.parquet import write_table  # late: pyarrow
+
+        if self._files is None:
+            raise OutputError(f"{folder}: the answer has no files, as it was read from one; run `simserve twin` again")
+        answer = self.placed(folder)
+        with result_folder(folder, self._kind) as new:
+            for name, content in (*self._files.items(), ("twin.json", json_text(answer.facts()).encode())):
+                (new / name).parent.mkdir(exist_ok=True)
+                (new / name).write_bytes(content)
+            write_table(new / answer.rows.name, answer.rows.fields, answer.rows.columns)
+            answer.page(new / "report.html")
+        return answer
 
     @property
     def decision(self) -> str:
         """The decision in a word."""
         return self.word
+
+    def placed(self, folder: Path) -> Self:
+        """Return the answer of a twin in that folder, with the commands that go on from there."""
+        file, is_closed = shlex.quote(str(folder / "scenario.yaml")), self.load.clients is not None
+        if not self.slo:
+            goals = '--set "slo={ttft_s: 0.5, tpot_s: 0.05}"'
+            commands = [f"simserve capacity {file} {'--concurrency ' if is_closed else ''}{goals}"]
+        else:
+            commands = [f"simserve run {file}" if is_closed else f"simserve plan {file}"]
+        return self.model_copy(update={"next_commands": commands})
 
     def of(self, *how: How) -> Sequence[ServerSetting]:
         """Return the settings that were read in one of these ways."""

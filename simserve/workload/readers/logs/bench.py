@@ -33,6 +33,11 @@ LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 SUMMARY = ("mean_ttft_ms", "total_input_tokens", "request_throughput")
 """Keys of any result, with or without lists."""
 
+
+class WithoutRequests(TraceError):
+    """A result without its lists of requests, of which `read_summary` tells rate and mean lengths."""
+
+
 ITLS_RULE = "itls must be a list of times, none negative"
 
 
@@ -103,11 +108,9 @@ def read_trace(path: Path) -> Trace:
     return trace if log.arrivals == "measured" else replace(trace, notes=(*log.assumed, *trace.notes))
 
 
-def read_summary(path: Path) -> BenchSummary | None:
-    """Return what a result without lists of requests tells; None: it has them, or is no result. Raises TraceError."""
-    result = read_object(path, dict.fromkeys(ARRAYS, NUMBER))
-    if result.get("input_lens") is not None or not any(key in result for key in SUMMARY):
-        return None
+def read_summary(path: Path) -> BenchSummary:
+    """Return what a result tells without its lists of requests. Raises TraceError."""
+    result = read_object(path, {})
     n = _number(path, result, "completed", None)
     totals = [_number(path, result, f"total_{side}_tokens", None) for side in ("input", "output")]
     served_per_s = _number(path, result, "request_throughput", None)
@@ -133,7 +136,7 @@ def _check_lists(path: Path, result: Mapping[str, Any]) -> None:
     if missing:
         got = "a summary only" if len(missing) == len(LISTS) else f"no {', '.join(missing)}"
         remedy = f"run the benchmark with {DETAILED}"
-        raise TraceError(f"{path}: must have the lists {', '.join(LISTS)}, got {got}; {remedy}")
+        raise WithoutRequests(f"{path}: must have the lists {', '.join(LISTS)}, got {got}; {remedy}")
     others = [key for key in ("start_times", "errors") if result.get(key) is not None]
     wrong = next((key for key in others if not isinstance(result[key], np.ndarray)), None)
     if wrong is not None:

@@ -1,0 +1,93 @@
+"""`simserve twin`: a server's command line and log as a scenario with a fit."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simserve.api import comparisons
+from simserve.cli.options import AsJson, Jobs, Opens, Place, Quiet
+
+NO = 1
+"""Exit code where the log is not explained."""
+
+Line = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="COMMAND", help='How the server is started, in quotes: "vllm serve MODEL ...".', show_default=False
+    ),
+]
+Gpu = Annotated[str, typer.Option("--gpu", metavar="GPU", help="GPU of the server: h100-sxm.", show_default=False)]
+Logs = Annotated[
+    list[Path] | None,
+    typer.Option("--log", metavar="LOG", help="Log of the server, or a result of its benchmark; may be repeated."),
+]
+SloText = Annotated[
+    str | None, typer.Option("--slo", metavar="GOALS", help="Goals of latency, in seconds: ttft=0.5,tpot=0.05.")
+]
+Compose = Annotated[Path | None, typer.Option("--compose", metavar="FILE", help="Compose file of the server.")]
+Manifest = Annotated[Path | None, typer.Option("--manifest", metavar="FILE", help="Kubernetes manifest of the server.")]
+Values = Annotated[Path | None, typer.Option("--values", metavar="FILE", help="Helm values of the server.")]
+Service = Annotated[
+    str | None, typer.Option("--service", metavar="NAME", help="Which server of the file, if it has several.")
+]
+Replicas = Annotated[
+    int | None, typer.Option("--replicas", metavar="N", min=1, help="Copies of the server behind the log.")
+]
+Env = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the command; may be repeated.")
+]
+Metrics = Annotated[Path | None, typer.Option("--metrics", metavar="FILE", help="Saved text of the server's /metrics.")]
+Version = Annotated[
+    str | None,
+    typer.Option("--engine-version", metavar="VERSION", help="Version of the engine, where no image names it."),
+]
+
+
+def twin(
+    gpu: Gpu,
+    line: Line = None,
+    log: Logs = None,
+    slo: SloText = None,
+    compose: Compose = None,
+    manifest: Manifest = None,
+    values: Values = None,
+    service: Service = None,
+    replicas: Replicas = None,
+    env: Env = None,
+    metrics: Metrics = None,
+    engine_version: Version = None,
+    out: Place = None,
+    jobs: Jobs = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a scenario of your server from its command line, with the load and a fit from its log."""
+    from simserve.cli import terminal
+    from simserve.report.twin import tell
+    from simserve.tables.folder import TWIN, check_folder
+    from simserve.twin.command_line import assignments
+
+    if out is not None and not out.is_dir():
+        check_folder(out, TWIN)  # before the fit
+    with terminal.progress_bar():
+        answer = comparisons.twin(
+            line,
+            gpu=gpu,
+            log=log or (),
+            slo=slo,
+            compose=compose,
+            manifest=manifest,
+            values=values,
+            service=service,
+            replicas=replicas,
+            env=assignments(env or (), "--env"),
+            metrics=metrics,
+            engine_version=engine_version,
+        )
+    folder = out or Path("reports") / f"{answer.scenario.name}-twin"
+    answer = answer.write(folder)
+    terminal.answer(tell(answer), answer.facts(), folder, as_json=as_json)
+    if answer.word == "not explained":
+        raise typer.Exit(NO)

@@ -1,0 +1,122 @@
+"""A saved text of a server's /metrics: what it says about the KV cache, prefixes and proposals."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from simserve.errors import Problem, ScenarioError
+from simserve.input_files import SCENARIO_BYTES, read_file
+from simserve.twin.server_settings import POOL, ServerSettings
+
+SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+\d+)?")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+SOURCE = "/metrics"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A line of the text."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def add_metrics(settings: ServerSettings, path: Path) -> None:
+    """Set what a saved text of /metrics says over what was assumed. Raises ScenarioError for another text, or for one
+    of another model."""
+    samples = list(_samples(path))
+    _check_model(settings, samples, path)
+    for sample in samples:
+        if sample.name.endswith("cache_config_info"):
+            _take_cache(settings, sample.labels)
+        elif sample.name.endswith("max_total_num_tokens") and f"{POOL}.num_gpu_blocks" not in settings.keys:
+            page = settings.keys.get(f"{POOL}.block_size", 1)
+            _take(settings, f"{POOL}.num_gpu_blocks", int(sample.value) // int(page))
+    total = _totals(samples)
+    queries, hits = total.get("prefix_cache_queries", 0.0), total.get("prefix_cache_hits", 0.0)
+    if queries:
+        why = "since the server started; the scenario's load shares only what its log says"
+        settings.note("prefix cache hits", f"{hits / queries:.1%} of prompt tokens", "not simulated", why)
+    _take_acceptance(settings, samples, total)
+
+
+def _samples(path: Path) -> Iterator[Sample]:
+    try:
+        text = read_file(path, SCENARIO_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ScenarioError([Problem(f"--metrics: {path}", f"cannot be read ({reason})")]) from None
+    n = 0
+    for line in text.splitlines():
+        match = None if line.startswith("#") else SAMPLE.fullmatch(line.strip())
+        if match is not None and re.match(r"(vllm|sglang|trtllm)[:_]", match["name"]):
+            n += 1
+            labels = dict(LABEL.findall(match["labels"] or ""))
+            yield Sample(re.split(r"[:_]", match["name"], maxsplit=1)[1], labels, _value(match["value"]))
+    if not n:
+        remedy = "save it with: curl http://HOST:PORT/metrics > metrics.txt"
+        raise ScenarioError(
+            [Problem(f"--metrics: {path}", "must have lines of vllm: or sglang:, got none", None, remedy)]
+        )
+
+
+def _value(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _check_model(settings: ServerSettings, samples: list[Sample], path: Path) -> None:
+    named = {name for sample in samples if (name := sample.labels.get("model_name"))}
+    flag = next((settings.flags[name] for name in ("served-model-name",) if name in settings.flags), None)
+    own = {str(settings.keys["model"]), *(flag.values if flag else ())}
+    ends = {name.rstrip("/").rpartition("/")[2].lower() for name in own}
+    if named and not {name.rstrip("/").rpartition("/")[2].lower() for name in named} & ends:
+        rule = f"must be of the server's model, {' or '.join(sorted(own))}"
+        raise ScenarioError(
+            [Problem(f"--metrics: {path}", rule, ", ".join(sorted(named)), "give the text of this server")]
+        )
+
+
+def _take(settings: ServerSettings, key: str, value: object) -> None:
+    settings.keys[key] = value
+    settings.note(SOURCE, value, "simulated", "as the server says", key)
+
+
+def _take_cache(settings: ServerSettings, labels: Mapping[str, str]) -> None:
+    """Set the blocks of the KV cache (vLLM: CacheConfig), which no flag says as well."""
+    for label in ("num_gpu_blocks", "block_size"):
+        if labels.get(label, "").isdecimal() and int(labels[label]):
+            _take(settings, f"{POOL}.{label}", int(labels[label]))
+    if labels.get("enable_prefix_caching") in ("True", "False"):
+        _take(settings, f"{POOL}.enable_prefix_caching", labels["enable_prefix_caching"] == "True")
+
+
+def _totals(samples: list[Sample]) -> Mapping[str, float]:
+    """Return the counters by name, over all engines of the server."""
+    totals: dict[str, float] = {}
+    for sample in samples:
+        name = sample.name.removesuffix("_total")
+        totals[name] = totals.get(name, 0.0) + sample.value
+    return totals
+
+
+def _take_acceptance(settings: ServerSettings, samples: list[Sample], total: Mapping[str, float]) -> None:
+    """Set the share of accepted proposals of each position, given those before it."""
+    key, drafts = f"{POOL}.speculation", total.get("spec_decode_num_drafts", 0.0)
+    if key not in settings.keys or not drafts:
+        return
+    n = settings.keys[key]["tokens"]
+    accepted = [drafts] + [0.0] * n
+    for sample in samples:
+        place = sample.labels.get("position", "")
+        if sample.name.startswith("spec_decode_num_accepted_tokens_per_pos") and place.isdecimal() and int(place) < n:
+            accepted[int(place) + 1] += sample.value
+    rates = [round(own / before, 4) if before else 0.0 for before, own in pairwise(accepted)]
+    settings.notes = [note for note in settings.notes if note.name != f"{key}.acceptance"]
+    _take(settings, key, {**settings.keys[key], "acceptance": [min(rate, 1.0) for rate in rates]})

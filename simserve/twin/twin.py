@@ -1,0 +1,195 @@
+"""Twin: a server's command as a scenario, its log as the load, and host constants fitted to the log."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from simserve import catalog
+from simserve.errors import CalibrationError, SimserveError
+from simserve.lab.fit import Progress
+from simserve.lab.fitted_log import LogFit, host_constants
+from simserve.lab.log_checks import check_model
+from simserve.lab.log_errors import ReplayedLog, Server, replay_log
+from simserve.lab.log_fit import fit_files
+from simserve.lab.trust import CAUSES
+from simserve.lab.write import source_of, write_fitted
+from simserve.metrics.answers.parts import ScenarioName
+from simserve.metrics.answers.twin import ConstantOfTwin, LatencyOfTwin, TwinAnswer, TwinFit, TwinSlo, Word
+from simserve.metrics.goal import GOAL_FRAC
+from simserve.report.capacity.page import paragraphs
+from simserve.report.document import SENTENCE_END
+from simserve.report.formats import SHORT, as_sentence, plural, share
+from simserve.scenario import Scenario
+from simserve.scenario.cost_warnings import warnings
+from simserve.study.capacity.concurrency import study_concurrency
+from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.capacity.rate import study_rate
+from simserve.tables.folder import TWIN
+from simserve.twin.load import LOAD_FILE, LoggedLoad, load_of, met_frac
+from simserve.twin.scenario_file import SCENARIO_FILE, TITLES, TwinQuestion, complete, write_scenario
+from simserve.twin.server_settings import POOL, ServerSettings
+from simserve.twin.settings import settings_of
+from simserve.workload.readers.simserve import write_trace
+
+PRECISION_FRAC = 0.03
+"""Largest half-width of the interval of the capacity, as `simserve capacity` has it."""
+
+EXPLAINED_FRAC = 0.25
+"""Error of the mean E2E up to which a log is explained."""
+
+
+def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinAnswer:
+    """Return the twin of a server, which can be written. Raises ScenarioError for flags that do not fit, TraceError for
+    a log that cannot be read, and CalibrationError for one of another model."""
+    settings = settings_of(question.server)
+    complete(settings, question)
+    load = load_of(question.logs, 0)
+    with TemporaryDirectory(prefix="simserve-twin-") as name:
+        folder = Path(name)
+        if load.log is not None:
+            write_trace(load.log.trace, folder / LOAD_FILE)
+        scenario = write_scenario(folder, settings, question, load)
+        fit, why = _fitted(folder, load, progress)
+        if fit is not None and fit.fitted and fit.is_enough:
+            _use(folder, settings, fit, load)
+            scenario = write_scenario(folder, settings, question, load)
+        replay = None if load.log is None else replay_log(load.log, Server(folder / SCENARIO_FILE).scenario)
+        breaks_at = _breaks_at(scenario) if question.slo else None
+        word, why = _word(fit, replay, why)
+        answer = TwinAnswer(
+            word=word,
+            why=why,
+            scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
+            server=_server_words(scenario),
+            settings=settings.notes,
+            load=load.facts,
+            fit=None if fit is None else _fit_facts(fit),
+            slo=dict(question.slo),
+            slo_met=_slo_met(replay, question.slo, breaks_at),
+            cached=None if fit is None else fit.cached,
+            warnings=[*load.warnings, *_cautions(fit, load, scenario), *warnings(scenario.setups)],
+        )
+        files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        folders = {*catalog.names("gpus"), scenario.setups[0].gpu.name}  # those of earlier fits
+    return answer.with_files(files, replace(TWIN, files=TWIN.files | folders))
+
+
+def _fitted(folder: Path, load: LoggedLoad, progress: Progress | None) -> tuple[LogFit | None, str]:
+    """Return the fit to the logs, or why there is none. Raises CalibrationError for a log of another model."""
+    server = Server(folder / SCENARIO_FILE)
+    if load.log is None:
+        what = "No log was given" if load.facts.kind == "assumed" else "The log has no requests"
+        return None, f"{what}, so constants are as shipped."
+    check_model(load.log, server.scenario)
+    try:
+        return fit_files(load.logs, server, progress), ""
+    except CalibrationError as error:
+        return None, as_sentence(str(error).partition(": ")[2])
+
+
+def _use(folder: Path, settings: ServerSettings, fit: LogFit, load: LoggedLoad) -> None:
+    """Write the fitted constants as `calibrate --logs` does, and let the scenario have them."""
+    base, names = Server(folder / SCENARIO_FILE).calibration, [path.name for path in load.logs]
+    keys: dict[str, object] = {f"engine.{name}": fitted.value for name, fitted in fit.fitted.items()}
+    if base is not None:
+        file = f"{fit.setup.gpu.name}/{fit.setup.engine.name}.json"
+        host, sources = host_constants(fit, names), [source_of(path) for path in load.logs]
+        write_fitted(folder / file, base, host, fit.setup.engine.version, sources)
+        keys = {f"{POOL}.calibration": file}
+    settings.keys |= keys
+    for key in keys:
+        settings.note("--log", ", ".join(names), "simulated", "fitted", key)
+
+
+def _word(fit: LogFit | None, replay: ReplayedLog | None, why: str) -> tuple[Word, str]:
+    """Return the decision and its reason."""
+    if replay is None or not replay.metrics:
+        return "no fit", why
+    errors = {name: replay.error_of_mean(name) for name in replay.metrics}
+    worst = max(errors, key=lambda name: abs(errors[name].value))
+    deciding = "e2e_s" if "e2e_s" in errors else worst
+    left_out = fit.errors.get(deciding) if fit is not None and fit.is_enough else None
+    off_frac = abs(errors[deciding].value) if left_out is None else left_out.fitted_frac
+    cause = CAUSES.get((SHORT[worst], errors[worst].value < 0), "")
+    if fit is not None and fit.at_bound:
+        return "not explained", f"{', '.join(fit.at_bound)} ended at its bound: it stands for another cost. {cause}"
+    if off_frac > EXPLAINED_FRAC:
+        what = f"Mean {SHORT[deciding]} is {share(off_frac)} off, more than {share(EXPLAINED_FRAC)}."
+        return "not explained", " ".join(filter(None, (what, cause, why)))
+    if fit is None:
+        return "no fit", f"{why} With shipped constants mean {SHORT[deciding]} is {share(off_frac)} off."
+    return "explained", _explained(fit, off_frac, deciding)
+
+
+def _explained(fit: LogFit, off_frac: float, deciding: str) -> str:
+    """Return how well a fit explains its logs."""
+    if not fit.is_enough:
+        used = f"Only {fit.used_frac:.0%} of the requests could be used, so constants are as shipped"
+        return f"{used}: log a time with less load. Mean {SHORT[deciding]} is {share(off_frac)} off."
+    n, verb = plural(len(fit.fitted), "constant"), "is" if len(fit.fitted) == 1 else "are"
+    what = f"{n} {verb} fitted to {fit.n_requests:,} requests" if fit.fitted else "Constants stay as shipped"
+    return f"Mean {SHORT[deciding]} is {share(off_frac)} off in what was left out of the fit ({fit.parts}). {what}."
+
+
+def _fit_facts(fit: LogFit) -> TwinFit:
+    constants = [
+        ConstantOfTwin(
+            name=name,
+            shipped=fitted.shipped,
+            value=fitted.value,
+            interval=(fitted.low, fitted.high),
+            is_at_bound=name in fit.at_bound,
+        )
+        for name, fitted in fit.fitted.items()
+    ]
+    return TwinFit(
+        n_requests=fit.n_requests,
+        used_frac=fit.used_frac,
+        is_used=bool(fit.fitted) and fit.is_enough,
+        parts=fit.parts,
+        constants=constants,
+        as_shipped=fit.as_shipped,
+        errors=[
+            LatencyOfTwin(latency=name, shipped_frac=each.shipped_frac, fitted_frac=each.fitted_frac)
+            for name, each in fit.errors.items()
+        ],
+    )
+
+
+def _slo_met(replay: ReplayedLog | None, slo: Mapping[str, float], breaks_at: str | None) -> TwinSlo | None:
+    if not slo:
+        return None
+    sides = [None if replay is None else met_frac(replay, slo, predicted=predicted) for predicted in (False, True)]
+    return TwinSlo(measured_frac=sides[0], predicted_frac=sides[1], breaks_at=breaks_at)
+
+
+def _breaks_at(scenario: Scenario) -> str:
+    """Return the first sentence of the capacity, as `simserve capacity` says it, or why there is none."""
+    study = study_rate if scenario.workload.client is None else study_concurrency
+    try:
+        answer = study(CapacityQuestion(scenario, GOAL_FRAC, PRECISION_FRAC)).answer
+    except SimserveError as error:
+        return f"Where it breaks is not known: {error}."
+    return SENTENCE_END.split(paragraphs(answer)[0])[0]
+
+
+def _cautions(fit: LogFit | None, load: LoggedLoad, scenario: Scenario) -> list[str]:
+    """Return what to know of the log and its fit."""
+    named = [] if load.log is None else [check_model(load.log, scenario)]
+    texts = [*named, *(fit.notes if fit is not None else ())]
+    left_out = {} if fit is None else fit.left_out
+    lost = load.log is not None and load.log.trace.prefixes is not None and load.facts.kind == "closed_loop"
+    return [
+        *dict.fromkeys(filter(None, texts)),
+        *(f"{n} requests left out of the fit: {reason}" for reason, n in left_out.items()),
+        *(["clients draw lengths of the log, without the prefixes that its prompts share"] if lost else []),
+    ]
+
+
+def _server_words(scenario: Scenario) -> str:
+    """Return `vLLM 0.19: qwen3-32b in bf16 on 2 x h100-sxm, 3 replicas`."""
+    setup = scenario.setups[0]
+    name = f"{TITLES[setup.engine.name]} {setup.engine.version}: {setup.model.name} in {setup.weight_dtype}"
+    n = scenario.cluster.pools[0].replicas
+    return f"{name} on {setup.gpus_per_replica} × {setup.gpu.name}" + (f", {plural(n, 'replica')}" if n > 1 else "")
