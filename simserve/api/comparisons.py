@@ -178,10 +178,11 @@ def twin(
     `log`: its requests, or results of its benchmark. The answer's `write` makes a folder with scenario, load, fit and
     page.
     """
+    from simserve.servers.documents import read_server
+    from simserve.servers.load import load_of
+    from simserve.servers.question import TwinQuestion
+    from simserve.servers.twin import find_twin
     from simserve.study.processes import limited_to
-    from simserve.twin.documents import read_server
-    from simserve.twin.scenario_file import TwinQuestion
-    from simserve.twin.twin import find_twin
 
     paths = {"--compose": compose, "--manifest": manifest, "--values": values}
     server = read_server(
@@ -190,7 +191,7 @@ def twin(
     question = TwinQuestion(
         server,
         gpu,
-        logs=[*map(Path, log)],
+        load_of([*map(Path, log)]),
         slo=slo_of(slo),
         replicas=replicas,
         version=engine_version,

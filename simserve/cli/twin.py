@@ -66,8 +66,8 @@ def twin(
     """Make a scenario of your server from its command line, with the load and a fit from its log."""
     from simserve.cli import terminal
     from simserve.report.twin import tell
+    from simserve.servers.documents import assignments
     from simserve.tables.folder import TWIN, check_folder
-    from simserve.twin.command_line import assignments
 
     if out is not None and not out.is_dir():
         check_folder(out, TWIN)  # before the fit

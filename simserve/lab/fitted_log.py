@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from simserve.lab.log_checks import FEW_USED_FRAC
 from simserve.lab.log_errors import Server
+from simserve.lab.log_groups import FEW_USED_FRAC
 from simserve.scenario import PoolSetup
 
 CANDIDATES: Mapping[str, tuple[float, float, float]] = {

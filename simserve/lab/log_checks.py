@@ -1,6 +1,7 @@
 """Checks of a log before anything is fitted to it: of which model it is, what a cache held, and how its load varies."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from simserve.lab.log_errors import ReplayedLog
 from simserve.scenario import PoolSetup, Scenario
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
 from simserve.tables.columns import Flags, Ints
-from simserve.workload.readers.logs.base import Log
 
 SEEN_FRAC = 0.15
 """Share of cached tokens that can be told from the error of predicted prefill times, 10 to 15% (docs/validation.md)."""
@@ -19,32 +19,29 @@ SEEN_FRAC = 0.15
 ONE_LEVEL = 1.5
 """Requests in flight at the 90% quantile over those at the 10% quantile, below which a log has one level of load."""
 
-FEW_USED_FRAC = 0.3
-"""Share of a log's requests that a fit must have used before its constants are worth using."""
 
-
-def check_model(log: Log, scenario: Scenario) -> str | None:
-    """Return a caution about a log that names a model nobody knows. Raises CalibrationError for one of another model
-    than the scenario's."""
-    if log.model is None:
+def check_model(path: Path, model: str | None, scenario: Scenario) -> str | None:
+    """Return a caution about a log of a model that the catalog does not know. Raises CalibrationError for a log of
+    another model than the scenario's."""
+    if model is None:
         return None
     own = {_named(setup) for setup in scenario.setups}
     try:
-        spec = catalog.load_model(log.model)
+        spec = catalog.load_model(model)
         logged = spec.name, spec.weight_dtype
     except CatalogError:
-        known = known_model(log.model.rstrip("/").rpartition("/")[2])
+        known = known_model(model.rstrip("/").rpartition("/")[2])
         if known is None:
             names = ", ".join(name for name, _ in sorted(own))
-            return f"{log.place.path} names the model {log.model}, which the catalog does not know; taken for {names}"
+            return f"{path} names the model {model}, which the catalog does not know; taken for {names}"
         logged = known
     name, dtype = logged
     if any(name == ours and (dtype is None or dtype == precision) for ours, precision in own):
         return None
-    ours = ", ".join(f"{model} in {precision}" for model, precision in sorted(own))
-    theirs = log.model if dtype is None or any(name != model for model, _ in own) else f"{log.model}, in {dtype}"
+    ours = ", ".join(f"{each} in {precision}" for each, precision in sorted(own))
+    theirs = model if dtype is None or any(name != each for each, _ in own) else f"{model}, in {dtype}"
     rule = f"must be a log of the scenario's model, {ours}, got one of {theirs}"
-    raise CalibrationError(f"{log.place.path}: {rule}; give the log of this server, or correct model and weight_dtype")
+    raise CalibrationError(f"{path}: {rule}; give the log of this server, or correct model and weight_dtype")
 
 
 def _named(setup: PoolSetup) -> tuple[str, str]:

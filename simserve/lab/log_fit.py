@@ -62,13 +62,13 @@ def _is_drawn(path: Path) -> bool:
 def _agree(fits: Sequence[LogFit], name: str) -> bool:
     """Return whether each fit's value lies in the intervals of the others."""
     own = [fit.fitted.get(name) for fit in fits]
-    found = [fitted for fitted in own if fitted is not None]
-    return len(found) == len(fits) and all(one.low <= other.value <= one.high for one in found for other in found)
+    agreed = [fitted for fitted in own if fitted is not None]
+    return len(agreed) == len(fits) and all(one.low <= other.value <= one.high for one in agreed for other in agreed)
 
 
 def _widest(fits: Sequence[LogFit], name: str) -> FittedConstant:
-    found = [fit.fitted[name] for fit in fits]
-    return replace(found[0], low=min(each.low for each in found), high=max(each.high for each in found))
+    agreed = [fit.fitted[name] for fit in fits]
+    return replace(agreed[0], low=min(each.low for each in agreed), high=max(each.high for each in agreed))
 
 
 def fit_logs(
@@ -87,7 +87,7 @@ class _ConstantFit(Fit):
 
     def __init__(self, logs: Sequence[Log], server: Server, progress: Progress | None, kept: Mapping[str, str]) -> None:
         self.logs, self.server = logs, server
-        notes = [check_model(log, server.scenario) for log in logs]
+        notes = [check_model(log.place.path, log.model, server.scenario) for log in logs]
         given = server.scenario.engine.constants
         self.as_shipped = {name: "given by the scenario" for name in CANDIDATES if name in given} | dict(kept)
         own = {name: getattr(server.setup.engine, name) for name in CANDIDATES if name not in given}

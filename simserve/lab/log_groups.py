@@ -12,6 +12,9 @@ from simserve.tables.columns import Flags, Ints
 FEWEST = 200
 """Answered requests that a fit needs."""
 
+FEW_USED_FRAC = 0.3
+"""Share of a log's requests that a fit must have used before its constants are worth using."""
+
 BLOCKS = 10
 """Parts of a log in order of time; their errors count as independent."""
 

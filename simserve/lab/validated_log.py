@@ -146,7 +146,7 @@ def _lost(replay: ReplayedLog) -> dict[str, int]:
 def _warnings(replay: ReplayedLog) -> Iterator[str]:
     """Yield warnings, the most important first."""
     log, requests, lost = replay.log, replay.results.columns["requests"], _lost(replay)
-    named = check_model(log, replay.scenario)
+    named = check_model(log.place.path, log.model, replay.scenario)
     yield from [named] if named else []
     if lost["rejected"]:
         refused = replay.is_answered & requests["status"].is_("rejected")
@@ -209,7 +209,7 @@ class ValidatedLog(Shown):
         """Replay the requests of a log on the server of a scenario. Raises SimserveError."""
         server = server_of(scenario)
         read = read_log(log, server.seed)
-        check_model(read, server)
+        check_model(log, read.model, server)
         replay = replay_log(read, server)
         decision, requests = trust_in_log(replay, str(scenario)), requests_of(replay)
         printed = plain({"decision": decision.facts(), **log_error_facts(replay)})

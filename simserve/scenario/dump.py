@@ -44,10 +44,11 @@ def digest(scenario: Experiment, setups: Iterable[PoolSetup]) -> str:
     trace = data["workload"].get("trace")
     if trace is not None and "sha256" in trace:
         del trace["path"]
-    for pool in [data, *data["cluster"]["pools"]]:
-        for key in ("model", "gpu"):
-            if key in pool and PurePath(pool[key]).is_absolute():
-                pool[key] = PurePath(pool[key]).name
+    named = [(pool, key) for pool in (data, *data["cluster"]["pools"]) for key in ("model", "gpu")]
+    named += [(pool.get("calibration"), "file") for pool in data["cluster"]["pools"]]
+    for place, key in (*named, (data["workload"].get("lengths"), "path")):
+        if type(place) is dict and key in place and PurePath(place[key]).is_absolute():
+            place[key] = PurePath(place[key]).name
     pools = list(setups)
     data["models"] = [repr(pool.model) for pool in pools]
     cards = [repr(pool.gpu) for pool in pools if pool.gpu.name not in catalog.names("gpus")]

@@ -67,7 +67,7 @@ def test_a_log_of_another_model_is_refused(model: str, text: str, tmp_path: Path
 
 def test_a_served_name_that_nobody_knows_is_told(tmp_path: Path) -> None:
     log = read_log(bench(tmp_path, logged(written(tmp_path, n=300)), model_id="chat"))
-    text = check_model(log, Server(tmp_path / "mine.yaml").scenario)
+    text = check_model(log.place.path, log.model, Server(tmp_path / "mine.yaml").scenario)
     assert (
         text == f"{tmp_path}/bench.json names the model chat, which the catalog does not know; taken for llama-3.1-8b"
     )

@@ -11,8 +11,9 @@ import pytest
 
 from simserve import load_scenario, simulate
 from simserve.errors import CalibrationError
+from simserve.lab.fitted_log import LogFit
 from simserve.lab.log_errors import Server
-from simserve.lab.log_fit import LogFit, fit_logs
+from simserve.lab.log_fit import fit_logs
 from simserve.workload.readers.logs import read_log
 from tests.cli.invoke import Outcome, invoke
 

@@ -120,8 +120,9 @@ def read_summary(path: Path) -> BenchSummary:
     concurrency, rate_per_s = (_number(path, result, key, math.inf) for key in ("max_concurrency", "request_rate"))
     is_closed = rate_per_s == math.inf > concurrency
     rate_per_s = served_per_s if rate_per_s == math.inf else rate_per_s
-    lengths = (total / n for total in totals)
-    return BenchSummary(int(n), rate_per_s, int(concurrency) if is_closed else None, *lengths, _model(result))
+    prompts, outputs = (total / n for total in totals)
+    n_clients = int(concurrency) if is_closed else None
+    return BenchSummary(int(n), rate_per_s, n_clients, prompts, outputs, _model(result))
 
 
 def _model(result: Mapping[str, Any]) -> str | None:

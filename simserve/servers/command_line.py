@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from simserve.errors import Problem, ScenarioError, SimserveError
+from simserve.errors import Problem, ScenarioError
 
 ENGINES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "vllm": (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server"), ("-m", "vllm.entrypoints.api_server")),
@@ -80,7 +80,7 @@ class ServerCommand:
 @cache
 def known_flags(engine: str) -> Mapping[str, Any]:
     """Return what is known of the flags of an engine (flags.yaml)."""
-    text = (resources.files("simserve.twin") / "flags.yaml").read_text(encoding="utf-8")
+    text = (resources.files("simserve.servers") / "flags.yaml").read_text(encoding="utf-8")
     engines: dict[str, Mapping[str, Any]] = yaml.safe_load(text)
     return engines[engine]
 
@@ -92,11 +92,11 @@ def server_command(text: str, env: Mapping[str, str], place: str = "command line
     except ValueError as error:
         rule = f"must be words of a shell ({str(error).lower()})"
         raise ScenarioError([Problem(place, rule, _short(text), "close the quote")]) from None
-    found = of_words(words, env, place=place)
-    if found is None:
+    server = of_words(words, env, place=place)
+    if server is None:
         rule = "must start vllm serve, sglang.launch_server or trtllm-serve"
         raise ScenarioError([Problem(place, rule, _short(text), EXAMPLE)])
-    return found
+    return server
 
 
 def of_words(
@@ -104,21 +104,20 @@ def of_words(
 ) -> ServerCommand | None:
     """Return the server that words start, in a container of that image if any; None where they start none."""
     script = next((word for word in words if " " in word.strip() and SCRIPT.search(word)), None)
-    own, not_read, found = dict(env), list[str](), None
+    own, not_read, start = dict(env), list[str](), None
     words = words if script is None else _words(script)  # sh -c
     for command in _commands(words):
         part = command
         while part and (match := ASSIGNMENT.fullmatch(part[0] if part[0] != "export" else " ".join(part[1:2]))):
             own = {match[1]: match[2]} | own
             part = part[2 if part[0] == "export" else 1 :]
-        started = _started(part, own, image) if found is None else None
-        if started is not None:
-            found = started
-        elif part:
+        if start is None and (start := _started(part, own, image)) is not None:
+            continue
+        if part:
             not_read.append(" ".join(part))
-    if found is None:
+    if start is None:
         return None
-    engine, rest, tag, more = found
+    engine, rest, tag, more = start
     model, flags = _flags(rest, known_flags(engine), own | more)
     version = VERSION.search((tag or image).rpartition(":")[2])
     return ServerCommand(
@@ -209,15 +208,6 @@ def _takes(flag: Flag, known: Mapping[str, Any], *, has_model: bool) -> bool:
 def with_variables(text: str, env: Mapping[str, str]) -> str:
     """Return a text with the variables that are known in place of their names."""
     return VARIABLE.sub(lambda match: env.get(match[1] or match[3]) or match[2] or match[0], text)
-
-
-def assignments(given: Sequence[str], option: str) -> dict[str, str]:
-    """Parse NAME=VALUE. Raises SimserveError."""
-    pairs = [(text, ASSIGNMENT.fullmatch(text)) for text in given]
-    wrong = next((text for text, match in pairs if match is None), None)
-    if wrong is not None:
-        raise SimserveError(f"{option}: must be NAME=VALUE, got {wrong}; for example {option} TP=2")
-    return {match[1]: match[2] for _, match in pairs if match is not None}
 
 
 def _short(text: str) -> str:

@@ -33,12 +33,12 @@ class LoggedLoad:
     """Its requests; None where no log has any."""
     logs: Sequence[Path] = ()
     """Logs with requests."""
-    models: Mapping[Path, str] = field(default_factory=dict)
-    """Models that results without requests name."""
+    models: Mapping[Path, str | None] = field(default_factory=dict)
+    """The model that each log names; None where it names none."""
     warnings: Sequence[str] = ()
 
 
-def load_of(paths: Sequence[Path], seed: int) -> LoggedLoad:
+def load_of(paths: Sequence[Path], seed: int = 0) -> LoggedLoad:
     """Return the load of the busiest log, without any an assumed one. Raises TraceError."""
     logs, summaries = dict[Path, Log](), dict[Path, BenchSummary]()
     for path in paths:
@@ -47,12 +47,12 @@ def load_of(paths: Sequence[Path], seed: int) -> LoggedLoad:
         except WithoutRequests:
             summaries[path] = read_summary(path)
     without = [f"{path} has no requests, only means; run the benchmark with {DETAILED}" for path in summaries]
-    models = {path: summary.model for path, summary in summaries.items() if summary.model is not None}
+    models = {path: log.model for path, log in logs.items()} | {path: each.model for path, each in summaries.items()}
     if not logs:
         busiest = max(summaries, key=lambda path: summaries[path].rate_per_s, default=None)
         if busiest is None:
             return LoggedLoad(ASSUMED, TwinLoad(kind="assumed", n_requests=2000, rate_per_s=4.0))
-        return _of_summary(busiest.name, summaries[busiest], models, without)
+        return LoggedLoad(*_of_summary(busiest.name, summaries[busiest]), models=models, warnings=without)
     busiest = max(logs, key=lambda path: _rate(logs[path]))
     log, n = logs[busiest], len(logs[busiest])
     means: dict[str, Any] = {
@@ -70,8 +70,8 @@ def load_of(paths: Sequence[Path], seed: int) -> LoggedLoad:
     return LoggedLoad(workload, facts, log, tuple(logs), models, (*others, *without))
 
 
-def _of_summary(name: str, summary: BenchSummary, models: Mapping[Path, str], without: Sequence[str]) -> LoggedLoad:
-    """Return a load by rate, or by clients, and mean lengths."""
+def _of_summary(name: str, summary: BenchSummary) -> tuple[Mapping[str, Any], TwinLoad]:
+    """Return a workload by rate, or by clients, and mean lengths."""
     n, means = summary.n_requests, (max(1, round(summary.prompt_tokens)), max(1, round(summary.output_tokens)))
     lengths = {"kind": "fixed", "prompt_tokens": means[0], "output_tokens": means[1]}
     facts = TwinLoad(
@@ -87,7 +87,7 @@ def _of_summary(name: str, summary: BenchSummary, models: Mapping[Path, str], wi
         sent: dict[str, Any] = {"arrivals": {"kind": "poisson", "rate_per_s": summary.rate_per_s}}
     else:
         sent = {"client": {"kind": "closed_loop", "concurrency": summary.n_clients}}
-    return LoggedLoad({**sent, "lengths": lengths, "n_requests": n}, facts, models=models, warnings=without)
+    return {**sent, "lengths": lengths, "n_requests": n}, facts
 
 
 def _rate(log: Log) -> float:

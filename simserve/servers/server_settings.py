@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.catalog.specs import ModelSpec
 from simserve.metrics.answers.twin import How, ServerSetting
-from simserve.twin.command_line import Flag
+from simserve.servers.command_line import Flag
 
 POOL = "cluster.pools.0"
 
@@ -25,7 +25,7 @@ class ServerSettings:
 
     engine: str
     flags: Mapping[str, Flag]
-    """By the engine's long names; of a flag that is given twice the last one."""
+    """Flags by the engine's long names; of one that is given twice the last."""
     keys: dict[str, Any] = field(default_factory=dict)
     notes: list[ServerSetting] = field(default_factory=list)
     model: ModelSpec | None = None

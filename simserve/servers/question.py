@@ -1,14 +1,19 @@
-"""A saved text of a server's /metrics: what it says about the KV cache, prefixes and proposals."""
+"""Question of a twin: the server, and what is known of it beside its command; a saved text of its /metrics tells of
+the KV cache, prefixes and proposals."""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from simserve import catalog
 from simserve.errors import Problem, ScenarioError
 from simserve.input_files import SCENARIO_BYTES, read_file
-from simserve.twin.server_settings import POOL, ServerSettings
+from simserve.servers.command_line import ServerCommand
+from simserve.servers.forms import with_acceptance
+from simserve.servers.load import LoggedLoad
+from simserve.servers.server_settings import POOL, ServerSettings
 
 SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+\d+)?")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -17,7 +22,47 @@ SOURCE = "/metrics"
 
 
 @dataclass(frozen=True)
-class Sample:
+class TwinQuestion:
+    """The server, and what is known of it beside its command."""
+
+    server: ServerCommand
+    gpu: str
+    load: LoggedLoad
+    """The load of its logs, or an assumed one."""
+    slo: Mapping[str, float] = field(default_factory=dict)
+    replicas: int | None = None
+    version: str | None = None
+    metrics: Path | None = None
+
+
+def complete(settings: ServerSettings, question: TwinQuestion) -> None:
+    """Set what no flag says: version, GPU and replicas."""
+    server, default = question.server, catalog.default_version(settings.engine)
+    version = question.version or server.version
+    settings.keys["gpu"] = catalog.gpu_name(question.gpu)
+    settings.keys["engine.name"] = settings.engine
+    if version is None:
+        why = "the newest that the catalog has; give --engine-version"
+        settings.assume("engine.version", default, why)
+    else:
+        settings.keys["engine.version"] = version
+        name = "--engine-version" if question.version else "the image"
+        settings.note(name, version, "simulated", "", "engine.version")
+    n = question.replicas or server.replicas
+    settings.keys[f"{POOL}.replicas"] = (n or 1) * settings.replicas
+    why = "the command says nothing of others; give --replicas" if n is None else ""
+    settings.note("replicas", n or 1, "assumed" if n is None else "simulated", why, f"{POOL}.replicas")
+    used = 1
+    for axis in ("tensor", "pipeline", "data"):
+        used *= int(settings.keys.get(f"{POOL}.parallel.{axis}", 1))
+    if server.n_gpus not in (None, used * settings.replicas):
+        settings.note("GPUs of the container", server.n_gpus, "not simulated", f"its flags use {used}")
+    if question.metrics is not None:
+        add_metrics(settings, question.metrics)
+
+
+@dataclass(frozen=True)
+class MetricSample:
     """A line of the text."""
 
     name: str
@@ -44,7 +89,7 @@ def add_metrics(settings: ServerSettings, path: Path) -> None:
     _take_acceptance(settings, samples, total)
 
 
-def _samples(path: Path) -> Iterator[Sample]:
+def _samples(path: Path) -> Iterator[MetricSample]:
     try:
         text = read_file(path, SCENARIO_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -56,7 +101,7 @@ def _samples(path: Path) -> Iterator[Sample]:
         if match is not None and re.match(r"(vllm|sglang|trtllm)[:_]", match["name"]):
             n += 1
             labels = dict(LABEL.findall(match["labels"] or ""))
-            yield Sample(re.split(r"[:_]", match["name"], maxsplit=1)[1], labels, _value(match["value"]))
+            yield MetricSample(re.split(r"[:_]", match["name"], maxsplit=1)[1], labels, _value(match["value"]))
     if not n:
         remedy = "save it with: curl http://HOST:PORT/metrics > metrics.txt"
         raise ScenarioError(
@@ -71,7 +116,7 @@ def _value(text: str) -> float:
         return float("nan")
 
 
-def _check_model(settings: ServerSettings, samples: list[Sample], path: Path) -> None:
+def _check_model(settings: ServerSettings, samples: list[MetricSample], path: Path) -> None:
     named = {name for sample in samples if (name := sample.labels.get("model_name"))}
     flag = next((settings.flags[name] for name in ("served-model-name",) if name in settings.flags), None)
     own = {str(settings.keys["model"]), *(flag.values if flag else ())}
@@ -97,7 +142,7 @@ def _take_cache(settings: ServerSettings, labels: Mapping[str, str]) -> None:
         _take(settings, f"{POOL}.enable_prefix_caching", labels["enable_prefix_caching"] == "True")
 
 
-def _totals(samples: list[Sample]) -> Mapping[str, float]:
+def _totals(samples: list[MetricSample]) -> Mapping[str, float]:
     """Return the counters by name, over all engines of the server."""
     totals: dict[str, float] = {}
     for sample in samples:
@@ -106,7 +151,7 @@ def _totals(samples: list[Sample]) -> Mapping[str, float]:
     return totals
 
 
-def _take_acceptance(settings: ServerSettings, samples: list[Sample], total: Mapping[str, float]) -> None:
+def _take_acceptance(settings: ServerSettings, samples: list[MetricSample], total: Mapping[str, float]) -> None:
     """Set the share of accepted proposals of each position, given those before it."""
     key, drafts = f"{POOL}.speculation", total.get("spec_decode_num_drafts", 0.0)
     if key not in settings.keys or not drafts:
@@ -117,6 +162,5 @@ def _take_acceptance(settings: ServerSettings, samples: list[Sample], total: Map
         place = sample.labels.get("position", "")
         if sample.name.startswith("spec_decode_num_accepted_tokens_per_pos") and place.isdecimal() and int(place) < n:
             accepted[int(place) + 1] += sample.value
-    rates = [round(own / before, 4) if before else 0.0 for before, own in pairwise(accepted)]
-    settings.notes = [note for note in settings.notes if note.name != f"{key}.acceptance"]
-    _take(settings, key, {**settings.keys[key], "acceptance": [min(rate, 1.0) for rate in rates]})
+    rates = [min(1.0, round(own / before, 4)) if before else 0.0 for before, own in pairwise(accepted)]
+    with_acceptance(settings, key, rates, SOURCE)

@@ -1,12 +1,14 @@
 """Twin: a server's command as a scenario, its log as the load, and host constants fitted to the log."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from simserve import catalog
-from simserve.errors import CalibrationError, SimserveError
+from simserve.errors import CalibrationError, Problem, ScenarioError, SimserveError
 from simserve.lab.fit import Progress
 from simserve.lab.fitted_log import LogFit, host_constants
 from simserve.lab.log_checks import check_model
@@ -20,17 +22,22 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.capacity.page import paragraphs
 from simserve.report.document import SENTENCE_END
 from simserve.report.formats import SHORT, as_sentence, plural, share
-from simserve.scenario import Scenario
+from simserve.scenario import Scenario, load_scenario
 from simserve.scenario.cost_warnings import warnings
+from simserve.scenario.dump import yaml_text
+from simserve.servers.load import LOAD_FILE, LoggedLoad, met_frac
+from simserve.servers.question import TwinQuestion, complete
+from simserve.servers.server_settings import POOL, ServerSettings
+from simserve.servers.settings import settings_of
 from simserve.study.capacity.concurrency import study_concurrency
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study_rate
+from simserve.tables.files import replace_text
 from simserve.tables.folder import TWIN
-from simserve.twin.load import LOAD_FILE, LoggedLoad, load_of, met_frac
-from simserve.twin.scenario_file import SCENARIO_FILE, TITLES, TwinQuestion, complete, write_scenario
-from simserve.twin.server_settings import POOL, ServerSettings
-from simserve.twin.settings import settings_of
 from simserve.workload.readers.simserve import write_trace
+
+SCENARIO_FILE = "scenario.yaml"
+TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 PRECISION_FRAC = 0.03
 """Largest half-width of the interval of the capacity, as `simserve capacity` has it."""
@@ -44,16 +51,17 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
     a log that cannot be read, and CalibrationError for one of another model."""
     settings = settings_of(question.server)
     complete(settings, question)
-    load = load_of(question.logs, 0)
+    load = question.load
     with TemporaryDirectory(prefix="simserve-twin-") as name:
         folder = Path(name)
         if load.log is not None:
             write_trace(load.log.trace, folder / LOAD_FILE)
-        scenario = write_scenario(folder, settings, question, load)
+        scenario = _written(folder, settings, question, load)
+        named = [check_model(path, model, scenario) for path, model in load.models.items()]
         fit, why = _fitted(folder, load, progress)
         if fit is not None and fit.fitted and fit.is_enough:
             _use(folder, settings, fit, load)
-            scenario = write_scenario(folder, settings, question, load)
+            scenario = _written(folder, settings, question, load)
         replay = None if load.log is None else replay_log(load.log, Server(folder / SCENARIO_FILE).scenario)
         breaks_at = _breaks_at(scenario) if question.slo else None
         word, why = _word(fit, replay, why)
@@ -68,22 +76,66 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
             slo=dict(question.slo),
             slo_met=_slo_met(replay, question.slo, breaks_at),
             cached=None if fit is None else fit.cached,
-            warnings=[*load.warnings, *_cautions(fit, load, scenario), *warnings(scenario.setups)],
+            warnings=[*load.warnings, *_cautions(fit, load, [*filter(None, named)]), *warnings(scenario.setups)],
         )
         files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         folders = {*catalog.names("gpus"), scenario.setups[0].gpu.name}  # those of earlier fits
     return answer.with_files(files, replace(TWIN, files=TWIN.files | folders))
 
 
+def _written(folder: Path, settings: ServerSettings, question: TwinQuestion, load: LoggedLoad) -> Scenario:
+    """Write the scenario and load it. Raises ScenarioError that names the flags."""
+    assert settings.model is not None, "its flags were read"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", settings.model.name).strip("-._") or "server"
+    data: dict[str, Any] = {"schema": "simserve/1", "name": name, "model": None, "gpu": None, "engine": {}}
+    pool: dict[str, Any] = {"name": "serve"}
+    for key, value in settings.keys.items():
+        *above, last = key.removeprefix(f"{POOL}.").split(".")
+        if value is None and above != ["scheduler"]:
+            continue  # the engine's own
+        place = pool if key.startswith(POOL) else data
+        for part in above:
+            place = place.setdefault(part, {})
+        place[last] = value
+    data["cluster"] = {"router": "least_outstanding", "pools": [pool]}
+    data["workload"] = dict(load.workload)
+    data |= {"slo": dict(question.slo)} if question.slo else {}
+    origins = {note.key: _origin(note.name, note.value, note.how) for note in settings.notes if note.key is not None}
+    kept = [note.name for note in settings.notes if note.how in ("not simulated", "unknown")]
+    head = [f"# The twin of a server: {TITLES[settings.engine]} as its command says.", *_wrapped("Not simulated", kept)]
+    path = folder / SCENARIO_FILE
+    replace_text(path, "\n".join([*head, yaml_text(data, origins)]))
+    try:
+        return load_scenario(path)
+    except ScenarioError as error:
+        places = {note.key: note.name for note in settings.notes if note.key is not None}
+        raise ScenarioError([_of_flag(each, places, question.server.place) for each in error.problems]) from None
+
+
+def _origin(name: str, value: str | None, how: str) -> str:
+    text = " ".join(filter(None, (name, value)))
+    return "assumed" if how == "assumed" else text if len(text) < 60 else name
+
+
+def _wrapped(head: str, names: Sequence[str]) -> list[str]:
+    return [f"# {head}: {', '.join(names)}."] if names else []
+
+
+def _of_flag(problem: Problem, flags: Mapping[str, str], place: str) -> Problem:
+    """Return a problem of the scenario at the flag that set its value; one of the whole pool at the command."""
+    key = problem.place.rpartition(": ")[2]
+    flag = next((flag for own, flag in flags.items() if own == key or key.startswith(f"{own}.")), key)
+    place = place if flag == POOL else f"{place}: {flag}"
+    return Problem(place, problem.rule, problem.value, problem.remedy)
+
+
 def _fitted(folder: Path, load: LoggedLoad, progress: Progress | None) -> tuple[LogFit | None, str]:
-    """Return the fit to the logs, or why there is none. Raises CalibrationError for a log of another model."""
-    server = Server(folder / SCENARIO_FILE)
+    """Return the fit to the logs, or why there is none."""
     if load.log is None:
         what = "No log was given" if load.facts.kind == "assumed" else "The log has no requests"
         return None, f"{what}, so constants are as shipped."
-    check_model(load.log, server.scenario)
     try:
-        return fit_files(load.logs, server, progress), ""
+        return fit_files(load.logs, Server(folder / SCENARIO_FILE), progress), ""
     except CalibrationError as error:
         return None, as_sentence(str(error).partition(": ")[2])
 
@@ -174,14 +226,12 @@ def _breaks_at(scenario: Scenario) -> str:
     return SENTENCE_END.split(paragraphs(answer)[0])[0]
 
 
-def _cautions(fit: LogFit | None, load: LoggedLoad, scenario: Scenario) -> list[str]:
-    """Return what to know of the log and its fit."""
-    named = [] if load.log is None else [check_model(load.log, scenario)]
-    texts = [*named, *(fit.notes if fit is not None else ())]
-    left_out = {} if fit is None else fit.left_out
+def _cautions(fit: LogFit | None, load: LoggedLoad, named: Sequence[str]) -> list[str]:
+    """Return what to know of the logs and their fit."""
+    notes, left_out = ((), {}) if fit is None else (fit.notes, fit.left_out)
     lost = load.log is not None and load.log.trace.prefixes is not None and load.facts.kind == "closed_loop"
     return [
-        *dict.fromkeys(filter(None, texts)),
+        *dict.fromkeys((*named, *notes)),
         *(f"{n} requests left out of the fit: {reason}" for reason, n in left_out.items()),
         *(["clients draw lengths of the log, without the prefixes that its prompts share"] if lost else []),
     ]

@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simserve import catalog
 from simserve.catalog.hub import known_model
 from simserve.errors import CatalogError
-from simserve.twin.command_line import Flag
-from simserve.twin.server_settings import POOL, BadValue, ServerSettings, number, whole
+from simserve.servers.command_line import Flag
+from simserve.servers.server_settings import POOL, BadValue, ServerSettings, number, whole
 
 TOKENS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 """Suffixes of numbers of tokens: vLLM, engine/arg_utils.py, human_readable_int."""
@@ -67,11 +67,6 @@ def take_model(settings: ServerSettings, flag: Flag, key: str) -> None:
         settings.assume("weight_dtype", dtype, f"by the name of its folder, {flag.value}")
 
 
-def take_count(settings: ServerSettings, flag: Flag, key: str) -> None:
-    """Take a whole number."""
-    settings.set(flag, key, whole(flag.value))
-
-
 def take_tokens(settings: ServerSettings, flag: Flag, key: str) -> None:
     """Take a number of tokens, `8192` or `8k`; `auto` and -1 leave it to the engine."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", flag.value)
@@ -91,24 +86,9 @@ def take_share(settings: ServerSettings, flag: Flag, key: str) -> None:
     settings.set(flag, key, share, PLACES[catalog.load_engine(settings.engine).share_of])
 
 
-def take_number(settings: ServerSettings, flag: Flag, key: str) -> None:
-    """Take a number."""
-    settings.set(flag, key, number(flag.value))
-
-
-def take_text(settings: ServerSettings, flag: Flag, key: str) -> None:
-    """Take a name."""
-    settings.set(flag, key, flag.value.lower())
-
-
-def take_on(settings: ServerSettings, flag: Flag, key: str) -> None:
-    """Turn the key on."""
-    settings.set(flag, key, flag.value.lower() != "false")
-
-
-def take_off(settings: ServerSettings, flag: Flag, key: str) -> None:
-    """Turn the key off."""
-    settings.set(flag, key, flag.value.lower() == "false")
+def _plain(parse: Callable[[str], object]) -> Form:
+    """Return the form of values that one function parses."""
+    return lambda settings, flag, key: settings.set(flag, key, parse(flag.value))
 
 
 def take_dtype(settings: ServerSettings, flag: Flag, key: str) -> None:
@@ -226,6 +206,13 @@ def _proposals(settings: ServerSettings, flag: Flag) -> Mapping[str, Any]:
     return {"method": flag.value, "model": other.get("draft-model-path"), "num_speculative_tokens": steps}
 
 
+def with_acceptance(settings: ServerSettings, key: str, rates: Sequence[float], source: str) -> None:
+    """Set the share of accepted proposals of each position, given those before it, over what was assumed."""
+    settings.keys[key] = {**settings.keys[key], "acceptance": list(rates)}
+    settings.notes = [note for note in settings.notes if note.name != f"{key}.acceptance"]
+    settings.note(source, ", ".join(f"{rate:.2f}" for rate in rates), "simulated", "accepted by position", key)
+
+
 def take_part(settings: ServerSettings, flag: Flag, key: str) -> None:
     """Note a flag that the speculation was read with."""
     settings.read(flag, "part of the speculation")
@@ -236,13 +223,13 @@ SWITCHES = ("on", "off", "experts_over_all", "attention_ranks")
 
 FORMS: Mapping[str, Form] = {
     "model": take_model,
-    "count": take_count,
+    "count": _plain(whole),
     "tokens": take_tokens,
     "share": take_share,
-    "number": take_number,
-    "text": take_text,
-    "on": take_on,
-    "off": take_off,
+    "number": _plain(number),
+    "text": _plain(str.lower),
+    "on": _plain(lambda text: text.lower() != "false"),
+    "off": _plain(lambda text: text.lower() == "false"),
     "dtype": take_dtype,
     "quantization": take_quantization,
     "kv_dtype": take_kv_dtype,

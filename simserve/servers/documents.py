@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import yaml
 
 from simserve.errors import Problem, ScenarioError, SimserveError
 from simserve.input_files import SCENARIO_BYTES, read_file
-from simserve.twin.command_line import ASSIGNMENT, TEMPLATE, ServerCommand, of_words, server_command, with_variables
+from simserve.servers.command_line import ASSIGNMENT, TEMPLATE, ServerCommand, of_words, server_command, with_variables
 
 WORDS = ("entrypoint", "command", "args", "extraArgs")
 """Keys with the words of a container, in the order in which they run."""
@@ -24,15 +24,16 @@ OPTIONS = "--compose, --manifest or --values"
 
 def server_of_file(path: Path, env: Mapping[str, str], name: str | None = None) -> ServerCommand:
     """Return the server that a file deploys, the one of that name if there are several. Raises SimserveError."""
-    found = {own: server for document in _documents(path) for own, server in _servers(document, path, env)}
-    if not found:
+    servers = {own: server for document in _documents(path) for own, server in _servers(document, path, env, set())}
+    if not servers:
         rule = "must have a container that starts vllm serve, sglang.launch_server or trtllm-serve"
         raise ScenarioError([Problem(str(path), rule, None, "give its command line in quotes instead")])
-    if name is None and len(found) > 1:
-        raise ScenarioError([Problem(str(path), f"has {len(found)} servers", ", ".join(found), "say --service NAME")])
-    if name is not None and name not in found:
-        raise ScenarioError([Problem("--service", f"is in {path} the name of a server", name, ", ".join(found))])
-    return found[name or next(iter(found))]
+    if name is None and len(servers) > 1:
+        rule = f"has {len(servers)} servers"
+        raise ScenarioError([Problem(str(path), rule, ", ".join(servers), "say which with --service NAME")])
+    if name is not None and name not in servers:
+        raise ScenarioError([Problem("--service", f"is in {path} the name of a server", name, ", ".join(servers))])
+    return servers[name or next(iter(servers))]
 
 
 def read_server(
@@ -55,6 +56,15 @@ def read_server(
     return server_command(line, env)
 
 
+def assignments(given: Sequence[str], option: str) -> dict[str, str]:
+    """Parse NAME=VALUE. Raises SimserveError."""
+    pairs = [(text, ASSIGNMENT.fullmatch(text)) for text in given]
+    wrong = next((text for text, match in pairs if match is None), None)
+    if wrong is not None:
+        raise SimserveError(f"{option}: must be NAME=VALUE, got {wrong}; for example {option} TP=2")
+    return {match[1]: match[2] for _, match in pairs if match is not None}
+
+
 def _documents(path: Path) -> list[Any]:
     """Return the documents of a YAML file; templates stay as text. Raises ScenarioError."""
     try:
@@ -72,28 +82,45 @@ def _documents(path: Path) -> list[Any]:
 
 
 def _servers(
-    node: Any, path: Path, env: Mapping[str, str], name: str = "server", replicas: int | None = None
+    node: Any, path: Path, env: Mapping[str, str], seen: set[int], name: str = "server", replicas: int | None = None
 ) -> Iterator[tuple[str, ServerCommand]]:
-    """Yield the servers below a node by their names, each with the copies of what encloses it."""
+    """Yield the servers below a node by their names, each with the copies of what encloses it.
+
+    `seen`: nodes that were looked at, by identity, as an alias may contain itself.
+    """
+    if id(node) in seen:
+        return
     match node:
         case list():
+            seen.add(id(node))
             for item in node:
-                yield from _servers(item, path, env, name, replicas)
+                yield from _servers(item, path, env, seen, name, replicas)
         case dict():
-            own = next((node[key] for key in ("name", "service", "modelName") if type(node.get(key)) is str), name)
-            if own == name and type(inner := (node.get("metadata") or {})) is dict:
-                own = inner.get("name", name)
-            counts = [node[key] for key in COUNTS if type(node.get(key)) is int]
-            replicas = counts[0] if counts else replicas
-            deployed = node.get("deploy")
-            if type(deployed) is dict and type(deployed.get("replicas")) is int:
-                replicas = deployed["replicas"]
+            seen.add(id(node))
+            own, replicas = _name(node) or name, _copies(node) or replicas
             server = _container(node, path, env)
             if server is not None:
                 yield own, replace(server, replicas=replicas)
                 return
             for key, value in node.items():
-                yield from _servers(value, path, env, key if own == name and key != "spec" else own, replicas)
+                below = str(key) if own == name and key != "spec" else own
+                yield from _servers(value, path, env, seen, below, replicas)
+
+
+def _name(node: Mapping[str, Any]) -> str | None:
+    """Return the name that a mapping gives itself."""
+    match node:
+        case {"name": str(name)} | {"metadata": {"name": str(name)}}:
+            return name
+    return None
+
+
+def _copies(node: Mapping[str, Any]) -> int | None:
+    """Return how many copies run of what a mapping describes."""
+    match node:
+        case {"deploy": {"replicas": int(n)}}:
+            return n
+    return next((node[key] for key in COUNTS if type(node.get(key)) is int), None)
 
 
 def _container(node: Mapping[str, Any], path: Path, env: Mapping[str, str]) -> ServerCommand | None:
@@ -102,16 +129,22 @@ def _container(node: Mapping[str, Any], path: Path, env: Mapping[str, str]) -> S
     own = _variables(node) | dict(env)
     written = [re.sub(r"\$\((\w+)\)", r"${\1}", word) for key in WORDS for word in _list(node.get(key))]  # Kubernetes'
     words = [with_variables(word, own) for word in written]
-    if "modelURL" in node:  # the production stack of vLLM
-        words = ["vllm", "serve", str(node["modelURL"]), *_stack_flags(node.get("vllmConfig") or {})]
+    match node:
+        case {"modelURL": str(model)}:  # the production stack of vLLM
+            words = ["vllm", "serve", model, *_stack_flags(node.get("vllmConfig"))]
     server = of_words(words, own, image=image, place=str(path)) if words else None
-    if server is None:
-        return None
-    limits = [each for key in ("limits", "requests") for each in [(node.get("resources") or {}).get(key)] if each]
-    asked = [count for each in limits for name, count in each.items() if str(name).endswith("/gpu")]
-    asked += [node["requestGPU"]] if "requestGPU" in node else []
-    gpus = [int(count) for count in asked if str(count).isdecimal()]
-    return replace(server, n_gpus=gpus[0] if gpus else None)
+    return None if server is None else replace(server, n_gpus=_n_gpus(node))
+
+
+def _n_gpus(node: Mapping[str, Any]) -> int | None:
+    """Return the GPUs that a container asks for."""
+    match node:
+        case {"requestGPU": int(n)}:
+            return n
+        case {"resources": {"limits": {**wanted}}} | {"resources": {"requests": {**wanted}}}:
+            counts = [str(count) for name, count in wanted.items() if str(name).endswith("/gpu")]
+            return next((int(count) for count in counts if count.isdecimal()), None)
+    return None
 
 
 def _image(node: Mapping[str, Any]) -> str:
@@ -153,15 +186,18 @@ def _variables(node: Mapping[str, Any]) -> dict[str, str]:
     return result
 
 
-def _stack_flags(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the flags that the production stack makes of its `vllmConfig`, whose keys are theirs in camel case."""
-    for key, value in config.items():
-        flag = "--" + re.sub(r"([A-Z])", r"-\1", key).lower()
-        if key == "extraArgs":
-            yield from map(str, value)
-        elif type(value) is not bool:
-            yield from (flag, str(value))
-        elif value:
-            yield flag
-        elif key in ("enablePrefixCaching", "enableChunkedPrefill"):
-            yield flag.replace("--", "--no-", 1)
+def _stack_flags(config: Any) -> Iterator[str]:
+    """Yield the flags that the production stack makes of its `vllmConfig`: its keys are theirs in camel case."""
+    match config:
+        case {**pairs}:
+            for key, value in pairs.items():
+                flag = "--" + re.sub(r"([A-Z])", r"-\1", str(key)).lower()
+                match value:
+                    case True:
+                        yield flag
+                    case False if key in ("enablePrefixCaching", "enableChunkedPrefill"):
+                        yield flag.replace("--", "--no-", 1)
+                    case list() if key == "extraArgs":
+                        yield from map(str, value)
+                    case str() | float() | int() if value is not False:
+                        yield from (flag, str(value))

@@ -9,9 +9,9 @@ import yaml
 
 from simserve.errors import Problem, ScenarioError
 from simserve.input_files import SCENARIO_BYTES, read_file
-from simserve.twin.command_line import TEMPLATE, VARIABLE, Flag, ServerCommand, known_flags
-from simserve.twin.forms import FORMS, SWITCHES
-from simserve.twin.server_settings import POOL, BadValue, ServerSettings
+from simserve.servers.command_line import TEMPLATE, VARIABLE, Flag, ServerCommand, known_flags
+from simserve.servers.forms import FORMS, SWITCHES
+from simserve.servers.server_settings import POOL, BadValue, ServerSettings
 
 NEAR = 0.85
 """Likeness of a misspelled flag to the one that was meant."""
@@ -46,6 +46,10 @@ def settings_of(server: ServerCommand) -> ServerSettings:
         problems += server.refused("model", "is missing", None, "name it: vllm serve Qwen/Qwen3-32B").problems
     if problems:
         raise ScenarioError([*problems, _read_so_far(server, settings)])
+    settings.notes = [
+        note if note.key is None else note.model_copy(update={"becomes": str(settings.keys[note.key])})
+        for note in settings.notes  # as a later flag may have changed it
+    ]
     for text in server.not_read:
         settings.note(text, None, "not read", "it does not start the server")
     for name in server.env:  # values may be secrets
@@ -91,7 +95,7 @@ def _list(settings: ServerSettings, flag: Flag, name: str, known: Mapping[str, A
 
 
 def _read_so_far(server: ServerCommand, settings: ServerSettings) -> Problem:
-    """Return what was read and what was not, for one who has to correct the rest."""
+    """Return what was read and what was not, as the rest is to be corrected."""
     read = [f"{note.name} {note.value or ''}".strip() for note in settings.notes if note.how == "simulated"]
     not_read = [*(note.name for note in settings.notes if note.how == "unknown"), *server.not_read]
     others = f"; not read either: {', '.join(not_read)}" if not_read else ""

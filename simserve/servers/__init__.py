@@ -1,0 +1,1 @@
+"""Servers as they are started: command lines and deployments, with their logs, as scenarios."""
