@@ -16,6 +16,7 @@ from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.struct import READ
 from simserve.metrics.answers.sweep import SweepAnswer
+from simserve.metrics.answers.twin import TwinAnswer
 from simserve.metrics.figures import Summary
 from simserve.metrics.reduction import Contents
 from simserve.metrics.results import Results
@@ -30,6 +31,7 @@ from simserve.tables.folder import (
     PLAN,
     RUN,
     SWEEP,
+    TWIN,
     Kind,
     check_run,
     is_older_answer,
@@ -44,6 +46,7 @@ ANSWERS: dict[Kind, tuple[str, Any]] = {
     COMPARISON: ("comparison.json", ComparisonAnswer),
     PLAN: ("plan.json", PlanAnswer),
     SWEEP: ("sweep.json", SweepAnswer),
+    TWIN: ("twin.json", TwinAnswer),
 }
 """The answer file of each command, and its schema."""
 
@@ -128,6 +131,9 @@ def read_answer(directory: Path, kind: Kind) -> Any:
 
 def _read(directory: Path) -> ResultFolder:
     kind = kind_of(directory)
+    if kind is TWIN:
+        rule = "must have runs, got that of `simserve twin`"
+        raise OutputError(f"{directory}: {rule}; run its scenario first: simserve run {directory / 'scenario.yaml'}")
     answer = read_answer(directory, kind)
     if is_older_answer(directory, kind):
         text = "simserve: %s: holds the answer of an earlier %s; rerun the interrupted one to replace it"

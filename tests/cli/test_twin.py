@@ -85,6 +85,15 @@ def test_a_second_twin_takes_the_place_of_the_first(log: pd.DataFrame, tmp_path:
     assert "must be empty or hold only an earlier result, got notes.txt" in outcome.err
 
 
+def test_the_folder_of_a_twin_is_no_run(log: pd.DataFrame, tmp_path: Path) -> None:
+    twin(tmp_path, "--log", bench(tmp_path, log))
+    folder = tmp_path / "twin"
+    for arguments in (("report", folder), ("export", folder, "--csv", tmp_path / "csv"), ("compare", folder, folder)):
+        outcome = invoke(*arguments)
+        assert outcome.exit_code == 2
+        assert "got that of `simserve twin`" in outcome.err
+
+
 def test_a_log_of_another_model_is_refused_and_nothing_is_written(log: pd.DataFrame, tmp_path: Path) -> None:
     outcome = twin(tmp_path, "--log", bench(tmp_path, log, model_id="Qwen/Qwen3-32B"))
     assert outcome.exit_code == 2
