@@ -170,13 +170,14 @@ def twin(
     env: Mapping[str, str] | None = None,
     metrics: str | Path | None = None,
     engine_version: str | None = None,
+    columns: Mapping[str, str] | None = None,
     jobs: int | None = None,
 ) -> "TwinAnswer":
     """Make a scenario of a server from its command line, or the file that deploys it, with the load of its log and
     host constants fitted to it. Raises SimserveError.
 
-    `log`: its requests, or results of its benchmark. The answer's `write` makes a folder with scenario, load, fit and
-    page.
+    `log`: its requests, or results of its benchmark; `columns`: its columns by ours, as `validate` has it. The
+    answer's `write` makes a folder with scenario, load, fit and page.
     """
     from simserve.servers.documents import read_server
     from simserve.servers.load import load_of
@@ -191,7 +192,7 @@ def twin(
     question = TwinQuestion(
         server,
         gpu,
-        load_of([*map(Path, log)]),
+        load_of([*map(Path, log)], columns or {}),
         slo=slo_of(slo),
         replicas=replicas,
         version=engine_version,
@@ -201,8 +202,11 @@ def twin(
         return find_twin(question)
 
 
-def validate(log: str | Path, scenario: str | Path) -> "ValidatedLog":
-    """Compare a real log with its requests replayed on the server of a scenario file. Raises SimserveError."""
+def validate(log: str | Path, scenario: str | Path, *, columns: Mapping[str, str] | None = None) -> "ValidatedLog":
+    """Compare a real log with its requests replayed on the server of a scenario file. Raises SimserveError.
+
+    `columns`: columns of the log by ours, `{"arrival_s": "startTime"}`, where their names do not tell.
+    """
     from simserve.lab.validated_log import ValidatedLog
 
-    return ValidatedLog.of(Path(log), Path(scenario))
+    return ValidatedLog.of(Path(log), Path(scenario), columns or {})

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import AsJson
+from simserve.cli.options import NO, AsJson, Columns
 
 if TYPE_CHECKING:
     from simserve.lab.campaigns import Campaign
     from simserve.lab.kernels import KernelFit
 
 FOLDER = Path("calibration")
-NO = 1
-"""Exit code where a constant ends at its bound, so that the fit is not to be used."""
-
 CAMPAIGN = "aiconfigurator"
 
 FAR_OFF = 0.3
@@ -67,6 +64,7 @@ def calibrate(
     campaign: HostCampaign = CAMPAIGN,
     logs: Logs = None,
     scenario: LogScenario = None,
+    columns: Columns = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -75,8 +73,11 @@ def calibrate(
 
     if logs or scenario is not None:
         others = {"GPU": gpu, "--engine": engine, "--from": table, "--host": host, "--engine-version": engine_version}
-        _fit_logs(logs or [], scenario, [option for option, value in others.items() if value is not None], out, as_json)
+        given = [option for option, value in others.items() if value is not None]
+        _fit_logs(logs or [], scenario, given, columns, out, as_json=as_json)
         return
+    if columns is not None:
+        raise typer.BadParameter("is for --logs; leave it out", param_hint="--map")
     if gpu is None:
         raise typer.BadParameter("give a GPU of the catalog, or --logs and --scenario", param_hint="GPU")
     if as_json:
@@ -167,16 +168,25 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     )
 
 
-def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: Path | None, as_json: bool) -> None:
+def _fit_logs(
+    logs: list[Path],
+    scenario: Path | None,
+    others: list[str],
+    columns: str | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Fit host constants to logs of the server of a scenario; write a calibration and a page."""
     from simserve.cli import terminal
     from simserve.lab.fitted_log import fit_facts, host_constants
     from simserve.lab.log_errors import Server
     from simserve.lab.log_fit import fit_files
-    from simserve.lab.log_pages import CONSTANTS_HEAD, ERRORS_HEAD, constant_rows, error_rows, render_fit, sentence
+    from simserve.lab.log_pages import tell_fit
     from simserve.lab.write import make_folder, source_of, write_fitted
-    from simserve.report.formats import as_sentence
+    from simserve.report.html import page
     from simserve.tables.files import plain, replace_text
+    from simserve.workload.readers.logs.glossary import LogReading, given_names
 
     if others:
         rule = f"takes GPU and engine from --scenario, and does not go with {', '.join(others)}; leave them out"
@@ -184,7 +194,7 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     if scenario is None or not logs:
         raise typer.BadParameter("go together: a log, and the scenario of its server", param_hint="--logs, --scenario")
     server = Server(scenario)
-    fit = fit_files(logs, server, terminal.message)
+    fit = fit_files(logs, server, terminal.message, LogReading(given_names(columns)))
     facts = plain(fit_facts(fit, server, logs))
     folder = out or Path("reports") / f"{server.scenario.name}-calibrate"
     make_folder(folder)
@@ -192,22 +202,14 @@ def _fit_logs(logs: list[Path], scenario: Path | None, others: list[str], out: P
     if base is not None:
         host = host_constants(fit, facts["logs"])
         write_fitted(path, base, host, fit.setup.engine.version, [source_of(log) for log in logs])
-    replace_text(folder / "report.html", render_fit(facts))
-    if as_json:
-        terminal.result_json(facts)
-    else:
-        kept = terminal.table([("as shipped", "why"), *facts["as_shipped"].items()])
-        tables = [terminal.table([CONSTANTS_HEAD, *constant_rows(facts)])] if facts["fitted"] else []
-        errors = terminal.table([("left out", *ERRORS_HEAD[1:]), *error_rows(facts)])
-        use = f"Use it: cluster.pools.0.calibration={path}" if base else f"Use them: engine: {facts['engine_section']}"
-        if not fit.is_enough:
-            use = (
-                f"Only {fit.used_frac:.0%} of the requests could be used: log a time with less load before you use it."
-            )
-        cached = [] if fit.cached is None else [as_sentence(fit.cached)]
-        terminal.result("\n\n".join([sentence(facts), *tables, kept, errors, *cached, use]))
+    use = f"Use it: cluster.pools.0.calibration={path}" if base else f"Use them: engine: {facts['engine_section']}"
+    if not fit.is_enough:
+        used = f"Only {fit.used_frac:.0%} of the requests could be used"
+        use = f"{used}: log a time with less load before you use it."
+    document = tell_fit(facts, use)
+    replace_text(folder / "report.html", page(document))
     terminal.message(f"wrote {folder / 'report.html'}" + (f" and {path}" if base else ""))
-    terminal.warnings(facts["warnings"])
+    terminal.answer(document, facts, as_json=as_json)
     if fit.at_bound:
         raise typer.Exit(NO)
 
@@ -230,18 +232,19 @@ def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | No
 
 def _kernel_rows(fits: "list[KernelFit]") -> list[tuple[str, ...]]:
     """Format one line per fit: rows and held-out errors."""
-    head: tuple[str, ...] = ("operation", "dtype", "rows", "left out", "held out", "mean error", "median", "bias")
-    rows: list[tuple[str, ...]] = [
-        (
-            fit.op,
-            fit.dtype,
-            f"{fit.n_rows:,}",
-            f"{sum(fit.excluded.values()):,}",
-            f"{fit.residuals.n_rows:,}",
-            f"{fit.residuals.mape_frac:.1%}",
-            f"{fit.residuals.median_ape_frac:.1%}",
-            f"{fit.residuals.bias_frac:+.1%}",
-        )
-        for fit in fits
+    return [
+        ("operation", "dtype", "rows", "left out", "held out", "mean error", "median", "bias"),
+        *(
+            (
+                fit.op,
+                fit.dtype,
+                f"{fit.n_rows:,}",
+                f"{sum(fit.excluded.values()):,}",
+                f"{fit.residuals.n_rows:,}",
+                f"{fit.residuals.mape_frac:.1%}",
+                f"{fit.residuals.median_ape_frac:.1%}",
+                f"{fit.residuals.bias_frac:+.1%}",
+            )
+            for fit in fits
+        ),
     ]
-    return [head, *rows]

@@ -8,6 +8,7 @@ import typer
 from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS, PRECISION
 from simserve.cli.options import (
+    NO,
     AllowPlugin,
     AsJson,
     Assignments,
@@ -27,8 +28,6 @@ from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.capacity import CapacityAnswer
-
-NO = 1
 
 Precision = Annotated[
     float,

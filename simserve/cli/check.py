@@ -8,6 +8,7 @@ import typer
 from simserve.api import comparisons
 from simserve.api.options import TOLERANCE
 from simserve.cli.options import (
+    NO,
     AllowPlugin,
     AsJson,
     Assignments,
@@ -25,8 +26,6 @@ from simserve.metrics.goal import GOAL_FRAC
 if TYPE_CHECKING:
     from simserve.metrics.answers.check import CheckAnswer
     from simserve.scenario import Scenario
-
-NO = 1
 
 Kept = Annotated[
     Path | None, typer.Option("--baseline", metavar="FILE", help="Compare with this file, which --update wrote.")

@@ -10,6 +10,9 @@ from simserve.metrics.goal import GOAL_FRAC, goal_from
 if TYPE_CHECKING:
     from simserve.scenario import Scenario
 
+NO = 1
+"""Exit code where the answer is no."""
+
 ScenarioFile = Annotated[
     Path,
     typer.Argument(
@@ -36,6 +39,16 @@ AllowPlugin = Annotated[
         "--allow-plugin",
         metavar="MODULE",
         help="Allow the scenario to import this module; that runs its code.",
+    ),
+]
+
+
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        metavar="OURS=THEIRS,..",
+        help="Columns of a log by our names: --map arrival_s=startTime,prompt_tokens=isl.",
     ),
 ]
 

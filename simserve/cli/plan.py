@@ -8,6 +8,7 @@ import typer
 from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS, MAX_GPUS, MONTHS
 from simserve.cli.options import (
+    NO,
     AllowPlugin,
     AsJson,
     Assignments,
@@ -28,7 +29,6 @@ from simserve.metrics.goal import CONFIDENCE
 if TYPE_CHECKING:
     from simserve.metrics.answers.plan import PlanAnswer
 
-NO = 1
 TENSORS = "1,2,4,8"
 
 Gpus = Annotated[

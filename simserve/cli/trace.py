@@ -1,4 +1,4 @@
-"""`simserve trace`: inspect, convert, generate and fit traces."""
+"""`simserve trace`: inspect, convert, anonymize, generate and fit traces."""
 
 import math
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import AsJson
+from simserve.cli.options import AsJson, Columns
 
 if TYPE_CHECKING:
     from simserve.workload.trace import Trace
 
 app = typer.Typer(
-    help="Inspect, convert, generate and fit traces.",
+    help="Inspect, convert, anonymize, generate and fit traces.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -21,18 +21,19 @@ app = typer.Typer(
 
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="Trace file.", show_default=False)]
 Format = Annotated[
-    str, typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve, or auto to detect it.")
+    str,
+    typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve, log, prometheus, or auto to detect it."),
 ]
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="File to write.", show_default=False)]
 
 
 @app.command("info")
-def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> None:
+def info(file: TraceFile, format: Format = "auto", columns: Columns = None, as_json: AsJson = False) -> None:
     """Show a trace's rate, burstiness, lengths, shared prefixes and warnings."""
     from simserve.cli import terminal
     from simserve.workload.info import trace_info
 
-    facts = trace_info(_read(file, format))
+    facts = trace_info(_read(file, format, columns))
     if as_json:
         terminal.result_json(facts)
         return
@@ -44,9 +45,15 @@ def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> N
 
 
 @app.command("convert")
-def convert(file: TraceFile, out: Out, format: Format = "auto") -> None:
-    """Convert a trace to our .csv or .parquet."""
-    _write(_read(file, format), out)
+def convert(file: TraceFile, out: Out, format: Format = "auto", columns: Columns = None) -> None:
+    """Convert a trace, or the requests of any log, to our .csv or .parquet."""
+    _write(_read(file, format, columns), out)
+
+
+@app.command("anonymize")
+def anonymize(file: TraceFile, out: Out, format: Format = "auto", columns: Columns = None) -> None:
+    """Write arrivals, lengths and shared prefixes under new ids, without texts, names or the time of day."""
+    _write(_read(file, format, columns).anonymous(), out)
 
 
 @app.command("generate")
@@ -89,6 +96,7 @@ def fit(
         str, typer.Option("--license", "--licence", help="License of the trace, kept in the profile.")
     ] = "",
     format: Format = "auto",
+    columns: Columns = None,
 ) -> None:
     """Fit a profile for `lengths: {kind: profile, name: OUT}`, as JSON."""
     from simserve.cli import terminal
@@ -97,17 +105,18 @@ def fit(
     from simserve.workload.lengths.profile import fit_profile
 
     try:
-        profile = fit_profile(_read(file, format), source or file.name, license or "unknown")
+        profile = fit_profile(_read(file, format, columns), source or file.name, license or "unknown")
     except ValueError as error:
         raise TraceError(f"{file}: {error}") from error
     replace_text(out, json_text(profile))
     terminal.result(str(out))
 
 
-def _read(file: Path, format: str) -> "Trace":
+def _read(file: Path, format: str, columns: str | None) -> "Trace":
     from simserve.workload.readers import read_trace
+    from simserve.workload.readers.logs.glossary import given_names
 
-    return read_trace(file, format)
+    return read_trace(file, format, given_names(columns))
 
 
 def _write(trace: "Trace", out: Path) -> None:

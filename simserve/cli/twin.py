@@ -6,10 +6,7 @@ from typing import Annotated
 import typer
 
 from simserve.api import comparisons
-from simserve.cli.options import AsJson, Jobs, Opens, Place, Quiet
-
-NO = 1
-"""Exit code where the log is not explained."""
+from simserve.cli.options import NO, AsJson, Columns, Jobs, Opens, Place, Quiet
 
 Line = Annotated[
     str | None,
@@ -57,6 +54,7 @@ def twin(
     env: Env = None,
     metrics: Metrics = None,
     engine_version: Version = None,
+    columns: Columns = None,
     out: Place = None,
     jobs: Jobs = None,
     quiet: Quiet = False,
@@ -68,6 +66,7 @@ def twin(
     from simserve.report.twin import tell
     from simserve.servers.documents import assignments
     from simserve.tables.folder import TWIN, check_folder
+    from simserve.workload.readers.logs.glossary import given_names
 
     if out is not None and not out.is_dir():
         check_folder(out, TWIN)  # before the fit
@@ -85,6 +84,7 @@ def twin(
             env=assignments(env or (), "--env"),
             metrics=metrics,
             engine_version=engine_version,
+            columns=given_names(columns),
         )
     folder = out or Path("reports") / f"{answer.scenario.name}-twin"
     answer = answer.write(folder)

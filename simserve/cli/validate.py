@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.calibrate import CAMPAIGN, campaign_named
-from simserve.cli.options import AllowPlugin, AsJson, Opens, Quiet
+from simserve.cli.options import AllowPlugin, AsJson, Columns, Opens, Quiet
 
 if TYPE_CHECKING:
     from simserve.lab.campaigns import Campaign
@@ -63,6 +63,7 @@ def validate(
     engine: OneEngine = None,
     leave_out: LeaveOut = False,
     page: Page = None,
+    columns: Columns = None,
     allow_plugin: AllowPlugin = None,
     quiet: Quiet = False,
     opens: Opens = False,
@@ -82,10 +83,12 @@ def validate(
             raise typer.BadParameter(f"does not take {', '.join(others)}; leave them out", param_hint="--scenario")
         if rows is None:
             raise typer.BadParameter("give a log of requests, or a result of vllm bench serve", param_hint="ROWS")
-        _validate_log(rows, scenario, page, as_json=as_json)
+        _validate_log(rows, scenario, page, columns, as_json=as_json)
         return
     if rows is None:
         raise typer.BadParameter("give a CSV of serving runs", param_hint="ROWS")
+    if columns is not None:
+        raise typer.BadParameter("is for a log, with --scenario; leave it out", param_hint="--map")
     if is_table_of_settings(rows):
         known = {"--campaign": campaign, "--leave-out": leave_out, "--page": page, "--shortest-frac": shortest_frac}
         for option in (option for option, value in known.items() if value):
@@ -232,13 +235,14 @@ def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequ
     return {"campaign": facts, "points": [*map(plain, points)], "left_out": [*map(plain, held_out)]}
 
 
-def _validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
+def _validate_log(log: Path, scenario: Path, page: Path | None, columns: str | None, *, as_json: bool) -> None:
     """Replay the requests of a log on the server of a scenario; print the decision and the errors."""
     from simserve.api import validate
     from simserve.cli import terminal
+    from simserve.workload.readers.logs.glossary import given_names
 
     with terminal.progress_bar():
-        answer = validate(log, scenario)
+        answer = validate(log, scenario, columns=given_names(columns))
     if page is not None:
         answer.page(page)
         terminal.message(f"wrote {page}")

@@ -18,6 +18,7 @@ from simserve.metrics.student import quantile
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.readers.logs import read_log
 from simserve.workload.readers.logs.base import Log
+from simserve.workload.readers.logs.glossary import NOTHING, LogReading
 
 CONFIDENCE = 0.95
 
@@ -34,29 +35,28 @@ REDRAWS = 3
 KEEP_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def fit_files(paths: Sequence[Path], server: Server, progress: Progress | None = None) -> LogFit:
+def fit_files(
+    paths: Sequence[Path], server: Server, progress: Progress | None = None, reading: LogReading = NOTHING
+) -> LogFit:
     """Return the constants that bring predictions closest to logs of the server; those of prompts only where fits to
     arrivals that are drawn anew agree. Deterministic.
 
     Raises CalibrationError for logs that are too short, saturated throughout, or of another model or server.
     """
-    fit = fit_logs([read_log(path, server.scenario.seed) for path in paths], server, progress)
-    if not set(OF_PROMPTS) & fit.fitted.keys() or not any(_is_drawn(path) for path in paths):
+
+    def logs(seed: int = 0) -> list[Log]:
+        return [read_log(path, server.scenario.seed + seed, reading) for path in paths]
+
+    first = logs()
+    fit = fit_logs(first, server, progress)
+    if not set(OF_PROMPTS) & fit.fitted.keys() or all(log.arrivals != "drawn" for log in first):
         return fit
-    fits = [fit]
-    for seed in range(1, REDRAWS):
-        fits.append(fit_logs([read_log(path, server.scenario.seed + seed) for path in paths], server, progress))
-    unsure = [name for name in OF_PROMPTS if name in fit.fitted and not _agree(fits, name)]
-    if unsure:
+    fits = [fit, *(fit_logs(logs(seed), server, progress) for seed in range(1, REDRAWS))]
+    if not all(_agree(fits, name) for name in OF_PROMPTS if name in fit.fitted):
         why = f"arrivals are drawn, and {REDRAWS} draws give different values"
-        logs = [read_log(path, server.scenario.seed) for path in paths]
-        return fit_logs(logs, server, progress, dict.fromkeys(OF_PROMPTS, why))
+        return fit_logs(first, server, progress, dict.fromkeys(OF_PROMPTS, why))
     widest = {name: _widest(fits, name) if name in OF_PROMPTS else fitted for name, fitted in fit.fitted.items()}
     return replace(fit, fitted=widest)
-
-
-def _is_drawn(path: Path) -> bool:
-    return read_log(path).arrivals == "drawn"
 
 
 def _agree(fits: Sequence[LogFit], name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The pages of logs: replayed, each latency as measured and as predicted; and constants that were fitted to them."""
+"""Pages of logs: replayed, each latency as measured and as predicted; and constants that were fitted to them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,18 +10,19 @@ from simserve.lab.validation_page import NOTE, Marker, against, dots
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure
 from simserve.report.document import Cautions, Chapter, Document, Items, Paragraph, Plot, Row, SideBySide, Table, Titled
-from simserve.report.formats import LATENCIES, SHORT, count, listed, plural, rate, seconds, share
-from simserve.report.html import page
+from simserve.report.formats import LATENCIES, SHORT, as_sentence, count, listed, plural, rate, seconds, share
 
 MAX_DOTS = 2000
 """Dots of a chart; more requests are thinned out evenly."""
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99")
 BY_RANK = "Quantile against quantile: the shortest measured with the shortest predicted, up to the longest"
-GROUPS = {"by_load": "in flight on arrival", "by_prompt_tokens": "prompt tokens"}
+CONSTANTS_HEAD = ("", "as shipped", "fitted", "95% CI")
+ERRORS_HEAD = ("as shipped", "fitted")
+UNITS = "Seconds; busy_compute_frac is a share."
+CONSTANT_KEYS = ("shipped", "value", "low", "high")
 
-CONSTANTS_HEAD = ("", "As shipped", "Fitted", "95% CI")
-ERRORS_HEAD = ("", "As shipped", "Fitted")
+GROUPS = {"by_load": "in flight on arrival", "by_prompt_tokens": "prompt tokens"}
 
 
 def tell(result: Mapping[str, Any], trust: Trust) -> Document:
@@ -210,10 +211,8 @@ def sentence(facts: Mapping[str, Any]) -> str:
 
 def constant_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a row for each fitted constant, as in CONSTANTS_HEAD."""
-    return [
-        (name, number(each["shipped"]), number(each["value"]), f"{number(each['low'])}–{number(each['high'])}")
-        for name, each in facts["fitted"].items()
-    ]
+    rows = [(name, *(f"{each[key]:.4g}" for key in CONSTANT_KEYS)) for name, each in facts["fitted"].items()]
+    return [(*row[:3], "–".join(row[3:])) for row in rows]
 
 
 def error_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -224,26 +223,27 @@ def error_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def number(value: float) -> str:
-    """Return four significant digits: `0.002501`, `8.07e-05`."""
-    return f"{value:.4g}"
-
-
-def render_fit(facts: Mapping[str, Any]) -> str:
-    """Return the page as HTML, from what `simserve calibrate --logs --json` prints."""
-    server = f"{facts['engine']} {facts['engine_version']} on {facts['gpu']}: {listed(facts['logs'])}"
-    fitted = Table.of([CONSTANTS_HEAD, *constant_rows(facts)])
-    stayed = Table(["", "Why"], [Row(name, [why]) for name, why in facts["as_shipped"].items()])
-    errors = Table.of([ERRORS_HEAD, *error_rows(facts)])
+def tell_fit(facts: Mapping[str, Any], use: str) -> Document:
+    """Return all that a fit tells, from what `simserve calibrate --logs --json` prints; `use`: what to do with it."""
+    stayed = Table(("as shipped", "why"), [Row(name, [why]) for name, why in facts["as_shipped"].items()])
+    errors = Table.of([("left out", *ERRORS_HEAD), *error_rows(facts)])
+    constants = [Table.of([CONSTANTS_HEAD, *constant_rows(facts)])] if facts["fitted"] else []
     note = f"Mean absolute error of predicted means; {facts['parts']} were left out in turn."
-    notes = [Paragraph(each) for each in facts["warnings"]]
-    unit = "Seconds; busy_compute_frac is a share."
+    cached = [*map(as_sentence, filter(None, [facts["cached"]]))]
     parts = (
-        *([Chapter("constants", "Fitted constants", [fitted], unit)] if facts["fitted"] else []),
+        *(Chapter("constants", "Fitted constants", [table], UNITS) for table in constants),
         Chapter("shipped", "As shipped", [stayed]),
-        Chapter("errors", "Errors of what was left out", [errors], note),
-        *([Chapter("warnings", "Warnings", notes)] if notes else []),
+        Chapter("errors", "Errors of what was left out", [errors, *map(Paragraph, cached)], note),
+        *([Chapter("warnings", "Warnings", [*map(Paragraph, facts["warnings"])])] if facts["warnings"] else []),
     )
-    n = plural(len(facts["fitted"]), "fitted constant")
-    name, lead = facts["scenario"], sentence(facts)
-    return page(Document(command="calibrate", name=name, state="", title=n, lead=lead, setup=(server,), parts=parts))
+    return Document(
+        command="calibrate",
+        name=facts["scenario"],
+        state="",
+        title=plural(len(facts["fitted"]), "fitted constant"),
+        lead=sentence(facts),
+        setup=(f"{facts['engine']} {facts['engine_version']} on {facts['gpu']}: {listed(facts['logs'])}",),
+        parts=parts,
+        brief=(sentence(facts), *constants, stayed, errors, *cached, use),
+        warnings=facts["warnings"],
+    )

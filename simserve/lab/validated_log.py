@@ -22,6 +22,7 @@ from simserve.tables.columns import Columns, Flags, TableRows
 from simserve.tables.files import plain
 from simserve.tables.schema import Field
 from simserve.workload.readers.logs import read_log
+from simserve.workload.readers.logs.glossary import LogReading
 
 WORST = 5
 WORST_OF = ("ttft_s", "tpot_s")
@@ -205,10 +206,10 @@ class ValidatedLog(Shown):
     """Each request: lengths, and each latency measured and predicted, `(n_requests,)` each."""
 
     @classmethod
-    def of(cls, log: Path, scenario: Path) -> "ValidatedLog":
+    def of(cls, log: Path, scenario: Path, columns: Mapping[str, str]) -> "ValidatedLog":
         """Replay the requests of a log on the server of a scenario. Raises SimserveError."""
         server = server_of(scenario)
-        read = read_log(log, server.seed)
+        read = read_log(log, server.seed, LogReading(columns))
         check_model(log, read.model, server)
         replay = replay_log(read, server)
         decision, requests = trust_in_log(replay, str(scenario)), requests_of(replay)

@@ -34,7 +34,9 @@ class TraceFile(Section):
     """A recorded load to replay."""
 
     path: str
-    format: Literal["auto", "azure", "mooncake", "burstgpt", "vllm", "simserve"] = "auto"
+    format: Literal["auto", "azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus"] = "auto"
+    columns: dict[Name, str] = {}
+    """Columns of a log by ours, `{arrival_s: startTime}`, where their names do not tell."""
     rate_scale: Positive = 1.0
     spread: Literal["none", "uniform"] = "none"
     next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from simserve.lab.log_errors import ReplayedLog
@@ -11,6 +12,7 @@ from simserve.tables.columns import Flags
 from simserve.workload.readers.logs import read_log
 from simserve.workload.readers.logs.base import Log
 from simserve.workload.readers.logs.bench import DETAILED, BenchSummary, WithoutRequests, read_summary
+from simserve.workload.readers.logs.glossary import LogReading
 
 LOAD_FILE = "load.csv"
 """The requests of a log in our own format, beside the scenario."""
@@ -23,6 +25,9 @@ ASSUMED: Mapping[str, Any] = {
 """Workload of a server without a log."""
 
 
+NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class LoggedLoad:
     """The workload of a scenario, and the log that it comes from."""
@@ -33,17 +38,19 @@ class LoggedLoad:
     """Its requests; None where no log has any."""
     logs: Sequence[Path] = ()
     """Logs with requests."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Their columns by ours, where names do not tell."""
     models: Mapping[Path, str | None] = field(default_factory=dict)
     """The model that each log names; None where it names none."""
     warnings: Sequence[str] = ()
 
 
-def load_of(paths: Sequence[Path], seed: int = 0) -> LoggedLoad:
+def load_of(paths: Sequence[Path], columns: Mapping[str, str] = NO_COLUMNS) -> LoggedLoad:
     """Return the load of the busiest log, without any an assumed one. Raises TraceError."""
     logs, summaries = dict[Path, Log](), dict[Path, BenchSummary]()
     for path in paths:
         try:
-            logs[path] = read_log(path, seed)
+            logs[path] = read_log(path, reading=LogReading(columns))
         except WithoutRequests:
             summaries[path] = read_summary(path)
     without = [f"{path} has no requests, only means; run the benchmark with {DETAILED}" for path in summaries]
@@ -67,7 +74,7 @@ def load_of(paths: Sequence[Path], seed: int = 0) -> LoggedLoad:
         client = {"kind": "closed_loop", "concurrency": log.n_clients}
         workload = {"client": client, "lengths": {"kind": "empirical", "path": LOAD_FILE}, "n_requests": n}
         facts = TwinLoad(kind="closed_loop", log=busiest.name, n_requests=n, clients=log.n_clients, **means)
-    return LoggedLoad(workload, facts, log, tuple(logs), models, (*others, *without))
+    return LoggedLoad(workload, facts, log, tuple(logs), columns, models, (*others, *without))
 
 
 def _of_summary(name: str, summary: BenchSummary) -> tuple[Mapping[str, Any], TwinLoad]:

@@ -34,6 +34,7 @@ from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study_rate
 from simserve.tables.files import replace_text
 from simserve.tables.folder import TWIN
+from simserve.workload.readers.logs.glossary import LogReading
 from simserve.workload.readers.simserve import write_trace
 
 SCENARIO_FILE = "scenario.yaml"
@@ -135,7 +136,7 @@ def _fitted(folder: Path, load: LoggedLoad, progress: Progress | None) -> tuple[
         what = "No log was given" if load.facts.kind == "assumed" else "The log has no requests"
         return None, f"{what}, so constants are as shipped."
     try:
-        return fit_files(load.logs, Server(folder / SCENARIO_FILE), progress), ""
+        return fit_files(load.logs, Server(folder / SCENARIO_FILE), progress, LogReading(load.columns)), ""
     except CalibrationError as error:
         return None, as_sentence(str(error).partition(": ")[2])
 

@@ -18,7 +18,7 @@ AT = "workload.trace.next_turn: after_answer"
 def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
     """Return the trace of a scenario's `workload.trace`. Raises TraceError."""
     path = Path(spec.path) if Path(spec.path).is_absolute() else base_dir / spec.path
-    trace = read_trace(path, spec.format)
+    trace = read_trace(path, spec.format, spec.columns)
     if spec.next_turn == "after_answer":
         trace = after_answers(trace, path)
     if spec.spread == "uniform":

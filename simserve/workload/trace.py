@@ -1,6 +1,6 @@
 """Trace: the offered load as equal-length columns; row i of each, also of Prefixes and Dependencies, is request i."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -198,6 +198,28 @@ class Trace:
         """Select requests, or reorder all."""
         given: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return Trace(**{name: _taken(value, rows) for name, value in given.items()})
+
+    def anonymous(self) -> "Trace":
+        """Return the requests under new names: sessions, classes, tenants and shared prefixes by number, no ids of
+        requests."""
+        names = {"session_id": self.session_id, "slo_class": self.slo_class, "tenant": self.tenant}
+        numbered: dict[str, Any] = {name: _numbered(column, name[0]) for name, column in names.items()}
+        prefixes = self.prefixes
+        if prefixes is not None:
+            ids, offsets = prefixes.ids()
+            prefixes = Prefixes.from_ids(prefixes.block_tokens, np.unique(ids, return_inverse=True)[1], offsets)
+        return replace(self, request_id=None, prefixes=prefixes, **numbered)
+
+
+def _numbered(names: NDArray[np.str_] | None, letter: str) -> NDArray[np.str_] | None:
+    """Return names as `s1`, `s2`, ... in the order of their first rows; "" stays."""
+    if names is None:
+        return None
+    known, first, place = np.unique(names, return_index=True, return_inverse=True)
+    rank = np.empty(len(known), np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(1, len(known) + 1)
+    texts = np.array([f"{letter}{number}" for number in rank.tolist()], np.str_)
+    return np.where(names == "", "", texts[place])
 
 
 def _taken(column: Any, rows: Rows) -> Any:

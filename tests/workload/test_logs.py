@@ -255,7 +255,7 @@ def test_a_result_that_cannot_be_replayed_is_refused(changes: dict[str, Any], se
             "arrival_s,isl,osl,ttft_s,hash_ids,hash_block_tokens\n2,32,1,1,0 1,16\n1,48,1,1,2 1 3,16\n",
             "line 2: hash_ids must be chained",
         ),
-        ("log.json", "[1, 2]", "must be one JSON object, or one per line, got [1, 2]; give a table"),
+        ("log.json", "[1, 2]", "must be an array of requests, each a JSON object; is it a log?"),
         ("log.json", "3", "must be one JSON object, or one per line, got 3; give a table"),
         ("log.json", '{"name": "x"}', "columns arrival_s, prompt_tokens, output_tokens are missing, got name"),
         ("log.jsonl", '{"isl": 1}\n{"isl"', "log.jsonl:2: must be one JSON object per line (Expecting ':' delimiter)"),

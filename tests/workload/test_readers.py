@@ -103,9 +103,9 @@ BAD = {
     "truncated JSON": ("t.jsonl", FILES["mooncake.jsonl"][:-20], "2: must be one JSON object a line"),
     "lacking keys": ("t.jsonl", '{"timestamp": 1, "input_length": 3}\n', "output_length is missing"),
     "bad stamp": ("t.csv", AZURE + "yesterday,1,1\n", "line 4: TIMESTAMP must be a date and time"),
-    "unknown": ("t.csv", "a,b,c\n1,2,3\n", "no known format has the columns a, b, c; name"),
+    "unknown": ("t.csv", "a,b,c\n1,2,3\n", "prompt_tokens, output_tokens are missing, got a, b, c; arrival_s may also"),
     "header below blanks": ("t.csv", "\n\narrival_s,prompt_token,output_tokens\n", "t.csv:3: column prompt_tokens"),
-    "unknown below blanks": ("t.csv", "\n\na,b,c\n", "t.csv:3: no known format"),
+    "unknown below blanks": ("t.csv", "\n\na,b,c\n", "output_tokens are missing, got a, b, c"),
     "a column twice": ("t.csv", "arrival_s," + HEAD + "1,1,1,1\n", "t.csv:1: column arrival_s must appear once"),
     "value over two lines": ("t.csv", "request_id," + HEAD + 'a,0,1,1\n"b\nc",0,0,1\n', "line 3: prompt_tokens"),
     "stamps in nanoseconds": ("t.csv", HEAD + "0,1,1\n1.7e18,1,1\n", "line 3: an arrival must be at most 1e+11 s"),
@@ -241,7 +241,7 @@ def test_whole_columns_are_integers_and_a_trace_with_all_of_them_can_be_served(t
 def replayed(path: Path, n_requests: int | None = None, duration_s: float | None = None, **spec: object) -> Trace:
     given = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": ""} | spec
     workload = SimpleNamespace(n_requests=n_requests, duration_s=duration_s)
-    return replay(SimpleNamespace(**given), Path(), streams(0), workload)
+    return replay(SimpleNamespace(columns={}, **given), Path(), streams(0), workload)
 
 
 def test_a_replay_is_scaled_and_cut_as_asked(tmp_path: Path) -> None:

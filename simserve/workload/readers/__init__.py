@@ -1,7 +1,7 @@
 """Readers of trace files, one file per format, and `auto`, which detects the format."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,26 +12,40 @@ import numpy as np
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
-from simserve.workload.readers.base import names_shown
+from simserve.workload.readers.logs.records import format_of
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
+from simserve.workload.readers.simserve import parquet_columns
 from simserve.workload.readers.text_lines import head, is_bench_result
 from simserve.workload.trace import MOST_TOKENS, Trace
 
-FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve")
+FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus")
 
 ROWS_LOOKED_AT = 100
 """Lines of JSON read to tell a Mooncake trace from a vLLM one."""
 
 
-def read_trace(path: Path, format: str = "auto") -> Trace:
-    """Read a trace file as a Trace that starts at its first stamp. Raises TraceError."""
+def read_trace(path: Path, format: str = "auto", names: Mapping[str, str] | None = None) -> Trace:
+    """Read a trace file as a Trace that starts at its first stamp; `names`: columns of a log by ours. Raises
+    TraceError."""
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
+    if names:
+        if format not in ("auto", "log"):
+            raise TraceError(f"{path}: names of columns are for a log, got format {format}; leave the format out")
+        return import_module("simserve.workload.readers.log").read(path, names)  # type: ignore[no-any-return]
     name, note = detect(path) if format == "auto" else (format, None)
     read: Callable[[Path], Trace] = import_module(f"simserve.workload.readers.{name}").read
     trace = read(path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
+
+
+HEADERS = (
+    ("azure", ("TIMESTAMP", "ContextTokens")),
+    ("burstgpt", ("Timestamp", "Request tokens")),
+    ("simserve", ("arrival_s",)),
+)
+"""Columns that tell formats of CSV apart; any other is a log."""
 
 
 def detect(path: Path) -> tuple[str, str | None]:
@@ -40,28 +54,28 @@ def detect(path: Path) -> tuple[str, str | None]:
     Raises TraceError.
     """
     if path.suffix == ".parquet":
-        return "simserve", None
-    text = head(path)
-    begun = text.lstrip()
+        names = parquet_columns(path, lambda _: None)[1]
+        return ("simserve" if "arrival_s" in names else "log"), None
+    begun = head(path).lstrip()
     first = begun.split("\n", 1)[0].strip()
     if not first:
         raise TraceError(f"{path}: must hold a trace, got an empty file")
-    if first.startswith("{"):
-        return _json_hint(text)
-    for name, column in (("azure", "TIMESTAMP"), ("burstgpt", "Timestamp"), ("simserve", "arrival_s")):
-        if column in first:
-            return name, None
-    known = "TIMESTAMP,ContextTokens,GeneratedTokens (azure), arrival_s,prompt_tokens,output_tokens (simserve)"
-    line = text.count("\n", 0, len(text) - len(begun)) + 1
-    names = names_shown(first.split(","))
-    raise TraceError(f"{path}:{line}: no known format has the columns {names}; name the format, or use {known}")
+    if first[0] in "{[":
+        return _json_hint(begun)
+    return next((name for name, columns in HEADERS if all(column in first for column in columns)), "log"), None
 
 
 def _json_hint(text: str) -> tuple[str, str | None]:
     """Tell Mooncake (milliseconds) from vLLM (seconds) by the block size; the stamps do not tell."""
+    if '"resultType"' in text:
+        return "prometheus", None
+    if text[0] == "[" or format_of(text) is not None:
+        return "log", None
     if is_bench_result(text):
         return "vllm", None
     rows = [row for line in text.split("\n", ROWS_LOOKED_AT)[:ROWS_LOOKED_AT] if isinstance(row := _json(line), dict)]
+    if rows and not any("input_length" in row for row in rows):
+        return "log", None
     hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]
     known = [row for row in hashed if type(n := row.get("input_length")) is int and 0 <= n <= MOST_TOKENS]
     n_tokens, n_ids = ([row["input_length"] for row in known], [len(row["hash_ids"]) for row in known])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.input_files import MOST_TEXT_CHARACTERS
-from simserve.tables.columns import Floats, Lists, Meaning, joined
+from simserve.tables.columns import Flags, Floats, Lists, Meaning, joined
 from simserve.workload.readers.base import MOST_S, Cells, Place, Texts, refuse_rows
 from simserve.workload.size import MOST_REQUESTS
 
@@ -109,6 +109,11 @@ def labels(_: Place, __: str, cells: Cells) -> NDArray[np.str_]:
     return np.array(cut, np.str_)
 
 
+def flags(_: Place, __: str, cells: Cells) -> Flags:
+    """Return what is true, `(n,)`; anything else is false."""
+    return np.array([str(cell).lower() in ("true", "1") for cell in cells], np.bool_)
+
+
 def stamps_or_numbers(place: Place, name: str, cells: Cells) -> NDArray[Any]:
     """Return dates and times, or numbers, whichever the first cell is. Raises TraceError."""
     if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
@@ -119,6 +124,19 @@ def stamps_or_numbers(place: Place, name: str, cells: Cells) -> NDArray[Any]:
     if len(cells) and isinstance(cells[0], str) and _of_text(cells[0]) == np.inf:
         return instants(place, name, [cell if isinstance(cell, str) else "" for cell in cells])
     return numbers(place, name, cells)
+
+
+def later_stamps(place: Place, name: str, cells: Cells) -> NDArray[Any]:
+    """Return dates and times, or numbers; not-a-time or NaN where one is missing, as of a failed request. Raises
+    TraceError."""
+    kind = "U" if type(cells) is not np.ndarray else cells.dtype.kind
+    if kind != "U":
+        return np.asarray(cells) if kind == "M" else amounts(place, name, cells)
+    first = next((cell for cell in cells if cell not in (None, "")), None)
+    if type(first) is str and _of_text(first) == np.inf:
+        plain = [_without_zone(cell) if type(cell) is str else "" for cell in cells]
+        return np.array([_instant(stamp) if stamp else np.datetime64("NaT", "ns") for stamp in plain], "datetime64[ns]")
+    return amounts(place, name, cells)
 
 
 def instants(place: Place, name: str, stamps: Sequence[str]) -> NDArray[np.datetime64]:
@@ -192,8 +210,10 @@ TIME = CellKind("number", times)
 SPAN = CellKind("number", spans_s)
 TEXT = CellKind("text", texts)
 LABEL = CellKind("label", labels)
+FLAG = CellKind("label", flags)
 STAMP = CellKind("text", instants)
 INSTANT = CellKind("instant", stamps_or_numbers)
+LATER = CellKind("instant", later_stamps)
 IDS = CellKind("ids", ids)
 
 

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,81 +12,80 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
-from simserve.tables.columns import Flags, Floats, taken
+from simserve.tables.columns import Flags, Floats, Ints, taken
 from simserve.workload.readers.base import Place, items, names_shown, shown
-from simserve.workload.readers.cells import INSTANT, LABEL, NUMBER, TIME, CellKind, read_pieces, seconds_since_first
+from simserve.workload.readers.cells import (
+    AMOUNT,
+    FLAG,
+    INSTANT,
+    LABEL,
+    LATER,
+    NUMBER,
+    TEXT,
+    TIME,
+    CellKind,
+    read_pieces,
+)
 from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.readers.json_rows import cells_of_lines
 from simserve.workload.readers.logs import bench
 from simserve.workload.readers.logs.base import METRICS, Log, filled_in, in_order
+from simserve.workload.readers.logs.glossary import NOTHING, LogColumn, LogReading
+from simserve.workload.readers.logs.records import LogRecords, flat
 from simserve.workload.readers.simserve import PREFIXES, is_given, parquet_columns, prefixes_of
 from simserve.workload.trace import MOST_TOKENS, Trace
 
-UNITS = {"_s": 1.0, "": 1.0, "_ms": 1e-3}
-"""Suffixes of time columns; no suffix is seconds."""
-
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "arrival_s": (
-        *("arrival", "arrival_time", "arrived_at", "start_time", "request_start_time", "send_time", "sent_at"),
-        *("timestamp", "time_stamp", "start"),
-    ),
-    "prompt_tokens": (
-        *("prompt_tokens", "prompt_len", "prompt_length", "num_prompt_tokens", "input_tokens", "input_len"),
-        *("input_length", "input_sequence_length", "num_input_tokens", "isl", "num_prefill_tokens"),
-        "request_num_prefill_tokens",
-    ),
-    "output_tokens": (
-        *("output_tokens", "output_len", "output_length", "output_sequence_length", "num_output_tokens", "osl"),
-        *("num_decode_tokens", "request_num_decode_tokens", "completion_tokens", "generated_tokens"),
-        "num_generation_tokens",
-    ),
-    "max_tokens": ("max_tokens", "max_output_tokens", "max_completion_tokens", "max_new_tokens"),
-    "ttft_s": ("ttft", "time_to_first_token", "first_token_latency"),
-    "tpot_s": ("tpot", "time_per_output_token", "inter_token_latency"),
-    "e2e_s": ("e2e", "e2el", "e2e_latency", "e2e_time", "end_to_end_latency", "latency", "request_latency"),
-}
-"""Our columns and their other names, in lower case and without a unit; the first match is read."""
-
-NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 STATUS = {"finished", "rejected", "timed_out", "failed", "unfinished", ""}
 """Values of `status` that identify a simulated run."""
 
-KINDS: Mapping[str, CellKind] = dict.fromkeys((*METRICS, "max_tokens"), TIME) | {
+KINDS: Mapping[str, CellKind] = {
+    **dict.fromkeys((*METRICS, "max_tokens"), TIME),
+    **dict.fromkeys(("first_token_s", "end_s"), LATER),
+    **dict.fromkeys(("session_id", "model"), TEXT),
+    "turn": AMOUNT,
     "arrival_s": INSTANT,
     "prompt_tokens": NUMBER,
     "output_tokens": NUMBER,
 }
+MORE = {"status": LABEL, "cache_hit": FLAG} | PREFIXES
+"""Columns that are read by these names alone."""
+
+FAILED = ("failure", "failed", "error")
+"""Values of `status` of requests without an answer, in logs that have others than a simulated run."""
+
+EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+"""Sizes from which an epoch without a unit is in nano-, micro- and milliseconds."""
+
+OTHERS_SHOWN = 8
+"""Columns without a meaning that a note names."""
 
 MOST_KEYS = 1000
 """Limit on the different keys of a file of JSON lines."""
 
 
-@dataclass(frozen=True)
-class LogColumn:
-    """A column of the file that matches one of ours."""
-
-    name: str
-    scale: float
-    """Factor from its unit to ours."""
-
-
-def read_parquet(path: Path) -> Log:
+def read_parquet(path: Path, reading: LogReading = NOTHING) -> Log:
     """Read a log from parquet, for example simserve's `requests.parquet`. Raises TraceError."""
     names = parquet_columns(path, lambda _: None)[1]
-    kinds = _kinds(path, names)
+    kinds = _kinds(path, names, reading)
     columns, _ = parquet_columns(path, kinds.get)
     place = items(path, len(next(iter(columns.values()))), "row")
-    return _log(place, {name: kinds[name].read(place, name, column) for name, column in columns.items()})
+    return _log(
+        place, {name: kinds[name].read(place, name, column) for name, column in columns.items()}, names, reading
+    )
 
 
-def read_csv_table(path: Path, first: str) -> Log:
+def read_csv_table(path: Path, first: str, reading: LogReading = NOTHING) -> Log:
     """Read a log from CSV with a header, which is the first line with text. Raises TraceError."""
-    kinds = _kinds(path, [name.strip() for name in next(csv.reader([first]))])
-    place, columns, _ = read_csv(path, kinds, kinds)
-    return _log(place, columns)
+    try:
+        header = [name.strip() for name in next(csv.reader([first]))]
+    except csv.Error as error:
+        raise TraceError(f"{path}: must be CSV ({error}); is it a log?") from None
+    kinds = _kinds(path, header, reading)
+    place, columns, names = read_csv(path, kinds, kinds)
+    return _log(place, columns, names, reading)
 
 
-def read_lines(path: Path) -> Log:
+def read_lines(path: Path, reading: LogReading = NOTHING) -> Log:
     """Read a log from JSON lines; keys that a line lacks are missing there. Raises TraceError."""
     names: dict[str, None] = {}
 
@@ -99,21 +98,29 @@ def read_lines(path: Path) -> Log:
 
     for _ in cells_of_lines(path, noted, ()):
         pass
-    kinds = _kinds(path, list(names))
-    return _log(*read_pieces(path, cells_of_lines(path, _row, kinds), kinds))
+    kinds = _kinds(path, list(names), reading)
+    return _log(*read_pieces(path, cells_of_lines(path, _row, kinds), kinds), list(names), reading)
 
 
-def of_row(path: Path, row: Mapping[str, Any]) -> Log:
+def of_records(path: Path, records: LogRecords, reading: LogReading = NOTHING) -> Log:
+    """Read a log from rows of our columns, or of others. Raises TraceError."""
+    names = list(dict.fromkeys(name for row in records.rows for name in row))
+    kinds = _kinds(path, names, reading)
+    place = Place(path, np.array(records.numbers, np.int64), records.word)
+    columns = {name: kind.read(place, name, [row.get(name) for row in records.rows]) for name, kind in kinds.items()}
+    log = _log(place, columns, names, reading)
+    return replace(log, assumed=(*log.assumed, *(f"{n} left out: {why}" for why, n in records.left_out.items())))
+
+
+def of_row(path: Path, row: Mapping[str, Any], reading: LogReading = NOTHING) -> Log:
     """Read a log of one request. Raises TraceError."""
-    kinds = _kinds(path, list(row))
-    place = items(path, 1, "row")
-    return _log(place, {name: kind.read(place, name, [row.get(name)]) for name, kind in kinds.items()})
+    return of_records(path, LogRecords([flat(row)], [1], word="row"), reading)
 
 
-def _kinds(path: Path, header: Sequence[str]) -> dict[str, CellKind]:
+def _kinds(path: Path, header: Sequence[str], reading: LogReading) -> dict[str, CellKind]:
     """Return the kinds of the columns that are read. Raises TraceError if a required one is missing."""
-    others = {name: kind for name, kind in ({"status": LABEL} | PREFIXES).items() if name in header}
-    return {column.name: KINDS[ours] for ours, column in _matched(path, header).items()} | others
+    others = {name: kind for name, kind in MORE.items() if name in header}
+    return {column.name: KINDS[ours] for ours, column in reading.matched(path, header).items()} | others
 
 
 def _row(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -125,43 +132,30 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
         raise TraceError(f"{path}:{number}: must be one JSON object per line, got {shown(row)}; correct the line")
     if bench.is_result(row):
         raise TraceError(f"{path}:{number}: must be a request, got the result of a benchmark; give one result per file")
-    return row
+    return flat(row)
 
 
-def _matched(path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
-    """Match columns to ours. Raises TraceError if a required one is missing."""
-    plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in reversed(header)}
-    matched = {}
-    for ours, aliases in ALIASES.items():
-        units = UNITS if ours.endswith("_s") else {"": 1.0}
-        there = [(alias + unit, scale) for alias in aliases for unit, scale in units.items() if alias + unit in plain]
-        if there:
-            matched[ours] = LogColumn(plain[there[0][0]], there[0][1])
-    got = names_shown(header)
-    missing = [name for name in NEEDED if name not in matched]
-    if missing:
-        verb = "column {} is" if len(missing) == 1 else "columns {} are"
-        remedy = f"{missing[0]} may also be called {', '.join(ALIASES[missing[0]][:6])}"
-        raise TraceError(f"{path}: {verb.format(', '.join(missing))} missing, got {got}; {remedy}")
-    if not matched.keys() & set(METRICS):
-        raise TraceError(f"{path}: must have some of {', '.join(METRICS)}, got {got}; nothing can be compared")
-    return matched
-
-
-def _log(place: Place, columns: Mapping[str, Any]) -> Log:
+def _log(place: Place, columns: Mapping[str, Any], header: Sequence[str], reading: LogReading) -> Log:
     """Build the log from a table's columns; rows without an output token are failed requests."""
-    matched = _matched(place.path, list(columns))
-    read = {ours: columns[column.name] for ours, column in matched.items()}
-    is_date = read["arrival_s"].dtype.kind == "M"
-    arrival_s = seconds_since_first(read["arrival_s"]) if is_date else read["arrival_s"] * matched["arrival_s"].scale
-    prompts, outputs = read["prompt_tokens"], read["output_tokens"]
+    at = reading.matched(place.path, header)
+    read = {ours: columns[column.name] for ours, column in at.items()}
+    arrivals = read["arrival_s"]
+    origin = arrivals.min() if arrivals.dtype.kind == "M" and len(arrivals) else 0
+    arrival_s = _seconds(arrivals, at["arrival_s"].scale, origin)
+    prompts, outputs = read["prompt_tokens"], np.where(_failed(columns.get("status")), 0.0, read["output_tokens"])
     is_done = _finished(columns.get("status"), len(outputs))
-    given = {name: np.where(is_done, read[name] * matched[name].scale, np.nan) for name in METRICS if name in read}
+    given = {name: read[name] * (at[name].scale or 1.0) for name in METRICS if name in read}
+    for ours, stamps in (("ttft_s", "first_token_s"), ("e2e_s", "end_s")):
+        if stamps in read and ours not in given:
+            given[ours] = _seconds(read[stamps], at[stamps].scale, origin) - arrival_s
+    given = {name: np.where(is_done, column, np.nan) for name, column in given.items()}
     most, sentence = _limits(read.get("max_tokens"), outputs)
-    kept = np.flatnonzero(outputs != 0)
+    is_cached = columns.get("cache_hit", np.zeros(len(outputs), np.bool_))
+    kept = np.flatnonzero((outputs != 0) & ~is_cached)
     kept = kept[np.argsort(arrival_s[kept], kind="stable")]
     measured = {name: column[kept] for name, column in given.items()}
-    place, trace = place.take(kept), Trace(arrival_s, prompts, outputs, most).take(kept)
+    trace = Trace(arrival_s, prompts, outputs, most, **_sessions(read, given))
+    place, trace = place.take(kept), trace.take(kept)
     names = [name for name in PREFIXES if name in columns and is_given(columns[name])]
     shared = {name: taken(columns[name], kept) for name in names}
     put_prefixes = prefixes_of(place, shared)
@@ -171,12 +165,62 @@ def _log(place: Place, columns: Mapping[str, Any]) -> Log:
             place,
             trace,
             filled_in(place, trace.output_tokens.astype(np.float64), measured),
-            n_failed=len(outputs) - len(kept),
+            n_failed=int(np.count_nonzero((outputs == 0) & ~is_cached)),
             n_unfinished=int(np.count_nonzero(~is_done[kept])),
-            assumed=("requests are sent at the times of the log", sentence, *prefixes, *_renamed(matched)),
+            assumed=(
+                "requests are sent at the times of the log",
+                sentence,
+                *prefixes,
+                *_renamed(at),
+                *_not_read(header, at),
+                *([f"{n} left out: a cache before the server answered"] if (n := int(is_cached.sum())) else []),
+            ),
+            model=_one(read.get("model"), kept),
         ),
         put_prefixes,
     )
+
+
+def _seconds(values: NDArray[Any], scale: float | None, origin: Any) -> Floats:
+    """Return instants as seconds, dates since an origin; an epoch without a unit by its size."""
+    if values.dtype.kind == "M":
+        since: Floats = np.where(np.isnat(values), np.nan, (values - origin).astype(np.float64) / 1e9)
+        return since
+    if scale is None:
+        largest = float(np.nanmax(values, initial=0.0))
+        scale = next((factor for least, factor in EPOCHS if largest > least), 1.0)
+    return values * scale
+
+
+def _failed(status: NDArray[np.str_] | None) -> Any:
+    """Mark the rows that have no answer, by a status that no simulated run has."""
+    if status is None or not len(status) or set(np.unique(status)) <= STATUS:
+        return False
+    return np.isin(np.char.lower(status), FAILED)
+
+
+def _sessions(read: Mapping[str, Any], given: Mapping[str, Floats]) -> dict[str, Any]:
+    """Return the columns of sessions, with how long answers took, for a trace."""
+    if "session_id" not in read:
+        return {}
+    turns = {"turn": np.nan_to_num(read["turn"])} if "turn" in read else {}
+    answers = {"e2e_s": given["e2e_s"]} if "e2e_s" in given else {}
+    return {"session_id": read["session_id"], **turns, **answers}
+
+
+def _one(names: NDArray[np.str_] | None, kept: Ints) -> str | None:
+    """Return the model of all requests; None where the log has several, or none."""
+    known = set() if names is None else set(np.unique(names[kept])) - {""}
+    return str(known.pop()) if len(known) == 1 else None
+
+
+def _not_read(header: Sequence[str], at: Mapping[str, LogColumn]) -> tuple[str, ...]:
+    """Return a note of the columns without a meaning."""
+    read = {column.name for column in at.values()} | MORE.keys()
+    above = {name.rpartition(".")[0] for name in header}
+    others = [name for name in header if name not in read | above]
+    more = f" and {len(others) - OTHERS_SHOWN} more" if len(others) > OTHERS_SHOWN else ""
+    return (f"columns not read: {names_shown(others[:OTHERS_SHOWN])}{more}",) if others else ()
 
 
 def _finished(status: NDArray[np.str_] | None, n_rows: int) -> Flags:

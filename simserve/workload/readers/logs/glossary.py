@@ -1,0 +1,143 @@
+"""Glossary of logs: the names and units under which tables of requests have their columns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simserve.errors import SimserveError, TraceError, did_you_mean
+from simserve.workload.readers.base import names_shown
+from simserve.workload.readers.logs.base import METRICS
+
+UNITS = {
+    "_s": 1.0,
+    "": 1.0,
+    "_ms": 1e-3,
+    "_us": 1e-6,
+    "_ns": 1e-9,
+    **dict.fromkeys(("_sec", "_secs", "_seconds"), 1.0),
+}
+"""Suffixes of time columns; no suffix is seconds, of an epoch what its size tells."""
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "arrival_s": (
+        *("arrival", "arrival_time", "arrived_at", "start_time", "request_start_time", "send_time", "sent_at"),
+        *("timestamp", "time_stamp", "start", "starttime", "created_at", "request_start", "time"),
+    ),
+    "prompt_tokens": (
+        *("prompt_tokens", "prompt_len", "prompt_length", "num_prompt_tokens", "input_tokens", "input_len"),
+        *("input_length", "input_sequence_length", "num_input_tokens", "isl", "num_prefill_tokens"),
+        *("request_num_prefill_tokens", "contexttokens", "request_tokens", "usage.prompt_tokens"),
+        *("usage.input_tokens", "tokens_in"),
+    ),
+    "output_tokens": (
+        *("output_tokens", "output_len", "output_length", "output_sequence_length", "num_output_tokens", "osl"),
+        *("num_decode_tokens", "request_num_decode_tokens", "completion_tokens", "generated_tokens"),
+        *("num_generation_tokens", "generatedtokens", "response_tokens", "usage.completion_tokens"),
+        *("usage.output_tokens", "tokens_out"),
+    ),
+    "max_tokens": ("max_tokens", "max_output_tokens", "max_completion_tokens", "max_new_tokens"),
+    "ttft_s": ("ttft", "time_to_first_token", "first_token_latency"),
+    "tpot_s": ("tpot", "time_per_output_token", "inter_token_latency"),
+    "e2e_s": (
+        *("e2e", "e2el", "e2e_latency", "e2e_time", "end_to_end_latency", "latency", "request_latency"),
+        *("elapsed_time", "duration"),
+    ),
+    "first_token_s": ("first_token", "first_token_time", "completionstarttime", "completion_start_time"),
+    "end_s": ("end", "end_time", "endtime", "finish_time", "finished_at", "request_end_time", "completed_at"),
+    "session_id": ("session_id", "conversation_id", "session"),
+    "turn": ("turn", "turn_index"),
+    "model": ("model", "model_name", "model_id"),
+}
+"""Our columns and their other names, in lower case and without a unit; the first match is read."""
+
+NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True)
+class LogColumn:
+    """A column of the file that matches one of ours."""
+
+    name: str
+    scale: float | None
+    """Factor from its unit to ours; None of a time without a unit."""
+
+
+@dataclass(frozen=True)
+class LogReading:
+    """How a log is read: columns by their names in the file, and whether it needs latencies."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Columns of the file by ours, which the glossary need not know."""
+    compares: bool = True
+    """Whether a file without a latency is of no use."""
+
+    def matched(self, path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
+        """Return the columns of a file that match ours, those named first. Raises TraceError for a needed one that is
+        missing, for two that could be the arrival, and, where it `compares`, for a file without a latency."""
+        plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in reversed(header)}
+        columns = _named(path, header, self.names)
+        for ours, aliases in ALIASES.items():
+            units = UNITS if ours.endswith("_s") else {"": 1.0}
+            there = [(name + unit, scale) for name in aliases for unit, scale in units.items() if name + unit in plain]
+            if not there or ours in columns:
+                continue
+            if ours == "arrival_s":
+                _refuse_two(path, [plain[name] for name, _ in there])
+            name, scale = there[0]
+            is_bare = units is UNITS and name in aliases
+            columns[ours] = LogColumn(plain[name], None if is_bare else scale)
+        got = names_shown(header)
+        missing = [name for name in NEEDED if name not in columns]
+        if missing:
+            verb = "column {} is" if len(missing) == 1 else "columns {} are"
+            remedy = f"{missing[0]} may also be called {', '.join(ALIASES[missing[0]][:6])}; others by --map"
+            raise TraceError(f"{path}: {verb.format(', '.join(missing))} missing, got {got}; {remedy}")
+        if self.compares and not columns.keys() & {*METRICS, "first_token_s", "end_s"}:
+            raise TraceError(f"{path}: must have some of {', '.join(METRICS)}, got {got}; nothing can be compared")
+        return columns
+
+
+NOTHING = LogReading()
+"""A log that is read as the glossary says."""
+
+
+def given_names(text: str | None) -> dict[str, str]:
+    """Parse `arrival_s=startTime,prompt_tokens=usage.prompt`. Raises SimserveError."""
+    names: dict[str, str] = {}
+    for pair in (text or "").split(",") if text else ():
+        ours, equals, theirs = (part.strip() for part in pair.partition("="))
+        if not equals or not theirs or _ours(ours) is None:
+            remedy = f"ours are {', '.join(ALIASES)}"
+            raise SimserveError(f"--map: must be OURS=THEIRS,..., got {pair}; {remedy}")
+        names[ours] = theirs
+    return names
+
+
+def _ours(written: str) -> tuple[str, float | None] | None:
+    """Return the column of ours that a name means, and the factor of its unit: `ttft_ms` is ttft_s in milliseconds."""
+    if written in ALIASES:
+        return written, None
+    for unit, scale in UNITS.items():
+        name = f"{written.removesuffix(unit)}_s"
+        if unit and written.endswith(unit) and name in ALIASES:
+            return name, scale
+    return None
+
+
+def _named(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[str, LogColumn]:
+    columns = {}
+    for written, theirs in given.items():
+        if theirs not in header:
+            raise TraceError(f"{path}: --map {written}={theirs}: no such column; {did_you_mean(theirs, header)}")
+        ours, scale = _ours(written) or (written, None)
+        own = next((factor for unit, factor in UNITS.items() if unit and theirs.lower().endswith(unit)), None)
+        columns[ours] = LogColumn(theirs, own if scale is None else scale)
+    return columns
+
+
+def _refuse_two(path: Path, names: Sequence[str]) -> None:
+    """Raise TraceError for two columns that could be the arrival, unless one of them is named so."""
+    different = list(dict.fromkeys(names))
+    if len(different) > 1 and not different[0].lower().startswith("arriv"):
+        rule = f"could be the arrival: {' or '.join(different)}"
+        raise TraceError(f"{path}: {len(different)} columns {rule}; say which with --map arrival_s={different[0]}")
