@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -37,16 +38,27 @@ def is_id(name: str) -> bool:
     return ID.fullmatch(name) is not None and not name.endswith(".json") and not name.startswith(".")
 
 
-def known_model(name: str) -> tuple[str, str | None] | None:
-    """Return the model of the catalog with the shape of a repository, and the precision of its weights, None if it is
-    that of the model; None: the catalog does not know it."""
+class KnownModel(NamedTuple):
+    """A model of the catalog with the shape of a repository."""
+
+    name: str
+    dtype: str | None = None
+    """Precision of its weights; None: that of the model."""
+    context: int | None = None
+    """Tokens of its context; None: those of the model."""
+
+
+def known_model(name: str) -> KnownModel | None:
+    """Return the model of the catalog with the shape of a repository, with its precision and its context where they
+    are not the model's; None: the catalog does not know it."""
     publisher, _, repository = name.lower().rpartition("/")
     if repository in _known():
-        return _known()[repository], None
+        return _known()[repository]
     for end in sorted(PRECISIONS, key=len, reverse=True):
         base = repository.removesuffix(f"-{end}")
         if base != repository and base in _known():
-            return _known()[base], "fp8_block" if end == "fp8" and publisher in IN_BLOCKS else PRECISIONS[end]
+            dtype = "fp8_block" if end == "fp8" and publisher in IN_BLOCKS else PRECISIONS[end]
+            return _known()[base]._replace(dtype=dtype)
     return None
 
 
@@ -66,8 +78,12 @@ def _configs(folder: Path) -> Iterator[Path]:
 
 
 @cache
-def _known() -> dict[str, str]:
+def _known() -> dict[str, KnownModel]:
     """Return the model of the catalog of each repository, in small letters and without its publisher."""
     text = (resources.files("simserve.catalog") / "hub.yaml").read_text(encoding="utf-8")
     repositories: dict[str, list[str]] = yaml.safe_load(text)
-    return {each.lower(): model for model, names in repositories.items() for each in names}
+    known: dict[str, KnownModel] = {}
+    for key, names in repositories.items():
+        model, _, context = key.partition("@")
+        known |= dict.fromkeys(map(str.lower, names), KnownModel(model, None, int(context) if context else None))
+    return known

@@ -60,7 +60,9 @@ def _of_hub(name: str) -> ModelSpec:
     """Return the model of a repository on the Hugging Face hub, without asking there. Raises CatalogError."""
     known, config = known_model(name), cached_config(name)
     if known is not None:
-        spec, dtype = _of_catalog(known[0]), known[1]
+        spec, dtype = _of_catalog(known.name), known.dtype
+        if known.context is not None:
+            spec = replace(spec, max_position_embeddings=known.context)
         if dtype is None:
             return spec
         if spec.weight_dtype is None and (spec.experts is None or name.lower().startswith("qwen/")):

@@ -34,7 +34,7 @@ def check_model(path: Path, model: str | None, scenario: Scenario) -> str | None
         if known is None:
             names = ", ".join(name for name, _ in sorted(own))
             return f"{path} names the model {model}, which the catalog does not know; taken for {names}"
-        logged = known
+        logged = known.name, known.dtype
     name, dtype = logged
     if any(name == ours and (dtype is None or dtype == precision) for ours, precision in own):
         return None

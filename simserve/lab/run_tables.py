@@ -101,11 +101,12 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
 
 
 def catalog_model(name: str) -> str:
-    """Map a checkpoint to the catalog: meta-llama/Llama-3.1-8B-Instruct is llama-3.1-8b. Raises CatalogError."""
+    """Map a checkpoint to the catalog: meta-llama/Llama-3.1-8B-Instruct is llama-3.1-8b; one with another context keeps
+    its id. Raises CatalogError."""
     known = known_model(name)
     if known is None:
         catalog.load_model(name)  # refuses an unknown name
-    return name if known is None else known[0]
+    return name if known is None or known.context is not None else known.name
 
 
 def is_table_of_settings(path: Path) -> bool:

@@ -53,18 +53,20 @@ Form = Callable[[ServerSettings, Flag, str], None]
 
 def take_model(settings: ServerSettings, flag: Flag, key: str) -> None:
     """Look the model up: by its id, its path, or the name of its folder in a container."""
-    name, dtype = flag.value, None
     try:
-        settings.model, why = catalog.load_model(name), ""
+        settings.model = catalog.load_model(flag.value)
+        return settings.set(flag, key, flag.value)
     except CatalogError as error:
-        known = known_model(name.rstrip("/").rpartition("/")[2])
-        if known is None:
-            raise BadValue(str(error).partition(", got '")[0], str(error).rpartition("; ")[2]) from None
-        name, dtype = known
-        settings.model, why = catalog.load_model(name), f"by the name of its folder, {flag.value}"
-    settings.set(flag, key, name, why)
-    if dtype is not None:
-        settings.assume("weight_dtype", dtype, f"by the name of its folder, {flag.value}")
+        known, why = known_model(flag.value.rstrip("/").rpartition("/")[2]), str(error)
+    if known is None:
+        raise BadValue(why.partition(", got '")[0], why.rpartition("; ")[2])
+    settings.model, why = catalog.load_model(known.name), f"by the name of its folder, {flag.value}"
+    settings.set(flag, key, known.name, why)
+    if known.dtype is not None:
+        settings.assume("weight_dtype", known.dtype, why)
+    if known.context is not None:
+        settings.assume(f"{POOL}.max_model_len", known.context, why)
+    return None
 
 
 def take_tokens(settings: ServerSettings, flag: Flag, key: str) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from simserve import catalog
 from simserve.catalog.hub import cached_config, is_id
+from simserve.cost.shard import Shard
+from simserve.cost.weights import weights_bytes
 from simserve.errors import CatalogError
 from tests.fuzz.configs import LLAMA
 
@@ -43,10 +45,46 @@ KNOWN = {
 }
 """Models and precisions by their config.json."""
 
+LONGER = {
+    "Qwen/Qwen2.5-7B": ("qwen2.5-7b", None, 131072),
+    "Qwen/Qwen2.5-32B": ("qwen2.5-32b", None, 131072),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": ("qwen2.5-7b", None, 131072),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": ("qwen2.5-32b", None, 131072),
+    "Qwen/Qwen3-8B-Base": ("qwen3-8b", None, 32768),
+    "Qwen/Qwen3-4B-Instruct-2507": ("qwen3-4b", None, 262144),
+    "Qwen/Qwen3-4B-Instruct-2507-FP8": ("qwen3-4b", "fp8_block", 262144),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": ("qwen3-30b-a3b", None, 262144),
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8": ("qwen3-30b-a3b", "fp8_block", 262144),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": ("qwen3-235b-a22b", "fp8_block", 262144),
+    "meta-llama/Meta-Llama-3-8B-Instruct": ("llama-3.1-8b", None, 8192),
+    "meta-llama/Meta-Llama-3-70B-Instruct": ("llama-3.1-70b", None, 8192),
+    "zai-org/GLM-4.6": ("glm-4.5", None, 202752),
+    "moonshotai/Kimi-K2-Instruct-0905": ("kimi-k2", "fp8_block", 262144),
+}
+"""Repositories of a shape of the catalog with a context of their own."""
+
+PARAMETERS = {
+    "Qwen/Qwen2.5-0.5B-Instruct": 0.494e9,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1.54e9,
+    "Qwen/Qwen2.5-3B-Instruct": 3.09e9,
+    "Qwen/Qwen2.5-14B-Instruct": 14.77e9,
+    "Qwen/Qwen2.5-Coder-32B-Instruct": 32.76e9,
+    "Qwen/Qwen3-1.7B": 1.72e9,
+    "Qwen/Qwen3-4B": 4.02e9,
+    "meta-llama/Llama-3.2-3B-Instruct": 3.21e9,
+    "mistralai/Mistral-7B-Instruct-v0.2": 7.24e9,
+    "microsoft/Phi-4-mini-instruct": 3.84e9,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1.10e9,
+    "codellama/CodeLlama-34b-Instruct-hf": 33.74e9,
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1.71e9,
+    "google/gemma-3-4b-it": 3.88e9,
+}
+"""Parameters that the pages of models name, without encoders of images."""
+
 OTHER_SHAPES = (
-    *("Qwen/Qwen2.5-7B", "Qwen/Qwen3-8B-Base", "Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen2.5-32B-Instruct"),
-    *("mistralai/Mistral-7B-Instruct-v0.2", "zai-org/GLM-4.6", "moonshotai/Kimi-K2-Instruct-0905"),
-    *("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "meta-llama/Llama-4-Scout-17B-16E"),
+    *("Qwen/QwQ-32B", "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen3-VL-8B-Instruct", "mistralai/Mistral-7B-v0.1"),
+    *("zai-org/GLM-4.7", "moonshotai/Kimi-K2-Thinking", "mistralai/Mistral-Nemo-Instruct-2407"),
+    *("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "meta-llama/Llama-4-Scout-17B-16E"),
     *("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", "nvidia/DeepSeek-R1-FP4", "TheBloke/Llama-2-7B-GPTQ"),
 )
 """Repositories that differ from the models of similar names, in shape, context or what is quantized."""
@@ -69,6 +107,20 @@ def test_a_checkpoint_has_the_shape_and_the_precision_of_its_files(name: str) ->
         own.max_position_embeddings,
     )
     assert spec.weight_dtype == dtype
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_one_with_another_context_has_the_shape_and_its_own_context(name: str) -> None:
+    model, dtype, context = LONGER[name]
+    spec, own = catalog.load_model(name), catalog.load_model(model)
+    assert (spec.name, spec.n_layers, spec.weight_dtype) == (model, own.n_layers, dtype)
+    assert spec.max_position_embeddings == context != own.max_position_embeddings
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_shape_has_the_parameters_that_its_page_names(name: str) -> None:
+    n_parameters = weights_bytes(Shard(catalog.load_model(name), "bf16")) / 2
+    assert n_parameters == pytest.approx(PARAMETERS[name], rel=0.003)
 
 
 @pytest.mark.parametrize("name", OTHER_SHAPES)

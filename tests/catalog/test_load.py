@@ -24,7 +24,7 @@ def test_a_card_is_found_as_people_write_it(written: str, name: str) -> None:
         (catalog.load_gpu, "h100-sxn", "no such GPU in the catalog, got 'h100-sxn'; did you mean h100-sxm?"),
         (catalog.load_gpu, "a100", "there are several in the catalog, got 'a100'; say which: a100-sxm, a100-sxm-40gb"),
         (catalog.load_gpu, "h101-sxm", "got 'h101-sxm'; choose from h100-pcie, h100-sxm, h20-sxm, h200-sxm, h800-sxm"),
-        (catalog.load_model, "Qwen2.5-32B", "got 'Qwen2.5-32B'; choose from qwen2.5-72b, qwen2.5-7b, qwen3-0.6b"),
+        (catalog.load_model, "Qwen2.5-33B", "got 'Qwen2.5-33B'; choose from qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-14b"),
         (catalog.load_engine, "vlm", "no such engine in the catalog, got 'vlm'; did you mean vllm?"),
         (catalog.load_model, "lama-3.1-8b", "or the path of a config.json, got 'lama-3.1-8b'; did you mean llama-3.1-"),
         (

@@ -109,7 +109,8 @@ def test_checkpoints_of_one_shape_are_one_model() -> None:
     assert catalog_model("meta-llama/Llama-3.1-8B-Instruct") == "llama-3.1-8b"
     assert catalog_model("llama-3.1-8b") == "llama-3.1-8b"
     with pytest.raises(CatalogError, match="the catalog knows no checkpoint of that name"):
-        catalog_model("Qwen/Qwen2.5-32B")
+        catalog_model("Qwen/QwQ-32B")
+    assert catalog_model("Qwen/Qwen2.5-32B") == "Qwen/Qwen2.5-32B"  # of another context than qwen2.5-32b
 
 
 def test_a_campaign_says_how_many_requests_how_long_and_with_which_knobs() -> None:
