@@ -14,7 +14,7 @@ from simserve.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from simserve.admission.base import Admission
-    from simserve.api import capacity, check, compare, plan, run, sweep, twin, validate
+    from simserve.api import capacity, check, compare, plan, run, sweep, tune, twin, validate
     from simserve.metrics.result_folder import load_results
     from simserve.metrics.results import Results
     from simserve.routers.base import Router
@@ -31,7 +31,7 @@ _HOMES = {
     "load_results": "simserve.metrics.result_folder",
     "load_scenario": "simserve.scenario",
     "simulate": "simserve.simulation",
-} | dict.fromkeys(("capacity", "check", "compare", "plan", "run", "sweep", "twin", "validate"), "simserve.api")
+} | dict.fromkeys(("capacity", "check", "compare", "plan", "run", "sweep", "tune", "twin", "validate"), "simserve.api")
 
 __all__ = [
     "Admission",
@@ -48,6 +48,7 @@ __all__ = [
     "run",
     "simulate",
     "sweep",
+    "tune",
     "twin",
     "validate",
 ]

@@ -275,7 +275,7 @@ def test_the_page_of_the_api_runs_as_written(tmp_path: Path, monkeypatch: pytest
 def test_the_package_shows_its_public_names_alone() -> None:
     assert dir(simserve) == sorted([*simserve.__all__, "__version__"])
     assert all(getattr(simserve, name) for name in simserve.__all__)
-    assert not {"tune", "autoscale", "resilience"} & set(dir(simserve))
+    assert not {"autoscale", "resilience"} & set(dir(simserve))
     for name in ("Scheduler", "Router", "Admission"):
         assert getattr(simserve, name).__module__.endswith(".base")
 
@@ -288,13 +288,20 @@ def test_types_are_known(tmp_path: Path) -> None:
         "reveal_type(simserve.check({}, against='main').loss)\n"
         "reveal_type(simserve.load_scenario('x').replace(seed=1))\n"
         "simserve.plan('x', months='a')\n"
-        "simserve.tune\n"
+        "simserve.autoscale\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "typed.py"]
     environment = os.environ | {"MYPYPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("typed.py")]
-    expected = ("PlanOption | None", "DecisionJson | None", "LossFacts | None", "scenario.Scenario", '"months"', "tune")
+    expected = (
+        "PlanOption | None",
+        "DecisionJson | None",
+        "LossFacts | None",
+        "scenario.Scenario",
+        '"months"',
+        "autoscale",
+    )
     assert len(lines) == len(expected), done.stdout
     for line, part in zip(lines, expected, strict=True):
         assert part in line

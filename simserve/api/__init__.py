@@ -10,10 +10,11 @@ only pool, or dotted paths. Nothing heavy is imported before a function runs.
 from types import ModuleType
 
 from simserve.api.answers import capacity, plan, run
-from simserve.api.comparisons import check, compare, sweep, twin, validate
+from simserve.api.comparisons import check, compare, sweep
+from simserve.api.servers import tune, twin, validate
 from simserve.metrics.answers.shown import bind
 
-__all__ = ["capacity", "check", "compare", "plan", "run", "sweep", "twin", "validate"]
+__all__ = ["capacity", "check", "compare", "plan", "run", "sweep", "tune", "twin", "validate"]
 
 
 def _teller() -> ModuleType:

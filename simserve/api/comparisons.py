@@ -1,4 +1,4 @@
-"""Questions about several scenarios, changes of one, or a server: sweep, compare, check, validate, twin."""
+"""Questions about several scenarios, or changes of one: sweep, compare, check."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +13,6 @@ from simserve.api.options import (
     effort_of,
     goal_of,
     scenario_with,
-    slo_of,
     with_seed,
     within,
 )
@@ -21,11 +20,9 @@ from simserve.errors import SimserveError
 from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
-    from simserve.lab.validated_log import ValidatedLog
     from simserve.metrics.answers.check import CheckAnswer
     from simserve.metrics.answers.comparison import ComparisonAnswer
     from simserve.metrics.answers.sweep import SweepAnswer
-    from simserve.metrics.answers.twin import TwinAnswer
     from simserve.metrics.results import Results
     from simserve.scenario.loader import AnyScenario
     from simserve.study.compare.compare import ComparedSide
@@ -154,59 +151,3 @@ def check(
         else:
             side = against_ref((candidate.file, str(against)), candidate, wanted)
         return check_facts(check(side, GateSide(candidate, side.goal_frac), tolerance))
-
-
-def twin(
-    command: str | None = None,
-    *,
-    gpu: str,
-    log: Iterable[str | Path] = (),
-    slo: Mapping[str, float] | str | None = None,
-    compose: str | Path | None = None,
-    manifest: str | Path | None = None,
-    values: str | Path | None = None,
-    service: str | None = None,
-    replicas: int | None = None,
-    env: Mapping[str, str] | None = None,
-    metrics: str | Path | None = None,
-    engine_version: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    jobs: int | None = None,
-) -> "TwinAnswer":
-    """Make a scenario of a server from its command line, or the file that deploys it, with the load of its log and
-    host constants fitted to it. Raises SimserveError.
-
-    `log`: its requests, or results of its benchmark; `columns`: its columns by ours, as `validate` has it. The
-    answer's `write` makes a folder with scenario, load, fit and page.
-    """
-    from simserve.servers.documents import read_server
-    from simserve.servers.load import load_of
-    from simserve.servers.question import TwinQuestion
-    from simserve.servers.twin import find_twin
-    from simserve.study.processes import limited_to
-
-    paths = {"--compose": compose, "--manifest": manifest, "--values": values}
-    server = read_server(
-        command, {key: Path(path) if path else None for key, path in paths.items()}, env or {}, service
-    )
-    question = TwinQuestion(
-        server,
-        gpu,
-        load_of([*map(Path, log)], columns or {}),
-        slo=slo_of(slo),
-        replicas=replicas,
-        version=engine_version,
-        metrics=None if metrics is None else Path(metrics),
-    )
-    with limited_to(jobs):
-        return find_twin(question)
-
-
-def validate(log: str | Path, scenario: str | Path, *, columns: Mapping[str, str] | None = None) -> "ValidatedLog":
-    """Compare a real log with its requests replayed on the server of a scenario file. Raises SimserveError.
-
-    `columns`: columns of the log by ours, `{"arrival_s": "startTime"}`, where their names do not tell.
-    """
-    from simserve.lab.validated_log import ValidatedLog
-
-    return ValidatedLog.of(Path(log), Path(scenario), columns or {})

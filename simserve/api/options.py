@@ -18,6 +18,7 @@ By = Literal["noise", "total"] | None
 """What decides: sampling noise alone, or cost error too; None: cost error where it means much."""
 
 BUDGET_RUNS, MAX_GPUS, MONTHS, PRECISION, TOLERANCE = LOOKS[-1], 256, 12, 0.03, 0.02
+POINTS = 300
 TENSORS = (1, 2, 4, 8)
 
 GOALS = ("ttft_s", "tpot_s", "e2e_s", "itl_s")
@@ -32,6 +33,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "--growth": (0, 1),
     "--max-gpus": (1, 8192),
     "--months": (1, 120),
+    "--points": (2, 10_000),
     "--precision": (0.001, 0.5),
     "--spare": (0, 100),
     "--tolerance": (0, 0.9),

@@ -18,6 +18,7 @@ from simserve.cli import (
     run,
     sweep,
     trace,
+    tune,
     twin,
     validate,
 )
@@ -70,5 +71,6 @@ app.command("sweep")(sweep.sweep)
 app.command("check")(check.check)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
+app.command("tune")(tune.tune)
 app.command("twin")(twin.twin)
 app.command("schema")(init.schema)

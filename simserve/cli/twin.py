@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simserve.api import comparisons
+from simserve.api import servers
 from simserve.cli.options import NO, AsJson, Columns, Jobs, Opens, Place, Quiet
 
 Line = Annotated[
@@ -71,7 +71,7 @@ def twin(
     if out is not None and not out.is_dir():
         check_folder(out, TWIN)  # before the fit
     with terminal.progress_bar():
-        answer = comparisons.twin(
+        answer = servers.twin(
             line,
             gpu=gpu,
             log=log or (),

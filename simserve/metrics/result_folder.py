@@ -16,6 +16,7 @@ from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.struct import READ
 from simserve.metrics.answers.sweep import SweepAnswer
+from simserve.metrics.answers.tune import TuneAnswer
 from simserve.metrics.answers.twin import TwinAnswer
 from simserve.metrics.figures import Summary
 from simserve.metrics.reduction import Contents
@@ -31,6 +32,7 @@ from simserve.tables.folder import (
     PLAN,
     RUN,
     SWEEP,
+    TUNE,
     TWIN,
     Kind,
     check_run,
@@ -47,6 +49,7 @@ ANSWERS: dict[Kind, tuple[str, Any]] = {
     PLAN: ("plan.json", PlanAnswer),
     SWEEP: ("sweep.json", SweepAnswer),
     TWIN: ("twin.json", TwinAnswer),
+    TUNE: ("tune.json", TuneAnswer),
 }
 """The answer file of each command, and its schema."""
 
@@ -131,8 +134,8 @@ def read_answer(directory: Path, kind: Kind) -> Any:
 
 def _read(directory: Path) -> ResultFolder:
     kind = kind_of(directory)
-    if kind is TWIN:
-        rule = "must have runs, got that of `simserve twin`"
+    if kind in (TWIN, TUNE):
+        rule = f"must have runs, got that of `simserve {kind.name}`"
         raise OutputError(f"{directory}: {rule}; run its scenario first: simserve run {directory / 'scenario.yaml'}")
     answer = read_answer(directory, kind)
     if is_older_answer(directory, kind):

@@ -13,9 +13,10 @@ from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.shown import Shown
 from simserve.metrics.answers.sweep import SweepAnswer
+from simserve.metrics.answers.tune import TuneAnswer
 from simserve.metrics.answers.twin import TwinAnswer
 from simserve.metrics.results import Results
-from simserve.report import twin
+from simserve.report import tune, twin
 from simserve.report.capacity import page as capacity
 from simserve.report.check import page as check
 from simserve.report.comparison import page as comparison
@@ -42,13 +43,14 @@ TELLERS: dict[type, Any] = {
     PlanAnswer: plan.tell,
     SweepAnswer: sweep.tell,
     TwinAnswer: twin.tell,
+    TuneAnswer: tune.tell,
 }
 """The function that tells each kind of answer."""
 
 
 def tell(answer: object) -> Document:
-    """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan, a sweep or a twin; others
-    have a document of their own."""
+    """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan, a sweep, a twin or a
+    tuning; others have a document of their own."""
     tell_own: Callable[[Any], Document] = TELLERS.get(type(answer), attrgetter("document"))
     return tell_own(answer)
 

@@ -9,7 +9,7 @@ import yaml
 
 from simserve.errors import Problem, ScenarioError
 from simserve.input_files import SCENARIO_BYTES, read_file
-from simserve.servers.command_line import TEMPLATE, VARIABLE, Flag, ServerCommand, known_flags
+from simserve.servers.command_line import ENGINES, TEMPLATE, VARIABLE, Flag, ServerCommand, known_flags
 from simserve.servers.forms import FORMS, SWITCHES
 from simserve.servers.server_settings import POOL, BadValue, ServerSettings
 
@@ -55,6 +55,15 @@ def settings_of(server: ServerCommand) -> ServerSettings:
     for name in server.env:  # values may be secrets
         settings.note(name, None, "not simulated" if name.startswith(OF_ENGINES) else "no effect", "a variable")
     return settings
+
+
+def flags_by_key(engine: str) -> dict[str, str]:
+    """Return the flag of each key that one flag alone sets, without the value that it needs."""
+    simulated: Mapping[str, Mapping[str, str]] = known_flags(engine)["simulated"] if engine in ENGINES else {}
+    flags: dict[str, str] = {}
+    for name, each in simulated.items():
+        flags.setdefault(each["key"].replace("pool.", f"{POOL}.", 1), f"--{name}")
+    return flags
 
 
 def _canonical(known: Mapping[str, Any], name: str) -> str:

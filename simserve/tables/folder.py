@@ -57,8 +57,14 @@ SWEEP = Kind(
 )
 TWIN = _study("twin", "twin.json", "twin.parquet", "scenario.yaml", "load.csv")
 """Beside them the folder of the GPU, with the fitted calibration."""
+TUNE = Kind(
+    "tune",
+    frozenset({"tune.jsonl", "tune.json", "tune.parquet", "scenario.yaml", "report.html"}),
+    frozenset({"tune.json"}),
+    journal="tune.jsonl",
+)
 
-KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN)
+KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN, TUNE)
 
 _SHEETS = (
     *("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options"),
