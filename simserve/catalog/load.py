@@ -191,13 +191,21 @@ def _names(kind: str) -> tuple[str, ...]:
 
 
 def _nearest(kind: str, name: str) -> str:
-    """Return a remedy for an unknown name: the nearest of those with no other numbers, as an a10 is no misspelled a100;
-    else those that begin with the same letters, or all."""
-    known, numbers = _names(kind), set(re.findall(r"\d+", name))
-    near = closest(name, [each for each in known if numbers <= set(re.findall(r"\d+", each))])
-    family = re.split(r"[^a-z]", name.lower())[0]
-    alike = [each for each in known if family and each.startswith(family)]
-    return f"did you mean {near}?" if near else f"choose from {', '.join(alike or known)}"
+    """Return a remedy for an unknown name: those that begin with it; else the nearest with such letters and no other
+    numbers, as an a10 is no misspelled a100 and a phi-4 no gpt-4; else those of its letters, or all."""
+    known, numbers, family = _names(kind), set(re.findall(r"\d+", name)), _family(name)
+    longer = [each for each in known if each.startswith(name.lower())]
+    if len(longer) > 1:
+        return f"choose from {', '.join(longer)}"
+    alike = [each for each in known if closest(family, [_family(each)])] if numbers else known
+    near = closest(name, [each for each in alike if numbers <= set(re.findall(r"\d+", each))])
+    same = [each for each in known if family and each.startswith(family)]
+    return f"did you mean {near}?" if near else f"choose from {', '.join(same or known)}"
+
+
+def _family(name: str) -> str:
+    """Return the letters that a name begins with."""
+    return re.split(r"[^a-z]", name.lower())[0]
 
 
 def _read(kind: str, name: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The program `simserve`: run one command, and turn its outcome into an exit code and a message."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import requires
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -67,6 +69,7 @@ def _invoke(arguments: Sequence[str]) -> int:
         with limited_modules():
             exit_code = app(args=list(arguments), prog_name="simserve", standalone_mode=False)
     except click_exception as error:
+        _say_as_we_do(error, arguments)
         error.show()
         return BAD_INPUT
     except SystemExit as end:
@@ -76,6 +79,21 @@ def _invoke(arguments: Sequence[str]) -> int:
     if exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     return exit_code if isinstance(exit_code, int) else GOOD
+
+
+def _say_as_we_do(error: Any, arguments: Sequence[str]) -> None:
+    """Put a library's message in our words, with the value, and name the key that an unknown option means."""
+    from simserve.scenario.glossary import remedy_for_unknown
+
+    if rule := re.match(r"Input should (be [^,]*)", error.message):
+        got = [f", got {after}" for before, after in pairwise(arguments) if before in error.param.opts]
+        error.message = f"must {rule[1].replace('valid integer', 'whole number')}" + "".join(got[-1:])
+    error.message = error.message.removeprefix("Value error, ")
+    option, command = getattr(error, "option_name", None), getattr(error.ctx, "command", None)
+    if option is not None and any("--set" in parameter.opts for parameter in getattr(command, "params", ())):
+        remedy = remedy_for_unknown((option.lstrip("-"),))
+        if remedy is not None:
+            error.message, error.possibilities = f"{error.message}; {remedy}, with --set KEY=VALUE", ()
 
 
 def _foreign_exit(end: SystemExit) -> Exception:

@@ -55,8 +55,9 @@ def read_rows(path: Path) -> list[ServingRow]:
     missing = [name for name in NEEDED if name not in table[0]]
     if missing:
         remedy = "a log of single requests needs --scenario"
-        rule = f"columns {', '.join(missing)} are missing; it needs {', '.join(NEEDED)}"
-        raise CalibrationError(f"{path}: {rule}; {remedy}")
+        if path.suffix in (".yaml", ".yml"):
+            remedy = f"a scenario goes with its log: `simserve validate LOG --scenario {path}`"
+        raise CalibrationError(f"{path}: columns {', '.join(missing)} are missing; {remedy}")
     return [_row(path, line, values) for line, values in enumerate(table, 2)]
 
 

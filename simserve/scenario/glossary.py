@@ -1,5 +1,6 @@
 """Glossary: the keys of a scenario, and those of vLLM, SGLang, TensorRT-LLM and their benchmarks, mapped to them."""
 
+import difflib
 import inspect
 from collections.abc import Mapping
 from functools import cache
@@ -184,6 +185,12 @@ def remedy_for_unknown(path: Path) -> str | None:
     if ours is None or ours.split(",")[0] == _unindexed(path):
         return None
     return f"use {ours}"
+
+
+def nearest_place(key: str) -> str | None:
+    """Return the only place of a key that is almost spelled so; None if there is none."""
+    near = difflib.get_close_matches(key, _places_of_keys(), n=1, cutoff=0.8)
+    return _places_of_keys()[near[0]] if near else None
 
 
 def _unindexed(path: Path) -> str:

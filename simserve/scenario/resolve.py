@@ -13,6 +13,7 @@ from simserve.plugins.validation import (
     Path,
     ValueProblem,
     as_json,
+    closest,
     did_you_mean,
     dotted,
     infinities,
@@ -23,7 +24,7 @@ from simserve.scenario.cluster import check_sessions, resolve_cluster
 from simserve.scenario.draft import Draft, Problems
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
-from simserve.scenario.glossary import known_keys, remedy_for_unknown
+from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
 from simserve.scenario.workload import resolve_workload
 
@@ -37,6 +38,19 @@ MISSING = {
     "workload": "give arrivals, a trace or a client",
 }
 """Remedies for missing required keys."""
+
+MAIN_KEYS = {"trace": "path", "parallel": "tensor", "slo": "ttft_s"}
+"""Mappings that people write as the one value they think of, and its key."""
+
+OTHER_NAMES = {
+    "int4": ("awq", "gptq", "w4a16"),
+    "bf16": ("bfloat16",),
+    "fp16": ("float16", "half"),
+    "nvfp4": ("fp4",),
+    "fp8": ("fp8_e4m3", "fp8_e5m2"),
+}
+DTYPES = {other: dtype for dtype, others in OTHER_NAMES.items() for other in others}
+"""Other names of precisions."""
 
 PLUGIN_KEYS = {"router", "admission", "scheduler", "arrivals", "lengths", "prefixes"}
 """Keys that plug-ins check themselves, as some of them accept infinity."""
@@ -123,18 +137,25 @@ def _parse(kind: type[ExperimentT], data: Any, problems: Problems) -> Experiment
 
 
 def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
-    """Add the remedy for a missing or unknown key."""
+    """Add the remedy for a missing or unknown key, or for a value that tells what was meant."""
+    remedy = problem.remedy
+    name, value = str(problem.path[-1]) if problem.path else "", problem.value or ""
+    text = value.strip("'")
     if problem.kind == "unknown":
-        return replace(problem, remedy=did_you_mean(str(problem.path[-1]), known_keys(problem.path[:-1], data)))
-    if problem.kind == "missing":
-        return replace(problem, remedy=MISSING.get(str(problem.path[-1])))
-    value, key = problem.value or "", problem.path[-1:]
-    if problem.rule == RULES["string_type"] and re.fullmatch(r"[-+.\d]\S*|true|false", value):
-        at = dotted(problem.path)
-        return replace(problem, remedy=f"put it in quotes; on a command line as '{at}=\"...\"'")
-    if problem.rule == RULES["model_type"] and key == ("trace",) and value.startswith("'"):
-        return replace(problem, remedy=f"write trace: {{path: {value[1:-1]}}}")
-    return problem
+        known = known_keys(problem.path[:-1], data)
+        home = None if closest(name, known) else nearest_place(name)
+        remedy = f"did you mean {home}?" if home else did_you_mean(name, known)
+    elif problem.kind == "missing":
+        remedy = MISSING.get(name)
+    elif problem.rule == RULES["string_type"] and re.fullmatch(r"[-+.\d]\S*|true|false", value):
+        remedy = f'write {name}: "{value}"; on a command line \'{dotted(problem.path)}="{value}"\''
+    elif problem.rule == RULES["model_type"] and name in MAIN_KEYS and not value.startswith(("[", "{")):
+        remedy = f"write {name}: {{{MAIN_KEYS[name]}: {text}}}"
+    elif name in ("weight_dtype", "kv_dtype") and text.lower() in DTYPES:
+        remedy = f"write {DTYPES[text.lower()]}"
+    elif problem.rule == RULES["list_type"] and value == "a mapping":
+        remedy = "begin each item with `- `"
+    return replace(problem, remedy=remedy)
 
 
 def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:

@@ -168,6 +168,9 @@ def _content(path: FilePath) -> bytes:
 
 def read_document(content: bytes, place: str) -> YamlDocument:
     """Parse the YAML document. Raises ScenarioError if there is none."""
+    if FilePath(place).suffix in (".csv", ".json", ".jsonl", ".parquet") and b"schema" not in content:  # JSON is YAML
+        remedy = "a log of requests is workload.trace.path of a scenario, or the --log of `simserve twin`"
+        raise ScenarioError([Problem(place, "is not a scenario", None, remedy)])
     try:
         document = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -194,7 +197,7 @@ def _name_of(path: FilePath) -> str:
 def parse_override(text: str) -> Override:
     """Parse `key.path=value`, with the value as YAML. Raises BadOverride."""
     key, equals, value = text.partition("=")
-    keys = tuple(part.strip() for part in key.split("."))
+    keys = tuple(part.strip() for part in re.sub(r"\[(\d*)\]", r".\1", key).split("."))  # pools[0] is pools.0
     if not equals or not all(keys):
         raise BadOverride(
             ValueProblem((), "must be key.path=value", shown(text), "for example cluster.pools.0.replicas=4")
@@ -238,7 +241,7 @@ def _with(data: Any, keys: Sequence[str], value: Any, path: Path) -> tuple[Any, 
 def _index(data: list[Any], key: str, path: Path) -> int:
     """Return the list index of a key; an empty list may be given its first item."""
     what = "item" if len(data) == 1 else "items"
-    remedy = f"{dotted(path)} has {len(data)} {what}, counted from 0"
+    remedy = f"{dotted(path)} has {len(data)} {what}, counted from 0: {dotted((*path, 0))}"
     if not (key.isascii() and key.isdigit() and len(key) < 10):
         raise BadOverride(ValueProblem((*path, key), "must be the index of a list item", shown(key), remedy))
     if int(key) >= max(1, len(data)):

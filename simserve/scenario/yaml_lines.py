@@ -19,6 +19,7 @@ MOST_LEVELS = 50
 MOST_DIGITS = 400
 
 SECONDS = {"us": "1e-6", "ms": "1e-3", "s": "1", "sec": "1", "min": "60", "m": "60", "h": "3600", "d": "86400"}
+SECONDS |= {f"{word}{s}": SECONDS[word[0]] for word in ("second", "minute", "hour", "day") for s in ("", "s")}
 WITH_UNIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]+)")
 THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")
 TEXTS = frozenset({"name", "version"})
@@ -76,7 +77,8 @@ def read_yaml(text: str) -> YamlDocument:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        is_begun = str(error.problem).startswith(("could not find expected ':'", "did not find expected ',"))
+        mark = (is_begun and error.context_mark) or error.problem_mark or error.context_mark
         raise NotYaml(_what_is_wrong(text, error, mark), mark.line + 1 if mark else None) from error
     except yaml.YAMLError as error:
         raise NotYaml(f"is not YAML: {' '.join(str(error).split())}", None) from error
@@ -87,12 +89,24 @@ def read_yaml(text: str) -> YamlDocument:
     return document
 
 
+YAML_REMEDIES = {
+    "expected ':'": "write `key: value`, with a space after the colon",
+    "expected ',' or": "close the bracket that is opened here",
+    "expected key": "indent as the lines above, and close the quotes and brackets in them",
+    "'-' indicator": "indent as the lines above",
+    "mapping values are not allowed": "indent as the lines above, or quote a text with a colon",
+}
+"""What to do about a parser's complaints, by their words."""
+
+
 def _what_is_wrong(text: str, error: yaml.MarkedYAMLError, mark: yaml.Mark | None) -> str:
     """Say what is wrong in a line; a parser calls a tab a character that starts no token."""
     line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "is indented by a tab, which YAML does not allow; use spaces"
-    return f"is not YAML: {error.problem or error.context}"
+    wrong = error.problem or error.context or ""
+    remedy = next((remedy for part, remedy in YAML_REMEDIES.items() if part in wrong), None)
+    return f"is not YAML: {wrong}" + (f"; {remedy}" if remedy else "")
 
 
 def _check_size(text: str) -> None:

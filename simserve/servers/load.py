@@ -37,7 +37,7 @@ class LoggedLoad:
     log: Log | None = None
     """Its requests; None where no log has any."""
     logs: Sequence[Path] = ()
-    """Logs with requests."""
+    """Logs with requests and their latencies, to which constants can be fitted."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Their columns by ours, where names do not tell."""
     models: Mapping[Path, str | None] = field(default_factory=dict)
@@ -50,7 +50,7 @@ def load_of(paths: Sequence[Path], columns: Mapping[str, str] = NO_COLUMNS) -> L
     logs, summaries = dict[Path, Log](), dict[Path, BenchSummary]()
     for path in paths:
         try:
-            logs[path] = read_log(path, reading=LogReading(columns))
+            logs[path] = read_log(path, reading=LogReading(columns, compares=False))
         except WithoutRequests:
             summaries[path] = read_summary(path)
     without = [f"{path} has no requests, only means; run the benchmark with {DETAILED}" for path in summaries]
@@ -74,7 +74,8 @@ def load_of(paths: Sequence[Path], columns: Mapping[str, str] = NO_COLUMNS) -> L
         client = {"kind": "closed_loop", "concurrency": log.n_clients}
         workload = {"client": client, "lengths": {"kind": "empirical", "path": LOAD_FILE}, "n_requests": n}
         facts = TwinLoad(kind="closed_loop", log=busiest.name, n_requests=n, clients=log.n_clients, **means)
-    return LoggedLoad(workload, facts, log, tuple(logs), columns, models, (*others, *without))
+    measured = tuple(path for path, each in logs.items() if each.measured)
+    return LoggedLoad(workload, facts, log, measured, columns, models, (*others, *without))
 
 
 def _of_summary(name: str, summary: BenchSummary) -> tuple[Mapping[str, Any], TwinLoad]:

@@ -63,7 +63,7 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
         if fit is not None and fit.fitted and fit.is_enough:
             _use(folder, settings, fit, load)
             scenario = _written(folder, settings, question, load)
-        replay = None if load.log is None else replay_log(load.log, Server(folder / SCENARIO_FILE).scenario)
+        replay = replay_log(load.log, Server(folder / SCENARIO_FILE).scenario) if load.log and load.logs else None
         breaks_at = _breaks_at(scenario) if question.slo else None
         word, why = _word(fit, replay, why)
         answer = TwinAnswer(
@@ -135,6 +135,8 @@ def _fitted(folder: Path, load: LoggedLoad, progress: Progress | None) -> tuple[
     if load.log is None:
         what = "No log was given" if load.facts.kind == "assumed" else "The log has no requests"
         return None, f"{what}, so constants are as shipped."
+    if not load.logs:
+        return None, "The log has no latencies, so constants are as shipped, and nothing can be compared."
     try:
         return fit_files(load.logs, Server(folder / SCENARIO_FILE), progress, LogReading(load.columns)), ""
     except CalibrationError as error:

@@ -119,6 +119,14 @@ def test_a_result_without_requests_gives_a_load_and_no_fit(log: pd.DataFrame, tm
     assert "bench.json: must be a log of the scenario's model" in other.err
 
 
+def test_a_log_without_latencies_is_a_load_and_no_fit(log: pd.DataFrame, tmp_path: Path) -> None:
+    log[["arrival_s", "prompt_tokens", "output_tokens"]].to_csv(tmp_path / "trace.csv", index=False)
+    outcome = twin(tmp_path, "--log", tmp_path / "trace.csv")
+    assert outcome.exit_code == 0, outcome.err
+    assert "Not fitted: The log has no latencies, so constants are as shipped" in " ".join(outcome.out.split())
+    assert len(pd.read_csv(tmp_path / "twin" / "load.csv")) == len(log)
+
+
 def test_clients_of_a_closed_loop_stay_clients(log: pd.DataFrame, tmp_path: Path) -> None:
     outcome = twin(tmp_path, "--log", bench(tmp_path, log, request_rate="inf", max_concurrency=16))
     assert outcome.exit_code == 0, outcome.err

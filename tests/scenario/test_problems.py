@@ -106,7 +106,7 @@ def test_a_file_that_holds_no_scenario_is_told_why(messages_of: MessagesOf, text
 
 def test_a_file_that_is_not_yaml_is_told_where(messages_of: MessagesOf, small: str) -> None:
     (message,) = messages_of(small.replace("gpu: h100-sxm", "gpu: [h100-sxm"))
-    assert message.startswith("a.yaml:5: is not YAML: ")
+    assert message.startswith("a.yaml:4: is not YAML: ")
 
 
 def test_a_file_that_is_no_text_is_told_where(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_an_unknown_key_is_told_what_it_is_called_here(
 @pytest.mark.parametrize(
     ("override", "rule"),
     [
-        ("engine.version=0.12", """got 0.12; put it in quotes; on a command line as 'engine.version="..."'"""),
+        ("engine.version=0.12", """got 0.12; write version: "0.12"; on a command line 'engine.version="0.12"'"""),
         ("workload.trace=file.csv", "must be a mapping, got 'file.csv'; write trace: {path: file.csv}"),
         ("seed=1.5", "must be a whole number, got 1.5"),
         ("seed=true", "must be a whole number, got true"),

@@ -79,7 +79,7 @@ def test_an_alias_repeats_what_it_names() -> None:
 @pytest.mark.parametrize(
     ("text", "rule", "line"),
     [
-        ("a: [1\nb: 2", "is not YAML", 2),
+        ("a: [1\nb: 2", "is not YAML", 1),
         ("a: 1\n\tb: 2", "is indented by a tab, which YAML does not allow; use spaces", 2),
         ("a: *nobody", "is not YAML: found undefined alias", 1),
         ("a: 1\n---\nb: 2\n", "is not YAML", 2),
