@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from simserve.scenario.loader import AnyScenario, scenario_from
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
 from simserve.tables.facts import (
+    BenchFacts,
     HostFacts,
     KvSizes,
     LinkFacts,
@@ -141,7 +142,16 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         drafting_s=served.drafting_s,
         respond_s=to_s(_front_end(setups).respond_ps),
         members=served.members,
+        bench=_bench_facts(scenario),
     )
+
+
+def _bench_facts(scenario: Scenario) -> BenchFacts:
+    """Return what a benchmark of the same load would be told."""
+    load: dict[str, Any] = {**(scenario.workload.arrivals or {}), **(scenario.workload.client or {})}
+    rate = load.get("rate_per_s", inf if "concurrency" in load else None)
+    bursts = load.get("burstiness", 1.0) if load.get("kind") in ("poisson", "gamma", "vllm_bench") else None
+    return BenchFacts("inf" if rate == inf else rate, bursts, load.get("concurrency"))
 
 
 def _labels(tables: RunTables) -> dict[str, list[Any] | None]:

@@ -113,7 +113,7 @@ class Reduction:
             "timeseries": series,
             "members": Lifetimes(self._facts).table(),
         }
-        bench = vllm_bench(requests, run.window, latencies, run.met, fastest)
+        bench = vllm_bench(requests, run.window, latencies, run.met, fastest, self._facts)
         figures = with_answer(figures_of(run), GOAL_FRAC, None if run.decision is None else run.decision.old_word)
         return Contents(columns, figures, plain(bench))
 

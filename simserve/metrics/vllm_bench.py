@@ -1,6 +1,7 @@
 """vllm_bench: the result of `vllm bench serve` for the window's requests, with its keys, units and definitions."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from simserve.metrics.itl import of_spans
 from simserve.metrics.stats import Distribution
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints, bounds
+from simserve.tables.facts import RunFacts
 from simserve.tables.pieces import cumulated, pieces
 from simserve.units import array_to_ps
 
@@ -27,8 +29,11 @@ def vllm_bench(
     latencies: Mapping[str, Distribution],
     met_goals: Mapping[str, Flags],
     max_tokens_per_s: float,
+    facts: RunFacts,
 ) -> dict[str, Any]:
     """Return all scalars of the result; milliseconds where the key says so; rates divide by `duration`.
+
+    `facts` give the labels of the setup. The result has no `date`: the same run writes the same file.
 
     duration is from the first send of the window to the last finish of its requests. latencies: of the finished ones.
     Without completed requests all values are zero, as in vLLM.
@@ -41,6 +46,9 @@ def vllm_bench(
     per_s = 1 / duration_s if duration_s else 0.0
     met = all_met({goal: flags for goal, flags in met_goals.items() if goal in GOALS})
     return {
+        "model_id": facts.pools[0].model,
+        **({} if facts.bench is None else asdict(facts.bench)),
+        "num_prompts": window.n_requests,
         "duration": duration_s,
         "completed": n,
         "failed": window.n_requests - n,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,8 +60,7 @@ class PoolFacts:
     n_replicas: int
     gpus_per_replica: int
     ranks_per_replica: int
-    """Schedulers with KV blocks of their own, which the tables count as replicas: data-parallel ranks, and the lanes of
-    a pipeline."""
+    """Schedulers with KV blocks of their own, replicas in the tables: data-parallel ranks, and a pipeline's lanes."""
     gpu: str
     model: str
     engine: str
@@ -133,8 +132,7 @@ class KvSizes:
         return sent / self.n_layers
 
 
-WHOLE_PROMPTS = KvSizes()
-"""All layers keep all tokens."""
+WHOLE_PROMPTS = KvSizes()  # all layers keep all tokens
 
 
 @dataclass(frozen=True)
@@ -182,6 +180,15 @@ class HostFacts:
 
 
 @dataclass(frozen=True)
+class BenchFacts:
+    """What `vllm bench serve` would be told of the load; None where it has no such thing. A rate of inf: at once."""
+
+    request_rate: float | Literal["inf"] | None = None
+    burstiness: float | None = None
+    max_concurrency: int | None = None
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """Facts of one run."""
 
@@ -211,6 +218,7 @@ class RunFacts:
     """From the end of a step until the client has its token."""
     members: tuple[MemberFacts, ...] = ()
     """When each rank was in the fleet; empty: all from start to end."""
+    bench: BenchFacts | None = None
 
     @property
     def pools_by_replica(self) -> list[PoolFacts]:

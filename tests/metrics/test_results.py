@@ -88,6 +88,7 @@ def test_a_row_a_step_gives_the_same_metrics_and_every_tokens_time(tmp_path: Pat
     loaded = load_results(tmp_path / "out")
     assert set(loaded.steps["n_steps"]) == {1}
     remade = again(loaded)
+    assert remade.vllm_bench.pop("model_id") == results.vllm_bench.pop("model_id")
     assert remade.vllm_bench == pytest.approx(results.vllm_bench, rel=1e-12)
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
         assert numbers(remade.summary[name]) == pytest.approx(numbers(results.summary[name]), rel=1e-9)

@@ -1,12 +1,14 @@
 """vllm_bench.json: keys and definitions of `vllm bench serve`, against its own way of counting."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import simserve
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.results import Results
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, most_in_one_second
@@ -14,6 +16,8 @@ from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, in_pieces, random_story, run_facts, tables
 
 KEYS = {
+    "model_id",
+    "num_prompts",
     "duration",
     "completed",
     "failed",
@@ -48,6 +52,29 @@ def test_the_keys_are_exactly_vllms() -> None:
     lives, teller = two_requests()
     run = tables(lives, [teller])
     assert Results.from_run(run, run_facts(run), "").vllm_bench.keys() == KEYS
+
+
+@pytest.mark.parametrize(
+    ("workload", "labels"),
+    [
+        ({"arrivals": {"kind": "poisson", "rate_per_s": 8}}, (8.0, 1.0, None)),
+        ({"arrivals": {"kind": "gamma", "rate_per_s": 8, "burstiness": 0.5}}, (8.0, 0.5, None)),
+        ({"arrivals": {"kind": "vllm_bench", "rate_per_s": math.inf}}, ("inf", 1.0, None)),
+        ({"arrivals": {"kind": "constant", "rate_per_s": 8}}, (8.0, None, None)),
+        ({"arrivals": {"kind": "mmpp", "rates_per_s": [4, 8], "mean_dwell_s": [1, 1]}}, (None, None, None)),
+        ({"client": {"kind": "closed_loop", "concurrency": 4}}, ("inf", None, 4)),
+    ],
+)
+def test_the_labels_are_those_of_a_benchmark_of_the_same_load(
+    workload: dict[str, Any], labels: tuple[float | str | None, ...]
+) -> None:
+    load = {"lengths": {"kind": "fixed", "prompt_tokens": 9, "output_tokens": 3}, "n_requests": 20}
+    bench = simserve.run(
+        {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "cluster": {"pools": [{}]}}
+        | {"workload": {**workload, **load}}
+    ).vllm_bench
+    assert (bench["model_id"], bench["num_prompts"]) == ("llama-3.1-8b", 20)
+    assert tuple(bench[key] for key in ("request_rate", "burstiness", "max_concurrency")) == labels
 
 
 def test_the_scalars_are_those_worked_by_hand() -> None:
@@ -92,7 +119,10 @@ def test_when_nothing_is_completed_all_is_zero_as_in_vllm() -> None:
     lives = [Life(1 * S, 5, status="rejected")]
     run = tables(lives, [Teller(lives)])
     bench = Results.from_run(run, run_facts(run), "").vllm_bench
-    assert {key: value for key, value in bench.items() if value} == {"failed": 1}
+    assert {key: value for key, value in bench.items() if value and key != "model_id"} == {
+        "failed": 1,
+        "num_prompts": 1,
+    }
 
 
 def test_a_request_counts_in_every_second_that_it_touches() -> None:
