@@ -13,7 +13,7 @@ TITLES: dict[TuneWord, tuple[str, str]] = {
 """State and title for each word."""
 
 OBJECTIVES: dict[Objective, str] = {
-    "r": "r, the goal's quantile of latency / limit,",
+    "r": "r at the load of the scenario",
     "cost": "The cost of a request within the SLO",
     "throughput": "GPU time of a request within the SLO",
 }
@@ -53,13 +53,13 @@ def tell(answer: TuneAnswer) -> Document:
 
 def sentence(answer: TuneAnswer) -> str:
     """Return what the search came to, with its interval."""
-    what, gain = OBJECTIVES[answer.objective], answer.gain_frac or 0.0
+    level, gain = f"the p{answer.goal_frac * 100:.4g} of latency/limit", answer.gain_frac or 0.0
     if answer.word == "same":
-        return f"None of {plural(answer.n_tried, 'point')} is better than the scenario: r is {answer.r_before:.2f}."
-    moved = f"{what} {'falls' if gain >= 0 else 'rises'} by {share(abs(gain))} on fresh draws"
+        return f"None of {plural(answer.n_tried, 'point')} beats the scenario: {level} is {answer.r_before:.2f}."
+    moved = f"{OBJECTIVES[answer.objective]} {'falls' if gain >= 0 else 'rises'} by {share(abs(gain))} on fresh draws"
     ci = f" (gain {_gain(answer)})" if answer.gain else ""
-    r = f"r is {answer.r_before:.2f} before and {answer.r_after:.2f} after"
-    return " ".join(filter(None, (f"{moved}{ci}; {r}.", _carried(answer))))
+    after = f"{moved}{ci}; {level} is {answer.r_before:.2f} before and {answer.r_after:.2f} after."
+    return " ".join(filter(None, (_carried(answer), after)))
 
 
 def _gain(answer: TuneAnswer) -> str:

@@ -15,7 +15,7 @@ TITLES: dict[Word, tuple[str, str]] = {
 
 CONSTANTS = ("constant", "as shipped", "fitted", "95% CI")
 ERRORS = ("left out", "as shipped", "fitted")
-FINE = "Every flag of the server is simulated, and its log can be used as a whole."
+FINE = "Nothing in the flags or the log makes it worse than the errors above."
 
 LISTS: Sequence[tuple[str, tuple[How, ...]]] = (
     ("Assumed", ("assumed",)),

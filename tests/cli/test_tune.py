@@ -42,7 +42,7 @@ def tune(folder: Path, *arguments: object, text: str = NARROW) -> Outcome:
 def test_more_slots_are_found_for_clients_that_wait_for_one(tmp_path: Path) -> None:
     outcome = tune(tmp_path, "--vary", f"{SLOTS}=8,16,32,64", "--points", 8)
     assert outcome.exit_code == 0, outcome.err
-    assert outcome.out.startswith("Better flags found: r, the goal's quantile of latency / limit, falls by ")
+    assert outcome.out.startswith("Better flags found: r at the load of the scenario falls by ")
     answer = json.loads((tmp_path / "out" / "tune.json").read_text())
     assert (answer["word"], answer["n_tried"], answer["n_possible"]) == ("better", 4, 4)
     [change] = answer["changes"]
@@ -73,7 +73,9 @@ def test_a_scenario_that_is_best_already_says_so(tmp_path: Path) -> None:
     text = NARROW.replace("max_num_seqs: 8", "max_num_seqs: 64")
     outcome = tune(tmp_path, "--vary", f"{SLOTS}=4,64", text=text)
     assert outcome.exit_code == 0, outcome.err
-    assert outcome.out.startswith("No better flags found: None of 2 points is better than the scenario: r is 0.")
+    assert outcome.out.startswith(
+        "No better flags found: None of 2 points beats the scenario: the p99 of latency/limit is 0."
+    )
 
 
 def test_points_that_cannot_run_are_kept_with_their_reason(tmp_path: Path) -> None:
