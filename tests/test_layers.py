@@ -186,7 +186,7 @@ STATEMENTS: dict[str, int] = {
     "routers": 169,
     "scenario": 2839,
     "schedulers": 293,
-    "servers": 1220,
+    "servers": 1221,
     "shards": 152,
     "simulation": 267,
     "splitters": 40,

@@ -174,7 +174,8 @@ class PointSearch:
 
     def _key(self, values: Mapping[str, Any]) -> str:
         """Return the key of a point in the journal, which other scenarios share."""
-        return f"{self.question.scenario.digest} {self.question.goal_frac:g} {_named(values)}"
+        question = self.question
+        return f"{question.scenario.digest} {question.objective} {question.goal_frac:g} {_named(values)}"
 
     def _points(self, wanted: Sequence[Mapping[str, Any]]) -> list[TriedPoint]:
         """Run points that have not run, together; one by one where one of them cannot."""

@@ -31,6 +31,7 @@ SLOTS = "cluster.pools.0.scheduler.max_num_seqs"
 
 def written(folder: Path, text: str = NARROW) -> Path:
     path = folder / "narrow.yaml"
+    folder.mkdir(exist_ok=True)
     path.write_text(text)
     return path
 
@@ -67,6 +68,17 @@ def test_a_search_goes_on_where_it_ended(tmp_path: Path) -> None:
     again = (tmp_path / "out" / TUNE.journal).read_text().splitlines()  # type: ignore[operator]
     assert again[:4] == lines
     assert len(again) == 6
+
+
+def test_points_of_one_objective_are_no_points_of_another(tmp_path: Path) -> None:
+    for objective in ("r", "throughput"):
+        outcome = tune(tmp_path, "--vary", f"{SLOTS}=8,64", "--objective", objective)
+        assert outcome.exit_code == 0, outcome.err
+        answer = json.loads((tmp_path / "out" / "tune.json").read_text())
+        fresh = tune(tmp_path / objective, "--vary", f"{SLOTS}=8,64", "--objective", objective)
+        assert fresh.exit_code == 0, fresh.err
+        again = json.loads((tmp_path / objective / "out" / "tune.json").read_text())
+        assert answer["points"] == again["points"]
 
 
 def test_a_scenario_that_is_best_already_says_so(tmp_path: Path) -> None:
