@@ -182,7 +182,7 @@ STATEMENTS: dict[str, int] = {
     "lab": 3757,
     "metrics": 4458,
     "plugins": 368,
-    "report": 5997,
+    "report": 5998,
     "routers": 169,
     "scenario": 2839,
     "schedulers": 293,

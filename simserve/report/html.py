@@ -14,7 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from simserve.report.document import Block, Chapter, Document, Plot, SideBySide, Tile
+from simserve.report.document import Block, Chapter, Document, Plot, SideBySide, Table, Tile
+from simserve.report.formats import NONE
 from simserve.report.text import unbroken
 
 GLYPHS = {
@@ -90,6 +91,12 @@ def draw(block: Block | Tile) -> Markup:
     return Markup(macro(block))
 
 
+def words(table: Table) -> list[int]:
+    """Return the columns of which each cell begins with a letter or has nothing; that of the names of rows is 0."""
+    columns = enumerate(zip(*((row.name, *row.cells) for row in table.rows), strict=False))
+    return [place for place, cells in columns if {cell[:1].isalpha() for cell in cells if cell != NONE} == {True}]
+
+
 def drawn(blocks: Iterable[Block]) -> Iterator[Plot]:
     """Yield the charts of a document that are drawn."""
     for block in blocks:
@@ -106,7 +113,7 @@ def _templates() -> Environment:
     templates = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, auto_reload=False
     )
-    filters: dict[str, Any] = {"prose": prose, "draw": draw, "head": _head, "quoted": shlex.quote}
+    filters: dict[str, Any] = {"prose": prose, "draw": draw, "head": _head, "quoted": shlex.quote, "words": words}
     templates.filters.update(filters)
     return templates
 

@@ -79,5 +79,5 @@ def table_text(
 
 def _aligned(column: Sequence[str]) -> list[str]:
     width = max(map(len, column))
-    is_numeric = all(cell[:1] in NUMERIC or not cell for cell in column[1:])
+    is_numeric = all((cell[:1] in NUMERIC and cell[:2] != "--") or not cell for cell in column[1:])
     return [cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column]

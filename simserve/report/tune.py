@@ -27,7 +27,8 @@ def tell(answer: TuneAnswer) -> Document:
     state, title = TITLES[answer.word]
     diff, costs, lead = _diff(answer), _costs(answer), sentence(answer)
     n_points = f"{plural(answer.n_tried, 'point')} of {answer.n_possible or answer.n_tried:,} tried"
-    setup = (f"{n_points}, {listed([key.rpartition('.')[2] for key in answer.varied])} varied.", _left(answer))
+    left = f"Not varied: {listed(list(answer.not_varied))}." if answer.not_varied else ""
+    setup = (f"{n_points}, {listed([key.rpartition('.')[2] for key in answer.varied])} varied.", left)
     changes = [Chapter("flags", "Flags to change", [diff])] if answer.changes else []
     return Document(
         command="tune",
@@ -63,8 +64,7 @@ def sentence(answer: TuneAnswer) -> str:
 
 
 def _gain(answer: TuneAnswer) -> str:
-    low, high = answer.gain or (0.0, 0.0)
-    return change_interval(low or 0.0, high or 0.0)
+    return change_interval(*(end or 0.0 for end in answer.gain or (0.0, 0.0)))
 
 
 def _carried(answer: TuneAnswer) -> str:
@@ -87,10 +87,6 @@ def _costs(answer: TuneAnswer) -> Table:
         for each in answer.latencies
     ]
     return Table(("", "now", "better"), rows)
-
-
-def _left(answer: TuneAnswer) -> str:
-    return f"Not varied: {listed(list(answer.not_varied))}." if answer.not_varied else ""
 
 
 def _tiles(answer: TuneAnswer) -> list[Tile]:

@@ -15,7 +15,7 @@ TITLES: dict[Word, tuple[str, str]] = {
 
 CONSTANTS = ("constant", "as shipped", "fitted", "95% CI")
 ERRORS = ("left out", "as shipped", "fitted")
-FINE = "Nothing in the flags or the log makes it worse than the errors above."
+FINE = "Nothing in the log says that it is worse than the errors above."
 
 LISTS: Sequence[tuple[str, tuple[How, ...]]] = (
     ("Assumed", ("assumed",)),
@@ -109,8 +109,8 @@ def _interval(ends: Sequence[float | None]) -> str:
 
 
 def _fit_note(answer: TwinAnswer) -> str:
-    parts = "" if answer.fit is None else answer.fit.parts
-    return f"Mean absolute error of predicted means; {parts} were left out in turn." if parts else ""
+    fit = answer.fit
+    return f"Mean absolute error of predicted means; {fit.parts} were left out in turn." if fit and fit.parts else ""
 
 
 def _slo_words(answer: TwinAnswer) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simserve.report.document import Chapter, Document, Paragraph, Row, Table, Tile
-from simserve.report.html import page
+from simserve.report.html import page, words
 from simserve.report.tell import tell
 from simserve.report.text import document_text, table_text, wrapped
 from tests.report.capacity import test_rate_page as capacity
@@ -34,6 +34,15 @@ def test_names_from_a_scenario_are_not_markup() -> None:
     assert "chat &lt;burst&gt;" in html
     assert "<burst>" not in html
     assert "<script>" not in html.split("<footer>")[1].split("</footer>")[0]
+
+
+def test_columns_of_text_begin_at_the_left_on_the_page_and_flags_do_on_the_terminal() -> None:
+    rows = [Row("--tp", ("qwen", "2", "–")), Row("--max-num-seqs", ("–", "128", "–"))]
+    table = Table(("flag", "key", "n", "none"), rows)
+    assert words(table) == [1]
+    html = page(replace(ASKED, parts=[Chapter("flags", "Flags", [table])]))
+    assert re.findall('<t[hd][^>]*class="word"[^>]*>([^<]*)<', html) == ["key", "qwen", "\u2060–\u2060"]
+    assert table_text([table.heads, *([row.name, *row.cells] for row in rows)]).splitlines()[1].startswith("  --tp ")
 
 
 @pytest.mark.parametrize("tiles", [(), (Tile("Per GPU", "6.7/s", ["of 2"]),)])
