@@ -66,6 +66,20 @@ ROUNDED: dict[str, tuple[float, float | None, int]] = {
     "qwen3.5-35b-a3b": (34.7, 3, 20_480),
     "qwen3.5-122b-a10b": (122.1, 10, 24_576),
     "qwen3.5-397b-a17b": (396.3, 17, 30_720),
+    "codellama-34b": (33.74, None, 196_608),
+    "gemma-3-4b": (3.88, None, 139_264),
+    "llama-3.2-3b": (3.21, None, 114_688),
+    "phi-4-mini": (3.84, None, 131_072),
+    "qwen2.5-0.5b": (0.494, None, 12_288),
+    "qwen2.5-1.5b": (1.54, None, 28_672),
+    "qwen2.5-3b": (3.09, None, 36_864),
+    "qwen2.5-14b": (14.77, None, 196_608),
+    "qwen2.5-32b": (32.76, None, 262_144),
+    "qwen3-1.7b": (1.72, None, 114_688),
+    "qwen3-4b": (4.02, None, 147_456),
+    "smollm2-1.7b": (1.71, None, 196_608),
+    "tinyllama-1.1b": (1.1, None, 22_528),
+    "mistral-7b-v0.2": (7.24, None, 131_072),
 }
 """Billions of parameters of the language model and active ones, as model cards and reports round them; bytes of a token
 in 16 bits: 2 * layers that attend * KV heads * width, or latent vectors."""
