@@ -13,7 +13,9 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Patience
 from simserve.engine.replica_setup import ReplicaSetup, RoleName
 from simserve.engine.routing_view import Delay
+from simserve.routers.random import Random
 from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
@@ -63,3 +65,16 @@ def test_what_a_step_computes_for_a_request_that_was_sent_again_is_computed_anew
     cluster, truth = run_both(pools, RoundRobin, offered, None, **how)
     assert_agreement([each.setup for each in cluster.members], cluster, truth)
     assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_stages_of_a_replica_that_failed_push_nothing_for_a_request_that_is_at_its_place_anew(n_layers: int) -> None:
+    policy, blocks = Chunked(max_num_batched_tokens=4, max_num_seqs=4), plain_blocks(1)
+    stages: list[tuple[RoleName, int]] = [("decode", 1), ("prefill", 2), ("prefill", 2)]
+    cost = LineCost(step=5_000_003)
+    pools = [ReplicaSetup(policy, cost, 60, blocks, 60, role=role, n_stages=n) for role, n in stages]
+    offered = Trace(np.array([0.0] * 6 + [3e-6] * 3), *np.ones((2, 9), np.int64))
+    changed = [Change(3_000_000, "resend", 1), *(Change(3_000_000, "join", which) for which in range(2))]
+    link = LinkSpec(1e-6, 0, n_layers=n_layers)
+    cluster, truth = run_both(pools, Random, offered, None, link=link, is_pushed=True, changes=changed)
+    assert_agreement([each.setup for each in cluster.members], cluster, truth)

@@ -147,7 +147,7 @@ class Handover:
         self.is_staged = handoff.streams and any(each.stepping.n_stages > 1 for each in cluster.replicas)
         """Chunks are sent as they leave the stages of pipelines."""
         self._staged: list[tuple[int, int, int, int, int, float, int, int]] = []
-        """A heap of (instant at which it leaves a stage, sender, number, place, row, tokens, stage, its time there)."""
+        """A heap of (instant at which it leaves, sender, number, place, life, tokens, stage, its time there)."""
         self._n_staged = 0
         self.stage_at_ps: i64 = NEVER
         """Instant of the first of them."""
@@ -211,12 +211,12 @@ class Handover:
     def stage(self, place: int, n_tokens: int, ends_ps: tuple[int, ...], stage_ps: int) -> None:
         """Note when the next tokens of a prompt leave the stages of their replica, each after stage_ps."""
         live, handoff = self._live, self._handoff
-        first, row, sender = live.there_tokens[place], live.row[place], live.sender[place]
+        first, life, sender = live.there_tokens[place], live.life[place], live.sender[place]
         kv_tokens = handoff.chunk_tokens(live.prompt_tokens[place], first, first + n_tokens)
         live.there_tokens[place] += n_tokens
         for stage, end_ps in enumerate(ends_ps):
             self._n_staged += 1
-            part = (in_time(end_ps), int(sender), self._n_staged, place, int(row), kv_tokens, stage, stage_ps)
+            part = (in_time(end_ps), int(sender), self._n_staged, place, int(life), kv_tokens, stage, stage_ps)
             heappush(self._staged, part)
         self.stage_at_ps = self._staged[0][0]
 
@@ -224,9 +224,9 @@ class Handover:
         """Push what has left its stage by now; at this very instant, only from replicas up to one."""
         live, handoff, staged = self._live, self._handoff, self._staged
         while staged and staged[0][0] <= now_ps and not (staged[0][0] == now_ps and staged[0][1] > upto):
-            end_ps, sender, _, place, row, kv_tokens, stage, stage_ps = heappop(staged)
-            if live.row[place] != row or live.phase[place] in (MOVES, ENDED, LOST):
-                continue  # it has ended meanwhile
+            end_ps, sender, _, place, life, kv_tokens, stage, stage_ps = heappop(staged)
+            if live.life[place] != life or live.phase[place] in (MOVES, ENDED, LOST):
+                continue  # it has ended or was lost meanwhile, and its row may be here anew
             one, other = self._replicas[sender], self._replicas[live.receiver[place]]
             at_ps = in_time(handoff.staged_ps(kv_tokens, stage, one, other, (end_ps - stage_ps, end_ps)))
             live.there_ps[place] = max(int(live.there_ps[place]), at_ps)

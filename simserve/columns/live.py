@@ -135,7 +135,7 @@ class Live:
 
     def remove(self, place: i64) -> None:
         """Free the place of a request that has ended."""
-        self.finish_step[place] = self.row[place] = NONE
+        self.finish_step[place] = self.row[place] = self.life[place] = NONE
         if self.requests:
             row = self.requests.pop(place).row
             if self._places.get(row) == place:  # a row that is sent again has another life elsewhere
