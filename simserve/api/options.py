@@ -73,8 +73,8 @@ def slo_of(given: Mapping[str, float] | str | None) -> dict[str, float]:
         except ValueError:
             goals[name] = 0.0
         if name not in GOALS or not 0 < goals[name] < MOST_LIMIT_S:
-            rule = f"must be seconds of {', '.join(goal.removesuffix('_s') for goal in GOALS)}"
-            raise SimserveError(f"--slo: {rule}, got {key}={value}; for example --slo ttft=0.5,tpot=50ms")
+            names, got = ", ".join(goal.removesuffix("_s") for goal in GOALS), f"{key}={value}".rstrip("=")
+            raise SimserveError(f"--slo: must be seconds of {names}, got {got}; for example --slo ttft=0.5,tpot=50ms")
     return goals
 
 

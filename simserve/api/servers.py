@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from simserve.api.options import POINTS, Goal, goal_of, scenario_with, slo_of, with_seed, within
+from simserve.api.options import POINTS, PRECISION, Goal, goal_of, scenario_with, slo_of, with_seed, within
 from simserve.errors import SimserveError
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ def twin(
     from simserve.study.processes import limited_to
 
     paths = {"--compose": compose, "--manifest": manifest, "--values": values}
-    server = read_server(
-        command, {key: Path(path) if path else None for key, path in paths.items()}, env or {}, service
-    )
+    files = {key: Path(path) if path else None for key, path in paths.items()}
+    server = read_server(command, files, env or {}, service)
     question = TwinQuestion(
         server,
         gpu,
         load_of([*map(Path, log)], columns or {}),
+        PRECISION,
         slo=slo_of(slo),
         replicas=replicas,
         version=engine_version,

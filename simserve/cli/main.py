@@ -86,7 +86,7 @@ def _say_as_we_do(error: Any, arguments: Sequence[str]) -> None:
     from simserve.scenario.glossary import remedy_for_unknown
 
     if rule := re.match(r"Input should (be [^,]*)", error.message):
-        got = [f", got {after}" for before, after in pairwise(arguments) if before in error.param.opts]
+        got = [f", got {each}" for before, each in pairwise(arguments) if before in getattr(error.param, "opts", ())]
         error.message = f"must {rule[1].replace('valid integer', 'whole number')}" + "".join(got[-1:])
     error.message = error.message.removeprefix("Value error, ")
     option, command = getattr(error, "option_name", None), getattr(error.ctx, "command", None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from simserve.catalog.hub import PRECISIONS
 from simserve.plugins.validation import (
     RULES,
     Path,
@@ -42,14 +43,8 @@ MISSING = {
 MAIN_KEYS = {"trace": "path", "parallel": "tensor", "slo": "ttft_s"}
 """Mappings that people write as the one value they think of, and its key."""
 
-OTHER_NAMES = {
-    "int4": ("awq", "gptq", "w4a16"),
-    "bf16": ("bfloat16",),
-    "fp16": ("float16", "half"),
-    "nvfp4": ("fp4",),
-    "fp8": ("fp8_e4m3", "fp8_e5m2"),
-}
-DTYPES = {other: dtype for dtype, others in OTHER_NAMES.items() for other in others}
+DTYPES = PRECISIONS | {"gptq": "int4", "w4a16": "int4", "fp8_e4m3": "fp8"}
+DTYPES |= {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 """Other names of precisions."""
 
 PLUGIN_KEYS = {"router", "admission", "scheduler", "arrivals", "lengths", "prefixes"}
@@ -151,8 +146,8 @@ def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
         remedy = f'write {name}: "{value}"; on a command line \'{dotted(problem.path)}="{value}"\''
     elif problem.rule == RULES["model_type"] and name in MAIN_KEYS and not value.startswith(("[", "{")):
         remedy = f"write {name}: {{{MAIN_KEYS[name]}: {text}}}"
-    elif name in ("weight_dtype", "kv_dtype") and text.lower() in DTYPES:
-        remedy = f"write {DTYPES[text.lower()]}"
+    elif name in ("weight_dtype", "kv_dtype") and (dtype := DTYPES.get(text.lower(), text)) != text:
+        remedy = f"write {dtype}" if re.search(rf"\b{dtype}\b", problem.rule) else remedy
     elif problem.rule == RULES["list_type"] and value == "a mapping":
         remedy = "begin each item with `- `"
     return replace(problem, remedy=remedy)

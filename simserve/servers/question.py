@@ -29,6 +29,8 @@ class TwinQuestion:
     gpu: str
     load: LoggedLoad
     """The load of its logs, or an assumed one."""
+    precision_frac: float
+    """Largest half-width of the interval of the capacity, as a share of it."""
     slo: Mapping[str, float] = field(default_factory=dict)
     replicas: int | None = None
     version: str | None = None

@@ -40,9 +40,6 @@ from simserve.workload.readers.simserve import write_trace
 SCENARIO_FILE = "scenario.yaml"
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
-PRECISION_FRAC = 0.03
-"""Largest half-width of the interval of the capacity, as `simserve capacity` has it."""
-
 EXPLAINED_FRAC = 0.25
 """Error of the mean E2E up to which a log is explained."""
 
@@ -64,7 +61,7 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
             _use(folder, settings, fit, load)
             scenario = _written(folder, settings, question, load)
         replay = replay_log(load.log, Server(folder / SCENARIO_FILE).scenario) if load.log and load.logs else None
-        breaks_at = _breaks_at(scenario) if question.slo else None
+        breaks_at = _breaks_at(scenario, question.precision_frac) if question.slo else None
         word, why = _word(fit, replay, why)
         answer = TwinAnswer(
             word=word,
@@ -219,11 +216,11 @@ def _slo_met(replay: ReplayedLog | None, slo: Mapping[str, float], breaks_at: st
     return TwinSlo(measured_frac=sides[0], predicted_frac=sides[1], breaks_at=breaks_at)
 
 
-def _breaks_at(scenario: Scenario) -> str:
+def _breaks_at(scenario: Scenario, precision_frac: float) -> str:
     """Return the first sentence of the capacity, as `simserve capacity` says it, or why there is none."""
     study = study_rate if scenario.workload.client is None else study_concurrency
     try:
-        answer = study(CapacityQuestion(scenario, GOAL_FRAC, PRECISION_FRAC)).answer
+        answer = study(CapacityQuestion(scenario, GOAL_FRAC, precision_frac)).answer
     except SimserveError as error:
         return f"Where it breaks is not known: {error}."
     return SENTENCE_END.split(paragraphs(answer)[0])[0]

@@ -47,7 +47,8 @@ VALUES = (
     ("weight_dtype=bfloat16", "got 'bfloat16'; write bf16"),
     ("weight_dtype=fp4", "write nvfp4"),
     ("weight_dtype=AWQ", "write int4"),
-    ("weight_dtype=FP8", "did you mean fp8?"),
+    ("weight_dtype=FP8", "got 'FP8'; write fp8"),
+    ("kv_dtype=fp8_e4m3", "write fp8"),
     ("kv_dtype=int8", "must be one of bf16 or fp8, got 'int8'"),
     ("cluster.pools.0.replicas=0", "must be at least 1, got 0"),
     ("cluster.pools.0.replicas=2.5", "must be a whole number, got 2.5"),
@@ -131,6 +132,11 @@ def test_a_wrong_value(change: str, parts: Sequence[str]) -> None:
     told = refused("run", "s.yaml", "--set", change)
     assert told.startswith(f"simserve: error: command line --set {change}")
     assert all(part in told for part in parts), told
+
+
+def test_no_precision_is_advised_that_the_key_refuses() -> None:
+    told = refused("run", "s.yaml", "--set", "kv_dtype=awq")
+    assert told.endswith("kv_dtype=awq: must be one of bf16 or fp8, got 'awq'")
 
 
 @pytest.mark.parametrize(

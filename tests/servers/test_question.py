@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from simserve.api.options import PRECISION
+from simserve.errors import ScenarioError
 from simserve.servers.command_line import server_command
 from simserve.servers.load import load_of
 from simserve.servers.question import TwinQuestion, complete
 from simserve.servers.server_settings import POOL, ServerSettings
 from simserve.servers.settings import settings_of
-
-from simserve.errors import ScenarioError
 
 LINE = (
     "vllm serve Qwen/Qwen3-32B -tp 2 --speculative-config "
@@ -32,7 +33,7 @@ python_gc_objects_collected_total{generation="0"} 1.0
 def completed(line: str = LINE, **known: Any) -> ServerSettings:
     server = server_command(line, {})
     settings = settings_of(server)
-    complete(settings, TwinQuestion(server, "H100-SXM", load_of([]), **known))
+    complete(settings, TwinQuestion(server, "H100-SXM", load_of([]), PRECISION, **known))
     return settings
 
 
