@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticUndefined
 
 from simserve.errors import PolicyError
 from simserve.plugins.find import NOUNS, RENAMED, find
@@ -176,8 +177,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     """Return the default of a field, or MISSING."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    default = field.default
-    return getattr(default, "default", default)  # pydantic's Field(default=...) wraps it
+    default = getattr(field.default, "default", field.default)  # pydantic's Field(default=...) wraps it
+    return dataclasses.MISSING if default is PydanticUndefined else default
 
 
 def _types(plugin_class: type) -> dict[str, str]:
