@@ -12,8 +12,9 @@ from simserve.errors import CatalogError
 from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
-from simserve.scenario.pool import Defaults, Pool, check_role
+from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.resolve_pool import resolve_pool
+from simserve.scenario.scheduler_rules import check_role
 from simserve.scenario.workload import Workload
 from simserve.splitters.base import Splitter
 

@@ -1,6 +1,5 @@
 """The workload section and its rules: exactly one source of requests, an end, and a measured window."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -8,9 +7,9 @@ from pydantic import Field
 
 from simserve import plugins
 from simserve.catalog.types import Count, Name, Natural, NotNegative, PluginSpec, Positive, Section, Share
-from simserve.input_files import open_file
 from simserve.plugins.validation import ValueProblem
 from simserve.scenario.draft import Draft
+from simserve.scenario.trace_file import TraceFile, resolve_trace
 from simserve.scenario.traffic import (
     Batch,
     Retries,
@@ -28,21 +27,6 @@ from simserve.workload.size import expected_requests, why_too_many
 SOURCES = ("arrivals", "trace", "client")
 
 Traffic = TypeVar("Traffic", TrafficClass, Batch)
-
-
-class TraceFile(Section):
-    """A recorded load to replay."""
-
-    path: str
-    format: Literal["auto", "azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus"] = "auto"
-    columns: dict[Name, str] = {}
-    """Columns of a log by ours, `{arrival_s: startTime}`, where their names do not tell."""
-    rate_scale: Positive = 1.0
-    spread: Literal["none", "uniform"] = "none"
-    next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
-    """When a session's next request is sent: as recorded, or after the answer and the recorded think time."""
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of the file: a resolved scenario replays the same load, or reports that the file has changed."""
 
 
 class Workload(Section):
@@ -103,7 +87,7 @@ def resolve_workload(
         "classes": {name: _with_lengths(draft.below("classes", name), part) for name, part in workload.classes.items()},
         "batch": workload.batch and _with_lengths(draft.below("batch"), workload.batch),
         "client": resolve_client(draft.below("client"), workload.client),
-        "trace": _trace(draft.below("trace"), workload.trace),
+        "trace": resolve_trace(draft.below("trace"), workload.trace),
     }
     _check_measure(draft, measure, workload)
     check_shares(draft.below("classes"), {name: part.share for name, part in workload.classes.items()})
@@ -226,24 +210,3 @@ def _files_among(spec: Mapping[str, Any]) -> list[str]:
     """List the arguments that are files: a path, or the .json name of a profile."""
     texts = {key: value for key, value in spec.items() if isinstance(value, str)}
     return [key for key, value in texts.items() if key == "path" or (key == "name" and value.endswith(".json"))]
-
-
-def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
-    """Return the trace with its absolute path and hash."""
-    if trace is None or draft.problems.knows((*draft.at, "path")):
-        return trace
-    path = draft.find_file(trace.path)
-    if path is None:
-        draft.problem(("path",), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
-        return trace
-    try:
-        with open_file(path) as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        draft.problem(("path",), f"cannot be read: {error.strerror}", trace.path)
-        return trace
-    if trace.sha256 is not None and trace.sha256 != sha256:
-        remedy = "restore it, or remove this line to replay what is there now"
-        draft.problem(("sha256",), f"the file {path.name} has changed: its SHA-256 is now {sha256}", None, remedy)
-    draft.set_origin(("sha256",), "the file")
-    return trace.model_copy(update={"path": str(path), "sha256": sha256})
