@@ -44,7 +44,7 @@ def describe_keys(schema: dict[str, Any], of: type) -> dict[str, Any]:
         field = fields.get(key) or fields.get(f"{key}_")  # `schema_` stands for a name that pydantic has
         if field is not None and field.meaning:
             value["description"] = field.meaning
-    schema["description"] = re.split(r"(?<=\.)\s+(?=[A-Z])", " ".join((of.__doc__ or "").split()))[0]
+    schema["description"] = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join((of.__doc__ or "").split()))[0]
     return schema
 
 

@@ -20,33 +20,56 @@ from simserve.schedulers.base import Scheduler
 
 
 class Pool(Section):
-    """Identical replicas. Values of None default to the scenario's or the engine's; resolving fills them in."""
+    """Identical replicas of one model, GPU, engine and scheduler. Values of None default to the scenario's or the
+    engine's; resolving fills them in."""
 
     name: Annotated[str, Field(min_length=1)] = "serve"
+    """Name of the pool in tables and pages; it must differ from those of other pools."""
     role: Literal["both", "prefill", "decode"] = "both"
+    """`both`: replicas compute prompts and answers; `prefill` and `decode`: the first compute prompts, the second
+    generate answers."""
     replicas: Count = 1
+    """Number of replicas, each of `tensor` × `pipeline` × `data` GPUs."""
     parallel: Parallel = Parallel()
+    """How each replica is split over GPUs; by default it has one."""
     scheduler: PluginSpec | None = None
+    """Policy that plans steps, or without `kind` arguments of the engine's own; null: the engine's, with its defaults
+    for this GPU."""
     gpu: str | None = None
+    """GPU of this pool; null: the scenario's."""
     model: str | None = None
+    """Model of this pool; null: the scenario's. Prefill and decode pools run the same model."""
     weight_dtype: WeightDtype | None = None
-    """Left out: the scenario's, or where models come in several dtypes, its own model's."""
+    """Dtype of this pool's weights; null: the scenario's, or where models come in several dtypes, its own model's."""
     engine: Annotated[Engine, spelled_as_mapping("name")] | None = None
+    """Serving engine of this pool; null: the scenario's."""
     calibration: Annotated[CalibrationFile, spelled_as_mapping("file")] | None = None
+    """Fitted kernel costs: `<gpu>/<engine>` of a shipped file, the path of your own, or `none` for a plain roofline;
+    null: the nearest shipped one."""
     expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|(lognormal|power_law)_\d+(\.\d+)?)$")] | None = (
         None
     )
-    """Expert routing; left out: the model's, `uniform` where none was measured."""
+    """How tokens choose experts: `uniform`, `balanced`, or with a number `lognormal_1.1` or `power_law_1.2`; null: as
+    measured for the model, else `uniform`."""
     enable_prefix_caching: bool | None = None
-    """Reuse the KV blocks of shared prefixes; left out: the engine's default."""
+    """Reuse the KV blocks of shared prefixes; null: the engine's default (vLLM `--enable-prefix-caching`, off by SGLang
+    `--disable-radix-cache`, TensorRT-LLM `enable_block_reuse`)."""
     host_tier: HostTierSection | None = None
-    """Host memory for swapped requests and for prefixes."""
+    """Host memory and disk for swapped requests and for prefixes (SGLang `--enable-hierarchical-cache`); null: none."""
     speculation: SpeculationSection | None = None
-    """Left out: one token per step."""
+    """Speculative decoding (vLLM `--speculative-config`); null: one token per request and step."""
     num_gpu_blocks: Count | None = None
+    """KV blocks of a replica, or of each data-parallel rank, as its server's log says; null: an estimate (vLLM
+    `--num-gpu-blocks-override`)."""
     gpu_memory_utilization: Share | None = None
+    """[share] Share of GPU memory for the engine; null: its default (vLLM `--gpu-memory-utilization`, SGLang
+    `--mem-fraction-static`, TensorRT-LLM `kv_cache_free_gpu_memory_fraction`)."""
     block_size: Count | None = None
+    """[tokens] Size of a KV block; null: the engine's default (vLLM `--block-size`, SGLang `--page-size`, TensorRT-LLM
+    `tokens_per_block`)."""
     max_model_len: Count | None = None
+    """[tokens] Maximum of a prompt and its answer; null: the model's, or what the KV cache holds (vLLM
+    `--max-model-len`, SGLang `--context-length`, TensorRT-LLM `max_seq_len`)."""
 
 
 def _folder_name(value: str) -> str:
@@ -61,14 +84,24 @@ class Defaults(Section):
     model_config = ConfigDict(defer_build=True)  # fast: only `Scenario` validates
 
     schema_: Literal["simserve/1"] = Field(alias="schema")
+    """Version of the format; always `simserve/1`."""
     name: Annotated[str, AfterValidator(_folder_name)] = "scenario"
+    """Name of the scenario; results go to `reports/NAME` unless `--out` names a folder."""
     seed: Natural = 0
+    """Seed of all random draws; the same seed gives the same tables."""
     model: str
+    """Model of all pools without their own: a name in the catalog, an id of the Hugging Face hub, or the path of a
+    config.json (vLLM `--model`, SGLang `--model-path`)."""
     gpu: str
+    """GPU of all pools without their own: a name in the catalog, or the path of the YAML file of another card."""
     engine: Annotated[Engine, spelled_as_mapping("name")] = Engine()
+    """Serving engine of all pools without their own: a name, or a mapping with version and constants."""
     weight_dtype: WeightDtype = "bf16"
+    """Dtype of weights in all pools without their own. Left out: that of the model's checkpoint, else bf16 (vLLM and
+    SGLang `--quantization`)."""
     kv_dtype: KvDtype = "bf16"
-    """Dtype in all pools: the KV cache of one serves the others."""
+    """Dtype of the KV cache in all pools, as that of one serves the others (vLLM and SGLang `--kv-cache-dtype`,
+    TensorRT-LLM `kv_cache_dtype`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Scenario(Experiment):
-    """One experiment; `load_scenario` and `Scenario.from_dict` check and resolve it.
+    """One experiment: a model on a cluster under a load. `load_scenario` and `from_dict` check and resolve it.
 
     Resolving fills in every default; `origins` gives the source of each value.
     """

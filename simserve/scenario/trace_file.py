@@ -14,15 +14,21 @@ class TraceFile(Section):
     """A recorded load to replay."""
 
     path: str
+    """Path of the file, looked up beside the scenario, then in the current directory."""
     format: Literal["auto", "azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus"] = "auto"
+    """Format of the file; `auto` finds it by the first lines."""
     columns: dict[Name, str] = {}
     """Columns of a log by ours, `{arrival_s: startTime}`, where their names do not tell."""
     rate_scale: Positive = 1.0
+    """Factor on the speed of replay; 2 replays the file twice as fast."""
     spread: Literal["none", "uniform"] = "none"
+    """`uniform`: requests with the same timestamp are spread over the time to the next one; `none`: they stay."""
     next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
-    """When a session's next request is sent: as recorded, or after the answer and the recorded think time."""
+    """When a session's next request is sent: as recorded (`after_arrival`), or after the answer and the recorded think
+    time (`after_answer`)."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of the file: a resolved scenario replays the same load, or reports that the file has changed."""
+    """SHA-256 of the file: a resolved scenario replays the same load, or reports that the file has changed; null: not
+    checked."""
 
 
 def resolve_trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:

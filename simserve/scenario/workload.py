@@ -33,35 +33,44 @@ class Workload(Section):
     """The load: exactly one of arrivals, trace and client."""
 
     arrivals: PluginSpec | None = None
+    """Arrival process of requests, or of sessions; goes with `lengths`."""
     trace: TraceFile | None = None
+    """Recorded load to replay, with its own lengths."""
     client: dict[str, Any] | None = None
+    """Clients of a closed loop, which wait for answers; goes with `lengths`."""
     lengths: PluginSpec | None = None
+    """Lengths of prompts and answers; with `prefixes`, of the new part of prompts."""
     prefixes: PluginSpec | None = None
-    """What prompts begin with, before the new part that `lengths` draws; left out: no prompts share a prefix."""
+    """What prompts begin with, before the new part that `lengths` draws; null: no prompts share a prefix."""
     classes: dict[Name, TrafficClass] = {}
-    """Classes of requests and the share of each."""
+    """Classes of requests by name, with the share of each; none by default."""
     tenants: dict[Name, Share] = {}
-    """Tenants and the share of requests of each."""
+    """[share] Share of requests of each tenant, by name; the shares sum to 1. None by default."""
     batch: Batch | None = None
+    """Batch jobs that run alongside; null: none."""
     duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    """[s] Time at which the load ends; a load that is no trace needs it or `n_requests`."""
     n_requests: Count | None = None
+    """Number of requests at which the load ends, without those of batch jobs (`vllm bench serve --num-prompts`)."""
     max_tokens: Count | None = None
-    """Output limit of every request without one in the trace; left out: the model's limit."""
+    """[tokens] Output limit of every request without one in the trace; null: the model's limit."""
     drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
-    """How long the run may continue after the last arrival; left out: until all requests are done."""
+    """[s] How long the run may continue after the last arrival; null: until all requests are done."""
     timeout: Timeout | None = None
-    """Left out: clients never give up."""
+    """When clients give up on a request; null: never."""
     retries: Retries | None = None
-    """Left out: clients do not retry."""
+    """How clients retry what was rejected or timed out; null: they do not."""
 
 
 class MeasureSection(Section):
-    """The part of the run that is measured."""
+    """The part of the run that is measured, and its replays."""
 
     warmup_s: NotNegative | Literal["auto"] | None = None
+    """[s] Time before which arrivals are simulated but not measured; `auto`: found in the run by MSER-5; null: none."""
     warmup_requests: Natural | None = None
+    """Number of first requests that are simulated but not measured; null: none (`vllm bench serve --num-warmups`)."""
     replays: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Replays with perturbed costs, for prediction intervals; left out: 8."""
+    """Replays with perturbed costs, for prediction intervals: 0 for none, else at least 2; null: 8."""
 
     @property
     def counts_all(self) -> bool:
