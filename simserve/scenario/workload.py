@@ -33,13 +33,14 @@ class Workload(Section):
     """The load: exactly one of arrivals, trace and client."""
 
     arrivals: PluginSpec | None = None
-    """Arrival process of requests, or of sessions; goes with `lengths`."""
+    """Arrival process of requests, or of sessions, with `lengths`; null: `trace` or `client` is given."""
     trace: TraceFile | None = None
-    """Recorded load to replay, with its own lengths."""
+    """Recorded load to replay, with its own lengths; null: `arrivals` or `client` is given."""
     client: dict[str, Any] | None = None
-    """Clients of a closed loop, which wait for answers; goes with `lengths`."""
+    """Clients of a closed loop, which wait for answers, with `lengths`; null: `arrivals` or `trace` is given."""
     lengths: PluginSpec | None = None
-    """Lengths of prompts and answers; with `prefixes`, of the new part of prompts."""
+    """Lengths of prompts and answers; with `prefixes`, of the new part of prompts. null: a trace or all classes have
+    their own."""
     prefixes: PluginSpec | None = None
     """What prompts begin with, before the new part that `lengths` draws; null: no prompts share a prefix."""
     classes: dict[Name, TrafficClass] = {}
@@ -49,9 +50,10 @@ class Workload(Section):
     batch: Batch | None = None
     """Batch jobs that run alongside; null: none."""
     duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
-    """[s] Time at which the load ends; a load that is no trace needs it or `n_requests`."""
+    """[s] Time at which the load ends; null: at `n_requests`, or with the trace."""
     n_requests: Count | None = None
-    """Number of requests at which the load ends, without those of batch jobs (`vllm bench serve --num-prompts`)."""
+    """Number of requests at which the load ends, without those of batch jobs (`vllm bench serve --num-prompts`); null:
+    at `duration_s`, or with the trace."""
     max_tokens: Count | None = None
     """[tokens] Output limit of every request without one in the trace; null: the model's limit."""
     drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None

@@ -32,7 +32,7 @@ class Documents(PrefixStructure):
     document_tokens: Whole
     """[tokens] Length of a document: a number, [least, most], or lognormal {median, sigma, max}."""
     zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Popularity of the i-th document is 1 / i**zipf_exponent; 0: uniform."""
+    """Popularity of the i-th document is `1 / i**zipf_exponent`; 0: uniform."""
     system_tokens: SomeTokens = 0
     """[tokens] Length of a system prompt before every document."""
     block_tokens: BlockTokens = 16

@@ -27,7 +27,7 @@ class Shared(PrefixStructure):
     n_prefixes: Annotated[PositiveInt, Field(le=MOST_PREFIXES)] | None = None
     """Number of system prompts; null: the length of the lists, else one."""
     zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Popularity of the i-th system prompt is 1 / i**zipf_exponent; 0: uniform."""
+    """Popularity of the i-th system prompt is `1 / i**zipf_exponent`; 0: uniform."""
     weights: Annotated[list[Weight], Field(min_length=1)] | None = None
     """Weight of each system prompt, instead of zipf_exponent; null: by zipf_exponent."""
     block_tokens: BlockTokens = 16
