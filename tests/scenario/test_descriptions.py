@@ -132,6 +132,6 @@ def test_classes_with_keys_are_shipped_as_python() -> None:
     assert not files & compiled
 
 
-def sections(of: type) -> list[type]:
-    """Return all classes that derive from one."""
+def sections(of: type[Section]) -> list[type]:
+    """Return a section and all that derive from it."""
     return [of, *(each for child in of.__subclasses__() for each in sections(child))]
