@@ -12,8 +12,8 @@ from simserve.scenario import scenario_schema
 
 
 def _script() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "docs" / "reference.py"
-    spec = importlib.util.spec_from_file_location("reference_page", path)
+    path = Path(__file__).resolve().parents[1] / "docs" / "scenario_reference.py"
+    spec = importlib.util.spec_from_file_location("scenario_reference", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
