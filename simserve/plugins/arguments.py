@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticUndefined
 
 from simserve.errors import PolicyError
 from simserve.plugins.docstrings import DescribedSchema, SourceField, source_fields
@@ -166,5 +167,5 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     """Return the default of a field, or MISSING."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    default = field.default
-    return getattr(default, "default", default)  # pydantic's Field(default=...) wraps it
+    default = getattr(field.default, "default", field.default)  # pydantic's Field(default=...) wraps it
+    return dataclasses.MISSING if default is PydanticUndefined else default

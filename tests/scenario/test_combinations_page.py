@@ -74,8 +74,7 @@ REFUSED: dict[str, list[Refused]] = {
             {},
         )
     ],
-    "host memory that nothing would use: without swaps (as above, or `preemption: recompute`) × without offloaded"
-    " prefixes": [
+    "host memory without swaps × without offloaded prefixes": [
         (UNUSED, {}, [tier(preemption="recompute") | NOT_CACHING], {}),
         (UNUSED, {}, [tier(preemption="recompute", offload_prefixes=False) | CACHES], {}),
         (UNUSED, {}, [tier(scope="pool") | NOT_CACHING], {}),
