@@ -1,6 +1,5 @@
 """The schemas of answer files: what runs write, what is read back, and the page of the names."""
 
-import ast
 import json
 import math
 import re
@@ -17,7 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from simserve import load_results
 from simserve.errors import OutputError
-from simserve.metrics import figures
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.parts import Bounded, Index, PoolJson
 from simserve.metrics.answers.struct import READ, Figures
@@ -27,6 +25,7 @@ from simserve.metrics.result_folder import ANSWERS, read_result_folders
 from simserve.metrics.results import Results
 from simserve.metrics.slowest import TimePartsJson
 from simserve.metrics.summary_schema import Count, Size
+from simserve.plugins.docstrings import source_fields
 from simserve.tables.facts import HostFacts, PoolFacts
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
@@ -75,17 +74,8 @@ def page_text() -> str:
 
 def meanings() -> dict[str, str]:
     """Return the docstring of each key of the summary; "" without."""
-    tree = ast.parse(Path(figures.__file__).read_text(encoding="utf-8"))
-    (body,) = (each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Summary")
-    result, name = {}, ""
-    for each in body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            field = Summary.model_fields[each.target.id]
-            name = field.alias or each.target.id
-            result[name] = ""
-        elif name and isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-            result[name] = " ".join(str(each.value.value).split())
-    return result
+    written = source_fields(Summary)
+    return {field.alias or name: written[name].meaning for name, field in Summary.model_fields.items()}
 
 
 def parts_of(page: str) -> tuple[str, str, str]:
