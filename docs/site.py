@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference
+from scenario_reference import scenario_reference
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = {"reference/cli.md": reference.commands, "reference/catalog.md": reference.catalog, "reference/api.md": reference.api}
-ANSWERS = {"chat-burst": ("run", "@chat_burst"), "capacity": ("capacity", "@chat_burst")}
+REFERENCE = {
+    "cli": reference.commands,
+    "scenario": scenario_reference,
+    "catalog": reference.catalog,
+    "api": reference.api,
+}
+"""Pages of the reference by name."""
+ANSWERS = {"chat-burst": ("run", "@chat_burst")}
 """Pages of answers that the site shows, by file name, with the command that writes each."""
 
 
@@ -37,8 +44,8 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     """Add the reference, and pages of answers."""
     from mkdocs.structure.files import File
 
-    for name, page in PAGES.items():
-        files.append(File.generated(config, name, content=page()))
+    for name, page in REFERENCE.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
     for name, command in ANSWERS.items():
         files.append(File.generated(config, f"pages/{name}.html", content=answer_page(*command)))
     return files
@@ -48,12 +55,12 @@ def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
     """Send links that leave the pages to the repository."""
 
     def target(match: re.Match[str]) -> str:
-        path = Path(os.path.normpath(DOCS / Path(page.file.src_uri).parent / match[1]))
+        path = Path(os.path.normpath(DOCS / Path(page.file.src_uri).parent / match[2]))
         if path.is_relative_to(DOCS) and path.suffix not in {".py", ".yaml"}:
             return match[0]
-        return f"]({repository()}/blob/main/{path.relative_to(ROOT).as_posix()}{match[2] or ''})"
+        return f"{match[1]}{repository()}/blob/main/{path.relative_to(ROOT).as_posix()}"
 
-    return re.sub(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", target, markdown)
+    return re.sub(r"(\]\(|^\[[^\]]+\]: )(?!\w+:)([^)#\s]+)", target, markdown, flags=re.MULTILINE)
 
 
 @cache

@@ -1,7 +1,6 @@
 """The tutorial is short, and runs as written from an empty folder, with what it says is printed."""
 
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -9,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-BLOCKS = [(kind, text) for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)]
-COMMANDS = [text.replace("\\\n", "").strip() for kind, text in BLOCKS if kind == "sh"]
+from tests.pages import ROOT, all_blocks, blocks, not_printed, read
+
+PAGE = read("docs/tutorial.md")
+BLOCKS = all_blocks(PAGE)
+COMMANDS = blocks(PAGE, "sh")
 
 
-def printed(command: str) -> list[str]:
-    """Return the lines that the page says a command prints; one that ends with … goes on."""
-    at = next(i for i, (_, text) in enumerate(BLOCKS) if text.replace("\\\n", "").strip() == command)
-    following = BLOCKS[at + 1 : at + 2]
-    return [line for kind, text in following if kind == "text" for line in text.splitlines() if line != "…"]
+def printed(command: str) -> str:
+    """Return what the page says that a command prints."""
+    following = BLOCKS[BLOCKS.index(("sh", command)) + 1 :]
+    return following[0][1] if following and following[0][0] == "text" else ""
 
 
 def test_it_can_be_finished() -> None:
-    assert COMMANDS[0] == "pip install simserve" and 8 <= len(COMMANDS) <= 12
+    assert COMMANDS[0].strip() == "pip install simserve" and 8 <= len(COMMANDS) <= 12
     assert len(PAGE.split()) <= 1500
 
 
@@ -55,9 +54,7 @@ def test_it_runs_as_written_from_an_empty_folder(shell: dict[str, str], tmp_path
             command, shell=True, cwd=folder, env=shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}"
-        output = done.stdout
-        for line in printed(command):
-            start, _, output = output.partition(line.removesuffix("…").rstrip())
-            assert start != done.stdout and output, f"{command}\nprints no {line!r} in this place:\n{done.stdout}"
+        missing = not_printed(printed(command), done.stdout)
+        assert missing is None, f"{command}\nprints no {missing!r} in this place:\n{done.stdout}"
     installed = subprocess.run(["simserve", "--version"], env=shell, capture_output=True, text=True, check=True)
     assert "pure" in installed.stdout
