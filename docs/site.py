@@ -36,8 +36,9 @@ ANSWERS = {"chat-burst": ("run", "@chat_burst")}
 
 
 def on_config(config: "MkDocsConfig") -> None:
-    """Set the address of the repository, which pyproject.toml names."""
-    config.repo_url = repository()
+    """Set the address of the repository, which pyproject.toml names, and let charts of notebooks need no network."""
+    config.repo_url, config.repo_name = repository(), "simserve"
+    os.environ["PLOTLY_RENDERER"] = "notebook"
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
@@ -61,6 +62,11 @@ def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
         return f"{match[1]}{repository()}/blob/main/{path.relative_to(ROOT).as_posix()}"
 
     return re.sub(r"(\]\(|^\[[^\]]+\]: )(?!\w+:)([^)#\s]+)", target, markdown, flags=re.MULTILINE)
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Leave out the formulas of plotly's charts, which would load a script from elsewhere."""
+    return re.sub(r'<script src="https://cdnjs[^>]*></script>', "", output)
 
 
 @cache
