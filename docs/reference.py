@@ -8,14 +8,13 @@ KINDS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "ideal": 
 
 def commands() -> str:
     """Return the page of all commands and their options, from their help."""
-    import typer
     from typer.cli import get_docs_for_click
 
-    from simserve.cli.app import app
+    from simserve.cli.app import command
 
-    command = typer.main.get_command(app)
-    with command.make_context("simserve", ["schema"]) as context:
-        return get_docs_for_click(obj=command, ctx=context, name="simserve", title="All options")
+    program = command()
+    with program.make_context("simserve", ["schema"]) as context:
+        return get_docs_for_click(obj=program, ctx=context, name="simserve", title="All options")
 
 
 def catalog() -> str:
