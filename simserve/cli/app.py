@@ -31,7 +31,8 @@ METAVARS |= dict.fromkeys(("confidence", "goal", "growth", "precision", "shortes
 
 app = typer.Typer(
     help="Simulate an LLM serving cluster: from a scenario file to latency percentiles and goodput.",
-    epilog="Exit codes: 0 success, 1 the answer is no, 2 bad input, 130 interrupted. Documentation: docs/cli.md",
+    epilog="Exit codes: 0 success, 1 the answer is no, 2 bad input, 130 interrupted. Documentation: "
+    "https://github.com/OWNER/simserve/tree/main/docs",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
