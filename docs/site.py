@@ -1,10 +1,13 @@
 """What the site of the documentation has beside its hand-written pages: the reference and the pages of answers.
 
 mkdocs calls the functions `on_*`. A link from a page to a file outside docs/ goes to the repository.
+
+    python docs/site.py    # draws the README's picture of a page anew, with a Chromium
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -82,3 +85,21 @@ def answer_page(*command: str) -> bytes:
             [sys.executable, "-m", "simserve", *command, "--out", "answer", "--quiet"], cwd=folder, check=True
         )
         return (Path(folder) / "answer" / "report.html").read_bytes()
+
+
+def draw_picture() -> None:
+    """Draw the picture of the README, which the package index shows, too."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        sys.exit("docs/site.py needs chromium or google-chrome to draw the picture")
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        page.write_bytes(answer_page(*ANSWERS["chat-burst"]))
+        options = ["--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1500"]
+        waits = "--virtual-time-budget=10000"  # ms, for the charts
+        picture = f"--screenshot={DOCS / 'images' / 'report.png'}"
+        subprocess.run([browser, *options, waits, picture, page.as_uri()], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    draw_picture()
