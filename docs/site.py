@@ -16,16 +16,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parent))
-import reference
-from scenario_reference import scenario_reference
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # mkdocs runs this file alone
+
+from docs import reference
+from docs.scenario_reference import scenario_reference
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 REFERENCE = {
     "cli": reference.commands,

@@ -1,26 +1,12 @@
 """The page of a scenario's keys: every key of the JSON Schema is on it, and its links lead somewhere."""
 
-import importlib.util
 import re
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from docs import scenario_reference as reference
 from simserve.scenario import scenario_schema
-
-
-def _script() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "docs" / "scenario_reference.py"
-    spec = importlib.util.spec_from_file_location("scenario_reference", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference = _script()
 
 
 @pytest.fixture(scope="module")
