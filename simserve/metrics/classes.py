@@ -18,7 +18,8 @@ from simserve.metrics.goodput import (
     served,
     throughput,
 )
-from simserve.metrics.kv import PreemptionsJson, preemptions
+from simserve.metrics.kv import preemptions
+from simserve.metrics.kv_json import PreemptionsJson
 from simserve.metrics.stats import NO_SAMPLE, Distribution, LatencyJson
 from simserve.metrics.summary_schema import Measured, Slo
 from simserve.metrics.window import Window

@@ -11,21 +11,15 @@ from pydantic import Field
 
 from simserve.metrics.answer import AnswerJson
 from simserve.metrics.answers.over_runs import NearCapacityJson, PredictionJson, ReplicationsJson
-from simserve.metrics.answers.parts import NO_LOAD, NominalLoad, PoolJson
+from simserve.metrics.answers.parts import NO_LOAD, NominalLoad
+from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.basis import RunBasis
 from simserve.metrics.classes import GroupJson, by_tenant
 from simserve.metrics.decision_json import EARLIER, DecisionJson
 from simserve.metrics.goodput import AttainmentJson, FatesJson, GoodputJson, good_tokens, goodput
-from simserve.metrics.kv import (
-    HostTierJson,
-    KvUseJson,
-    PreemptionsJson,
-    PrefixHitsJson,
-    host_tier,
-    preemptions,
-    prefix_cache,
-)
+from simserve.metrics.kv import host_tier, preemptions, prefix_cache
+from simserve.metrics.kv_json import HostTierJson, KvUseJson, PreemptionsJson, PrefixHitsJson
 from simserve.metrics.lifetimes import FleetTimeJson
 from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson

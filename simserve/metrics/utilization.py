@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answers.parts import PoolJson
+from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.integrals import Places
 from simserve.metrics.lifetimes import Lifetimes

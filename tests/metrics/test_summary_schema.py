@@ -17,10 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from simserve import load_results
 from simserve.errors import OutputError
 from simserve.metrics.answers.capacity import CapacityAnswer
-from simserve.metrics.answers.parts import Bounded, Index, PoolJson
+from simserve.metrics.answers.parts import Bounded, Index
+from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import READ, Figures
 from simserve.metrics.figures import FIGURES, Summary
-from simserve.metrics.kv import HostTierJson
+from simserve.metrics.kv_json import HostTierJson
 from simserve.metrics.result_folder import ANSWERS, read_result_folders
 from simserve.metrics.results import Results
 from simserve.metrics.slowest import TimePartsJson

@@ -7,7 +7,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundReplicas, FoundSplit, SplitRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, SearchEnd
-from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
+from simserve.metrics.answers.parts import NominalLoad, ScenarioName
+from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.answers.struct import StudyAnswer
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.summary_schema import Share, Slo

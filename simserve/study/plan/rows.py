@@ -2,7 +2,7 @@
 
 from simserve.errors import Problem
 from simserve.metrics.answers.fleet_needs import OptionGrowth
-from simserve.metrics.answers.plan import (
+from simserve.metrics.answers.plan_option import (
     OptionAlone,
     OptionCost,
     OptionFleet,
