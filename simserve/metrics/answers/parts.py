@@ -25,17 +25,22 @@ class ScenarioName(Struct):
     """The scenario that was studied."""
 
     name: str
+    """Its name."""
     digest: str | None = None
+    """Hash of the scenario."""
     seed: int | None = None
+    """Its seed, the first of the study."""
 
 
 class DrawnLoad(Struct):
     """What the seeds drew of a nominal load, means over runs."""
 
     nominal_per_s: Positive
+    """[/s] Nominal rate."""
     drawn_per_s: Amount
+    """[/s] Drawn rate."""
     off_frac: Number
-    """Drawn over nominal load, less 1."""
+    """[share] Drawn over nominal rate, less 1."""
 
     @property
     def off_text(self) -> str | None:
@@ -50,33 +55,42 @@ class StudiedFleet(Struct):
     """Size and price of a cluster that was studied."""
 
     n_gpus: Size
+    """GPUs."""
     usd_per_hour: Amount
+    """[USD/h] Price of all, at the catalog's prices."""
     kw: Amount
+    """[kW] Power of all, by the data sheets."""
 
 
 class PricedFleet(StudiedFleet):
     """A cluster with the names of its GPUs."""
 
     gpus: Sequence[str] = ()
+    """Names of its GPUs."""
 
 
 class Bounded(Struct):
-    """A number that is known, with the ends of its interval; None where an end is unknown."""
+    """A number with its interval."""
 
     value: Annotated[Amount, AS_GIVEN]
+    """The estimate."""
     low: Annotated[Signed, AS_GIVEN, FINITE]
+    """Low end of its 95% interval; null without an interval."""
     high: Annotated[Signed, AS_GIVEN, FINITE]
+    """High end of its 95% interval; null without an interval."""
 
 
 class FoundLoad(Bounded):
-    """A load that answers a question: `low` and `high` are its interval by noise, as is `noise`."""
+    """A load that answers a question; `low` and `high` are its interval by noise."""
 
     noise: Ends = None
+    """Both ends of the interval by noise; null without an interval."""
     total: Ends = None
-    """The interval with the error of costs; None where costs count as exact."""
+    """Both ends of the interval with cost error; null if costs count as exact."""
     count_on: Annotated[Measured, AS_GIVEN, FINITE] = None
-    """The highest load that meets the goal with the probability `at_confidence`; None where costs are too uncertain."""
+    """The highest load that meets the goal with the probability `at_confidence`; null if costs are too uncertain."""
     at_confidence: Share | None = None
+    """[share] The probability that was asked for."""
 
     @property
     def in_whole(self) -> "FoundLoad":
@@ -96,9 +110,13 @@ class NominalLoad(Figures):
     """Drawn against nominal load; a trace or a closed loop has no nominal load."""
 
     kind: Literal["requests", "sessions"] | None = None
+    """What the rates count: `requests` or `sessions`."""
     nominal_per_s: Positive | None
+    """[/s] Nominal rate; null for traces, closed loops and arrival plug-ins without `expected`."""
     drawn_per_s: Measured
+    """[/s] Drawn rate."""
     off_frac: Signed
+    """[share] Drawn over nominal rate, less 1; null without a nominal rate."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> "NominalLoad":
@@ -112,8 +130,11 @@ NO_LOAD = NominalLoad.model_construct(nominal_per_s=None, drawn_per_s=None, off_
 
 
 class Interval(Struct):
-    """A number with its interval."""
+    """A mean over the shared seeds with its interval."""
 
     value: struct.Signed = None
+    """The mean; null if a run lacks it."""
     low: struct.Signed = None
+    """Low end of its 95% Student interval; null with one seed."""
     high: struct.Signed = None
+    """High end of its 95% Student interval; null with one seed."""

@@ -17,26 +17,42 @@ from simserve.tables.schema import SCHEMA
 
 
 class PlanAnswer(StudyAnswer):
-    """The file plan.json."""
+    """What `simserve plan` found."""
 
     command: ClassVar[str] = "plan"
     listed: ClassVar[tuple[str, type[Struct]] | None] = ("options", PlanOption)
     schema_: str = Field(SCHEMA, alias="schema")
+    """Version of the schema."""
     version: str | None = None
+    """Version of simserve that ran it."""
     sentence: str = ""
+    """The recommended option, and why."""
     scenario: ScenarioName
+    """The scenario that was studied."""
     goal_frac: summary_schema.Share
+    """[share] Requests that must meet every limit."""
     slo: Slo = Field(default_factory=dict)
+    """[s] Limits by latency, of requests without limits of their class."""
     slo_classes: Mapping[str, Slo] = {}
+    """[s] Limits by latency of each class that has its own."""
     pools: Sequence[StudiedPool] = ()
+    """Pools of the scenario."""
     is_repeated: bool = False
+    """Whether nothing is random, so that every seed gives the same run: each fleet was run once."""
     state: Literal["found", "none"] | None = None
+    """`found`, or `none`: no option surely meets the goal."""
     demand: PlanDemand
+    """The demand that fleets are sized for."""
     assumed: Assumptions
+    """What the plan assumes."""
     options: Sequence[PlanOption]
+    """All options: the best first, those that miss the SLO last."""
     growth: Growth | None = None
+    """Growth of the recommended option; null with `--growth 0`."""
     autoscaling: Autoscaling | None = None
+    """Hours of the recommended option; null unless the load is diurnal."""
     warnings: Sequence[str] = ()
+    """Warnings of a run, in sentences."""
 
     @property
     def best(self) -> PlanOption | None:
