@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
+import outputs_reference
 import reference
 
 if TYPE_CHECKING:
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = {"reference/cli.md": reference.commands, "reference/catalog.md": reference.catalog, "reference/api.md": reference.api}
+PAGES = {
+    "reference/cli.md": reference.commands,
+    "reference/outputs.md": outputs_reference.outputs_reference,
+    "reference/catalog.md": reference.catalog,
+    "reference/api.md": reference.api,
+}
 ANSWERS = {"chat-burst": ("run", "@chat_burst"), "capacity": ("capacity", "@chat_burst")}
 """Pages of answers that the site shows, by file name, with the command that writes each."""
 

@@ -35,7 +35,7 @@ class AnswerJson(Figures):
     n_requests: Count
     """Requests of these."""
     basis: Basis
-    """`run`: this run alone; `replications`: several seeds, with the predicted costs."""
+    """`run`: this run alone; `replications`: several seeds, with predicted costs; `replays`: of earlier versions."""
     slo_class: str | None
     """The class with the lowest attainment; null without classes."""
     load_off_frac: Signed

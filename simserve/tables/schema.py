@@ -96,14 +96,13 @@ wasted_tokens: Prompt and output tokens computed for a client that gave up, or f
 decode_cached_tokens: Prompt tokens in the prefix cache of its decode replica, which were not sent; 0 without a hand-off
     (docs/disaggregation.md#what-the-decode-side-has).
 front_end_s: Tokenizing before the router, with its queue, and streaming after the last step; null unless it finished.
-queue_seats_s: Wait in the queue while slots blocked the head of it; null unless it finished.
-queue_blocks_s: Wait in the queue while KV blocks blocked the head of it; null unless it finished.
-queue_budget_s: Wait in the queue while the token budget blocked the head of it; null unless it finished.
-queue_turn_s: Rest of the wait in the queue: no limit applied, but its batch was still filling or a step had to end
+queue_seats_s, queue_blocks_s, queue_budget_s: Wait at the replica that computed its prompt while slots, KV blocks or
+    the token budget blocked the head of the queue (`blocked_by` of its steps); null unless it finished.
+queue_turn_s: Rest of that wait: no limit applied, but its batch was still filling or a step had to end
     first (one in flight, planned ahead, or of ranks that step together); null unless it finished.
 prefill_s: Steps that computed its prompt, including other requests' work in them and copies that these steps waited
     for; null unless it finished.
-prefill_wait_s: Time between those steps, in steps that gave it no tokens; null unless it finished.
+prefill_wait_s: Time between its prefill steps, in steps that gave it no tokens; null unless it finished.
 link_s: KV cache on the link and in its queue; with `how: push` also the message of room; null unless it finished.
 decode_s: What its decode steps would have taken without prompts in them, computed exactly at the same costs; null
     unless it finished.

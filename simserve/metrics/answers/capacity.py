@@ -104,7 +104,7 @@ class ReplicasCapacity(CapacityStudy):
     question: Annotated[Literal["replicas"], ASKED]
     """The question that `answer` answers."""
     state: SearchEnd | None = None
-    """Left out."""
+    """Left out, as no load is searched for."""
     pool: str
     """The pool that was sized."""
     confidence: Share
@@ -153,7 +153,7 @@ class RatioCapacity(CapacityStudy):
     answer: FoundSplit | None
     """The split with the highest rate; null if no load meets the goal."""
     together: SplitRate | None
-    """The same GPUs, each doing both; null if the replicas of the two pools differ, or there are more pools."""
+    """What the same GPUs serve, each doing both; null if replicas of the two pools differ, or there are more pools."""
     splits: Sequence[SplitRate]
     """What each split serves."""
 

@@ -109,7 +109,7 @@ class KneeLoad(Struct):
     offered_per_s: Measured = None
     """[/s] Rate at which the percentile is `rise` times `light_s`; null beyond the loads that ran."""
     concurrency: Measured = None
-    """The same in clients, in a study of these."""
+    """Clients at which that is so, in a study of these."""
     light_s: Amount
     """[s] The percentile at the lightest load."""
     rise: Amount

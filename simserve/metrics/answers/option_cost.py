@@ -27,9 +27,9 @@ class OptionCost(Struct):
     usd_per_month: WholeUsd = titled("Cost a month (USD)")
     """[USD] Cost of a month of 730 hours."""
     usd_per_month_low: WholeUsd = None
-    """[USD] That of the smallest fleet on the edge; of this fleet if there is none."""
+    """[USD] Cost a month of the smallest fleet on the edge; of this fleet if there is none."""
     usd_per_month_high: WholeUsd = None
-    """[USD] That of this fleet."""
+    """[USD] Cost a month of this fleet."""
     usd_per_m_output_tokens: UsdPerMTokens = titled("Per million output tokens (USD)")
     """[USD per million tokens] Cost of answers."""
     usd_per_m_tokens: UsdPerMTokens = titled("Per million tokens (USD)")

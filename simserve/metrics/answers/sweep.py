@@ -49,9 +49,9 @@ class Fronts(Struct):
     part, are on neither."""
 
     cost_goodput: Sequence[Index]
-    """By price and goodput."""
+    """Points by price and goodput."""
     ttft_tpot: Sequence[Index]
-    """By p99 TTFT and p99 TPOT."""
+    """Points by p99 TTFT and p99 TPOT."""
 
 
 class PointOfSweep(Struct):

@@ -26,7 +26,7 @@ class ServerSetting(Struct):
     value: Text = None
     """Value of the flag; null without one."""
     how: Annotated[How, Column("text", "category")]
-    """How it was read."""
+    """How it was read: `simulated`, `assumed`, `no effect`, `not simulated`, `unknown` or `not read`."""
     key: Text = None
     """The key of the scenario that it sets; null if it sets none."""
     becomes: Text = None
