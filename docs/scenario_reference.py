@@ -1,4 +1,4 @@
-"""The page of a scenario's keys, in Markdown, made from its JSON Schema: `python docs/scenario_reference.py` prints it.
+"""The page of a scenario's keys, in Markdown, made from its JSON Schema: `python -m docs.scenario_reference` prints it.
 
 The docs build calls `scenario_reference`. A section is an object of the YAML or a kind of a policy, in the order of a
 scenario.

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # mkdocs runs this file alone
 
 from docs import reference
+from docs.outputs_reference import outputs_reference
 from docs.scenario_reference import scenario_reference
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ DOCS = ROOT / "docs"
 REFERENCE = {
     "cli": reference.commands,
     "scenario": scenario_reference,
+    "outputs": outputs_reference,
     "catalog": reference.catalog,
     "api": reference.api,
 }

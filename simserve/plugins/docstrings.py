@@ -1,4 +1,4 @@
-"""Docstrings of YAML keys: what a class's source says of its fields, for manuals, the JSON Schema and the docs.
+"""Docstrings of keys: what a class's source says of its fields, for manuals, JSON Schemas and the docs.
 
 Sources are read when one of these is asked for, never at import.
 """
@@ -25,7 +25,10 @@ class SourceField(NamedTuple):
 
 @cache
 def source_fields(of: type) -> Mapping[str, SourceField]:
-    """Return the fields of a class and of its parents, as far as their sources are available."""
+    """Return the fields of a class and of its parents, as far as their sources are available.
+
+    A field that a class declares again, as for a narrower type, keeps its meaning unless it has one there.
+    """
     fields: dict[str, SourceField] = {}
     for parent in reversed(of.__mro__):
         for field, below in pairwise([*_body(parent), ast.Pass()]):
@@ -33,18 +36,18 @@ def source_fields(of: type) -> Mapping[str, SourceField]:
                 case ast.AnnAssign(ast.Name(name), type_), ast.Expr(ast.Constant(str(text))):
                     fields[name] = SourceField(ast.unparse(type_), " ".join(text.split()))
                 case ast.AnnAssign(ast.Name(name), type_), _:
-                    fields[name] = SourceField(ast.unparse(type_))
+                    fields[name] = fields.get(name, SourceField(""))._replace(type=ast.unparse(type_))
     return fields
 
 
 def describe_keys(schema: dict[str, Any], of: type) -> dict[str, Any]:
     """Give the keys of an object's schema the docstrings of a class, and the object the first sentence of its own."""
-    fields = source_fields(of)
-    for key, value in schema.get("properties", {}).items():
-        field = fields.get(key) or fields.get(f"{key}_")  # `schema_` stands for a name that pydantic has
-        if field is not None and field.meaning:
-            value["description"] = field.meaning
-    schema["description"] = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join((of.__doc__ or "").split()))[0]
+    keys, declared = schema.get("properties", {}), getattr(of, "model_fields", {})
+    for name, field in source_fields(of).items():
+        key = getattr(declared.get(name), "alias", None) or name
+        if field.meaning and key in keys:
+            keys[key]["description"] = field.meaning
+    schema["description"] = re.split(r"(?<=\.)\s+(?=[A-Z`])", " ".join((inspect.getdoc(of) or "").split()))[0]
     return schema
 
 
