@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from docs.outputs_reference import outputs_reference
+from docs.outputs_reference import meanings, outputs_reference
+from docs.scenario_reference import slug
 from simserve.metrics.answers.baseline import Baseline
 from simserve.metrics.result_folder import ANSWERS
 from simserve.plugins.docstrings import DescribedSchema
@@ -59,7 +60,7 @@ def test_every_object_has_a_section_with_its_keys(answer: Any) -> None:
 
 def test_headings_differ() -> None:
     headings = PARTS[1::2]
-    assert len(headings) == len({*headings}) == len({reference.slug(heading) for heading in headings})
+    assert len(headings) == len({*headings}) == len({slug(heading) for heading in headings})
 
 
 def test_sections_are_the_files_and_what_is_in_them() -> None:
@@ -103,13 +104,13 @@ def test_an_item_says_type_unit_and_meaning(heading: str, line: str) -> None:
 def test_links_lead_to_headings_and_pages() -> None:
     links = re.findall(r"\]\((.*?)\)", PAGE)
     assert len(links) > 100
-    here = {f"#{reference.slug(heading)}" for heading in PARTS[1::2]}
+    here = {f"#{slug(heading)}" for heading in PARTS[1::2]}
     assert not {link for link in links if link.startswith("#")} - here
     for link in {link for link in links if not link.startswith("#")}:
         path, _, anchor = link.partition("#")
         text = (DOCS / "reference" / path).resolve().read_text(encoding="utf-8")
         headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-        assert not anchor or anchor in map(reference.slug, headings), link
+        assert not anchor or anchor in map(slug, headings), link
 
 
 NAMES = ["a_s", "b_s", "n"]
@@ -117,7 +118,7 @@ NAMES = ["a_s", "b_s", "n"]
 
 def test_a_docstring_of_a_table_says_what_rows_and_columns_are() -> None:
     text = "One row per step.\n\n    In order.\n\n    *_s: Start\n        and end.\n    n: `n` of them."
-    assert reference.meanings(text, NAMES) == (
+    assert meanings(text, NAMES) == (
         "One row per step.\n\nIn order.",
         {"a_s": "Start and end.", "b_s": "Start and end.", "n": "`n` of them."},
     )
@@ -136,4 +137,4 @@ def test_a_docstring_of_a_table_says_what_rows_and_columns_are() -> None:
 )
 def test_a_docstring_of_another_form_is_refused(lines: str, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
-        reference.meanings(f"One row per step.\n\n{lines}", NAMES)
+        meanings(f"One row per step.\n\n{lines}", NAMES)
