@@ -154,7 +154,13 @@ def scenario_schema() -> dict[str, Any]:
     client = ClosedLoop.model_json_schema()
     parts.update(client.pop("$defs", {}))
     workload["properties"]["client"] = client
-    workload["oneOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]
+    others = {"not": {"required": ["trace"]}}
+    workload["oneOf"] = [
+        {"required": ["arrivals"], **others},
+        {"required": ["trace"]},
+        {"required": ["client"], **others},
+    ]
+    workload["not"] = {"required": ["arrivals", "client"]}
     schema["properties"]["slo"] = {"anyOf": [{"$ref": "#/$defs/Targets"}, {"$ref": "#/$defs/Slo"}]}
     return {"$schema": ID, **schema}
 

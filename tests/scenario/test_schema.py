@@ -36,8 +36,12 @@ def test_unknown_keys_are_wrong_everywhere(schema: dict[str, Any]) -> None:
 
 
 def test_exactly_one_source_of_requests_is_asked_for(schema: dict[str, Any]) -> None:
-    keys = [choice["required"] for choice in schema["$defs"]["Workload"]["oneOf"]]
+    workload = schema["$defs"]["Workload"]
+    keys = [choice["required"] for choice in workload["oneOf"]]
     assert keys == [["arrivals"], ["trace"], ["client"]]
+    beside_a_trace = [choice.get("not") for choice in workload["oneOf"]]  # where one of the others begins its sessions
+    assert beside_a_trace == [{"required": ["trace"]}, None, {"required": ["trace"]}]
+    assert workload["not"] == {"required": ["arrivals", "client"]}
 
 
 def test_every_reference_leads_somewhere(schema: dict[str, Any]) -> None:
