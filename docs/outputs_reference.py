@@ -55,7 +55,7 @@ TYPES = {
 }
 """Arrow types of the kinds of columns; a dictionary is text with few distinct values."""
 
-ROWS = {
+ROWS: Mapping[str, tuple[type[Struct], str]] = {
     "sweep": (FinishedRun, "One row per point and seed, ordered by point and then by seed; a failed run has nulls."),
     "plan": (
         PlanOption,

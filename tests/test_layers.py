@@ -157,7 +157,7 @@ RATCHETS = {
     "circles of imports": 0,
     "literal keys in report, study, cli and lab": 634,
     "dictionaries in signatures": 221,
-    "calls of isinstance": 275,
+    "calls of isinstance": 274,
     "flags read in columns/replica.py": 18,
     "pages released in metrics": 8,
 }
@@ -184,7 +184,7 @@ STATEMENTS: dict[str, int] = {
     "plugins": 366,
     "report": 5998,
     "routers": 169,
-    "scenario": 2839,
+    "scenario": 2867,
     "schedulers": 293,
     "servers": 1221,
     "shards": 152,
@@ -195,7 +195,7 @@ STATEMENTS: dict[str, int] = {
     "tables": 1375,
     "units": 25,
     "version": 1,
-    "workload": 2797,
+    "workload": 3103,
 }
 """Most lines of each part that are neither blank, docstring, comment nor import. Only a new capability raises them."""
 

@@ -159,7 +159,8 @@ def scenario_schema() -> dict[str, Any]:
     _retype(parts["Pool"], "calibration", {"type": "string"}, {"$ref": "#/$defs/CalibrationFile"})
     _retype(parts["Workload"], "client", client)
     _retype(schema, "slo", {"$ref": "#/$defs/Targets"}, {"$ref": "#/$defs/Slo"})
-    parts["Workload"]["oneOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]
+    parts["Workload"]["anyOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]
+    parts["Workload"]["not"] = {"required": ["arrivals", "client"]}
     return {"$schema": ID, **schema}
 
 

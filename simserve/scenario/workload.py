@@ -24,13 +24,16 @@ from simserve.scenario.traffic import (
 from simserve.units import LONGEST_S
 from simserve.workload.size import expected_requests, why_too_many
 
+SESSIONS_LAST_S = 1800.0
+"""How long sessions of a trace are begun, if the user does not say; as in AgentX."""
+
 SOURCES = ("arrivals", "trace", "client")
 
 Traffic = TypeVar("Traffic", TrafficClass, Batch)
 
 
 class Workload(Section):
-    """The load: exactly one of arrivals, trace and client."""
+    """The load: exactly one of arrivals, trace and client; or a trace of sessions, begun by one of the others."""
 
     arrivals: PluginSpec | None = None
     """Arrival process of requests, or of sessions, with `lengths`; null: `trace` or `client` is given."""
@@ -50,7 +53,7 @@ class Workload(Section):
     batch: Batch | None = None
     """Batch jobs that run alongside; null: none."""
     duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
-    """[s] Time at which the load ends; null: at `n_requests`, or with the trace."""
+    """[s] Time at which the load ends; null: at `n_requests`, or with the trace, or after 1800 s of its sessions."""
     n_requests: Count | None = None
     """Number of requests at which the load ends, without those of batch jobs (`vllm bench serve --num-prompts`); null:
     at `duration_s`, or with the trace."""
@@ -62,6 +65,11 @@ class Workload(Section):
     """When clients give up on a request; null: never."""
     retries: Retries | None = None
     """How clients retry what was rejected or timed out; null: they do not."""
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a trace is sent at its own times, the same at every seed."""
+        return self.trace is not None and self.arrivals is None and self.client is None
 
 
 class MeasureSection(Section):
@@ -87,6 +95,9 @@ def resolve_workload(
     if draft.problems.knows(draft.at):  # missing, or no mapping: already reported
         return workload
     _check_sources(draft, workload)
+    is_open = workload.duration_s is None and workload.n_requests is None
+    if is_open and workload.trace is not None and not workload.is_replayed:
+        workload = workload.model_copy(update={"duration_s": SESSIONS_LAST_S})
     _check_end(draft, workload)
     is_closed = workload.client is not None
     has_admission = admission is not None
@@ -98,7 +109,7 @@ def resolve_workload(
         "classes": {name: _with_lengths(draft.below("classes", name), part) for name, part in workload.classes.items()},
         "batch": workload.batch and _with_lengths(draft.below("batch"), workload.batch),
         "client": resolve_client(draft.below("client"), workload.client),
-        "trace": resolve_trace(draft.below("trace"), workload.trace),
+        "trace": resolve_trace(draft.below("trace"), workload.trace, workload.arrivals, workload.client),
     }
     _check_measure(draft, measure, workload)
     check_shares(draft.below("classes"), {name: part.share for name, part in workload.classes.items()})
@@ -127,17 +138,20 @@ def _check_sources(draft: Draft, workload: Workload) -> None:
     """Check for exactly one of arrivals, trace and client; the two without lengths of their own need `lengths`."""
     given = [key for key in SOURCES if getattr(workload, key) is not None]
     wrong = [key for key in SOURCES if draft.problems.knows((*draft.at, key))]
-    if len(given) > 1:
+    trace, pair = workload.trace, len(given) == 2
+    has_one = len(given) == 1 or (pair and trace is not None and trace.next_turn == "after_answer")
+    if given and not has_one:
         rule = f"needs exactly one of arrivals, trace and client, and has {' and '.join(given)}"
-        draft.problem((given[-1],), rule, None, f"leave out {_but_one(given)}")
+        begun = ", or give trace.next_turn: after_answer" if pair and trace is not None else ""
+        draft.problem((given[-1],), rule, None, f"leave out {_but_one(given)}{begun}")
     elif not given and not wrong and not draft.problems.has_unknown_key(draft.at):
         draft.problem((), "needs exactly one of arrivals, trace and client", None, "give one")
-    if "trace" in given and workload.lengths is not None and len(given) == 1:
+    if trace is not None and workload.lengths is not None and has_one:
         draft.problem(("lengths",), "a trace brings its own lengths", None, "leave it out")
-    if "trace" in given and workload.prefixes is not None and len(given) == 1:
+    if trace is not None and workload.prefixes is not None and has_one:
         draft.problem(("prefixes",), "a trace brings its own prefixes", None, "leave it out")
     every_class_has_its_own = workload.classes and all(part.lengths for part in workload.classes.values())
-    needs_lengths = ("arrivals" in given or "client" in given) and not every_class_has_its_own
+    needs_lengths = bool(given) and not (has_one and trace is not None) and not every_class_has_its_own
     if needs_lengths and workload.lengths is None and not draft.touched("lengths"):
         remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
         draft.problem(("lengths",), "is missing", None, remedy)

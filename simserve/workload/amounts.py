@@ -11,13 +11,14 @@ from simserve.units import LONGEST_S
 from simserve.workload.lengths.base import STRICT, Tokens
 
 
-def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
+def in_order(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return two bounds. Raises ValueError for a first one above the second."""
     if bounds[0] > bounds[1]:
         raise ValueError(f"the first bound must not be above the second, got {list(bounds)}")
     return bounds
 
 
-Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)]
+Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(in_order)]
 
 
 @dataclass(config=STRICT)

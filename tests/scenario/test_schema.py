@@ -49,9 +49,11 @@ def test_short_forms_files_and_null_are_right(schema: dict[str, Any]) -> None:
     assert all(re.search(gpu, name) for name in ("mine.yaml", "cards/mine.yml"))
 
 
-def test_exactly_one_source_of_requests_is_asked_for(schema: dict[str, Any]) -> None:
-    keys = [choice["required"] for choice in schema["$defs"]["Workload"]["oneOf"]]
-    assert keys == [["arrivals"], ["trace"], ["client"]]
+def test_requests_have_a_source_and_a_trace_may_stand_beside_another(schema: dict[str, Any]) -> None:
+    """Arrivals or clients begin the sessions of a trace; never both of them."""
+    workload = schema["$defs"]["Workload"]
+    assert [choice["required"] for choice in workload["anyOf"]] == [["arrivals"], ["trace"], ["client"]]
+    assert workload["not"] == {"required": ["arrivals", "client"]}
 
 
 def test_every_reference_leads_somewhere(schema: dict[str, Any]) -> None:
