@@ -209,8 +209,9 @@ class _Page:
             for part, value in file.pop("$defs", {}).items():
                 if self._parts.setdefault(part, value) != value:
                     raise ValueError(f"{name}: {part} must be as in the other files")
-        self._headings = dict(SHARED)
-        """Headings by the names of definitions."""
+        kinds = ((name, file.get("discriminator", {}).get("mapping", {})) for name, file in self._files)
+        self._headings = SHARED | {_name(each): name for name, mapping in kinds for each in mapping.values()}
+        """Headings by the names of definitions; the kinds of a file have its own."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of all sections."""

@@ -153,7 +153,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 RATCHETS = {
     "files over 250 lines": 13,
     "functions over 50 lines": 2,
-    "files with one importer": 86,
+    "files with one importer": 85,
     "circles of imports": 0,
     "literal keys in report, study, cli and lab": 634,
     "dictionaries in signatures": 221,
@@ -180,7 +180,7 @@ STATEMENTS: dict[str, int] = {
     "integers": 112,
     "interruptions": 17,
     "lab": 3757,
-    "metrics": 4458,
+    "metrics": 4459,
     "plugins": 366,
     "report": 5998,
     "routers": 169,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr
 
 from simserve.errors import OutputError
+from simserve.metrics.answers.capacity import ConcurrencyCapacity, RateCapacity
 from simserve.metrics.answers.parts import Ends, ScenarioName
 from simserve.metrics.answers.struct import Column, Count, Name, PerS, Struct, StudyAnswer, Text
 from simserve.metrics.answers.struct import Share as ShareOrNone
@@ -109,6 +110,8 @@ class TwinSlo(Struct):
     """[share] The same requests as predicted; null if the log does not tell."""
     breaks_at: str | None = None
     """The capacity in a sentence; null if it was not searched for."""
+    capacity: Annotated[RateCapacity | ConcurrencyCapacity, Field(discriminator="question")] | None = None
+    """The capacity, as capacity.json has it; null if none was found."""
 
 
 class TwinAnswer(StudyAnswer):
