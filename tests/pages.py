@@ -26,9 +26,9 @@ def not_printed(block: str, output: str) -> str | None:
     """Return the first piece of a block that is not in the output, in this order; pieces are parted by …, and line
     breaks and spaces do not count."""
     left = " ".join(output.split())
-    for piece in block.split("…"):
+    for piece in filter(str.strip, block.split("…")):
         text = " ".join(piece.split())
         _, found, left = left.partition(text)
-        if text and not found:
+        if not found:
             return text
     return None

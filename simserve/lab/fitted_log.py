@@ -19,7 +19,7 @@ CANDIDATES: Mapping[str, tuple[float, float, float]] = {
     "respond_s": (2e-3, 0.0, 1e-1),
 }
 """(change of a replay that shows the effect, least, most) of each constant that a log may tell. Gaps between kernels
-are the same in each step, as step_host_s."""
+are the same in each step, as step_host_s, so gap_s stays as shipped."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, An
 def host_constants(fit: LogFit, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return all constants with their sources, as a calibration holds them; names: of the logs."""
     engine, result = fit.setup.engine, {}
-    for name in CANDIDATES:
+    for name in (*CANDIDATES, "gap_s"):
         each, shipped = fit.fitted.get(name), getattr(engine, name)
         if each is not None:
             text = f"fitted to {fit.n_requests} requests of {', '.join(names)}; 95% CI {each.low:g} to {each.high:g}"

@@ -177,6 +177,18 @@ def test_run_takes_the_calibration(version: str, tmp_path: Path) -> None:
     assert again.out == outcome.out
 
 
+@pytest.mark.parametrize("version", ["0.12", "0.15"])
+def test_a_log_in_which_nothing_moves_leaves_every_time_as_it_was(version: str, tmp_path: Path) -> None:
+    """Also that of gaps between kernels, which no log tells from step_host_s: it fell to the catalog's."""
+    outcome = calibrated(tmp_path, "--json", version=version)
+    assert outcome.exit_code == 0, outcome.err
+    assert json.loads(outcome.out)["fitted"] == {}
+    file = tmp_path / "out" / "h100-sxm" / "vllm.json"
+    path, own = tmp_path / "mine.yaml", [f"cluster.pools=[{{calibration: {file}}}]"]
+    plain, used = (simulate(load_scenario(path, overrides=changes)).requests for changes in ([], own))
+    assert used[["ttft_s", "e2e_s"]].equals(plain[["ttft_s", "e2e_s"]])
+
+
 def test_the_terminal_says_what_moved_what_stayed_and_how_to_use_it(tmp_path: Path) -> None:
     outcome = calibrated(tmp_path, step_host_s=0.0025)
     assert outcome.exit_code == 0, outcome.err
