@@ -13,7 +13,7 @@ import pytest
 from simserve import Scenario, input_files, load_results, simulate
 from simserve.errors import TraceError
 from simserve.workload.info import stamp_s, trace_info
-from simserve.workload.readers import detect, read_trace, text_lines
+from simserve.workload.readers import cells, detect, read_trace, text_lines
 from simserve.workload.readers.simserve import write_trace
 from simserve.workload.replay import replay
 from simserve.workload.streams import streams
@@ -153,6 +153,7 @@ def test_a_file_reads_the_same_in_pieces_of_any_size(
     whole = {name: what_is_read(written(tmp_path, name, text)) for name, text in texts.items()}
     monkeypatch.setattr(text_lines, "PIECE_BYTES", chunk_bytes)
     monkeypatch.setattr(input_files, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(cells, "BLOCK_ROWS", 2)
     assert {name: what_is_read(tmp_path / name) for name in texts} == whole
     assert "line 7: prompt_tokens must be at least 1, got 0" in str(whole["quoted.csv"])
 
