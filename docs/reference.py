@@ -1,4 +1,4 @@
-"""The pages of the reference that are made from the program: all commands, the catalog, and the Python API."""
+"""The pages of the reference that are made from the program: all commands, the catalog and the Python API."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,23 +8,26 @@ KINDS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "ideal": 
 
 def commands() -> str:
     """Return the page of all commands and their options, from their help."""
-    import typer
     from typer.cli import get_docs_for_click
 
-    from simserve.cli.app import app
+    from simserve.cli.app import command
 
-    command = typer.main.get_command(app)
-    with command.make_context("simserve", ["schema"]) as context:
-        return get_docs_for_click(obj=command, ctx=context, name="simserve", title="All options")
+    program = command()
+    with program.make_context("simserve", ["schema"]) as context:
+        return get_docs_for_click(obj=program, ctx=context, name="simserve", title="All options")
 
 
 def catalog() -> str:
-    """Return the page of all models, GPUs, engines and policies, with the arguments of each policy."""
+    """Return the page of all models, GPUs, engines and policies."""
     from simserve.catalog import describe, names
     from simserve.cli.catalog import FAMILIES
 
     entries = {kind: [describe(kind, name) for name in names(kind)] for kind in ("models", "gpus", "engines")}
-    parts = ["# Catalog", "What a scenario can name. `simserve catalog KIND NAME` shows an entry with its sources."]
+    parts = [
+        "# Catalog",
+        "What a scenario can name. `simserve catalog KIND NAME` shows an entry with its sources; "
+        "[Scenario](scenario.md) has the keys of each policy.",
+    ]
     parts += ["## Models", "An id of the Hugging Face hub is a name, too.", table(map(model, entries["models"]))]
     parts += ["## GPUs", "One GPU each; peaks are dense.", table(map(gpu, entries["gpus"]))]
     parts += ["## Engines", table(map(engine, entries["engines"]))]
@@ -85,26 +88,14 @@ def engine(entry: dict[str, Any]) -> dict[str, object]:
 
 
 def policies(family: str) -> Iterable[str]:
-    """Yield a section for each policy of a family: what it does, and its keys."""
+    """Yield what each policy of a family does; its keys are those of the scenario's page."""
     from simserve import plugins
     from simserve.cli.catalog import FAMILIES
-    from simserve.scenario.dump import flow
 
     yield f"## {family.capitalize()}"
     for name in plugins.names(FAMILIES[family]):
-        policy = plugins.describe(FAMILIES[family], name)
         yield f"### {family}: {name}"
-        yield policy.text
-        if policy.arguments:
-            yield table(
-                {
-                    "key": f"`{each.name}`",
-                    "type": f"`{each.type.replace('|', 'or')}`",
-                    "default": "required" if each.is_required else f"`{flow(each.default)}`",
-                    "meaning": each.meaning,
-                }
-                for each in policy.arguments
-            )
+        yield plugins.describe(FAMILIES[family], name).text
 
 
 def api() -> str:

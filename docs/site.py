@@ -1,10 +1,13 @@
 """What the site of the documentation has beside its hand-written pages: the reference and the pages of answers.
 
 mkdocs calls the functions `on_*`. A link from a page to a file outside docs/ goes to the repository.
+
+    python docs/site.py    # draws the README's picture of a page anew, with a Chromium
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,32 +16,43 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parent))
-import reference
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # mkdocs runs this file alone
+
+from docs import reference
+from docs.outputs_reference import outputs_reference
+from docs.scenario_reference import scenario_reference
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = {"reference/cli.md": reference.commands, "reference/catalog.md": reference.catalog, "reference/api.md": reference.api}
-ANSWERS = {"chat-burst": ("run", "@chat_burst"), "capacity": ("capacity", "@chat_burst")}
+REFERENCE = {
+    "cli": reference.commands,
+    "scenario": scenario_reference,
+    "outputs": outputs_reference,
+    "catalog": reference.catalog,
+    "api": reference.api,
+}
+"""Pages of the reference by name."""
+ANSWERS = {"chat-burst": ("run", "@chat_burst")}
 """Pages of answers that the site shows, by file name, with the command that writes each."""
 
 
 def on_config(config: "MkDocsConfig") -> None:
-    """Set the address of the repository, which pyproject.toml names."""
-    config.repo_url = repository()
+    """Set the address of the repository, which pyproject.toml names, and let charts of notebooks need no network."""
+    config.repo_url, config.repo_name = repository(), "simserve"
+    os.environ["PLOTLY_RENDERER"] = "notebook"
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     """Add the reference, and pages of answers."""
     from mkdocs.structure.files import File
 
-    for name, page in PAGES.items():
-        files.append(File.generated(config, name, content=page()))
+    for name, page in REFERENCE.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
     for name, command in ANSWERS.items():
         files.append(File.generated(config, f"pages/{name}.html", content=answer_page(*command)))
     return files
@@ -48,12 +62,17 @@ def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
     """Send links that leave the pages to the repository."""
 
     def target(match: re.Match[str]) -> str:
-        path = Path(os.path.normpath(DOCS / Path(page.file.src_uri).parent / match[1]))
+        path = Path(os.path.normpath(DOCS / Path(page.file.src_uri).parent / match[2]))
         if path.is_relative_to(DOCS) and path.suffix not in {".py", ".yaml"}:
             return match[0]
-        return f"]({repository()}/blob/main/{path.relative_to(ROOT).as_posix()}{match[2] or ''})"
+        return f"{match[1]}{repository()}/blob/main/{path.relative_to(ROOT).as_posix()}"
 
-    return re.sub(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", target, markdown)
+    return re.sub(r"(\]\(|^\[[^\]]+\]: )(?!\w+:)([^)#\s]+)", target, markdown, flags=re.MULTILINE)
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Leave out the formulas of plotly's charts, which would load a script from elsewhere."""
+    return re.sub(r'<script src="https://cdnjs[^>]*></script>', "", output)
 
 
 @cache
@@ -69,3 +88,21 @@ def answer_page(*command: str) -> bytes:
             [sys.executable, "-m", "simserve", *command, "--out", "answer", "--quiet"], cwd=folder, check=True
         )
         return (Path(folder) / "answer" / "report.html").read_bytes()
+
+
+def draw_picture() -> None:
+    """Draw the picture of the README, which the package index shows, too."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        sys.exit("docs/site.py needs chromium or google-chrome to draw the picture")
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        page.write_bytes(answer_page(*ANSWERS["chat-burst"]))
+        options = ["--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1500"]
+        waits = "--virtual-time-budget=10000"  # ms, for the charts
+        picture = f"--screenshot={DOCS / 'images' / 'report.png'}"
+        subprocess.run([browser, *options, waits, picture, page.as_uri()], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    draw_picture()

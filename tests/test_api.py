@@ -26,7 +26,8 @@ from simserve.tables.files import plain
 from tests.cli.invoke import invoke
 from tests.effort import is_thorough
 from tests.golden_answers.studies import scenarios
-from tests.test_readme import blocks, shorter
+from tests.pages import blocks
+from tests.test_readme import shorter
 
 ROOT = Path(__file__).resolve().parents[1]
 RATE = "workload.arrivals.rate_per_s"

@@ -153,11 +153,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 RATCHETS = {
     "files over 250 lines": 13,
     "functions over 50 lines": 2,
-    "files with one importer": 86,
+    "files with one importer": 85,
     "circles of imports": 0,
     "literal keys in report, study, cli and lab": 634,
     "dictionaries in signatures": 221,
-    "calls of isinstance": 282,
+    "calls of isinstance": 274,
     "flags read in columns/replica.py": 18,
     "pages released in metrics": 8,
 }
@@ -180,11 +180,11 @@ STATEMENTS: dict[str, int] = {
     "integers": 112,
     "interruptions": 17,
     "lab": 3757,
-    "metrics": 4458,
-    "plugins": 368,
+    "metrics": 4459,
+    "plugins": 366,
     "report": 5998,
     "routers": 169,
-    "scenario": 2839,
+    "scenario": 2867,
     "schedulers": 293,
     "servers": 1221,
     "shards": 152,
@@ -195,7 +195,7 @@ STATEMENTS: dict[str, int] = {
     "tables": 1375,
     "units": 25,
     "version": 1,
-    "workload": 2795,
+    "workload": 3101,
 }
 """Most lines of each part that are neither blank, docstring, comment nor import. Only a new capability raises them."""
 

@@ -211,7 +211,7 @@ def test_describing_a_policy_gives_its_text_and_its_arguments() -> None:
     assert described.text.startswith("Every step decodes all running requests")
     budget = described.arguments[0]
     assert (budget.name, budget.type, budget.default) == ("max_num_batched_tokens", "PositiveInt", 2048)
-    assert budget.meaning == "Maximum tokens per step, including decode tokens."
+    assert budget.meaning == "[tokens] Budget of a step, decode tokens included (vLLM `--max-num-batched-tokens`)."
     assert not budget.is_required
 
 

@@ -17,17 +17,12 @@ import pytest
 from tests.cli.invoke import invoke
 from tests.effort import is_thorough
 from tests.lab.kernels.timings import timings
+from tests.pages import blocks, not_printed, read
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = read("README.md")
 TRACES = ROOT.parent / "shared" / "data" / "traces"
 AZURE = "azure_llm_2023_conv.csv"
-
-
-def blocks(text: str, language: str) -> list[str]:
-    """Return the fenced blocks of a page in one language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [block for name, block in fenced if name == language]
 
 
 RUNS = """\
@@ -131,13 +126,13 @@ def test_the_commands_run_as_written_one_after_the_other(checkout: Path, monkeyp
 def test_the_output_block_is_what_a_newcomer_sees(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
     (block,) = blocks(README, "")
-    assert run("PYTHONUNBUFFERED=1 simserve run scenarios/chat_burst.yaml 2>&1", tmp_path) == block
+    assert not_printed(block, run("PYTHONUNBUFFERED=1 simserve run scenarios/chat_burst.yaml 2>&1", tmp_path)) is None
 
 
 def test_the_commands_of_the_manual_run_as_written_one_after_the_other(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = commands((ROOT / "docs" / "cli.md").read_text(encoding="utf-8"))
+    written = commands(read("docs/cli.md"))
     assert len(written) > 20
     monkeypatch.chdir(checkout)
     for command in written:
@@ -150,7 +145,7 @@ def test_the_azure_trace_replays_as_written(checkout: Path) -> None:
         pytest.skip(f"no {AZURE} beside the checkout")
     lines = (TRACES / AZURE).read_text(encoding="utf-8").splitlines(keepends=True)
     (checkout / "traces" / AZURE).write_text("".join(lines if is_thorough() else lines[:2000]), encoding="utf-8")
-    written = [command for command in commands(README) if needs_the_trace(command)]
+    written = [command for command in commands(read("docs/workloads.md")) if needs_the_trace(command)]
     assert len(written) == 3
     for command in written:
         run(command, checkout)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from simserve.version import __version__
+from tests.cli.invoke import invoke
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -46,6 +47,18 @@ def test_wheels_are_built_for_all_versions_that_the_package_names() -> None:
 
 def test_the_citation_names_this_version() -> None:
     assert read(ROOT / "CITATION.cff")["version"] == __version__
+
+
+def test_links_lead_somewhere_outside_the_checkout() -> None:
+    """Those of the README on the package index, and that of `simserve --help`, which is the project's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for each in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(each["pattern"], each["replacement"], text)
+    targets, repository = re.findall(r"\]\((.*?)\)", text), project["project"]["urls"]["Repository"]
+    assert len(targets) > 15
+    assert all(target.startswith((f"{repository}/blob/main/", f"{repository}/raw/main/")) for target in targets)
+    assert project["project"]["urls"]["Documentation"] in "".join(invoke("--help").out.split())
 
 
 def test_hooks_are_checks_of_ci() -> None:

@@ -39,7 +39,9 @@ def test_the_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pyte
     shutil.copytree(STUDIES, tmp_path / "docs" / "studies")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```sh\n(.*?)^```", text_of(name), re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith("simserve ")]
+    lines = [
+        line for block in blocks for line in block.replace("\\\n", "").splitlines() if line.startswith("simserve ")
+    ]
     assert len(lines) >= 2
     for line in lines:
         fewer = [option for change in QUICKLY for option in ("--set", change)]

@@ -203,4 +203,4 @@ def test_no_sentence_on_a_terminal_has_more_than_thirty_words() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(Path("README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert len(Path("README.md").read_text(encoding="utf-8").splitlines()) <= 100

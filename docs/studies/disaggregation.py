@@ -40,7 +40,7 @@ SPLITS = range(1, N_GPUS)
 COLUMNS = {
     "TTFT": "{:g} s",
     "TPOT": "{:g} s",
-    "whole prompts first": "{:.2f}",
+    "whole prompts": "{:.2f}",
     "chunks": "{:.2f}",
     "disaggregated": "{:.2f}",
     "best split": "{}",
@@ -63,7 +63,7 @@ def of_case(case: str, changes: Sequence[str], splits: Sequence[int]) -> dict[st
     return {
         "TTFT": ttft_s,
         "TPOT": tpot_s,
-        "whole prompts first": first,
+        "whole prompts": first,
         "chunks": max(chunks),
         "disaggregated": disaggregated[best],
         "best split": best,
@@ -92,7 +92,7 @@ def meets(result: Results) -> bool:
 
 
 def printed(rows: Rows) -> str:
-    return markdown("requests/s per GPU", rows, COLUMNS)
+    return markdown("req/s per GPU", rows, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ class PredictedTtft(Admission):
     """
 
     ttft_s: PositiveFloat
+    """[s] Longest predicted TTFT that is admitted."""
     prefill_tokens_per_s: PositiveFloat
-    """Prefill rate of a replica while it decodes; `simserve explain` prints the rate of prefill alone."""
+    """[tokens/s] Prefill rate of a replica while it decodes; `simserve explain` prints the rate of prefill alone."""
 
     def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
         """Admit if the least loaded replica would answer in time."""

@@ -14,9 +14,9 @@ class QueueLength(Admission):
     """Refuse while every replica is at its limit; the router then picks among all of them."""
 
     max_waiting: NonNegativeInt | None = None
-    """Maximum requests of a replica without a slot; left out: no limit."""
+    """Maximum requests of a replica without a slot (SGLang `--max-queued-requests`); null: no limit."""
     max_outstanding: PositiveInt | None = None
-    """Maximum requests of a replica, waiting or running; left out: no limit."""
+    """Maximum requests of a replica, waiting or running; null: no limit."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> "QueueLength":

@@ -16,7 +16,7 @@ class TokenBucket(Admission):
     """Admit rate_per_s requests per second in the long run, and up to `burst` at once after a pause."""
 
     rate_per_s: PositiveFloat
-    """Tokens added per second."""
+    """[/s] Tokens added to the bucket; each request takes one."""
     burst: Annotated[float, Field(ge=1)] = 1.0
     """Capacity of the bucket; it is full at the start of a run."""
 

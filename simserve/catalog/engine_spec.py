@@ -31,6 +31,7 @@ class EngineSpec:
     """A serving engine: scheduler and defaults, efficiencies of its kernels, host time, memory."""
 
     name: str
+    """Name in the catalog."""
     version: str
     """The version that these defaults and host constants belong to."""
     constants_of: str = field(default="", kw_only=True)
@@ -43,25 +44,32 @@ class EngineSpec:
     """Different arguments for larger GPUs, smallest first: `{at_least_bytes: ..., arguments: {...}, except: [gpu
     names]}`."""
     compute_efficiency: Share
+    """[share] Share of the peak compute speed that kernels of the plain roofline reach; setting it selects that
+    roofline, without calibration."""
     memory_efficiency: Share
+    """[share] Share of the memory bandwidth that kernels of the plain roofline reach; setting it selects that roofline,
+    without calibration."""
     launch_s: HostTime
-    """Time between kernels that no roof covers."""
+    """[s] Time between kernels of the plain roofline that no roof covers; setting it selects that roofline, without
+    calibration."""
     step_host_s: HostTime
+    """[s] Host time of a step."""
     request_host_s: HostTime
-    """Host time of a step per request in it."""
+    """[s] Host time of a step per request in it."""
     gap_s: HostTime
-    """Time between small kernels, where kernels are calibrated."""
+    """[s] Time between small kernels, where kernels are calibrated."""
     receive_s: HostTime
-    """Front end: time to accept a request, one at a time (HTTP, parsing, the chat template)."""
+    """[s] Front end: time to accept a request, one at a time (HTTP, parsing, the chat template)."""
     receive_token_s: HostTime
-    """Front end: tokenization time per prompt token."""
+    """[s] Front end: tokenization time per prompt token."""
     respond_s: HostTime
-    """Front end: time from the end of a step until the client has its token."""
+    """[s] Front end: time from the end of a step until the client has its token."""
     async_scheduling: bool
-    """Whether a step is planned while the one before it runs."""
+    """Whether a step is planned while the one before it runs (vLLM `--async-scheduling`, off by SGLang
+    `--disable-overlap-schedule` and TensorRT-LLM `disable_overlap_scheduler`)."""
     block_size: int
     reserve_bytes: NotNegative
-    """Memory of libraries within the budget, per GPU."""
+    """[bytes] Memory of libraries within the budget, per GPU."""
     group_reserve_bytes: float = 0.0
     """Further memory where GPUs work together over fast links: buffers of NCCL and all-reduce."""
     logit_bytes: float = 4.0
@@ -82,24 +90,25 @@ class EngineSpec:
     """Whether KV blocks of shared prefixes are reused."""
     decode_prefix_caching: bool = False
     """Whether decode pools reuse them, too."""
-    exposed_step_s: HostTime | None = None
-    """Host time of a step that the GPU waits for although steps are planned ahead; step_host_s and request_host_s then
-    hide behind the kernels of the step before. None: the GPU waits for those two."""
+    exposed_step_s: HostTime | None = None  # None: the GPU waits for all host time
+    """[s] Host time of a step that the GPU waits for although steps are planned ahead; step_host_s and request_host_s
+    then hide behind the kernels of the step before."""
     async_excludes: Sequence[str] = ()
     """What turns async_scheduling off by default: pipeline, and kinds of speculation."""
     pads_to_graphs: bool = False
     """Whether small steps compute as many tokens as the next captured CUDA graph (see `padded`)."""
     shared_beside_tokens: int | None = None
     """Most tokens of a step that computes shared experts beside routed ones; None: no step does."""
-    eager_kernel_s: HostTime | None = None
-    """Host time to launch a kernel of a step with prompts (`cost.operations`). None: compiled code launches faster than
-    kernels run; 0: CUDA graphs hold them. Steps that propose tokens have none."""
-    moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None
-    """Kernels of experts: marlin, in 16 bits from weights of four; None: those timed for a dtype."""
+    eager_kernel_s: HostTime | None = None  # None: compiled code launches faster than kernels run
+    """[s] Host time to launch a kernel of a step with prompts; 0: CUDA graphs hold them. Steps that propose tokens have
+    none."""
+    moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None  # None: the kernels timed for a dtype
+    """Kernels of experts in mxfp4 in place of those timed: `marlin`, in 16 bits (vLLM `--moe-backend marlin`), or
+    `flashinfer_trtllm_afp8`, with activations in mxfp8."""
     quantizes_before: Sequence[str] = ()
     """Dtypes of weights with activations that the kernel before a product quantizes; others have a kernel for it."""
     busy_compute_frac: Share = 1.0
-    """Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
+    """[share] Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -108,10 +117,13 @@ _KINDS: dict[str, Any] = {each.name: each.type for each in fields(EngineSpec)}
 
 @with_keys({name: (_KINDS[name] | None, None) for name in CONSTANTS})
 class Engine(Section):
-    """A serving engine of the catalog, and constants that replace the catalog's."""
+    """A serving engine of the catalog, and constants that replace the catalog's; null keeps the catalog's."""
 
     name: str = "vllm"
+    """Name in the catalog: vllm, sglang, trtllm, or ideal, the bare data-sheet roofline."""
     version: str | None = None
+    """Version as text, such as "0.14", of which defaults and constants apply; null: the newest one with measured
+    servers."""
 
     @property
     def constants(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The list of commands. Their modules defer heavy imports, so that `simserve --help` is fast."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,9 +23,16 @@ from simserve.cli import (
     validate,
 )
 
+METAVARS = {"by": "noise|total", "objective": "r|cost|throughput", "steps": "stretch|full|none", "source": "TEXT"}
+METAVARS |= {"engine_version": "VERSION", "duration_s": "SECONDS", "minutes": "MINUTES"}
+METAVARS |= dict.fromkeys(("engine", "campaign", "format"), "NAME")
+METAVARS |= dict.fromkeys(("confidence", "goal", "growth", "precision", "shortest_frac", "tolerance"), "SHARE")
+"""What help shows as the value of an option that does not say it itself; of others, which are numbers, N."""
+
 app = typer.Typer(
     help="Simulate an LLM serving cluster: from a scenario file to latency percentiles and goodput.",
-    epilog="Exit codes: 0 success, 1 the answer is no, 2 bad input, 130 interrupted. Documentation: docs/cli.md",
+    epilog="Exit codes: 0 success, 1 the answer is no, 2 bad input, 130 interrupted. Documentation: "
+    "https://github.com/OWNER/simserve/tree/main/docs",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -74,3 +81,21 @@ app.command("export")(export.export)
 app.command("tune")(tune.tune)
 app.command("twin")(twin.twin)
 app.command("schema")(init.schema)
+
+
+def command() -> Any:
+    """Return the program; its help shows values as words, and not as types."""
+    program = typer.main.get_command(app)
+    _name_values(program)
+    return program
+
+
+def _name_values(command: Any) -> None:
+    for each in command.params:
+        if each.param_type_name == "argument":
+            each.metavar = each.metavar or each.name.upper()
+            each.display_type_rich = lambda **_: ""  # which typer shows beside it, as <list[Path]>
+        elif each.metavar is None and not each.is_flag:
+            each.metavar = METAVARS.get(each.name, "N")
+    for each in getattr(command, "commands", {}).values():
+        _name_values(each)

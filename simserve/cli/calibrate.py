@@ -19,7 +19,7 @@ FAR_OFF = 0.3
 """Mean held-out error that sound timings never have; shipped calibrations stay below 0.2."""
 
 # Kernels, fitted to timings.
-Gpu = Annotated[str | None, typer.Argument(metavar="GPU", help="GPU in the catalog: h100-sxm.", show_default=False)]
+Gpu = Annotated[str | None, typer.Argument(help="GPU in the catalog: h100-sxm.", show_default=False)]
 EngineToFit = Annotated[str | None, typer.Option("--engine", help="Engine to fit: vllm (default), sglang or trtllm.")]
 Timings = Annotated[
     Path | None,

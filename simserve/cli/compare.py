@@ -16,10 +16,8 @@ SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help=SIDE, show_default=False)],
-    b: Annotated[
-        Path, typer.Argument(metavar="B", help="What A is compared with, of the same kind.", show_default=False)
-    ],
+    a: Annotated[Path, typer.Argument(help=SIDE, show_default=False)],
+    b: Annotated[Path, typer.Argument(help="What A is compared with, of the same kind.", show_default=False)],
     replications: Annotated[
         int | None,
         typer.Option(

@@ -47,9 +47,7 @@ class WithMovedOptions(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="Public runs and logs (docs/league.md).", show_default=False)
-]
+Folder = Annotated[Path, typer.Argument(help="Public runs and logs (docs/league.md).", show_default=False)]
 Most = Annotated[
     int | None, typer.Option("--most", min=1, help="At most N runs of each data set, evenly spaced; default: all.")
 ]
@@ -58,9 +56,7 @@ FitFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to
 
 @app.command("kernels")
 def kernels(
-    calibration: Annotated[
-        str, typer.Argument(metavar="CALIBRATION", help="h100-sxm/vllm, or a file.", show_default=False)
-    ],
+    calibration: Annotated[str, typer.Argument(help="h100-sxm/vllm, or a file.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
     """Print errors of kernels on held-out shapes."""
@@ -85,10 +81,8 @@ def kernels(
 
 @app.command("card")
 def card(
-    gpu: Annotated[str, typer.Argument(metavar="GPU", help="GPU in the catalog: mi300x.", show_default=False)],
-    rows: Annotated[
-        Path, typer.Argument(metavar="ROWS", help="CSV of serving runs, or of InferenceX.", show_default=False)
-    ],
+    gpu: Annotated[str, typer.Argument(help="GPU in the catalog: mi300x.", show_default=False)],
+    rows: Annotated[Path, typer.Argument(help="CSV of serving runs, or of InferenceX.", show_default=False)],
     engine: EngineToFit = None,
     campaign: Annotated[str, typer.Option("--campaign", help="Benchmark setup of the runs.")] = CAMPAIGN,
     out: FitFolder = FOLDER,

@@ -62,12 +62,12 @@ def _invoke(arguments: Sequence[str]) -> int:
     import typer
 
     from simserve.allowed_modules import limited_modules
-    from simserve.cli.app import app
+    from simserve.cli.app import command
 
     click_exception: Any = typer.BadParameter.__mro__[2]  # which typer does not export
     try:
         with limited_modules():
-            exit_code = app(args=list(arguments), prog_name="simserve", standalone_mode=False)
+            exit_code = command()(args=list(arguments), prog_name="simserve", standalone_mode=False)
     except click_exception as error:
         _say_as_we_do(error, arguments)
         error.show()

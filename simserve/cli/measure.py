@@ -14,9 +14,7 @@ COMPLETE, NOT_COMPLETE = 0, 1
 
 
 def measure_card(
-    gpu: Annotated[
-        str, typer.Argument(metavar="GPU", help="GPU in the catalog that the card at hand is.", show_default=False)
-    ],
+    gpu: Annotated[str, typer.Argument(help="GPU in the catalog that the card at hand is.", show_default=False)],
     table: Annotated[Path, typer.Argument(metavar="TABLE.csv", help="Table to write.", show_default=False)],
     models: Annotated[
         str, typer.Option("--models", metavar="MODEL,...", help="Models with layers that are timed too.")

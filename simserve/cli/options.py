@@ -15,9 +15,7 @@ NO = 1
 
 ScenarioFile = Annotated[
     Path,
-    typer.Argument(
-        metavar="SCENARIO", help="The scenario's YAML file, or @NAME: `simserve init --list`.", show_default=False
-    ),
+    typer.Argument(help="The scenario's YAML file, or @NAME: `simserve init --list`.", show_default=False),
 ]
 Assignments = Annotated[
     list[str] | None,
@@ -29,7 +27,6 @@ Goal = Annotated[
     typer.Option(
         "--goal",
         parser=goal_from,
-        metavar="SHARE",
         help=f"Share of requests that must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
     ),
 ]
@@ -64,21 +61,18 @@ def _limit(context: typer.Context, jobs: int | None) -> int | None:
 
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", metavar="N", callback=_limit, help="Number of parallel processes. Default: one per core."),
+    typer.Option("--jobs", callback=_limit, help="Number of parallel processes. Default: one per core."),
 ]
 BudgetRuns = Annotated[
     int,
     typer.Option(
         "--budget-runs",
-        metavar="N",
         help="Most seeds to run while sampling noise decides: 8 at first, then more in two steps.",
     ),
 ]
 Confidence = Annotated[
     float,
-    typer.Option(
-        "--confidence", metavar="SHARE", help='Probability that "meets" needs, with sampling noise and cost error.'
-    ),
+    typer.Option("--confidence", help='Probability that "meets" needs, with sampling noise and cost error.'),
 ]
 By = Annotated[
     Literal["noise", "total"] | None,

@@ -38,9 +38,7 @@ Replications = Annotated[
 ]
 Precision = Annotated[
     float | None,
-    typer.Option(
-        "--precision", metavar="SHARE", help="Add seeds until the 95% CI half-width is this fraction of the mean."
-    ),
+    typer.Option("--precision", help="Add seeds until the 95% CI half-width is this fraction of the mean."),
 ]
 
 Measure = Annotated[

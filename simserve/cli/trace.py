@@ -19,12 +19,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="Trace file.", show_default=False)]
+TraceFile = Annotated[Path, typer.Argument(help="Trace file.", show_default=False)]
 Format = Annotated[
     str,
-    typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve, log, prometheus, or auto to detect it."),
+    typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve, log, prometheus, weka, or auto."),
 ]
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="File to write.", show_default=False)]
+Out = Annotated[Path, typer.Argument(help="File to write.", show_default=False)]
 
 
 @app.command("info")

@@ -33,7 +33,7 @@ What = Annotated[
     Literal["r", "cost", "throughput"],
     typer.Option("--objective", help="What is best: the least r, cost, or GPU time of a request within the SLO."),
 ]
-Points = Annotated[int, typer.Option("--points", metavar="N", help="Most points to try.")]
+Points = Annotated[int, typer.Option("--points", help="Most points to try.")]
 Budget = Annotated[
     float | None, typer.Option("--budget-s", metavar="SECONDS", min=1, help="Begin no points after this time.")
 ]

@@ -10,9 +10,7 @@ from simserve.cli.options import NO, AsJson, Columns, Jobs, Opens, Place, Quiet
 
 Line = Annotated[
     str | None,
-    typer.Argument(
-        metavar="COMMAND", help='How the server is started, in quotes: "vllm serve MODEL ...".', show_default=False
-    ),
+    typer.Argument(metavar="COMMAND", help='Command of the server, in quotes: "vllm serve MODEL".', show_default=False),
 ]
 Gpu = Annotated[str, typer.Option("--gpu", metavar="GPU", help="GPU of the server: h100-sxm.", show_default=False)]
 Logs = Annotated[
@@ -28,9 +26,7 @@ Values = Annotated[Path | None, typer.Option("--values", metavar="FILE", help="H
 Service = Annotated[
     str | None, typer.Option("--service", metavar="NAME", help="Which server of the file, if it has several.")
 ]
-Replicas = Annotated[
-    int | None, typer.Option("--replicas", metavar="N", min=1, help="Copies of the server behind the log.")
-]
+Replicas = Annotated[int | None, typer.Option("--replicas", min=1, help="Copies of the server behind the log.")]
 Env = Annotated[
     list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the command; may be repeated.")
 ]

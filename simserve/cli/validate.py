@@ -26,7 +26,7 @@ second, so throughput per GPU is wrong by as much as E2E."""
 
 Rows = Annotated[
     Path | None,
-    typer.Argument(metavar="ROWS", help="CSV of serving runs; with --scenario, a log (docs/validation.md)."),
+    typer.Argument(help="CSV of serving runs; with --scenario, a log (docs/validation.md)."),
 ]
 LogScenario = Annotated[
     Path | None,

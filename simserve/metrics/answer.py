@@ -16,22 +16,36 @@ Attained = Literal["met", "edge", "missed"]
 
 
 class AnswerJson(Figures):
-    """The decision about the SLO."""
+    """The decision about the SLO as earlier versions said it, by the attainment."""
 
     decision: Attained
+    """`met` where `decision.word` is `meets`, `missed` where it is `misses` or `saturated`, else `edge`."""
     goal_frac: Share
+    """[share] Requests that must meet every limit."""
     attained_frac: Share
+    """[share] Requests that do, at the nominal load if `load_off_frac` is 0."""
     low_frac: Share | None
+    """[share] Low end of its interval; null if it is unknown."""
     high_frac: Share | None
+    """[share] High end of its interval; null if it is unknown."""
     confidence: Share
+    """[share] Confidence of the interval: 0.95."""
     n_runs: Count
+    """Runs behind it."""
     n_requests: Count
+    """Requests of these."""
     basis: Basis
+    """`run`: this run alone; `replications`: several seeds, with predicted costs; `replays`: of earlier versions."""
     slo_class: str | None
+    """The class with the lowest attainment; null without classes."""
     load_off_frac: Signed
+    """[share] How far the load of these figures is off the nominal load; null without a nominal load."""
     queue: Queue | None
+    """State of the queue in more than half of the runs, or worse."""
     is_far_below: bool
+    """Whether no request missed, and none came within half of a limit."""
     by_slo: dict[str, Share]
+    """[share] Requests that meet each limit, mean over the runs."""
 
 
 CONFIDENCE = 0.95

@@ -11,7 +11,8 @@ from simserve.metrics.classes import GroupJson, Latencies, by_class, class_cauti
 from simserve.metrics.decision import Decision
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import AttainmentJson, FatesJson, attainment, outcomes, throughput
-from simserve.metrics.kv import KvUseJson, kv_use, reservation
+from simserve.metrics.kv import kv_use, reservation
+from simserve.metrics.kv_json import KvUseJson
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson, cautions, reliability, steadiness

@@ -18,7 +18,8 @@ from simserve.metrics.goodput import (
     served,
     throughput,
 )
-from simserve.metrics.kv import PreemptionsJson, preemptions
+from simserve.metrics.kv import preemptions
+from simserve.metrics.kv_json import PreemptionsJson
 from simserve.metrics.stats import NO_SAMPLE, Distribution, LatencyJson
 from simserve.metrics.summary_schema import Measured, Slo
 from simserve.metrics.window import Window
@@ -27,24 +28,40 @@ from simserve.tables.facts import RunFacts
 
 
 class GroupJson(Figures):
-    """Figures of a class or a tenant."""
+    """Figures of a class or a tenant, defined as for the whole run and over its window."""
 
     requests: FatesJson
+    """Requests by what became of them."""
     offered_per_s: Measured = None
+    """[/s] Arrivals."""
     requests_per_s: Measured = None
+    """[/s] Requests of the window that finished at any time."""
     served_per_s: Measured = None
+    """[/s] Requests that finished within the window; left out for a tenant."""
     input_tokens_per_s: Measured = None
+    """[tokens/s] Prompt tokens of the requests of `requests_per_s`."""
     output_tokens_per_s: Measured = None
+    """[tokens/s] Output tokens of the requests of `requests_per_s`."""
     slo_attainment: AttainmentJson | None = None
+    """Share of requests that met the SLO, of a class its own; null without an SLO."""
     goodput: GoodputJson | None = None
+    """Rates of the requests that met it; null without an SLO."""
     preemptions: PreemptionsJson = PreemptionsJson.model_construct()
+    """Preemptions."""
     priorities: Sequence[int] = ()
+    """Priorities of the requests; left out for a tenant."""
     slo: Slo = Field(default_factory=dict)
+    """[s] Limits of the class by latency; left out for a tenant."""
     ttft_s: LatencyJson = NO_SAMPLE
+    """[s] Time to the first token; latencies of a group have no `std` and `intervals`."""
     tpot_s: LatencyJson = NO_SAMPLE
+    """[s] Time per output token after the first."""
     itl_s: LatencyJson = NO_SAMPLE
+    """[s] Gaps between tokens."""
     e2e_s: LatencyJson = NO_SAMPLE
+    """[s] Time to the last token."""
     queue_s: LatencyJson = NO_SAMPLE
+    """[s] Time until the first step that gave it tokens."""
 
 
 UNNAMED = "default"

@@ -25,20 +25,39 @@ class DecisionJson(BaseModel, frozen=True):
     """The decision about the SLO, by its margin; without numbers where it comes from a file of an earlier version."""
 
     word: Word
+    """The decision in a word."""
     probability: Share | None = None
+    """[share] Probability that the SLO is met, with cost error."""
     probability_by_noise: Share | None = None
+    """[share] Probability that the SLO is met by sampling noise alone, as if costs were exact."""
     r: Ratio | None = None
+    """Quantile at the goal of latency / limit, the largest over the limits of a request; 16 stands for anything larger,
+    and for no full answer."""
     r_noise: Ends | None = None
+    """95% interval of `r` by sampling noise."""
     r_total: Ends | None = None
+    """95% interval of `r` with cost error."""
     r_by_limit: dict[str, Ratio] = {}
+    """Quantile at the goal of latency / limit, of each limit alone."""
     first_limit: str | None = None
+    """The limit with the largest quantile in `r_by_limit`: it fails first."""
     slo_class: str | None = None
+    """The class with the largest r, which decides; null without classes."""
     edge_by: Cause | None = None
+    """What keeps the decision from being sure; null if nothing does."""
     break_even: Ratio | None = None
+    """Factor on the latency of `first_limit` up to which the SLO is met; null if another limit fails as well."""
     goal: Share | None = None
+    """[share] Requests that must meet every limit."""
     attained_frac: Share | None = None
+    """[share] Requests that met every limit, over all runs with predicted costs."""
     n_missed: Count | None = None
+    """Requests that missed a limit, over all runs with predicted costs."""
     n_requests: Count | None = None
+    """Requests of all runs with predicted costs."""
     n_runs: Count = 1
+    """Runs with predicted costs."""
     n_draws: Count = 0
+    """Draws of costs; 0 if costs count as exact."""
     why: str = ""
+    """`edge_by` in words; empty if nothing keeps it from being sure."""

@@ -16,44 +16,71 @@ from simserve.tables.facts import RunFacts
 
 
 class FatesJson(Figures):
-    """Requests, by what became of them."""
+    """Requests by what became of them."""
 
     offered: Count = 0
+    """Requests of the whole run; left out for a class or tenant."""
     arrived: Count
+    """Requests that arrived in the window."""
     finished: Count
+    """Requests of the window that got their whole answer."""
     rejected: Count
+    """Requests of the window that were refused."""
     timed_out: Count
+    """Requests of the window that the client gave up."""
     failed: Count = 0
+    """Requests of the window that were lost with their replica."""
     unfinished: Count = 0
+    """Requests of the window still in progress when the run ended."""
     reasons: dict[str, Count] = Field(default_factory=dict)
+    """The three most frequent `status_reason` of requests that did not finish, with counts."""
 
 
 class AttainmentJson(Figures):
-    """Share of requests that met every SLO."""
+    """Share of requests that met the SLO."""
 
     frac: Share | None
+    """[share] Requests that arrived in the window and met every limit. A request without a full answer is a miss; one
+    with one output token meets limits on TPOT and ITL."""
     low_frac: Share | None = None
+    """[share] Low end of its interval; null below 64 requests."""
     high_frac: Share | None = None
+    """[share] High end of its interval; null below 64 requests."""
     confidence: Share = 0.0
+    """[share] Confidence of the interval: 0.95."""
     interval: str = ""
+    """How the interval is made, in words."""
     n_batches: Count | None = None
+    """Batches in order of arrival by which the effective sample size is found: 20, or 8 below 160 requests."""
     correlated: bool | None = None
+    """Whether the effective sample size is below 50: run longer."""
     denominator: str = ""
+    """What the share is of, in words."""
     n_met: Count = 0
+    """Requests that met every limit."""
     n_arrived: Count = 0
+    """Requests that arrived in the window."""
     of_admitted_frac: Share | None = None
+    """[share] Those that met every limit, of the requests that were not rejected."""
     of_finished_frac: Share | None = None
+    """[share] Those that met every limit, of the requests that finished."""
     by_slo: dict[str, Share | None] = Field(default_factory=dict)
+    """[share] Requests that met each limit alone, by latency."""
 
 
 class GoodputJson(Figures):
-    """Requests that met every SLO."""
+    """Rates of the requests that met the SLO."""
 
     per_s: Measured = None
+    """[/s] Requests that met every limit, per second of the window."""
     per_gpu_s: Measured = None
+    """[/s] Requests that met every limit, per second and GPU."""
     per_usd: Measured = None
+    """[/USD] Requests that met every limit, per dollar, at the catalog's prices."""
     output_tokens_per_s: Measured = None
+    """[tokens/s] Output tokens of requests that met every limit; left out for a class or tenant."""
     total_tokens_per_s: Measured = None
+    """[tokens/s] Prompt and output tokens of requests that met every limit; left out for a class or tenant."""
 
 
 GOALS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "e2e_s": "e2e_s", "itl_s": "max_itl_s"}

@@ -12,11 +12,14 @@ from simserve.tables.facts import MemberFacts, RunFacts
 
 
 class FleetTimeJson(Figures):
-    """GPU-seconds, by state."""
+    """GPU-seconds by the state of replicas."""
 
     starting_gpu_s: Measured = None
+    """[s] Ordered, but not ready."""
     serving_gpu_s: Measured = None
+    """[s] Ready for requests."""
     draining_gpu_s: Measured = None
+    """[s] Finishing the requests they have."""
 
 
 Span = tuple[float, float]

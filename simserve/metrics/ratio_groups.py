@@ -26,11 +26,14 @@ class Groups(NamedTuple):
 
 
 class TailJson(Figures):
-    """r of the requests of a class, from the highest on: in groups of neighbors, each with the value in its middle."""
+    """Latency / limit of the requests of a class, from the highest on: in groups of neighbors, each with its middle."""
 
     slo_class: str | None
+    """The class; null for all requests."""
     counts: Sequence[Annotated[int, Field(ge=1, le=10**15)]]
+    """Requests of each group."""
     r: Sequence[Ratio]
+    """Latency / limit of each group, the largest over the limits of a request."""
 
 
 def grouped(highest: Ratios, n_missed: int) -> Groups:

@@ -127,17 +127,33 @@ class TrustJson(Figures):
     """Flags that tell which numbers to trust."""
 
     calibrated: bool = False
+    """Whether the kernels of every pool were timed."""
     kv_verified: bool = False
+    """Whether the number of KV blocks of every pool was given, not estimated."""
     kv_limit_is_a_guess: bool = False
+    """Whether a replica held more than 90% of an estimated number of blocks."""
     n_requests: Count = 0
+    """Requests of the window."""
     n_enough_for_p99: bool = False
+    """Whether at least 1,000 of them finished."""
     n_enough_for_p999: bool = False
+    """Whether at least 10,000 of them finished."""
     saturated: bool
+    """Whether `steady` is growing."""
     steady: Queue | None = None
+    """What the queue did: `growing` as long as requests arrived, `critical` (at capacity), `steady`, or `undetermined`:
+    the run is too short to tell (docs/statistics.md#is-the-queue-steady)."""
     n_effective: Measured = Field(None, alias="n_worth")
+    """Effective sample size: independent requests that carry the information of the window's, by the autocorrelation of
+    the backlog (requests that arrived and are not yet answered, refused or given up)."""
     backlog_by_thirds: Sequence[Measured] = ()
+    """Mean backlog in each third of the window; `growing` is a rise without leveling off, by at least 2% of the
+    arrivals and ten requests, to at least 1.5 times the first."""
     free_frac: Measured = None
+    """[share] Time of the window in which nothing blocked the head of the queue, mean over the replicas of the pool
+    with the lowest."""
     interval_too_narrow: bool = False
+    """Whether `n_worth` is below 50."""
 
 
 def reliability(facts: RunFacts, window: Window, queue: Steadiness, n_finished: int) -> TrustJson:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imports numpy
-    from simserve.metrics.kv import KvUseJson, ReservationJson
+    from simserve.metrics.kv_json import KvUseJson, ReservationJson
 
 ENOUGH_FRAC = 0.9
 """Longest answer over max_tokens from which a lower max_tokens would not help."""

@@ -21,31 +21,46 @@ class RoutingJson(Figures):
     """Balance of replicas."""
 
     busiest_frac: Share | None = None
+    """[share] The largest share of the window's requests at one replica."""
     outstanding_std: Measured = None
+    """Standard deviation of outstanding requests across replicas, root mean square over the window; null if replicas
+    joined or left."""
     session_kept_frac: Share | None = None
+    """[share] Requests sent to the same replica as the one before in their session, of those that follow one; null
+    without sessions."""
 
 
 class WaitsJson(Figures):
-    """Mean waits, in seconds."""
+    """Mean waits of a hand-off."""
 
     prefill: Measured = None
+    """[s] Wait for the prefill, of all requests of the window."""
     link: Measured = None
+    """[s] Time on the link and in its queue."""
     decode: Measured = None
+    """[s] Wait for room on the decode side."""
 
 
 Bottleneck = Literal["prefill", "link", "decode"]
 
 
 class TransferJson(LatencyJson):
-    """Hand-offs from prefill to decode."""
+    """Hand-offs from prefill to decode: `transfer_s` of the requests that were handed off, and the bottleneck."""
 
     apart_frac: Share | None = None
+    """[share] The window's requests with a prompt that went to a prefill replica, except those of `kept_frac`."""
     kept_frac: Share | None = None
+    """[share] Requests that a prefill replica also answered."""
     bytes: Measured = None
+    """[bytes] KV that was sent."""
     found_tokens: Count = 0
+    """[tokens] Prompt tokens that the decode side already had."""
     link_busy_frac: Measured = None
+    """[share] Busy time of the busiest port, over the whole run."""
     mean_wait_s: WaitsJson = WaitsJson.model_construct()
+    """[s] Mean waits."""
     binds: Bottleneck | None = None
+    """The bottleneck of hand-offs; null if there is none."""
 
 
 WORTH_NAMING_S = 1e-3

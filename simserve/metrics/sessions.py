@@ -14,35 +14,52 @@ from simserve.tables.pieces import pieces
 
 
 class RetryFactsJson(Figures):
-    """Attempts."""
+    """Attempts of requests."""
 
     requests: Count = 0
+    """Requests."""
     attempts: Count = 0
+    """Attempts."""
     attempts_per_request: Measured = None
+    """Mean attempts of a request."""
     succeeded: Count = 0
+    """Requests that were finally answered."""
     succeeded_frac: Measured = None
+    """[share] Requests that were finally answered."""
     slo_met_frac: Measured = None
+    """[share] Requests with an attempt that met the SLO; null without one."""
     e2e_s: LatencyJson = NO_SAMPLE
+    """[s] Time from the first attempt to the last token, of the answered requests."""
 
 
 class WastedJson(Figures):
     """Work for requests without an answer."""
 
     tokens: Count = 0
+    """[tokens] Sum of `wasted_tokens`."""
     frac: Measured = None
+    """[share] Wasted tokens, of all tokens that steps computed."""
 
 
 class SessionsJson(Figures):
     """Sessions that began in the window."""
 
     n: Count
+    """Sessions."""
     finished: Count = 0
+    """Sessions of which all planned requests finished, at any attempt."""
     refused: Count = 0
+    """Sessions in which the last attempt of a request was refused, timed out or failed."""
     cut: Count = 0
+    """Sessions that the end of the load or of the run cut off."""
     requests_mean: Measured = None
+    """Mean requests of a finished session."""
     per_s: Measured = None
+    """[/s] Finished sessions per second of the window."""
     e2e_s: LatencyJson = NO_SAMPLE
+    """[s] First request to last answer, of finished sessions."""
     in_flight_s: LatencyJson = NO_SAMPLE
+    """[s] The part of `e2e_s` with a request in flight."""
 
 
 def sessions(requests: Columns, window: Window) -> SessionsJson | None:

@@ -17,41 +17,65 @@ from simserve.tables.schema import SPLIT
 
 
 class TimePartsJson(Figures):
-    """Parts of a latency, in seconds."""
+    """Parts of a latency: means of the columns of requests.parquet with these names, which sum to it."""
 
     front_end_s: Number
+    """[s] Tokenizing and streaming."""
     transfer_wait_s: Number
+    """[s] Wait for room on the decode side."""
     queue_seats_s: Number
+    """[s] Wait for a slot."""
     queue_blocks_s: Number
+    """[s] Wait for KV blocks."""
     queue_budget_s: Number
+    """[s] Wait for the token budget."""
     queue_turn_s: Number
+    """[s] Rest of the wait in the queue."""
     prefill_s: Number
+    """[s] Steps that computed the prompt."""
     prefill_wait_s: Number
+    """[s] Time between the steps that computed the prompt."""
     link_s: Number
+    """[s] KV cache on the link."""
     decode_s: Number
+    """[s] Decode steps, as without prompts in them."""
     interference_s: Number
+    """[s] Rest of the decode time."""
     copy_s: Number
+    """[s] Copies that decode steps waited for."""
     preempted_s: Number
+    """[s] Wait after evictions."""
     recompute_s: Number
+    """[s] Recomputation after evictions."""
     batch_wait_s: Number
+    """[s] Wait for the rest of the batch."""
 
 
 class SlowestRequestsJson(Figures):
     """Where the time of the slowest requests went."""
 
     n: Count
+    """Requests: the slowest 1%, at least one."""
     from_s: Number
+    """[s] Latency of the fastest of them."""
     mean: TimePartsJson
+    """Mean of each part over them; adds up to the mean of their latency."""
     all: TimePartsJson
+    """Mean of each part over all finished requests."""
     binds: str | None
+    """The part that grew most from all requests to the slowest; null if none did."""
 
 
 class TimeSplitJson(Figures):
     """Where the time of finished requests went."""
 
     parts: Sequence[str]
+    """The columns of requests.parquet that add up to `e2e_s`, in the order of a request's life."""
     mean: TimePartsJson
+    """Mean of each part."""
     slowest: dict[str, SlowestRequestsJson | None]
+    """The slowest requests by `ttft_s` (parts before the first token), `tpot_s` (parts after it, per token; null if
+    every answer has one token) and `e2e_s`."""
 
 
 SLOWEST_FRAC = 0.01

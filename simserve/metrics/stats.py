@@ -19,15 +19,26 @@ class LatencyJson(Figures):
     """Statistics of a latency or another time, in seconds."""
 
     n: Count
+    """Number of values."""
     mean: Measured
+    """[s] Mean; null without values."""
     std: Measured = None
+    """[s] Standard deviation of the population."""
     p50: Measured
+    """[s] Median; percentiles are linear, as in `numpy.percentile`."""
     p90: Measured
+    """[s] 90th percentile."""
     p95: Measured
+    """[s] 95th percentile."""
     p99: Measured
+    """[s] 99th percentile."""
     p999: Measured = Field(alias="p99.9")
+    """[s] 99.9th percentile."""
     max: Measured = None
+    """[s] Largest value."""
     intervals: dict[str, EndsJson | None] = Field(default_factory=dict)
+    """[s] 95% confidence intervals of the mean and percentiles, low and high; null where the run is too short
+    (docs/outputs.md#percentiles)."""
 
 
 NO_SAMPLE = LatencyJson.model_construct(n=0, mean=None, p50=None, p90=None, p95=None, p99=None, p999=None)

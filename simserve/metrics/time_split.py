@@ -19,7 +19,7 @@ QUEUE = SPLIT[SPLIT.index("queue_seats_s") : SPLIT.index("queue_turn_s") + 1]
 
 _LOST = SPLIT.index("recompute_s")
 PARTS = (SPLIT[0], "transfer_wait_s", *SPLIT[1:_LOST], "preempted_s", *SPLIT[_LOST:])
-"""Columns of requests that sum to e2e_s, in chronological order; docs/outputs.md defines each."""
+"""Columns of requests that sum to e2e_s, in chronological order; REQUESTS defines each."""
 
 
 SCHEDULED, JOINED, LEFT, BACK, SWAPPED_BACK, ENDED = range(6)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answers.parts import PoolJson
+from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.integrals import Places
 from simserve.metrics.lifetimes import Lifetimes
@@ -19,14 +19,20 @@ from simserve.tables.pieces import Rows
 
 
 class SpeculationJson(Figures):
-    """Proposed tokens."""
+    """Proposed tokens of the window's finished requests."""
 
     request_steps: Count = 0
+    """Decode steps of one request each."""
     tokens_per_step: Measured = None
+    """Mean output tokens of a decode step of one request."""
     proposed_tokens: Count = 0
+    """[tokens] Tokens that were proposed."""
     accepted_tokens: Count = 0
+    """[tokens] Proposed tokens that were accepted."""
     accepted_frac: Measured = None
+    """[share] Proposed tokens that were accepted."""
     drafting_frac: Measured = None
+    """[share] Compute time of pools that speculate, over the whole run, spent on proposals."""
 
 
 NOTHING = WorkFacts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

@@ -21,10 +21,16 @@ class WindowFactsJson(Figures):
     """When requests count."""
 
     start_s: Measured
+    """[s] End of the warm-up."""
     end_s: Measured
+    """[s] Last offered arrival."""
     duration_s: Measured
+    """[s] Divisor of rates; null without requests."""
     ends_with: str = ""
+    """`last arrival`, or `last finish` if all requests of the window were sent at one instant: rates then divide by the
+    time until the last of them was answered."""
     settled: bool | None = None
+    """Whether `warmup_s: auto` found the end of the warm-up; null if you set the warm-up."""
 
 
 @dataclass(frozen=True)

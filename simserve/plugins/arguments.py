@@ -1,18 +1,16 @@
 """Arguments of a plug-in: the fields of its class, which are its YAML keys; checked, as a manual and as JSON Schema."""
 
-import ast
 import dataclasses
 import inspect
 import math
-import textwrap
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticUndefined
 
 from simserve.errors import PolicyError
+from simserve.plugins.docstrings import DescribedSchema, SourceField, source_fields
 from simserve.plugins.find import NOUNS, RENAMED, find
 from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of, shown
 
@@ -83,30 +81,22 @@ def describe(family: str, name: str) -> Description:
     plugin_class = find(family, name)
     if isinstance(plugin_class, ValueProblem):
         raise PolicyError(f"{NOUNS[family]} {name}: {plugin_class}")
-    meanings = _meanings(plugin_class)
-    types = _types(plugin_class)
-    arguments = tuple(
-        Argument(
-            field.name,
-            types.get(field.name, "any"),
-            _default(field) is dataclasses.MISSING,
-            None if _default(field) is dataclasses.MISSING else _default(field),
-            meanings.get(field.name, ""),
+    written = source_fields(plugin_class)
+    arguments = []
+    for field in _fields_of(plugin_class):
+        default, source = _default(field), written.get(field.name, SourceField(str(field.type)))
+        is_required = default is dataclasses.MISSING
+        arguments.append(
+            Argument(field.name, source.type, is_required, None if is_required else default, source.meaning)
         )
-        for field in _fields_of(plugin_class)
-    )
-    return Description(family, name, inspect.cleandoc(plugin_class.__doc__ or ""), arguments)
+    return Description(family, name, inspect.cleandoc(plugin_class.__doc__ or ""), tuple(arguments))
 
 
 def plugin_schema(plugin_class: type) -> dict[str, Any]:
     """Return the JSON Schema of a plug-in's arguments."""
     if not dataclasses.is_dataclass(plugin_class):
         return {"type": "object", "properties": {}}
-    schema = TypeAdapter(plugin_class).json_schema()
-    for name, meaning in _meanings(plugin_class).items():
-        if name in schema.get("properties", {}):
-            schema["properties"][name].setdefault("description", meaning)
-    return schema
+    return TypeAdapter(plugin_class).json_schema(schema_generator=DescribedSchema)
 
 
 def _fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
@@ -179,38 +169,3 @@ def _default(field: dataclasses.Field[Any]) -> Any:
         return field.default_factory()
     default = getattr(field.default, "default", field.default)  # pydantic's Field(default=...) wraps it
     return dataclasses.MISSING if default is PydanticUndefined else default
-
-
-def _types(plugin_class: type) -> dict[str, str]:
-    """Return the type of each argument as its class spells it."""
-    annotations = inspect.get_annotations(plugin_class)
-    for parent in plugin_class.__mro__[1:-1]:
-        annotations = inspect.get_annotations(parent) | annotations
-    source = _source(plugin_class)
-    written = {
-        node.target.id: ast.unparse(node.annotation)
-        for node in (source.body if source else [])
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
-    return {name: written.get(name, str(annotation)) for name, annotation in annotations.items()}
-
-
-def _meanings(plugin_class: type) -> dict[str, str]:
-    """Return the docstring under each field, if the source is available."""
-    source = _source(plugin_class)
-    body = source.body if source else []
-    meanings = {}
-    for field, below in pairwise(body):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-            continue
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-            meanings[field.target.id] = inspect.cleandoc(below.value.value)
-    return meanings
-
-
-def _source(plugin_class: type) -> ast.ClassDef | None:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(plugin_class)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    return next((node for node in tree.body if isinstance(node, ast.ClassDef)), None)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate
-from simserve.metrics.answers.parts import StudiedPool
+from simserve.metrics.answers.pools import StudiedPool
 from simserve.report.document import Cautions
 from simserve.report.formats import as_sentence, count, listed
 from simserve.report.run_view import RunView

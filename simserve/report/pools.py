@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simserve.metrics.answers.parts import PoolJson, StudiedPool
+from simserve.metrics.answers.pools import PoolJson, StudiedPool
 from simserve.report.formats import listed, plural, rate
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from simserve.metrics.answer import BEYOND_FRAC, AnswerJson, queue_over
 from simserve.metrics.answers.over_runs import OverJson, ReplicationsJson
-from simserve.metrics.answers.parts import PoolJson
+from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, GOAL_FRAC
 from simserve.metrics.outcomes import run_answer
@@ -19,7 +19,7 @@ from simserve.report.formats import LATENCIES, plural, rate
 if TYPE_CHECKING:  # these import numpy
     from simserve.metrics.classes import GroupJson
     from simserve.metrics.figures import Summary
-    from simserve.metrics.kv import ReservationJson
+    from simserve.metrics.kv_json import ReservationJson
 
 FEWEST = {"p99": FEW_FOR_P99, "p99.9": FEW_FOR_P999}
 """Finished requests below which a percentile is a guess."""

@@ -63,7 +63,8 @@ def page_of(answer: Shown) -> str:
 def sentence_of(answer: Shown) -> str:
     """Return the first sentence of an answer."""
     document = tell(answer)
-    return f"{document.title}: {document.sentences[0]}"
+    title, sentence = document.title, document.sentences[0]
+    return sentence if sentence.startswith(title.partition(":")[0]) else f"{title}: {sentence}"
 
 
 def head_of(answer: Shown) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from simserve.metrics.answers.twin import How, ServerSetting, TwinAnswer, Word
+from simserve.report.capacity.load_curve import UNITS
+from simserve.report.capacity.rate_page import curves
 from simserve.report.document import Cautions, Chapter, Command, Document, Explained, Row, Table, Tile, Titled
 from simserve.report.formats import NONE, SHORT, as_sentence, count, listed, plural, rate, share, slo_terms
 
@@ -31,13 +33,14 @@ def tell(answer: TwinAnswer) -> Document:
     read, fit = _read_table(answer), _fit_tables(answer)
     lists = [(head, _listed(answer.of(*how))) for head, how in LISTS]
     known = [(head, text) for head, text in lists if text]
-    slo = _slo_words(answer)
+    slo, capacity = _slo_words(answer), answer.slo_met and answer.slo_met.capacity
     brief_lists = "\n".join(f"{head}: {text}" for head, text in known)
     after = _next(answer)
     parts: list[Titled] = [
         Chapter("settings", "How the server was read", [read]),
         *([Chapter("others", "Everything else", [Explained(known)])] if known else []),
         *([Chapter("fit", "Fit to the log", fit, _fit_note(answer))] if fit else []),
+        *([curves(capacity, UNITS[capacity.question])] if capacity else []),
         Cautions([as_sentence(text) for text in answer.warnings], FINE),
         *([Chapter("next", "Next", [Command(each.split()) for each in answer.next_commands])] if after else []),
     ]

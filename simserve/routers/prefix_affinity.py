@@ -21,13 +21,13 @@ class PrefixAffinity(Router):
     """
 
     min_hit_frac: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """Minimum hit, as a share of the prompt, that decides."""
+    """[share] Minimum hit, as a share of the prompt, that decides."""
     max_imbalance: NonNegativeInt = 32
     """Outstanding requests by which the chosen replica may exceed the least busy one."""
     index: Literal["exact", "own_sends"] = "exact"
-    """exact: cache contents, as engines publish them block by block; own_sends: prompts that the router sent."""
+    """`exact`: cache contents, as engines publish them block by block; `own_sends`: prompts that the router sent."""
     index_tokens: PositiveInt | None = None
-    """Tokens per replica that own_sends remembers; left out: as many as the replica's KV blocks hold."""
+    """[tokens] Prompts that `own_sends` remembers per replica; null: as many tokens as the replica's KV blocks hold."""
 
     def __post_init__(self) -> None:
         if self.index == "exact" and self.index_tokens is not None:

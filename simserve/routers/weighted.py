@@ -25,19 +25,20 @@ class Weighted(Router):
     """
 
     queue: Weight = 2.0
-    """Score of waiting requests: 1 for the fewest, 0 for the most, linear in between; 1 if all are equal."""
+    """Weight of the score of waiting requests: 1 for the fewest, 0 for the most, linear in between; 1 if all are
+    equal."""
     outstanding: Weight = 0.0
-    """Score of outstanding requests, waiting or running, computed likewise."""
+    """Weight of the score of outstanding requests, waiting or running, computed as that of `queue`."""
     kv: Weight = 2.0
-    """Score of free KV blocks, as a share."""
+    """Weight of the share of KV blocks that are free."""
     prefix: Weight = 3.0
-    """Score of the share of the prompt that `index` finds."""
+    """Weight of the share of the prompt that `index` finds."""
     session: Weight = 0.0
-    """Score of the session: 1 for the replica of its last request, else 0."""
+    """Weight of the score of the session: 1 for the replica of its last request, else 0."""
     index: Literal["exact", "own_sends"] = "own_sends"
-    """exact: cache contents, as engines publish them block by block; own_sends: prompts that the router sent."""
+    """`exact`: cache contents, as engines publish them block by block; `own_sends`: prompts that the router sent."""
     index_tokens: PositiveInt | None = None
-    """Tokens per replica that own_sends remembers; left out: as many as the replica's KV blocks hold."""
+    """[tokens] Prompts that `own_sends` remembers per replica; null: as many tokens as the replica's KV blocks hold."""
 
     def __post_init__(self) -> None:
         if not any((self.queue, self.outstanding, self.kv, self.prefix, self.session)):

@@ -12,8 +12,9 @@ from simserve.errors import CatalogError
 from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
-from simserve.scenario.pool import Defaults, Pool, check_role
+from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.resolve_pool import resolve_pool
+from simserve.scenario.scheduler_rules import check_role
 from simserve.scenario.workload import Workload
 from simserve.splitters.base import Splitter
 
@@ -22,24 +23,27 @@ DISAGGREGATED_ONLY = ("kv_link", "decode_router", "disaggregate")
 
 
 class KvLink(Section):
-    """The link that carries KV blocks from prefill to decode replicas; left out: the GPUs' network adapters."""
+    """The link that carries KV blocks from prefill to decode replicas."""
 
     bytes_per_s: Annotated[float, Field(ge=1e8)]
-    """Bandwidth of each replica's port, in and out; at least that of 1 Gb/s Ethernet."""
+    """[bytes/s] Bandwidth of each replica's port, in and out; at least that of 1 Gb/s Ethernet."""
     latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """[s] Latency of a transfer, added once."""
     shared: bool = False
     """Whether all replicas share one port."""
     how: Literal["pull", "push"] = "pull"
-    """Pull: the decode side fetches finished KV blocks. Push: it allocates blocks first and receives them."""
+    """`pull`: the decode side fetches finished KV blocks (vLLM's NixlConnector); `push`: it allocates blocks first and
+    receives them (SGLang, Mooncake)."""
     transfer: Literal["whole", "by_chunk", "by_layer"] = "whole"
-    """Unit of a transfer; by_chunk and by_layer overlap with prefill and need `how: push`."""
+    """Unit of a transfer: the `whole` prompt, or `by_chunk` or `by_layer`, which overlap with prefill and need `how:
+    push`."""
 
 
 class Views(Section):
     """What routers see of replicas, where it is not the current state."""
 
     refresh_s: Annotated[float, Field(ge=1e-6, le=3600)]
-    """Refresh interval: routers see the state at its last multiple; inference gateways refresh every 0.05 s."""
+    """[s] Refresh interval: routers see the state at its last multiple; inference gateways refresh every 0.05 s."""
     counts_own_sends: bool = False
     """Whether a router adds the requests that it has sent since the last refresh."""
 
@@ -48,17 +52,20 @@ class ClusterSection(Section):
     """Pools behind a router."""
 
     router: PluginSpec = {"kind": "round_robin"}
+    """Policy that picks the replica of each request, in pools with roles the prefill replica."""
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
+    """Groups of identical replicas; by default one pool of one replica."""
     kv_link: KvLink | None = None
+    """Link that carries KV blocks from prefill to decode replicas; null: the GPUs' network adapters."""
     admission: PluginSpec | None = None
-    """Admission policy, applied before the router; left out: every request is admitted."""
+    """Admission policy, applied before the router; null: every request is admitted."""
     decode_router: PluginSpec | None = None
-    """Router to decode replicas after prefill; left out: as `router`."""
+    """Router to decode replicas after prefill; null: as `router`."""
     views: Views | None = None
-    """Staleness of what both routers see; left out: they see the current state."""
+    """Staleness of what both routers see; null: they see the current state."""
     disaggregate: PluginSpec | None = None
-    """Requests that go to prefill replicas; left out: always. The others go to role: both pools, or without any to
-    decode replicas, which then also prefill them."""
+    """Requests that go to prefill replicas; null: all. Others go to `role: both` pools, or without any to decode
+    replicas, which then also prefill them."""
 
 
 def resolve_cluster(draft: Draft, cluster: ClusterSection, defaults: Defaults) -> ClusterSection:

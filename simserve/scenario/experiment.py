@@ -29,12 +29,16 @@ def _with_classes(value: Any) -> Any:
 
 
 class Targets(Section):
-    """Latency limits of a request; those left out are not checked."""
+    """Latency limits of a request; null: not checked."""
 
     ttft_s: Positive | None = None
+    """[s] Limit on the time to first token."""
     tpot_s: Positive | None = None
+    """[s] Limit on the mean time per output token after the first."""
     e2e_s: Positive | None = None
+    """[s] Limit on the time from sending a request to its last token."""
     itl_s: Positive | None = None
+    """[s] Limit on the longest gap between two tokens of a request."""
 
     @property
     def given(self) -> dict[str, float]:
@@ -43,19 +47,26 @@ class Targets(Section):
 
 
 class Slo(Section):
-    """Targets of all requests, and those of named classes."""
+    """Latency limits of all requests, and those of named classes."""
 
     default: Targets = Targets()
+    """Limits of all requests of classes without limits of their own."""
     classes: dict[str, Targets] = {}
+    """Limits by the name of a class, in place of `default`; none by default."""
 
 
 class Experiment(Defaults):
     """The keys of a scenario, before and after resolving, and the origins of their values."""
 
     cluster: ClusterSection = ClusterSection()
+    """Pools of replicas, the routers and the admission policy; by default one pool of one replica."""
     workload: Workload
+    """The load: its requests, their lengths, classes and clients."""
     measure: MeasureSection = MeasureSection()
+    """The part of the run that is measured, and the replays for prediction intervals."""
     slo: Annotated[Slo, BeforeValidator(_with_classes)] = Slo()
+    """Latency limits: those of all requests, or `default` and `classes`. A request must meet all limits of its class
+    (`vllm bench serve --goodput`)."""
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _base_dir: FilePath = PrivateAttr(default_factory=FilePath)

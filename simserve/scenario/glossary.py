@@ -13,7 +13,8 @@ from simserve.scenario.cluster import ClusterSection, Views
 from simserve.scenario.experiment import Experiment, Slo, Targets
 from simserve.scenario.parallel import Parallel
 from simserve.scenario.pool import Pool
-from simserve.scenario.workload import MeasureSection, TraceFile, Workload
+from simserve.scenario.trace_file import TraceFile
+from simserve.scenario.workload import MeasureSection, Workload
 
 POOL = "cluster.pools.0"
 

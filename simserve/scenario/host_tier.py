@@ -17,28 +17,33 @@ class Disk(Section):
     """The disk tier for prefixes that host memory evicts."""
 
     bytes: Positive
-    """Capacity per GPU; of the whole pool with `scope: pool`."""
+    """[bytes] Capacity per GPU; of the whole pool with `scope: pool`."""
     bytes_per_s: Annotated[float, Field(ge=1e7)]
-    """Bandwidth per GPU, or of the whole pool, shared by reads and writes; at least that of a hard disk."""
+    """[bytes/s] Bandwidth per GPU, or of the whole pool with `scope: pool`, shared by reads and writes; at least that
+    of a hard disk."""
 
 
 class HostTierSection(Section):
-    """The host memory tier of a pool; resolving fills in values of None."""
+    """The host memory tier of a pool. Resolving fills in values of None."""
 
     bytes: Positive
-    """Capacity per GPU; of the whole pool with `scope: pool`."""
+    """[bytes] Capacity per GPU; of the whole pool with `scope: pool` (vLLM `--kv-offloading-size`, SGLang
+    `--hicache-size`, TensorRT-LLM `host_cache_size`)."""
     scope: Literal["replica", "pool"] = "replica"
-    """Whether each replica has host memory of its own, or those of the pool share one store of prefixes."""
+    """`replica`: each replica has host memory of its own; `pool`: those of the pool share one store of prefixes."""
     bytes_per_s: Annotated[float, Field(ge=1e8)] | None = None
-    """Bandwidth between a GPU and host memory, shared by both directions; left out: one direction of its PCIe link, or
-    its network adapter where a pool of several nodes shares a store."""
+    """[bytes/s] Bandwidth between a GPU and host memory, both directions together; null: one direction of its PCIe
+    link, or its network adapter if a pool of several nodes shares a store."""
     preemption: Literal["swap", "recompute"] | None = None
-    """What preemption does with the KV blocks of a decoding request; left out: swap, where supported."""
+    """What preemption does with the KV blocks of a decoding request; null: `swap`, where supported (vLLM
+    `--preemption-mode`)."""
     offload_prefixes: bool | None = None
-    """Keep copies of prefixes in host memory; left out: where the pool caches prefixes."""
+    """Keep copies of prefixes in host memory; null: where the pool caches prefixes."""
     reads: Literal["overlap", "blocking"] | None = None
-    """Whether only its own request waits for a prefix that is read back, or the whole next step; left out: overlap."""
+    """What waits for a prefix that is read back: its own request (`overlap`), or the whole next step (`blocking`);
+    null: `overlap`."""
     disk: Disk | None = None
+    """Disk for prefixes that host memory evicts; null: none."""
 
 
 def resolve_host_tier(

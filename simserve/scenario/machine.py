@@ -30,8 +30,10 @@ class CalibrationFile(Section):
     """Fitted kernel costs: the path of a file, the name `<gpu>/<engine>` of a shipped one, or `none`."""
 
     file: str
+    """Path of a file, the name `<gpu>/<engine>` of a shipped one, or `none` for a plain roofline."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of the file: a resolved scenario keeps its costs, or reports that the file has changed."""
+    """SHA-256 of the file: a resolved scenario keeps its costs, or reports that the file has changed; null: not
+    checked."""
 
 
 @dataclass(frozen=True)

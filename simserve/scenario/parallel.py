@@ -24,9 +24,9 @@ class NodeLinkSection(Section):
     """The link of each GPU to GPUs of other nodes."""
 
     bytes_per_s: Annotated[float, Field(ge=1e8, le=1e13)]
-    """Bandwidth of a GPU, one direction; at least that of 1 Gb/s Ethernet."""
+    """[bytes/s] Bandwidth of a GPU, one direction; at least that of 1 Gb/s Ethernet."""
     latency_s: Annotated[float, Field(ge=0, le=1)] = NIC_LATENCY_S
-    """Latency of a small message; left out: that of a library call over RDMA."""
+    """[s] Latency of a small message; by default that of a library call over RDMA."""
 
 
 class BalanceSection(Section):
@@ -39,24 +39,27 @@ class BalanceSection(Section):
 
 
 class Parallel(Section):
-    """The split of one replica over tensor * pipeline * data GPUs, which fill nodes one after another."""
+    """The split of one replica over tensor × pipeline × data GPUs, which fill nodes one after another."""
 
     tensor: Count = 1
-    """GPUs that share every layer."""
+    """GPUs that share every layer (vLLM and SGLang `--tensor-parallel-size`, TensorRT-LLM `tp_size`)."""
     pipeline: Count = 1
-    """Pipeline stages."""
+    """Pipeline stages (vLLM and SGLang `--pipeline-parallel-size`, TensorRT-LLM `pp_size`)."""
     data: Count = 1
-    """Data-parallel ranks, each with its own requests. Ranks of an MoE model share the experts and step together."""
+    """Data-parallel ranks, each with its own requests; those of an MoE model share the experts and step together (vLLM
+    and SGLang `--data-parallel-size`, `--enable-dp-attention`)."""
     expert: Count = 1
-    """GPUs that distribute the experts: 1 (every expert is split over all GPUs), or tensor * data."""
+    """Parts into which GPUs divide the experts: 1 gives each GPU a slice of every expert, tensor × data whole experts
+    (vLLM `--enable-expert-parallel`, SGLang `--ep-size`, TensorRT-LLM `ep_size`)."""
     link_topology: LinkTopology | None = None
-    """How GPUs of a node on PCIe reach each other: switch (peer access) or host; left out: as the card."""
+    """How GPUs of a node on PCIe reach each other: `switch` (peer access) or `host`; null: as the card."""
     node_link: NodeLinkSection | None = None
-    """What a replica of several nodes sends between them; left out: the card's nic_bytes_per_s."""
+    """Link of each GPU to GPUs of other nodes; null: the card's network adapter."""
     exchange: Literal["deepep", "gather"] | None = None
-    """What moves tokens to experts on other nodes: DeepEP's kernels, or collectives of NCCL; left out: deepep."""
+    """What moves tokens to experts on other nodes: DeepEP's kernels (`deepep`) or NCCL's collectives (`gather`); null:
+    `deepep`."""
     balance: BalanceSection | None = None
-    """Ranks that step together hold prompts back until each has one; left out: no prompt waits for other ranks."""
+    """Ranks that step together hold prompts back until each has one; null: no prompt waits for other ranks."""
 
     @property
     def gpus_per_lane(self) -> int:

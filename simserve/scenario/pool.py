@@ -1,21 +1,16 @@
-"""The section of a pool, the keys that it takes from the scenario, PoolDraft, which rules share, and its scheduler."""
+"""The section of a pool, the keys that it takes from the scenario, and PoolDraft, which rules share."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from simserve import plugins
-from simserve.catalog.engine_spec import Engine, EngineSpec
-from simserve.catalog.specs import GpuSpec
+from simserve.catalog.engine_spec import Engine
 from simserve.catalog.types import Count, KvDtype, Natural, PluginSpec, Section, Share, WeightDtype, spelled_as_mapping
 from simserve.cost.calibrated import Calibrated
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
-from simserve.plugins.find import find
-from simserve.plugins.validation import ValueProblem
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import HostTierSection
 from simserve.scenario.machine import CalibrationFile, Machine, calibration_of
@@ -25,33 +20,56 @@ from simserve.schedulers.base import Scheduler
 
 
 class Pool(Section):
-    """Identical replicas. Values of None default to the scenario's or the engine's; resolving fills them in."""
+    """Identical replicas of one model, GPU, engine and scheduler. Values of None default to the scenario's or the
+    engine's; resolving fills them in."""
 
     name: Annotated[str, Field(min_length=1)] = "serve"
+    """Name of the pool in tables and pages; it must differ from those of other pools."""
     role: Literal["both", "prefill", "decode"] = "both"
+    """`both`: replicas compute prompts and answers; `prefill` and `decode`: the first compute prompts, the second
+    generate answers."""
     replicas: Count = 1
+    """Number of replicas, each of `tensor` × `pipeline` × `data` GPUs."""
     parallel: Parallel = Parallel()
+    """How each replica is split over GPUs; by default it has one."""
     scheduler: PluginSpec | None = None
+    """Policy that plans steps, or without `kind` arguments of the engine's own; null: the engine's, with its defaults
+    for this GPU."""
     gpu: str | None = None
+    """GPU of this pool; null: the scenario's."""
     model: str | None = None
+    """Model of this pool; null: the scenario's. Prefill and decode pools run the same model."""
     weight_dtype: WeightDtype | None = None
-    """Left out: the scenario's, or where models come in several dtypes, its own model's."""
+    """Dtype of this pool's weights; null: the scenario's, or where models come in several dtypes, its own model's."""
     engine: Annotated[Engine, spelled_as_mapping("name")] | None = None
+    """Serving engine of this pool; null: the scenario's."""
     calibration: Annotated[CalibrationFile, spelled_as_mapping("file")] | None = None
+    """Fitted kernel costs: `<gpu>/<engine>` of a shipped file, the path of your own, or `none` for a plain roofline;
+    null: the nearest shipped one."""
     expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|(lognormal|power_law)_\d+(\.\d+)?)$")] | None = (
         None
     )
-    """Expert routing; left out: the model's, `uniform` where none was measured."""
+    """How tokens choose experts: `uniform`, `balanced`, or with a number `lognormal_1.1` or `power_law_1.2`; null: as
+    measured for the model, else `uniform`."""
     enable_prefix_caching: bool | None = None
-    """Reuse the KV blocks of shared prefixes; left out: the engine's default."""
+    """Reuse the KV blocks of shared prefixes; null: the engine's default (vLLM `--enable-prefix-caching`, off by SGLang
+    `--disable-radix-cache`, TensorRT-LLM `enable_block_reuse`)."""
     host_tier: HostTierSection | None = None
-    """Host memory for swapped requests and for prefixes."""
+    """Host memory and disk for swapped requests and for prefixes (SGLang `--enable-hierarchical-cache`); null: none."""
     speculation: SpeculationSection | None = None
-    """Left out: one token per step."""
+    """Speculative decoding (vLLM `--speculative-config`); null: one token per request and step."""
     num_gpu_blocks: Count | None = None
+    """KV blocks of a replica, or of each data-parallel rank, as its server's log says; null: an estimate (vLLM
+    `--num-gpu-blocks-override`)."""
     gpu_memory_utilization: Share | None = None
+    """[share] Share of GPU memory for the engine; null: its default (vLLM `--gpu-memory-utilization`, SGLang
+    `--mem-fraction-static`, TensorRT-LLM `kv_cache_free_gpu_memory_fraction`)."""
     block_size: Count | None = None
+    """[tokens] Size of a KV block; null: the engine's default (vLLM `--block-size`, SGLang `--page-size`, TensorRT-LLM
+    `tokens_per_block`)."""
     max_model_len: Count | None = None
+    """[tokens] Maximum of a prompt and its answer; null: the model's, or what the KV cache holds (vLLM
+    `--max-model-len`, SGLang `--context-length`, TensorRT-LLM `max_seq_len`)."""
 
 
 def _folder_name(value: str) -> str:
@@ -66,14 +84,24 @@ class Defaults(Section):
     model_config = ConfigDict(defer_build=True)  # fast: only `Scenario` validates
 
     schema_: Literal["simserve/1"] = Field(alias="schema")
+    """Version of the format; always `simserve/1`."""
     name: Annotated[str, AfterValidator(_folder_name)] = "scenario"
+    """Name of the scenario; results go to `reports/NAME` unless `--out` names a folder."""
     seed: Natural = 0
+    """Seed of all random draws; the same seed gives the same tables."""
     model: str
+    """Model of all pools without their own: a name in the catalog, an id of the Hugging Face hub, or the path of a
+    config.json (vLLM `--model`, SGLang `--model-path`)."""
     gpu: str
+    """GPU of all pools without their own: a name in the catalog, or the path of the YAML file of another card."""
     engine: Annotated[Engine, spelled_as_mapping("name")] = Engine()
+    """Serving engine of all pools without their own: a name, or a mapping with version and constants."""
     weight_dtype: WeightDtype = "bf16"
+    """Dtype of weights in all pools without their own. Left out: that of the model's checkpoint, else bf16 (vLLM and
+    SGLang `--quantization`)."""
     kv_dtype: KvDtype = "bf16"
-    """Dtype in all pools: the KV cache of one serves the others."""
+    """Dtype of the KV cache in all pools, as that of one serves the others (vLLM and SGLang `--kv-cache-dtype`,
+    TensorRT-LLM `kv_cache_dtype`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,128 +143,3 @@ class PoolDraft(Draft):
 def stated(draft: Draft, pool: Pool, key: str) -> Draft:
     """Return where the value of a key stands that a pool states, or else the scenario; `draft` is the pool's."""
     return (draft.root if getattr(pool, key) is None else draft).below(key)
-
-
-def resolve_scheduler(
-    draft: Draft, given: PluginSpec | None, role: str, runs: tuple[EngineSpec, GpuSpec | None]
-) -> tuple[Scheduler | None, PluginSpec | None]:
-    """Return the policy and its arguments: explicit ones, then the engine's for its own policy, then the class's."""
-    engine, gpu = runs
-    own = engine_arguments(engine, gpu)
-    written = dict(given or {})
-    kind = written.pop("kind", None) or own["kind"]
-    defaults = {key: value for key, value in own.items() if key != "kind"} if kind == own["kind"] else {}
-    of_role = _role_arguments(kind, role)
-    defaults |= of_role
-    scheduler, problems = plugins.check("schedulers", {"kind": kind, **defaults, **written})
-    if problems:
-        draft.problems.extend((_about_default(problem, engine, given) for problem in problems), draft.at)
-        policy = find("schedulers", kind) if isinstance(kind, str) else None
-        if isinstance(policy, type):
-            _cap_slots(draft, policy, {**defaults, **written}, written)
-        return None, given
-    assert isinstance(scheduler, Scheduler), "no problems"
-    arguments = plugins.spelled_out(scheduler)
-    origins = dict.fromkeys(defaults.keys() - written.keys(), f"engine {engine.name}")
-    origins |= dict.fromkeys(of_role.keys() - written.keys(), f"role {role}, which has no prompt with its answer")
-    if given is None or "kind" not in given:
-        origins["kind"] = f"engine {engine.name}"
-    capped = _cap_slots(draft, type(scheduler), arguments, written)
-    if capped:
-        tokens, slots = capped
-        origins[slots] = f"no more than {tokens}"
-        scheduler = plugins.build("schedulers", {"kind": kind, **arguments})
-    for key, origin in origins.items():
-        draft.set_origin((key,), origin)
-    return scheduler, {"kind": kind, **arguments}
-
-
-def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> PluginSpec:
-    """Return the engine's default policy with its arguments for this GPU; large GPUs have their own."""
-    own = dict(engine.scheduler)
-    for rule in engine.scheduler_by_gpu_bytes:
-        if gpu is not None and gpu.hbm_bytes >= rule["at_least_bytes"] and gpu.name not in rule.get("except", ()):
-            own |= rule["arguments"]
-    return own
-
-
-def _role_arguments(kind: object, role: str) -> PluginSpec:
-    """Return the policy's own defaults for pools with a role; empty for pools that serve all."""
-    policy = find("schedulers", kind) if isinstance(kind, str) and role != "both" else None
-    return dict(policy.role_arguments) if isinstance(policy, type) and issubclass(policy, Scheduler) else {}
-
-
-def _about_default(problem: ValueProblem, engine: EngineSpec, given: PluginSpec | None) -> ValueProblem:
-    """Attribute a problem of the engine's default policy to the engine, not to the user."""
-    if given is not None and (problem.path != ("kind",) or "kind" in given):
-        return problem
-    rule = f"left out, it is that of the engine {engine.name}: {problem.rule}"
-    return ValueProblem((), rule, problem.value, problem.remedy)
-
-
-def _cap_slots(
-    draft: Draft, policy: type[Scheduler], arguments: PluginSpec, written: Mapping[str, Any]
-) -> tuple[str, str] | None:
-    """Keep slots from outnumbering a step's tokens: lower a default (as vLLM does), report an explicit value.
-
-    Returns the names of the two arguments if the default was changed.
-    """
-    for_tokens, for_slots = policy.budget_argument, policy.slots_argument
-    if for_tokens is None or for_slots is None or not policy.budgets_decode:
-        return None
-    tokens, slots = arguments.get(for_tokens), arguments.get(for_slots)
-    if not (isinstance(tokens, int) and isinstance(slots, int)) or slots <= tokens:
-        return None
-    if for_slots not in written:
-        arguments[for_slots] = tokens
-        return for_tokens, for_slots
-    if for_tokens in written:
-        key, rule = for_tokens, f"must be at least {for_slots}, {slots}"
-    else:
-        key, rule = for_slots, f"must be at most {for_tokens}, {tokens}"
-    draft.problem((key,), rule, arguments[key], "a step decodes one token of each running request")
-    return None
-
-
-def with_slots_to_verify(draft: PoolDraft, written: Mapping[str, Any], n_each: int) -> PoolDraft:
-    """Return the pool with slots that a step can verify n tokens of: lower a default, report an explicit value."""
-    scheduler, spec, here = draft.scheduler, draft.pool.scheduler, draft.below("scheduler")
-    if scheduler is None or spec is None:
-        return draft
-    if scheduler.runs_to_completion:
-        rule = f"{spec.get('kind')} pads whole batches, so its requests cannot get several tokens per step"
-        here.problem(("kind",), rule, None, "use chunked, prefill_first, continuous, sglang or trtllm")
-        return draft
-    for_budget, for_slots = scheduler.budget_argument, scheduler.slots_argument
-    budget, slots = scheduler.budget_tokens, scheduler.max_running
-    if for_budget is None or for_slots is None or not scheduler.budgets_decode or here.touched():
-        return draft
-    if budget is None or slots is None or slots * n_each <= budget:
-        return draft
-    if for_slots in written or budget < n_each:
-        key = for_slots if for_budget not in written else for_budget
-        rule = f"a step verifies {n_each} tokens of each of {for_slots}, {slots}, and {for_budget} is {budget}"
-        remedy = f"use {for_slots}: {budget // n_each}" if budget >= n_each else f"use {for_budget}: {slots * n_each}"
-        here.problem((key,), rule, None, remedy)
-        return draft
-    here.set_origin((for_slots,), f"no more than {for_budget} by {n_each}")
-    fewer = {"kind": spec["kind"], **plugins.spelled_out(scheduler), for_slots: budget // n_each}
-    capped: Scheduler = plugins.build("schedulers", fewer)
-    return replace(draft.but(scheduler={"kind": spec["kind"], **plugins.spelled_out(capped)}), scheduler=capped)
-
-
-def check_role(draft: Draft, given: PluginSpec | None, role: str) -> None:
-    """Check a policy against a role: a request's prompt and answer live on different replicas."""
-    if given is None or draft.touched():
-        return
-    policy, problems = plugins.check("schedulers", given)
-    if problems or not isinstance(policy, Scheduler):
-        return
-    kind = given["kind"]
-    if policy.runs_to_completion:
-        rule = f"a {role} pool exchanges requests one at a time, and {kind} runs whole batches"
-        draft.problem(("kind",), rule, kind, "use chunked, prefill_first or sglang")
-    elif policy.reserves:
-        rule = f"a {role} pool holds a prompt or an answer, and this policy reserves blocks for both"
-        trtllm = "use scheduler: {kind: trtllm, capacity_scheduler_policy: max_utilization}"
-        draft.problem(("kind",), rule, kind, trtllm if kind == "trtllm" else "use chunked or sglang")

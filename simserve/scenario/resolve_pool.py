@@ -20,7 +20,8 @@ from simserve.scenario.machine import (
 )
 from simserve.scenario.memory import fill_share, fit_memory
 from simserve.scenario.parallel import check_parallel, resolve_experts
-from simserve.scenario.pool import Defaults, Pool, PoolDraft, resolve_scheduler, stated, with_slots_to_verify
+from simserve.scenario.pool import Defaults, Pool, PoolDraft, stated
+from simserve.scenario.scheduler_rules import resolve_scheduler, with_slots_to_verify
 from simserve.scenario.speculation import MODELS, check_speculation, resolve_draft
 from simserve.schedulers.base import Scheduler
 

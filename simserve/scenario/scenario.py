@@ -9,8 +9,10 @@ from pydantic import PrivateAttr
 
 from simserve import catalog, plugins
 from simserve.admission.base import Admission
+from simserve.catalog.engine_spec import Engine, EngineSpec
 from simserve.plugins.arguments import plugin_schema
-from simserve.plugins.find import find
+from simserve.plugins.docstrings import DescribedSchema, describe_keys
+from simserve.plugins.find import NOUNS, find
 from simserve.plugins.validation import ValueProblem
 from simserve.routers.base import Router
 from simserve.scenario import dump
@@ -25,7 +27,7 @@ ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Scenario(Experiment):
-    """One experiment; `load_scenario` and `Scenario.from_dict` check and resolve it.
+    """One experiment: a model on a cluster under a load. `load_scenario` and `from_dict` check and resolve it.
 
     Resolving fills in every default; `origins` gives the source of each value.
     """
@@ -128,46 +130,58 @@ class Scenario(Experiment):
         return hash(self.digest)
 
 
+FAMILIES = {
+    **dict.fromkeys(("router", "decode_router"), "routers"),
+    "admission": "admission",
+    "disaggregate": "splitters",
+    "scheduler": "schedulers",
+    **{key: f"workload.{key}" for key in ("arrivals", "lengths", "prefixes")},
+}
+"""Keys that hold a plug-in, in whatever section, and its family."""
+
+
 def scenario_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of the YAML, with its short forms and the names of catalog and plug-ins."""
-    schema = Scenario.model_json_schema(by_alias=True)
+    """Return the JSON Schema (2020-12) of the YAML, with its short forms, the names of catalog and plug-ins, and the
+    docstrings of all keys as descriptions."""
+    schema = Scenario.model_json_schema(by_alias=True, schema_generator=DescribedSchema)
     parts = schema["$defs"]
-    workload, pool, cluster = parts["Workload"], parts["Pool"], parts["ClusterSection"]
-    engines = {"anyOf": [{"enum": catalog.names("engines")}, {"$ref": "#/$defs/Engine"}]}
-    for holder in (schema, pool):
-        properties = holder["properties"]
-        properties["engine"] = engines
-        properties["gpu"] = {"enum": catalog.names("gpus"), "description": "a name in the catalog"}
-        properties["model"] = {
-            "anyOf": [{"enum": catalog.names("models")}, {"type": "string", "pattern": r"\.json$"}],
-            "description": "a name in the catalog, an id of the Hugging Face hub, or the path of a config.json",
-        }
-    cluster["properties"]["router"] = _plugin("routers", parts)
-    cluster["properties"]["admission"] = _plugin("admission", parts)
-    cluster["properties"]["disaggregate"] = _plugin("splitters", parts)
-    pool["properties"]["scheduler"] = _plugin("schedulers", parts, needs_kind=False)
-    workload["properties"]["arrivals"] = _plugin("workload.arrivals", parts)
-    workload["properties"]["lengths"] = _plugin("workload.lengths", parts)
-    for part in ("TrafficClass", "Batch"):
-        parts[part]["properties"]["lengths"] = _plugin("workload.lengths", parts)
-    workload["properties"]["prefixes"] = _plugin("workload.prefixes", parts)
-    client = ClosedLoop.model_json_schema()
+    describe_keys(parts["Engine"], EngineSpec)
+    describe_keys(parts["Engine"], Engine)
+    client = ClosedLoop.model_json_schema(schema_generator=DescribedSchema)
     parts.update(client.pop("$defs", {}))
-    workload["properties"]["client"] = client
-    workload["oneOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]
-    schema["properties"]["slo"] = {"anyOf": [{"$ref": "#/$defs/Targets"}, {"$ref": "#/$defs/Slo"}]}
+    for holder in (schema, parts["Pool"]):
+        _retype(holder, "engine", {"enum": catalog.names("engines")}, {"$ref": "#/$defs/Engine"})
+        _retype(holder, "gpu", {"enum": catalog.names("gpus")}, {"type": "string", "pattern": r"/|\.ya?ml$"})
+        _retype(holder, "model", {"enum": catalog.names("models")}, {"type": "string", "pattern": r"/|\.json$"})
+    for part in [*parts.values()]:
+        for key in [key for key in part["properties"] if key in FAMILIES]:
+            _retype(part, key, *_plugin(FAMILIES[key], parts))
+    _retype(parts["Pool"], "calibration", {"type": "string"}, {"$ref": "#/$defs/CalibrationFile"})
+    _retype(parts["Workload"], "client", client)
+    _retype(schema, "slo", {"$ref": "#/$defs/Targets"}, {"$ref": "#/$defs/Slo"})
+    parts["Workload"]["anyOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]
+    parts["Workload"]["not"] = {"required": ["arrivals", "client"]}
     return {"$schema": ID, **schema}
 
 
-def _plugin(family: str, parts: dict[str, Any], *, needs_kind: bool = True) -> dict[str, Any]:
-    """Return the schema of a plug-in: a name, a mapping with its arguments, or an external class."""
+def _retype(holder: dict[str, Any], key: str, *choices: dict[str, Any]) -> None:
+    """Give a key the types that the YAML allows; its description and default stay, and null if that is the default."""
+    old = holder["properties"][key]
+    kept = {name: old[name] for name in ("description", "default") if name in old}
+    or_null = [{"type": "null"}] if old.get("default", ...) is None else []
+    holder["properties"][key] = kept | {"anyOf": [*choices, *or_null]}
+
+
+def _plugin(family: str, parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the schemas of a plug-in: a name, an external class, or a mapping with the arguments of either."""
     names = plugins.names(family)
     outside = {"type": "string", "pattern": ":"}
+    kind = outside | {"description": f"Your own {NOUNS[family]}, as `my_module:MyClass`."}
     kinds = [_kind(family, name, parts) for name in names]
-    kinds.append({"type": "object", "properties": {"kind": outside}, "required": ["kind"]})
-    if not needs_kind:  # arguments of the engine's own policy
+    kinds.append({"type": "object", "properties": {"kind": kind}, "required": ["kind"]})
+    if family == "schedulers":  # arguments of the engine's own policy
         kinds.append({"type": "object", "not": {"required": ["kind"]}})
-    return {"anyOf": [{"enum": names}, outside, *kinds]}
+    return [{"enum": names}, outside, *kinds]
 
 
 def _kind(family: str, name: str, parts: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +191,8 @@ def _kind(family: str, name: str, parts: dict[str, Any]) -> dict[str, Any]:
         raise TypeError(f"{family}.{name} is listed but cannot be imported")
     schema = plugin_schema(plugin)
     parts.update(schema.pop("$defs", {}))
-    schema["properties"] = {"kind": {"const": name}, **schema.get("properties", {})}
+    kind = {"const": name, "description": schema["description"]}
+    schema["properties"] = {"kind": kind, **schema.get("properties", {})}
     schema["required"] = ["kind", *schema.get("required", [])]
     schema["additionalProperties"] = False
     return schema

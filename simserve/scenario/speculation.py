@@ -13,14 +13,7 @@ from simserve.catalog.types import Chance, HostTime, Section, WeightDtype
 from simserve.cost.memory import ExtraMemory
 from simserve.cost.roofline import decode_work
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
-from simserve.cost.speculative import (
-    Drafting,
-    MedusaDrafting,
-    ModelDrafting,
-    SpeculativeCost,
-    one_layer,
-    without_host,
-)
+from simserve.cost.speculative import Drafting, MedusaDrafting, ModelDrafting, SpeculativeCost, one_layer, without_host
 from simserve.cost.step import StepCost
 from simserve.cost.weights import stages, weights_bytes
 from simserve.scenario.draft import Draft
@@ -41,16 +34,20 @@ class SpeculationSection(Section):
     """Speculative decoding: how tokens are proposed, and how many are accepted."""
 
     kind: Literal["draft_model", "ngram", "eagle", "mtp", "medusa"]
+    """What proposes tokens: a smaller model, n-grams, or layers or heads of the model (vLLM `method`, SGLang
+    `--speculative-algorithm`, TensorRT-LLM `decoding_type`)."""
     tokens: Annotated[int, Field(ge=0, le=32)]
-    """Proposed tokens per request and step; 0 is plain decoding."""
+    """[tokens] Proposed per request and step; 0 is plain decoding (vLLM `num_speculative_tokens`, SGLang
+    `--speculative-num-steps`, TensorRT-LLM `max_draft_len`)."""
     acceptance: Chance | Annotated[tuple[Chance, ...], Field(min_length=1)]
-    """Probability that a proposal is accepted given that all before it were: one rate, or one per position."""
+    """[share] Probability that a proposal is accepted given that all before it were: one rate, or one per position."""
     model: str | None = None
-    """Model of a draft_model: a name in the catalog, or the path of a config.json."""
+    """Model of a `draft_model`, as that of a scenario; null: for other kinds (vLLM `model`, SGLang
+    `--speculative-draft-model-path`)."""
     weight_dtype: WeightDtype | None = None
-    """Weight dtype of a draft_model; left out: its checkpoint's, else the target's."""
+    """Dtype of the weights of a `draft_model`; null: its checkpoint's, else the target's."""
     propose_s: HostTime = 0.0
-    """Host time per step for proposals."""
+    """[s] Host time per step for proposals."""
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -64,8 +61,7 @@ def check_speculation(draft: Draft, given: SpeculationSection, target: ModelSpec
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
         draft.problem(("acceptance",), rule, list(given.acceptance))
     if given.kind == "draft_model" and given.model is None:
-        remedy = "name a small one of the target's family"
-        draft.problem(("model",), "is required for draft_model", None, remedy)
+        draft.problem(("model",), "is required for draft_model", None, "name a small one of the target's family")
     if given.kind == "mtp" and given.tokens and not target.n_mtp_layers:
         rule = f"mtp needs a layer that predicts further tokens, and {target.name} has none"
         remedy = "use eagle, draft_model or ngram, or a config.json that counts it in num_nextn_predict_layers"
@@ -219,9 +215,8 @@ class SpeculationSetup:
         draft = self.draft_cost(target)
         if draft is None:
             return Drafting()
-        return ModelDrafting(
-            draft, self.n_proposed, sum(group.window is not None for group in draft.shard.model.groups)
-        )
+        n_windows = sum(group.window is not None for group in draft.shard.model.groups)
+        return ModelDrafting(draft, self.n_proposed, n_windows)
 
 
 def speculation_setup(

@@ -19,11 +19,12 @@ class Timeout(Section):
     """How long clients wait before they give up on a request."""
 
     ttft_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
-    """Limit for the first token."""
+    """[s] Limit for the first token; null: none."""
     e2e_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
-    """Limit for the whole answer."""
+    """[s] Limit for the whole answer; null: none."""
     then: Literal["end_session", "next_turn"] = "end_session"
-    """What the client of a session does after its last attempt: it leaves, or goes on as if it had been answered."""
+    """What the client of a session does after its last attempt: it leaves (`end_session`), or goes on as if it had been
+    answered (`next_turn`)."""
 
 
 class Retries(Section):
@@ -33,24 +34,24 @@ class Retries(Section):
     max_attempts: Annotated[int, Field(ge=2, le=1000)] = 3
     """Attempts in all, including the first."""
     backoff_s: Annotated[NotNegative, Field(le=86_400)] = 0.5
-    """Delay before the second attempt."""
+    """[s] Delay before the second attempt."""
     multiplier: Annotated[Finite, Field(ge=1, le=1000)] = 2.0
     """Factor between one delay and the next."""
     max_backoff_s: Annotated[NotNegative, Field(le=86_400)] = 8.0
-    """Upper bound of the delay."""
+    """[s] Upper bound of the delay."""
     jitter: Annotated[Finite, Field(ge=0, le=1)] = 0.25
-    """Largest share by which each delay is shortened at random."""
+    """[share] Largest share by which each delay is shortened at random."""
 
 
 class TrafficClass(Section):
     """Requests of one class."""
 
     share: Share
-    """Share of all requests, or of all conversations."""
+    """[share] Share of all requests, or of all conversations; those of all classes sum to 1."""
     priority: Priority = 0
     """Priority for schedulers that use it; lower values go first."""
     lengths: PluginSpec | None = None
-    """Lengths of this class; left out: those of the workload."""
+    """Lengths of this class; null: those of the workload."""
 
 
 class Batch(Section):
@@ -59,22 +60,29 @@ class Batch(Section):
     n_requests: Count
     """Requests of each job."""
     lengths: PluginSpec
+    """Lengths of prompts and answers of the job."""
     at_s: NotNegative | Annotated[tuple[NotNegative, ...], Field(min_length=1)] = 0.0
-    """Start of the job; a list starts a job at each of these times."""
+    """[s] Start of the job; a list starts a job at each of these times."""
     over_s: NotNegative = 0.0
-    """Time over which a job's requests are sent evenly; 0 sends them all at once."""
+    """[s] Time over which a job's requests are sent evenly; 0 sends them all at once."""
     slo_class: Name = "batch"
+    """Class of the requests, for `slo.classes`."""
     priority: Priority = 1
+    """Priority of the requests; lower values go first."""
     tenant: Name | None = None
+    """Tenant of the requests; null: none."""
 
 
 class ClosedLoop(Section):
     """Clients that each wait for the answer before sending the next request."""
 
     kind: Literal["closed_loop"] = "closed_loop"
+    """Kind of clients; only closed_loop."""
     concurrency: Count
+    """Number of clients; each sends its next request, or begins its next session, when it is answered (`vllm bench
+    serve --max-concurrency`)."""
     think_s: Time | None = None
-    """Think time from an answer to the client's next request, or between sessions; left out: none."""
+    """[s] Think time from an answer to the client's next request, or between sessions; null: none."""
 
 
 def check_shares(draft: Draft, shares: Mapping[str, float]) -> None:

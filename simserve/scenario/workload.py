@@ -1,6 +1,5 @@
 """The workload section and its rules: exactly one source of requests, an end, and a measured window."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -8,9 +7,9 @@ from pydantic import Field
 
 from simserve import plugins
 from simserve.catalog.types import Count, Name, Natural, NotNegative, PluginSpec, Positive, Section, Share
-from simserve.input_files import open_file
 from simserve.plugins.validation import ValueProblem
 from simserve.scenario.draft import Draft
+from simserve.scenario.trace_file import TraceFile, resolve_trace
 from simserve.scenario.traffic import (
     Batch,
     Retries,
@@ -25,59 +24,63 @@ from simserve.scenario.traffic import (
 from simserve.units import LONGEST_S
 from simserve.workload.size import expected_requests, why_too_many
 
+SESSIONS_LAST_S = 1800.0
+"""How long sessions of a trace are begun, if the user does not say; as in AgentX."""
+
 SOURCES = ("arrivals", "trace", "client")
 
 Traffic = TypeVar("Traffic", TrafficClass, Batch)
 
 
-class TraceFile(Section):
-    """A recorded load to replay."""
-
-    path: str
-    format: Literal["auto", "azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus"] = "auto"
-    columns: dict[Name, str] = {}
-    """Columns of a log by ours, `{arrival_s: startTime}`, where their names do not tell."""
-    rate_scale: Positive = 1.0
-    spread: Literal["none", "uniform"] = "none"
-    next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
-    """When a session's next request is sent: as recorded, or after the answer and the recorded think time."""
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of the file: a resolved scenario replays the same load, or reports that the file has changed."""
-
-
 class Workload(Section):
-    """The load: exactly one of arrivals, trace and client."""
+    """The load: exactly one of arrivals, trace and client; or a trace of sessions, begun by one of the others."""
 
     arrivals: PluginSpec | None = None
+    """Arrival process of requests, or of sessions, with `lengths`; null: `trace` or `client` is given."""
     trace: TraceFile | None = None
+    """Recorded load to replay, with its own lengths; null: `arrivals` or `client` is given."""
     client: dict[str, Any] | None = None
+    """Clients of a closed loop, which wait for answers, with `lengths`; null: `arrivals` or `trace` is given."""
     lengths: PluginSpec | None = None
+    """Lengths of prompts and answers; with `prefixes`, of the new part of prompts. null: a trace or all classes have
+    their own."""
     prefixes: PluginSpec | None = None
-    """What prompts begin with, before the new part that `lengths` draws; left out: no prompts share a prefix."""
+    """What prompts begin with, before the new part that `lengths` draws; null: no prompts share a prefix."""
     classes: dict[Name, TrafficClass] = {}
-    """Classes of requests and the share of each."""
+    """Classes of requests by name, with the share of each; none by default."""
     tenants: dict[Name, Share] = {}
-    """Tenants and the share of requests of each."""
+    """[share] Share of requests of each tenant, by name; the shares sum to 1. None by default."""
     batch: Batch | None = None
+    """Batch jobs that run alongside; null: none."""
     duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    """[s] Time at which the load ends; null: at `n_requests`, or with the trace, or after 1800 s of its sessions."""
     n_requests: Count | None = None
+    """Number of requests at which the load ends, without those of batch jobs (`vllm bench serve --num-prompts`); null:
+    at `duration_s`, or with the trace."""
     max_tokens: Count | None = None
-    """Output limit of every request without one in the trace; left out: the model's limit."""
+    """[tokens] Output limit of every request without one in the trace; null: the model's limit."""
     drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
-    """How long the run may continue after the last arrival; left out: until all requests are done."""
+    """[s] How long the run may continue after the last arrival; null: until all requests are done."""
     timeout: Timeout | None = None
-    """Left out: clients never give up."""
+    """When clients give up on a request; null: never."""
     retries: Retries | None = None
-    """Left out: clients do not retry."""
+    """How clients retry what was rejected or timed out; null: they do not."""
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a trace is sent at its own times, the same at every seed."""
+        return self.trace is not None and self.arrivals is None and self.client is None
 
 
 class MeasureSection(Section):
-    """The part of the run that is measured."""
+    """The part of the run that is measured, and its replays."""
 
     warmup_s: NotNegative | Literal["auto"] | None = None
+    """[s] Time before which arrivals are simulated but not measured; `auto`: found in the run by MSER-5; null: none."""
     warmup_requests: Natural | None = None
+    """Number of first requests that are simulated but not measured; null: none (`vllm bench serve --num-warmups`)."""
     replays: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Replays with perturbed costs, for prediction intervals; left out: 8."""
+    """Replays with perturbed costs, for prediction intervals: 0 for none, else at least 2; null: 8."""
 
     @property
     def counts_all(self) -> bool:
@@ -92,6 +95,9 @@ def resolve_workload(
     if draft.problems.knows(draft.at):  # missing, or no mapping: already reported
         return workload
     _check_sources(draft, workload)
+    is_open = workload.duration_s is None and workload.n_requests is None
+    if is_open and workload.trace is not None and not workload.is_replayed:
+        workload = workload.model_copy(update={"duration_s": SESSIONS_LAST_S})
     _check_end(draft, workload)
     is_closed = workload.client is not None
     has_admission = admission is not None
@@ -103,7 +109,7 @@ def resolve_workload(
         "classes": {name: _with_lengths(draft.below("classes", name), part) for name, part in workload.classes.items()},
         "batch": workload.batch and _with_lengths(draft.below("batch"), workload.batch),
         "client": resolve_client(draft.below("client"), workload.client),
-        "trace": _trace(draft.below("trace"), workload.trace),
+        "trace": resolve_trace(draft.below("trace"), workload.trace, workload.arrivals, workload.client),
     }
     _check_measure(draft, measure, workload)
     check_shares(draft.below("classes"), {name: part.share for name, part in workload.classes.items()})
@@ -132,17 +138,20 @@ def _check_sources(draft: Draft, workload: Workload) -> None:
     """Check for exactly one of arrivals, trace and client; the two without lengths of their own need `lengths`."""
     given = [key for key in SOURCES if getattr(workload, key) is not None]
     wrong = [key for key in SOURCES if draft.problems.knows((*draft.at, key))]
-    if len(given) > 1:
+    trace, pair = workload.trace, len(given) == 2
+    has_one = len(given) == 1 or (pair and trace is not None and trace.next_turn == "after_answer")
+    if given and not has_one:
         rule = f"needs exactly one of arrivals, trace and client, and has {' and '.join(given)}"
-        draft.problem((given[-1],), rule, None, f"leave out {_but_one(given)}")
+        begun = ", or give trace.next_turn: after_answer" if pair and trace is not None else ""
+        draft.problem((given[-1],), rule, None, f"leave out {_but_one(given)}{begun}")
     elif not given and not wrong and not draft.problems.has_unknown_key(draft.at):
         draft.problem((), "needs exactly one of arrivals, trace and client", None, "give one")
-    if "trace" in given and workload.lengths is not None and len(given) == 1:
+    if trace is not None and workload.lengths is not None and has_one:
         draft.problem(("lengths",), "a trace brings its own lengths", None, "leave it out")
-    if "trace" in given and workload.prefixes is not None and len(given) == 1:
+    if trace is not None and workload.prefixes is not None and has_one:
         draft.problem(("prefixes",), "a trace brings its own prefixes", None, "leave it out")
     every_class_has_its_own = workload.classes and all(part.lengths for part in workload.classes.values())
-    needs_lengths = ("arrivals" in given or "client" in given) and not every_class_has_its_own
+    needs_lengths = bool(given) and not (has_one and trace is not None) and not every_class_has_its_own
     if needs_lengths and workload.lengths is None and not draft.touched("lengths"):
         remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
         draft.problem(("lengths",), "is missing", None, remedy)
@@ -226,24 +235,3 @@ def _files_among(spec: Mapping[str, Any]) -> list[str]:
     """List the arguments that are files: a path, or the .json name of a profile."""
     texts = {key: value for key, value in spec.items() if isinstance(value, str)}
     return [key for key, value in texts.items() if key == "path" or (key == "name" and value.endswith(".json"))]
-
-
-def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
-    """Return the trace with its absolute path and hash."""
-    if trace is None or draft.problems.knows((*draft.at, "path")):
-        return trace
-    path = draft.find_file(trace.path)
-    if path is None:
-        draft.problem(("path",), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
-        return trace
-    try:
-        with open_file(path) as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        draft.problem(("path",), f"cannot be read: {error.strerror}", trace.path)
-        return trace
-    if trace.sha256 is not None and trace.sha256 != sha256:
-        remedy = "restore it, or remove this line to replay what is there now"
-        draft.problem(("sha256",), f"the file {path.name} has changed: its SHA-256 is now {sha256}", None, remedy)
-    draft.set_origin(("sha256",), "the file")
-    return trace.model_copy(update={"path": str(path), "sha256": sha256})

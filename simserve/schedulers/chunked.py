@@ -28,7 +28,7 @@ class FairShares:
     output_weight: Weight = 2.0
     """Weight of an output token; 2 in the paper."""
     tenant_weights: dict[str, Weight] = Field(default_factory=dict)
-    """Weights of tenants, 1 by default; a tenant of weight 2 is served twice as much as one of weight 1."""
+    """Weights of tenants by name, 1 by default; a tenant of weight 2 is served twice as much as one of weight 1."""
 
 
 @dataclass(config=STRICT)
@@ -46,20 +46,24 @@ class Chunked(Scheduler):
     slots_argument = "max_num_seqs"
 
     max_num_batched_tokens: PositiveInt = 2048
-    """Maximum tokens per step, including decode tokens."""
+    """[tokens] Budget of a step, decode tokens included (vLLM `--max-num-batched-tokens`)."""
     max_num_seqs: PositiveInt = 256
-    """Maximum running requests."""
+    """Maximum running requests (vLLM `--max-num-seqs`)."""
     long_prefill_token_threshold: NonNegativeInt = 0
-    """Maximum tokens of one prompt per step; 0: limited only by the budget."""
+    """[tokens] Maximum of one prompt per step (vLLM `--long-prefill-token-threshold`); 0: limited only by the
+    budget."""
     scheduler_reserve_full_isl: bool = True
-    """Admit a request only if the blocks of its whole prompt are free; otherwise its first chunk's blocks suffice."""
+    """Admit a request only if the blocks of its whole prompt are free (as vLLM from 0.19 on); otherwise its first
+    chunk's blocks suffice."""
     policy: Literal["fcfs", "priority", "vtc"] = "fcfs"
-    """priority: the lowest value goes first, the highest is preempted first; vtc: the least-served tenant first."""
+    """`fcfs`: first come, first served; `priority`: the lowest value goes first, the highest is preempted first; `vtc`:
+    the least-served tenant first (vLLM `--scheduling-policy`, without vtc)."""
     vtc: FairShares | None = None
-    """Token weights for policy vtc; left out: as in the paper, with equal tenants."""
+    """Token weights for policy vtc; null: as in the paper, with equal tenants."""
 
     priority_preemption_threshold: NonNegativeInt | None = None
-    """Priority gap at which a running request is preempted for a waiting one; left out: never. For policy priority."""
+    """For policy priority, the gap above which a running request is preempted for a waiting one; null: never (SGLang
+    `--priority-scheduling-preemption-threshold`)."""
 
     def __post_init__(self) -> None:
         if self.priority_preemption_threshold is not None and self.policy != "priority":

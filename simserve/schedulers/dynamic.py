@@ -16,7 +16,7 @@ class Dynamic(PaddedBatches):
     """Start a padded batch when batch_size requests wait, or window_s after the oldest of them arrived."""
 
     window_s: Annotated[float, Field(ge=0, le=3600)] = 0.1
-    """Maximum time that the oldest waiting request waits for a full batch."""
+    """[s] Maximum time that the oldest waiting request waits for a full batch."""
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Return the next batch when the last one is done, and the window is over or the batch full."""

@@ -19,9 +19,10 @@ class PrefillFirst(Scheduler):
     slots_argument = "max_num_seqs"
 
     max_num_batched_tokens: PositiveInt | None = None
-    """Maximum prompt tokens per step; left out: max_model_len, but at least 2048."""
+    """[tokens] Budget of a step for prompts; null: max_model_len, but at least 2048 (vLLM
+    `--max-num-batched-tokens`)."""
     max_num_seqs: PositiveInt = 256
-    """Maximum running requests."""
+    """Maximum running requests (vLLM `--max-num-seqs`)."""
 
     def __post_init__(self) -> None:
         self._planner = PrefillFirstPlanner(self.max_num_batched_tokens, self.max_num_seqs)

@@ -35,25 +35,29 @@ class SgLang(Scheduler):
     budgets_decode = False
 
     chunked_prefill_size: PositiveInt | None = 8192
-    """Maximum prompt tokens per step with chunking: longer prompts are cut; null: prompts are never cut."""
+    """[tokens] Budget of a step for prompts with chunking: longer ones are cut (SGLang `--chunked-prefill-size`); null:
+    prompts are never cut."""
     max_prefill_tokens: PositiveInt = 16384
-    """Maximum prompt tokens per step without chunking; a longer prompt runs alone."""
+    """[tokens] Budget of a step for prompts without chunking; a longer prompt runs alone (SGLang
+    `--max-prefill-tokens`)."""
     max_running_requests: PositiveInt | None = None
-    """Maximum running requests; left out: SGLang's default, 2048 to 4096 by the size of the KV cache."""
+    """Maximum running requests (SGLang `--max-running-requests`); null: SGLang's default, 2048 to 4096 by the size of
+    the KV cache."""
     enable_mixed_chunk: bool = False
-    """Running requests also decode in prefill steps."""
+    """Running requests also decode in prefill steps (SGLang `--enable-mixed-chunk`)."""
     schedule_conservativeness: NonNegativeFloat = 1.0
-    """Scales init_new_token_ratio; larger values mean fewer retractions and smaller batches."""
+    """Factor on init_new_token_ratio; larger values mean fewer retractions and smaller batches (SGLang
+    `--schedule-conservativeness`)."""
     init_new_token_ratio: Share = 0.7
-    """Initial ratio of remaining tokens that running requests are charged for."""
+    """[share] Initial share of remaining tokens that running requests are charged for (SGLANG_INIT_NEW_TOKEN_RATIO)."""
     min_new_token_ratio_factor: Share = 0.14
-    """Final ratio, as a fraction of the initial one."""
+    """[share] Final ratio, as a share of the initial one."""
     new_token_ratio_decay_steps: PositiveInt = 600
     """Decode steps in which the ratio falls from initial to final."""
     retract_decode_steps: NonNegativeInt = 20
     """Extra steps that the ratio allows the remaining requests after a retraction."""
     clip_max_new_tokens_estimation: PositiveInt = 4096
-    """Cap on the remaining max_tokens of a request in the estimate."""
+    """[tokens] Cap on the remaining max_tokens of a request in the estimate."""
 
     def __post_init__(self) -> None:
         limits = SgLangLimits(

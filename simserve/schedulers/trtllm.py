@@ -31,13 +31,13 @@ class TrtLlm(Scheduler):
     role_arguments: ClassVar[Mapping[str, Any]] = {"capacity_scheduler_policy": "max_utilization"}
 
     max_num_tokens: PositiveInt = 8192
-    """Maximum tokens per step, including decode tokens."""
+    """[tokens] Budget of a step, decode tokens included (TensorRT-LLM `max_num_tokens`)."""
     max_batch_size: PositiveInt = 2048
-    """Maximum running requests."""
+    """Maximum running requests (TensorRT-LLM `max_batch_size`)."""
     capacity_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
-    """guaranteed_no_evict reserves blocks for prompt + max_tokens; max_utilization does not, so it may pause."""
+    """`guaranteed_no_evict` reserves blocks for prompt + max_tokens; `max_utilization` does not, so it may pause."""
     enable_chunked_context: bool = False
-    """Prompts may be cut into chunks of whole blocks to fill a step."""
+    """Prompts may be cut into chunks of whole blocks to fill a step (TensorRT-LLM `enable_chunked_prefill`)."""
 
     def __post_init__(self) -> None:
         self.reserves = self.capacity_scheduler_policy == "guaranteed_no_evict"

@@ -61,7 +61,7 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
             _use(folder, settings, fit, load)
             scenario = _written(folder, settings, question, load)
         replay = replay_log(load.log, Server(folder / SCENARIO_FILE).scenario) if load.log and load.logs else None
-        breaks_at = _breaks_at(scenario, question.precision_frac) if question.slo else None
+        breaks = _breaks_at(scenario, question.precision_frac) if question.slo else None
         word, why = _word(fit, replay, why)
         answer = TwinAnswer(
             word=word,
@@ -72,7 +72,7 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
             load=load.facts,
             fit=None if fit is None else _fit_facts(fit),
             slo=dict(question.slo),
-            slo_met=_slo_met(replay, question.slo, breaks_at),
+            slo_met=_slo_met(replay, question.slo, breaks),
             cached=None if fit is None else fit.cached,
             warnings=[*load.warnings, *_cautions(fit, load, [*filter(None, named)]), *warnings(scenario.setups)],
         )
@@ -209,21 +209,21 @@ def _fit_facts(fit: LogFit) -> TwinFit:
     )
 
 
-def _slo_met(replay: ReplayedLog | None, slo: Mapping[str, float], breaks_at: str | None) -> TwinSlo | None:
-    if not slo:
-        return None
-    sides = [None if replay is None else met_frac(replay, slo, predicted=predicted) for predicted in (False, True)]
-    return TwinSlo(measured_frac=sides[0], predicted_frac=sides[1], breaks_at=breaks_at)
+def _slo_met(replay: ReplayedLog | None, slo: Mapping[str, float], breaks: TwinSlo | None) -> TwinSlo | None:
+    if breaks is None or replay is None:
+        return breaks
+    measured, predicted = (met_frac(replay, slo, predicted=predicted) for predicted in (False, True))
+    return breaks.model_copy(update={"measured_frac": measured, "predicted_frac": predicted})
 
 
-def _breaks_at(scenario: Scenario, precision_frac: float) -> str:
-    """Return the first sentence of the capacity, as `simserve capacity` says it, or why there is none."""
+def _breaks_at(scenario: Scenario, precision_frac: float) -> TwinSlo:
+    """Return the capacity and its first sentence, as `simserve capacity` says it, or why there is none."""
     study = study_rate if scenario.workload.client is None else study_concurrency
     try:
-        answer = study(CapacityQuestion(scenario, GOAL_FRAC, precision_frac)).answer
+        answer: Any = study(CapacityQuestion(scenario, GOAL_FRAC, precision_frac)).answer
     except SimserveError as error:
-        return f"Where it breaks is not known: {error}."
-    return SENTENCE_END.split(paragraphs(answer)[0])[0]
+        return TwinSlo(breaks_at=f"Where it breaks is not known: {error}.")
+    return TwinSlo(breaks_at=SENTENCE_END.split(paragraphs(answer)[0])[0], capacity=answer)
 
 
 def _cautions(fit: LogFit | None, load: LoggedLoad, named: Sequence[str]) -> list[str]:

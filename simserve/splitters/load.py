@@ -19,9 +19,10 @@ class LoadSplitter(Splitter):
     """
 
     max_outstanding: PositiveInt
-    """Requests of a prefill replica, waiting or in prefill."""
+    """Requests of a prefill replica, waiting or in prefill, at which it gets no more (NVIDIA Dynamo
+    `max_prefill_queue_size`)."""
     min_prompt_tokens: PositiveInt = 1
-    """Minimum tokens to compute, as in prompt_length."""
+    """[tokens] Minimum to compute, as in prompt_length."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         """Return "apart" for long prompts that would not wait for many others."""

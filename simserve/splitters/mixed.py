@@ -23,7 +23,7 @@ class Mixed(Splitter):
     max_prefill_waiting: PositiveInt
     """Waiting requests at which a prefill replica has no room."""
     max_decode_kv_frac: float = Field(gt=0, le=1)
-    """Share of KV blocks, the prompt's included, above which a decode replica has no room."""
+    """[share] Share of KV blocks, the prompt's included, above which a decode replica has no room."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         """Return "apart" also when neither side has room, as moving the request would not help."""

@@ -18,6 +18,8 @@ class PromptLength(Splitter):
     """
 
     min_prompt_tokens: PositiveInt
+    """[tokens] Minimum to compute, after prefix-cache hits, for a prefill replica (NVIDIA Dynamo
+    `max_local_prefill_length`)."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         """Return "apart" for long prompts."""

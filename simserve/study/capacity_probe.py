@@ -180,7 +180,7 @@ class _Probe:
             distortion, step_factor = Distortion(), 1.0
         else:
             distortion, step_factor = self.draws[place][0], self.draws[place][1]["tpot_s"]
-            if self.scenario.workload.trace is None:
+            if not self.scenario.workload.is_replayed:
                 load = offered_load(self.scenario.workload, self.scenario.seed + place + 1, self.scenario.base_dir)
         trace = self._part(_at_fixed_times(load.trace, self.service_s), place)
         probe = replace(load, trace=trace, stop_sending_s=None, drain_limit_s=None, drawn=None)

@@ -18,7 +18,7 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
     measures the same requests.
     """
     workload = scenario.workload
-    if workload.trace is not None:
+    if workload.trace is not None and workload.is_replayed:
         trace = workload.trace.model_copy(update={"rate_scale": workload.trace.rate_scale * scale})
         update: dict[str, Any] = {"trace": trace}
     elif workload.arrivals is not None and any(name in workload.arrivals for name in RATES):

@@ -116,7 +116,7 @@ class _Replays:
     @property
     def is_drawn(self) -> bool:
         """Whether another seed draws another load; a trace is always the same."""
-        return self.scenario.workload.trace is None
+        return not self.scenario.workload.is_replayed
 
     @property
     def n_runs(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.tables.schema import Field
+from simserve.tables.fields import Field
 
 if TYPE_CHECKING:
     import pandas as pd

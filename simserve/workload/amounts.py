@@ -11,13 +11,14 @@ from simserve.units import LONGEST_S
 from simserve.workload.lengths.base import STRICT, Tokens
 
 
-def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
+def in_order(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return two bounds. Raises ValueError for a first one above the second."""
     if bounds[0] > bounds[1]:
         raise ValueError(f"the first bound must not be above the second, got {list(bounds)}")
     return bounds
 
 
-Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)]
+Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(in_order)]
 
 
 @dataclass(config=STRICT)
@@ -25,9 +26,11 @@ class LognormalSide:
     """Lengths, or turns: exp of a normal variable, rounded down, clipped to [1, max]."""
 
     median: Tokens
+    """Median before clipping."""
     sigma: NonNegativeFloat
     """Standard deviation of the logarithm."""
     max: Tokens
+    """Largest value; larger ones are clipped to it."""
 
     def draw(self, n: int, rng: np.random.Generator) -> tuple[Ints, float]:
         """Draw n lengths; also return the share clipped."""
@@ -49,10 +52,13 @@ class DrawnSeconds:
     """Seconds: exponential {mean}, or lognormal and clipped {median, sigma, max}."""
 
     mean: SomeSeconds | None = None
+    """[s] Mean of the exponential distribution; null: it is lognormal."""
     median: SomeSeconds | None = None
+    """[s] Median of the lognormal distribution, before clipping; null: it is exponential."""
     sigma: Annotated[float, Field(ge=0, le=10)] | None = None
-    """Standard deviation of the logarithm."""
+    """Standard deviation of the logarithm; null: it is exponential."""
     max: SomeSeconds | None = None
+    """[s] Largest value of the lognormal distribution; larger ones are clipped to it. null: it is exponential."""
 
     def __post_init__(self) -> None:
         lognormal = [value is not None for value in (self.median, self.sigma, self.max)]

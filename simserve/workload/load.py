@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -18,6 +18,9 @@ from simserve.workload.mix import batch_jobs, labeled, merged
 from simserve.workload.size import check_size, expected_requests
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Dependencies, Trace
+
+if TYPE_CHECKING:
+    from simserve.workload.replay import RecordedSessions
 
 CLOSED_LOOP_ROWS = 4096
 """Initial rows of a closed loop of unknown length; it draws as many again when they are used up."""
@@ -76,12 +79,11 @@ def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
 
 def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     stream = streams(seed)
-    if workload.trace is not None:
+    if workload.trace is not None and workload.arrivals is None and workload.client is None:
         from simserve.workload.replay import replay
 
         return Load(_complete(replay(workload.trace, base_dir, stream, workload), workload, stream))
-    lengths = workload.lengths or next(iter(workload.classes.values())).lengths  # all classes have their own
-    prompts = Prompts.of(lengths, workload.prefixes)
+    prompts = _prompts(workload, base_dir)
     if workload.client is not None:
         return _closed_loop(workload, prompts, stream)
     arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)
@@ -96,13 +98,23 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     return Load(_complete(trace, workload, stream), drawn=drawn)
 
 
+def _prompts(workload: Any, base_dir: Path) -> "Prompts | RecordedSessions":
+    """Return what draws the requests that arrive, or that clients send."""
+    if workload.trace is not None:
+        from simserve.workload.replay import RecordedSessions
+
+        return RecordedSessions.of(workload, base_dir)
+    lengths = workload.lengths or next(iter(workload.classes.values())).lengths  # all classes have their own
+    return Prompts.of(lengths, workload.prefixes)
+
+
 def _complete(trace: Trace, workload: Any, stream: Stream) -> Trace:
     """Add labels, batch traffic and limits of the scenario to a trace."""
     batch, trace = batch_jobs(workload, stream), labeled(trace, workload, stream)
     return _limited(trace if batch is None else merged(trace, batch), workload.max_tokens)
 
 
-def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
+def _closed_loop(workload: Any, prompts: "Prompts | RecordedSessions", stream: Stream) -> Load:
     """Draw rows in the order in which clients send them, or users begin their sessions; batch jobs come last."""
     batch = batch_jobs(workload, stream)
     think_s = workload.client.get("think_s")

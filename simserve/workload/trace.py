@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.tables.columns import Floats, Ints, counted_up
+from simserve.tables.columns import Flags, Floats, Ints, counted_up
 from simserve.units import LONGEST, LONGEST_S
 
 MOST_TOKENS = 10_000_000
@@ -80,6 +80,11 @@ class Prefixes:
         """Return all ids concatenated, and the bounds of each request: the arguments of `from_ids`."""
         ends = np.concatenate([[0], np.cumsum(self.n_ids)])
         return counted_up(self.first_ids, self.n_ids), ends[self.starts]
+
+    def numbered(self) -> "Prefixes":
+        """Return the same with ids that count from 0."""
+        ids, offsets = self.ids()
+        return Prefixes.from_ids(self.block_tokens, np.unique(ids, return_inverse=True)[1], offsets)
 
     def take(self, rows: Rows) -> "Prefixes":
         """Select requests, or reorder all."""
@@ -188,6 +193,8 @@ class Trace:
     """Recorded duration of each answer; NaN if unknown."""
     dependencies: Dependencies | None = None
     """Requests that are sent after others are answered; None: all at their arrival_s."""
+    is_branch: Flags | None = None
+    """Requests of a recording that a subagent sent beside its session's main agent; None: no request."""
     notes: tuple[str, ...] = ()
     """Notes of a reader or generator for the user: sorted rows, clipped shares, coarse stamps."""
 
@@ -204,10 +211,7 @@ class Trace:
         requests."""
         names = {"session_id": self.session_id, "slo_class": self.slo_class, "tenant": self.tenant}
         numbered: dict[str, Any] = {name: _numbered(column, name[0]) for name, column in names.items()}
-        prefixes = self.prefixes
-        if prefixes is not None:
-            ids, offsets = prefixes.ids()
-            prefixes = Prefixes.from_ids(prefixes.block_tokens, np.unique(ids, return_inverse=True)[1], offsets)
+        prefixes = self.prefixes and self.prefixes.numbered()
         return replace(self, request_id=None, prefixes=prefixes, **numbered)
 
 

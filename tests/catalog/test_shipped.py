@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from simserve import catalog
-from simserve.scenario.pool import engine_arguments
+from simserve.scenario.scheduler_rules import engine_arguments
 
 GPUS, MODELS, ENGINES = (catalog.names(kind) for kind in ("gpus", "models", "engines"))
 

@@ -1,6 +1,8 @@
 """Options that studies share: the same names, letters and words in each, and what they do."""
 
+import re
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,22 @@ def test_an_option_of_several_studies_has_the_same_letters_and_words_in_all() ->
 @pytest.mark.parametrize("name", ["capacity", "plan", "sweep"])
 def test_studies_that_decide_have_the_options_of_a_decision(name: str) -> None:
     assert options(name).keys() >= DECIDED
+
+
+def helps(command: Any, *names: str) -> Iterator[tuple[str, str]]:
+    """Yield the words and the help of each command."""
+    yield " ".join(names), invoke(*names, "--help").out
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from helps(inner, *names, name)
+
+
+def test_values_are_words_and_not_types() -> None:
+    """Such as N, SHARE or r|cost|throughput, and no <int range>, <list[Path]> or lower-case name of an argument."""
+    wrong = re.compile(r"^  (?:(?:-\w, )?--[\w-]+ )?(?:<[^ ]|\[?<|[a-z]+ {2,}[A-Z])", re.MULTILINE)
+    texts = dict(helps(get_command(app)))
+    assert len(texts) > 25
+    del texts[""], texts["trace"], texts["lab"]  # whose help lists commands, not values
+    assert {name: wrong.findall(text) for name, text in texts.items() if wrong.search(text)} == {}
 
 
 def test_the_page_is_opened_where_it_was_written_or_made_for_it(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simserve import load_scenario
-from simserve.metrics.answers.plan import PlanOption
+from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.struct import fields_of
 from simserve.study.run_seeds import each_run
 from simserve.tables.read_back import read_table

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_check import TOLERANCE, scenario
-from tests.test_action import action, run_as_on_github, step
+from tests.composite import action, defaults, run_as_on_github, step
 
 SIMSERVE = Path(sys.executable).parent / "simserve"
 
@@ -120,24 +120,42 @@ def test_a_trap_that_is_run_leaves_its_mark(names: set[str], tmp_path: Path) -> 
     assert mark.read_text().split() == ["pip", "pip", "joblib"]
 
 
-@pytest.mark.parametrize("name", ["Install simserve", "simserve check"])
+STEPS = {
+    "Name the caches": (0, "wheels="),
+    "Build simserve": (1, ""),  # there is nothing to build or install, so that pip ends at once
+    "Install simserve": (1, ""),
+    "simserve check": (0, "passes=true\n"),
+    "Comment on the pull request": (0, ""),
+}
+"""Steps of the action with a shell: how each ends, and with which output."""
+
+
+@pytest.mark.parametrize("name", STEPS)
 def test_no_module_of_the_checkout_runs_in_the_action(name: str, names: set[str], tmp_path: Path) -> None:
     mark = set_traps(tmp_path, names)
-    gate = tmp_path / "bin" / "simserve"
-    gate.parent.mkdir()
-    gate.write_text("#!/bin/bash\necho '{\"passes\": true}'\n")
-    gate.chmod(0o755)
-    given = {"github.action_path": str(tmp_path / "bin")}  # nothing to install, so that pip ends at once
-    given |= {f"inputs.{name}": "" for name in action()["inputs"]} | {"inputs.arguments": "--goal 0.9"}
-    exit_code, output, _ = run_as_on_github(tmp_path, step(name), given)
+    for program, text in (("simserve", "echo '{\"passes\": true}'"), ("gh", "echo '[]'")):
+        file = tmp_path / "bin" / program
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    (tmp_path / "bin" / "comment.md").write_text("marker\n")
+    given = {f"inputs.{key}": value for key, value in defaults().items()} | {"inputs.arguments": "--goal 0.9"}
+    given |= {"inputs.scenario": "g.yaml", "github.event.pull_request.number": "7"}
+    given |= {"steps.names.outputs.wheels": str(tmp_path / "bin"), "steps.check.outputs.report": str(tmp_path / "bin")}
+    step_of_it = step(name)
+    if name == "Build simserve":
+        step_of_it["run"] = step_of_it["run"].replace("${wanted:-$GITHUB_ACTION_PATH}", str(tmp_path / "bin"))
+    ended = run_as_on_github(tmp_path, step_of_it, given)
     assert not mark.exists(), mark.read_text()
-    assert (exit_code, output) == ((0, "passes=true\n") if name == "simserve check" else (1, ""))
+    assert ended.exit_code == STEPS[name][0], ended.log
+    assert ended.output.startswith(STEPS[name][1])
 
 
 def test_each_interpreter_of_the_action_is_isolated() -> None:
-    lines = [each["run"] for each in action()["runs"]["steps"] if "run" in each]
+    shells = [each for each in action()["runs"]["steps"] if "run" in each]
+    assert [each["name"] for each in shells] == list(STEPS)
     used: list[Mapping[str, str]] = [
-        match.groupdict() for line in lines for match in re.finditer(r"\bpython(?P<flag> \S+)", line)
+        match.groupdict() for each in shells for match in re.finditer(r"\bpython(?P<flag> \S+)", each["run"])
     ]
-    assert len(used) >= 3
+    assert len(used) == len(shells)
     assert {each["flag"] for each in used} == {" -I"}

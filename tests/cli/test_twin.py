@@ -66,6 +66,9 @@ def test_the_folder_is_a_scenario_with_its_load_and_fit(log: pd.DataFrame, tmp_p
     [constant] = answer["fit"]["constants"]
     assert (constant["name"], constant["value"]) == ("exposed_step_s", pytest.approx(0.002, rel=0.02))
     assert answer["slo"] == {"ttft_s": 0.5, "tpot_s": 0.05}
+    found = json.loads(invoke("capacity", folder / "scenario.yaml", "--json").out)
+    assert answer["slo_met"]["capacity"]["answer"]["offered_per_s"] == found["answer"]["offered_per_s"]
+    assert "Attainment against load" in (folder / "report.html").read_text()
     assert answer["scenario"]["digest"] == simserve.load_scenario(folder / "scenario.yaml").digest
     results = simserve.run(folder / "scenario.yaml")
     requests = results.requests.sort_values("arrival_s", ignore_index=True)

@@ -18,6 +18,7 @@ from tests.fuzz.configs import KEYS, config_of
 from tests.fuzz.mutants import mutant, spoilt, typed, write_json
 from tests.fuzz.rules import BrokenRule, checked, checked_reading
 from tests.fuzz.tables import answer, facts, log, parquet, points_table, result, tables
+from tests.workload.weka import fan_out, in_background
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -36,6 +37,7 @@ TRACES = {
     b'{"arrival_s": 1, "prompt_tokens": 9, "output_tokens": 3, "ttft_s": 0.1, "e2e_ms": 95, "hash_ids": [1, 2]}\n',
     "result.json": b'{"start_times": [0, 1.5], "input_lens": [4, 5], "output_lens": [3, 3], "ttfts": [0.1, 0.2], '
     b'"itls": [[0.1, 0.1], [0.1, 0.1]], "request_rate": 2.0, "duration": 3.0}',
+    "weka_log.jsonl": "".join(f"{json.dumps(each)}\n" for each in (fan_out(), in_background())).encode(),
 }
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.kv import KvUseJson, ReservationJson, reservation
+from simserve.metrics.kv import reservation
+from simserve.metrics.kv_json import KvUseJson, ReservationJson
 from simserve.metrics.reservation import cause_and_remedy, reservation_warnings
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical

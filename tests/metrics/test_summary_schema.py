@@ -1,6 +1,5 @@
-"""The schemas of answer files: what runs write, what is read back, and the page of the names."""
+"""The schemas of answer files: what runs write, what is read back, and what each key says of itself."""
 
-import ast
 import json
 import math
 import re
@@ -17,16 +16,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from simserve import load_results
 from simserve.errors import OutputError
-from simserve.metrics import figures
 from simserve.metrics.answers.capacity import CapacityAnswer
-from simserve.metrics.answers.parts import Bounded, Index, PoolJson
+from simserve.metrics.answers.parts import Bounded, Index
+from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import READ, Figures
 from simserve.metrics.figures import FIGURES, Summary
-from simserve.metrics.kv import HostTierJson
+from simserve.metrics.kv_json import HostTierJson
 from simserve.metrics.result_folder import ANSWERS, read_result_folders
 from simserve.metrics.results import Results
 from simserve.metrics.slowest import TimePartsJson
 from simserve.metrics.summary_schema import Count, Size
+from simserve.plugins.docstrings import DescribedSchema
 from simserve.tables.facts import HostFacts, PoolFacts
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
@@ -46,7 +46,21 @@ from tests.report.answers_by_hand import (
 from tests.test_golden import GOLDEN, run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = DOCS / "outputs.md"
+FORM = re.compile(r"(?:\[(?P<unit>[^]]+)\] )?[A-Z0-9`][^\n]*\.")
+"""[unit] Meaning."""
+
+MOST_CHARACTERS = 240
+
+UNITS = {
+    "tokens_per_s": "tokens/s",
+    "per_gpu_s": "/s",
+    "per_s": "/s",
+    "s": "s",
+    "bytes": "bytes",
+    "tokens": "tokens",
+    "frac": "share",
+}
+"""Units by the last words of keys, more words first."""
 
 
 def schema_file(name: str) -> Path:
@@ -56,43 +70,8 @@ def schema_file(name: str) -> Path:
 
 def schema_text(answer: Any) -> str:
     """Return the JSON Schema of an answer file."""
-    schema = untitled(TypeAdapter(answer).json_schema())
+    schema = untitled(TypeAdapter(answer).json_schema(schema_generator=DescribedSchema))
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
-
-
-def page_text() -> str:
-    """Return docs/outputs.md with the figures of the summary; neighbors with one meaning share a row."""
-    rows: list[tuple[list[str], str, str]] = []
-    for name, text in meanings().items():
-        if text:
-            unit, meaning = re.fullmatch(r"(?:\[(.*?)\] )?(.*)", text).groups("")  # type: ignore[union-attr]
-            rows.append(([], f"{unit} " if unit else "", meaning))
-        rows[-1][0].append(f"`{name}`")
-    lines = [f"| {', '.join(names)} | {unit}| {meaning} |" for names, unit, meaning in rows]
-    before, _, after = parts_of(PAGE.read_text(encoding="utf-8"))
-    return "\n".join((f"{before}| key | unit | meaning |", "|---|---|---|", *lines, after))
-
-
-def meanings() -> dict[str, str]:
-    """Return the docstring of each key of the summary; "" without."""
-    tree = ast.parse(Path(figures.__file__).read_text(encoding="utf-8"))
-    (body,) = (each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Summary")
-    result, name = {}, ""
-    for each in body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            field = Summary.model_fields[each.target.id]
-            name = field.alias or each.target.id
-            result[name] = ""
-        elif name and isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-            result[name] = " ".join(str(each.value.value).split())
-    return result
-
-
-def parts_of(page: str) -> tuple[str, str, str]:
-    """Return a page before, in and after its table of figures."""
-    start = page.index("| key | unit | meaning |", page.index("\n## summary.json\n"))
-    end = page.index("\n\n", start) + 1
-    return page[:start], page[start:end], page[end:]
 
 
 def untitled(value: Any) -> Any:
@@ -117,11 +96,69 @@ def test_facts_of_a_run_are_figures_of_its_summary(facts: Any, figures: type[Fig
     assert {each.name for each in fields(facts)} - {"work", "reserving"} <= figures.model_fields.keys()
 
 
-def test_the_schema_and_the_page_are_those_of_the_figures() -> None:
+def test_the_schemas_are_those_of_the_figures() -> None:
     command = "write them again: python -m tests.metrics.test_summary_schema"
     for name, answer in ANSWERS.values():
         assert schema_file(name).read_text(encoding="utf-8") == schema_text(answer), command
-    assert PAGE.read_text(encoding="utf-8") == page_text(), command
+
+
+def descriptions(schema: Any) -> Iterator[tuple[str, str | None]]:
+    """Yield the description of each key, and of each object with keys, under the name ""."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from descriptions(each)
+    elif isinstance(schema, dict):
+        if "properties" in schema:
+            yield "", schema.get("description")
+            yield from ((key, value.get("description")) for key, value in schema["properties"].items())
+        for value in schema.values():
+            yield from descriptions(value)
+
+
+def wrong(key: str, text: str | None) -> str | None:
+    """Return what is wrong with the description of a key; None if nothing is."""
+    match = FORM.fullmatch(text or "")
+    if match is None:
+        return f"{key}: must be of the form '[unit] Meaning.', got {text!r}"
+    if len(match[0]) > MOST_CHARACTERS:
+        return f"{key}: must have at most {MOST_CHARACTERS} characters, got {len(match[0])}"
+    words = f"_{key.replace('.', '_')}"
+    ending = next((ending for ending in UNITS if words.endswith(f"_{ending}")), None)
+    if ending is None or match["unit"] == UNITS[ending]:
+        return None
+    if "_per_" in words and "per" not in ending:  # an amount for each million tokens, or for so many
+        return None
+    return f"{key}: must begin with [{UNITS[ending]}], got {text!r}"
+
+
+@pytest.mark.parametrize("file", sorted(DOCS.glob("*.schema.json")), ids=lambda file: file.name)
+def test_every_key_of_a_schema_says_what_it_is(file: Path) -> None:
+    every = [*descriptions(json.loads(file.read_text(encoding="utf-8")))]
+    assert len(every) > 50
+    assert [problem for key, text in every if (problem := wrong(key, text))] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "rule"),
+    [
+        ("n", None, "form"),
+        ("n", "Number of requests", "form"),
+        ("n", "number of requests.", "form"),
+        ("n", "Two\nlines.", "form"),
+        ("n", f"{'Long ' * 50}.", "at most 240 characters"),
+        ("wait_s", "Wait.", r"begin with \[s\]"),
+        ("goodput.per_s", "[s] Rate.", r"begin with \[/s\]"),
+        ("output_tokens_per_s", "[/s] Rate.", r"begin with \[tokens/s\]"),
+        ("frac", "Share.", r"begin with \[share\]"),
+    ],
+)
+def test_a_description_of_another_form_is_refused(key: str, text: str | None, rule: str) -> None:
+    assert re.search(rule, wrong(key, text) or "")
+
+
+def test_an_amount_per_something_else_has_a_unit_of_its_own() -> None:
+    assert wrong("usd_per_m_tokens", "[USD per million tokens] Cost.") is None
+    assert wrong("blocks_per_tokens", "Blocks.") is None
 
 
 def test_a_run_has_its_figures_in_their_order(folder: Path) -> None:
@@ -368,4 +405,3 @@ def test_a_capacity_without_an_answer_says_where_its_search_stopped(asked: str) 
 if __name__ == "__main__":
     for name, answer in ANSWERS.values():
         schema_file(name).write_text(schema_text(answer), encoding="utf-8")
-    PAGE.write_text(page_text(), encoding="utf-8")

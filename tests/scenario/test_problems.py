@@ -61,8 +61,8 @@ a.yaml:18: cluster.pools.1.role: a prefill pool needs a decode pool, got 'prefil
 a.yaml:20: cluster.pools.1.replicas: is given twice, first on line 19; keep one of them
 a.yaml:21: workload.lengths: is missing; for example {{kind: fixed, prompt_tokens: 1024, output_tokens: 128}}
 a.yaml:22: workload.arrivals.rate_per_s: must be a finite number, got NaN
-a.yaml:23: workload.trace.format: must be one of auto, azure, mooncake, burstgpt, vllm, simserve, log or prometheus, got 'azur'; did you mean azure?
-a.yaml:23: workload.trace: needs exactly one of arrivals, trace and client, and has arrivals and trace; leave out arrivals or trace
+a.yaml:23: workload.trace.format: must be one of auto, azure, mooncake, burstgpt, vllm, simserve, log, prometheus or weka, got 'azur'; did you mean azure?
+a.yaml:23: workload.trace: needs exactly one of arrivals, trace and client, and has arrivals and trace; leave out arrivals or trace, or give trace.next_turn: after_answer
 a.yaml:23: workload.trace.path: there is no such file, got 'nowhere.csv'; looked in {here}
 a.yaml:25: workload.n_requests: must be a whole number, got '100_000'; write 100000, without quotes or underscores
 a.yaml:26: measure.warmup_s: must be less than workload.duration_s, 90 s, got 95; nothing would be measured

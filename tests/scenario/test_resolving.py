@@ -12,7 +12,7 @@ from simserve.catalog.specs import GpuSpec
 from simserve.errors import ScenarioError
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.scenario import Scenario, load_scenario
-from simserve.scenario.pool import engine_arguments
+from simserve.scenario.scheduler_rules import engine_arguments
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.static import Static
 from simserve.simulation import simulate

@@ -48,6 +48,50 @@ def test_what_cannot_be_is_said_with_its_place(
     assert message in text
 
 
+RECORDED = ("workload.arrivals=", "workload.lengths=", "workload.n_requests=", "workload.trace.path=t.csv")
+AFTER = "workload.trace.next_turn=after_answer"
+CLIENT = "workload.client={concurrency: 4}"
+RATE = "workload.arrivals={kind: poisson, rate_per_s: 1}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([CLIENT], "has trace and client; leave out trace or client, or give trace.next_turn: after_answer"),
+        ([RATE], "has arrivals and trace; leave out arrivals or trace, or give trace.next_turn: after_answer"),
+        (
+            [RATE, CLIENT, AFTER],
+            "has arrivals and trace and client; leave out all of arrivals, trace and client but one",
+        ),
+        ([CLIENT, AFTER, "workload.lengths={kind: fixed, prompt_tokens: 9, output_tokens: 9}"], "its own lengths"),
+        ([CLIENT, AFTER, TALKS], "a trace brings its own prefixes; leave it out"),
+        (
+            ["workload.trace.max_gap_s=10"],
+            "max_gap_s=10: is for turns that follow answers, and these come at their own times, got 10; "
+            "give next_turn: after_answer, or leave it out",
+        ),
+        (
+            [RATE, AFTER, "workload.trace.start_frac=[0, 1]"],
+            "start_frac=[0, 1]: is for the first sessions of users, and there are none, got [0.0, 1.0]; "
+            "give workload.client, or leave it out",
+        ),
+        ([CLIENT, AFTER, "workload.trace.start_frac=[0.7, 0.2]"], "first bound must not be above the second, got [0.7"),
+        ([CLIENT, AFTER, "workload.trace.start_frac=[0, 1.5]"], "start_frac.1: must be at most 1, got 1.5"),
+        ([CLIENT, AFTER, "workload.trace.max_gap_s=0"], "max_gap_s=0: must be more than 0, got 0"),
+        (
+            [CLIENT, AFTER, "workload.trace.rate_scale=2"],
+            "rate_scale=2: is for times of the trace, and others begin its sessions, got 2; leave it out; give more",
+        ),
+        ([RATE, AFTER, "workload.trace.spread=uniform"], "spread=uniform: is for times of the trace, and others begin"),
+    ],
+)
+def test_rules_for_sessions_of_a_trace_are_told_with_their_place(
+    messages_of: MessagesOf, small: str, tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    (tmp_path / "t.csv").write_text("any")
+    assert [text for text in messages_of(small, *RECORDED, *overrides) if message in text]
+
+
 @pytest.mark.parametrize("prefixes", [TALKS, AGENTS])
 @pytest.mark.parametrize("who", [(), USERS])
 @pytest.mark.parametrize("end", [(), ("workload.n_requests=", "workload.duration_s=30")])

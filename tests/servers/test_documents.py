@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+
+from simserve.errors import ScenarioError, SimserveError
 from simserve.servers.command_line import ServerCommand
 from simserve.servers.documents import assignments, read_server, server_of_file
 from simserve.servers.settings import settings_of
-
-from simserve.errors import ScenarioError, SimserveError
 
 COMPOSE = """
 services:

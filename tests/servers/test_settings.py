@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from simserve.errors import ScenarioError
+from simserve.metrics.answers.twin import ServerSetting
 from simserve.servers.command_line import ENGINES, known_flags, server_command
 from simserve.servers.forms import FORMS
 from simserve.servers.server_settings import POOL, ServerSettings
 from simserve.servers.settings import settings_of
-
-from simserve.errors import ScenarioError
-from simserve.metrics.answers.twin import ServerSetting
 
 DEEPSEEK = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8"
 

@@ -8,7 +8,7 @@ import pytest
 
 from simserve import load_scenario
 from simserve.metrics.figures import Summary
-from simserve.metrics.kv import KvUseJson, ReservationJson
+from simserve.metrics.kv_json import KvUseJson, ReservationJson
 from simserve.report.sweep.words import warnings as words_of
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study

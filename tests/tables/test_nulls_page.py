@@ -1,4 +1,4 @@
-"""docs/outputs.md says of each column when it is null: each claim is read and held against runs of all mechanisms."""
+"""The reference says of each column when it is null: each claim is read and held against runs of all mechanisms."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,8 @@ from simserve.schedulers.chunked import Chunked
 from tests.agreement import request_table
 from tests.doubles import MS, LineCost, replica_setup, trace
 from tests.oracle_fleet import Change, Script
-from tests.tables.test_outputs_page import rows, section
+from tests.tables.test_outputs_page import section
+from tests.test_outputs_reference import items
 
 JOB_TOKENS = 77
 """Prompts of the batch job, and of no other request."""
@@ -188,9 +189,9 @@ def claims() -> list[tuple[Table, str, str | None]]:
     """Return each column, and what the page says about its nulls; None: nothing, so that it has none."""
     result: list[tuple[Table, str, str | None]] = []
     for table in TABLES:
-        for column, (_, _, meaning) in rows(table).items():
+        for column, (_, _, meaning) in items(f"{table}.parquet").items():
             assert meaning.count("null") <= 1, f"{column}: one claim a row"
-            claim = re.search(r"\bnull (.*?)(?: \(\[|[;.]|$)", meaning)
+            claim = re.search(r"\bnull (.*?)(?: \(|[;.]|$)", meaning)
             result.append((table, column, claim and claim[1]))
     return result
 

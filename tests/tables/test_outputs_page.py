@@ -1,4 +1,4 @@
-"""docs/outputs.md documents every column of every table with its type, its unit and when it is null."""
+"""The reference has every column of every table with its type, its unit and when it is null; a page has the rest."""
 
 import re
 import subprocess
@@ -8,9 +8,18 @@ from pathlib import Path
 import pytest
 
 from simserve import load_results
-from simserve.tables.schema import SCHEMA, TABLES
+from simserve.metrics.answers.plan_option import PlanOption
+from simserve.metrics.answers.struct import Struct, fields_of
+from simserve.metrics.answers.sweep_runs import FinishedRun
+from simserve.metrics.answers.tune import TriedPoint
+from simserve.metrics.answers.twin import ServerSetting
+from simserve.plugins.docstrings import source_fields
+from simserve.study.capacity.capacity_result import ROWS
+from simserve.tables.fields import Field
+from simserve.tables.schema import MORE_TABLES, SCHEMA, TABLES
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
+from tests.test_outputs_reference import items
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "outputs.md").read_text(encoding="utf-8")
 TYPES = {
@@ -24,6 +33,9 @@ TYPES = {
     "id": "int64 or string",
 }
 
+SAME_UNITS = {"requests/s": ["/s"], "1/s": ["/s", "tokens/s"], "requests/$": ["/USD"], "$/h": ["USD/h"]}
+"""Units of columns as docstrings of keys have them."""
+
 
 def section(title: str) -> str:
     """Return the text under a heading."""
@@ -32,22 +44,24 @@ def section(title: str) -> str:
     return result[1]
 
 
-def rows(name: str) -> dict[str, tuple[str, str, str]]:
-    """Return type, unit and meaning of each column of a table."""
-    result: dict[str, tuple[str, str, str]] = {}
-    for line in section(f"{name}.parquet").splitlines():
-        if line.startswith("| `"):
-            names, kind, unit, meaning = (cell.strip() for cell in line.strip("|").split("|"))
-            for column in re.findall(r"`(\w+)`", names):
-                assert column not in result, f"{name}: {column} is told twice"
-                result[column] = kind, unit, meaning
-    return result
+@pytest.mark.parametrize(("name", "fields"), [*(TABLES | MORE_TABLES).items(), ("capacity", ROWS)])
+def test_every_column_is_told_with_its_type_and_unit(name: str, fields: tuple[Field, ...]) -> None:
+    sentence = [(column, kind, unit) for column, (kind, unit, _) in items(f"{name}.parquet").items()]
+    assert sentence == [(field.name, TYPES[field.kind], field.unit.removesuffix(" 0..1")) for field in fields]
 
 
-@pytest.mark.parametrize("name", list(TABLES))
-def test_every_column_is_told_with_its_type_and_unit(name: str) -> None:
-    sentence = {column: (kind, unit) for column, (kind, unit, _) in rows(name).items()}
-    assert sentence == {field.name: (TYPES[field.kind], field.unit.removesuffix(" 0..1")) for field in TABLES[name]}
+@pytest.mark.parametrize(
+    ("name", "struct"), [("plan", PlanOption), ("sweep", FinishedRun), ("twin", ServerSetting), ("tune", TriedPoint)]
+)
+def test_every_column_of_a_struct_is_told_in_the_unit_of_its_key(name: str, struct: type[Struct]) -> None:
+    rows, aliases = items(f"{name}.parquet"), {each.alias or key: key for key, each in struct.model_fields.items()}
+    columns = {column: row for column, row in rows.items() if name != "sweep" or column not in ("point", "KEY")}
+    assert [(column, kind, unit) for column, (kind, unit, _) in columns.items()] == [
+        (field.name, TYPES[field.kind], field.unit.removesuffix(" 0..1")) for field in fields_of(struct)
+    ]
+    for column, (_, unit, _) in columns.items():
+        written = re.match(r"\[(.*?)\] ", source_fields(struct)[aliases[column]].meaning)
+        assert (written[1] if written else "") in SAME_UNITS.get(unit, [unit]), column
 
 
 def test_the_version_is_told() -> None:
@@ -66,7 +80,7 @@ def test_a_column_that_is_ever_null_says_when(tmp_path: Path) -> None:
         table = getattr(results, name)
         for column in table.columns[table.isna().any()]:
             n_null += 1
-            assert "null" in rows(name)[column][2], f"{name}: when is {column} null?"
+            assert "null" in items(f"{name}.parquet")[column][2], f"{name}: when is {column} null?"
     assert n_null > 15
 
 

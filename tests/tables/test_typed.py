@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from simserve.tables.columns import typed_columns
+from simserve.tables.fields import Field, Kind
 from simserve.tables.parquet import write_table
-from simserve.tables.schema import Field, Kind
 
 FIELDS = (
     Field("text", "text"),

@@ -208,7 +208,7 @@ def replayed(path: Path, text: str, **given: Any) -> Trace:
     path.write_text(text)
     file = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": "after_answer"}
     workload = {"n_requests": None, "duration_s": None, "max_tokens": None, "drain_limit_s": None, "client": None}
-    spec = SimpleNamespace(columns={}, **(file | given))
+    spec = SimpleNamespace(columns={}, max_gap_s=None, **(file | given))
     return offered_load(SimpleNamespace(trace=spec, arrivals=None, **workload, **NO_LABELS), 0, path.parent).trace
 
 

@@ -25,32 +25,44 @@ class BaselineSection(Struct):
 
 
 class Rate(BaselineSection):
-    """Requests per second with a 95% interval."""
+    """A rate with its 95% interval; informative only, as the gate reads the lists."""
 
     value: Positive
+    """[/s] The estimate."""
     low: Positive
+    """[/s] Low end of the 95% interval."""
     high: Positive
+    """[/s] High end of the 95% interval."""
 
 
 class Crowd(BaselineSection):
     """Covariate of each seed: how hard its load is on any server."""
 
     above: float
+    """Others in progress that a request meets more of."""
     frac: tuple[float, ...]
+    """[share] Requests of each seed that do, on a server as slow as the SLO allows."""
 
 
 class LoadFacts(Struct):
-    """Means over the first LOOKS[0] seeds at one load; missing values are None, keys of other versions are kept."""
+    """Means over the first 32 seeds at one load; null where unknown."""
 
     model_config = ConfigDict(extra="allow")
 
     scale: Signed = None
+    """Multiple of the scenario's rates."""
     n_runs: Count | None = None
+    """Runs."""
     offered_per_s: Signed = None
+    """[/s] Arrivals."""
     attained_frac: Signed = None
+    """[share] Requests that met every limit."""
     by_slo: Annotated[Mapping[str, Signed], Field(min_length=1)]
+    """[share] Requests that met each limit."""
     saturated_frac: Signed = None
+    """[share] Runs in which the queue only grew."""
     parts: Mapping[str, Signed]
+    """Parts of a request's time in seconds, and shares of requests and memory."""
 
     @property
     def fails_first(self) -> str | None:
@@ -61,29 +73,37 @@ class LoadFacts(Struct):
 
 
 class BaselineLoad(BaselineSection):
-    """One load and its outcome, a number a seed."""
+    """One load and its outcome; lists have a number for each seed."""
 
     scale: Positive
+    """Multiple of the scenario's rates."""
     n_met: tuple[Count, ...]
+    """Requests that met every limit."""
     n_arrived: tuple[Count, ...]
+    """Requests that arrived in the window."""
     load_facts: LoadFacts = Field(alias="facts")
+    """Means at this load."""
 
 
 class Baseline(BaselineSection):
-    """The file."""
+    """A baseline that `simserve check --update` wrote; a file with other keys is refused."""
 
     schema_: Literal["simserve-check/1"] = Field(alias="schema")
+    """Version of the file."""
     simserve: str
-    """The version that ran it."""
+    """Version that ran it."""
     goal_frac: Annotated[float, Field(gt=0, lt=1)]
+    """[share] Requests that must meet every limit."""
     goodput_per_s: Rate
-    """For readers of the file; the gate does not use it."""
+    """[/s] The p99 goodput."""
     scenario: dict[str, Any]
-    """Resolved, without folders of a machine."""
+    """The resolved scenario, without folders: a trace or a calibration is identified by its name and SHA-256."""
     first_seed: Count
+    """The seed of the first number of all lists."""
     crowd: Crowd
+    """Load of each seed, by which baselines of other seeds are compared."""
     loads: tuple[BaselineLoad, BaselineLoad]
-    """Loads between which the scenario stops meeting the goal."""
+    """Two loads between which the goal stops being met."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Baseline":

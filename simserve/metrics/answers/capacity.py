@@ -7,7 +7,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundReplicas, FoundSplit, SplitRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, SearchEnd
-from simserve.metrics.answers.parts import NominalLoad, ScenarioName, StudiedPool
+from simserve.metrics.answers.parts import NominalLoad, ScenarioName
+from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.answers.struct import StudyAnswer
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.summary_schema import Share, Slo
@@ -23,13 +24,21 @@ class CapacityStudy(StudyAnswer):
     command: ClassVar[str] = "capacity"
 
     version: str | None = None
+    """Version of simserve that ran it."""
     scenario: ScenarioName
+    """The scenario that was studied."""
     goal_frac: Annotated[float, Field(gt=0, lt=1)]
+    """[share] Requests that must meet every limit."""
     slo: Slo
+    """[s] Limits by latency, of requests without limits of their class."""
     slo_classes: Mapping[str, Slo]
+    """[s] Limits by latency of each class that has its own."""
     pools: Sequence[StudiedPool] = ()
+    """Pools of the scenario."""
     is_repeated: bool = False
+    """Whether nothing is random, so that every seed gives the same run: each load was run once, without intervals."""
     warnings: Sequence[str] = ()
+    """Warnings of a run, in sentences."""
 
     def facts(self) -> dict[str, Any]:
         """Return the answer as JSON has it, without the keys that other questions have."""
@@ -41,17 +50,25 @@ class SearchedCapacity(CapacityStudy):
     """Where the search for a highest load ended."""
 
     question: Annotated[Literal["rate", "concurrency"], ASKED]
+    """The question that `answer` answers."""
     state: SearchEnd | None = None
+    """Where the search ended: `found`, or with `every load` or `no load` meeting the goal."""
     stopped_at: ProbedLoad | None = None
+    """The load at which a search without an answer stopped; null with one."""
     load: NominalLoad | None = None
+    """Nominal and drawn load at the answer, or where the search stopped."""
 
 
 class RatePoints(SearchedCapacity):
     """The highest rate, and the loads that ran."""
 
     own_load: ProbedLoad | None = None
+    """The scenario's own load, with its decision; null if the search did not run it."""
     answer: FoundRate | None
+    """The highest rate; null if there is none."""
     points: Probed
+    """Every load that ran, the lowest first; `offered_per_s` is nominal, or that of the answer's seeds without a
+    nominal rate."""
 
     @property
     def decision(self) -> DecisionJson | None:
@@ -61,7 +78,7 @@ class RatePoints(SearchedCapacity):
 
 
 class RateCapacity(LoadCurve, RatePoints):
-    """`simserve capacity`."""
+    """What `simserve capacity` found: the highest rate."""
 
     question: Annotated[Literal["rate"], ASKED]
 
@@ -70,26 +87,36 @@ class ConcurrencyPoints(SearchedCapacity):
     """The loads that ran, and the highest concurrency."""
 
     points: Sequence[ProbedLoad]
+    """Every number of clients that ran, the lowest first."""
     answer: FoundClients | None
+    """The highest concurrency; null if there is none."""
 
 
 class ConcurrencyCapacity(LoadCurve, ConcurrencyPoints):
-    """`simserve capacity` of a closed loop."""
+    """What `simserve capacity --concurrency` found: the highest number of clients."""
 
     question: Annotated[Literal["concurrency"], ASKED]
 
 
 class ReplicasCapacity(CapacityStudy):
-    """`simserve capacity --replicas`."""
+    """What `simserve capacity --replicas` found: the fewest replicas of a pool."""
 
     question: Annotated[Literal["replicas"], ASKED]
+    """The question that `answer` answers."""
     state: SearchEnd | None = None
+    """Left out, as no load is searched for."""
     pool: str
+    """The pool that was sized."""
     confidence: Share
+    """[share] Confidence of the intervals: 0.95."""
     load: NominalLoad | None = None
+    """Nominal and drawn load at the answer, or with the most replicas that ran."""
     answer: FoundReplicas | None
+    """The fewest replicas that surely meet the goal; null if none do."""
     tied: FoundReplicas | None = None
+    """The fewest replicas on the edge; null if every smaller number misses the SLO."""
     points: Probed
+    """Every number of replicas that ran, the fewest first."""
 
     @property
     def decision(self) -> DecisionJson | None:
@@ -115,14 +142,20 @@ class ReplicasCapacity(CapacityStudy):
 
 
 class RatioCapacity(CapacityStudy):
-    """`simserve capacity --ratio`."""
+    """What `simserve capacity --ratio` found: the best split of GPUs."""
 
     question: Annotated[Literal["ratio"], ASKED]
+    """The question that `answer` answers."""
     load: NominalLoad | None = None
+    """Nominal and drawn load at the best split."""
     state: SearchEnd | None = None
+    """`found`; or `no load`: no split meets the goal."""
     answer: FoundSplit | None
+    """The split with the highest rate; null if no load meets the goal."""
     together: SplitRate | None
+    """What the same GPUs serve, each doing both; null if replicas of the two pools differ, or there are more pools."""
     splits: Sequence[SplitRate]
+    """What each split serves."""
 
 
 Searched = TypeVar("Searched", RateCapacity, ConcurrencyCapacity)

@@ -20,37 +20,44 @@ class SideLoad(Struct):
     """The load that one side carries."""
 
     goodput_per_s: PerS
-    """None: it meets the goal at every load, or at none."""
+    """[/s] Its p99 goodput; null if it meets the goal at every load, or at none."""
     holds_every_load: Flag
-    """None where there is a load between."""
+    """Whether it meets the goal at every load; null if the goal lies between two loads."""
     last_per_s: PerS
-    """The load at which that was seen last."""
+    """[/s] The load at which that was seen last."""
     fails_first: str | None
-    """The SLO with the largest quantile of latency / limit there; None where no request misses one."""
+    """The limit that fails first at that load; null if no request missed one."""
 
 
 class LoadDecision(Struct):
     """The side that carries more load, and how much more."""
 
     outcome: Verdict = Field(alias="verdict")
-    """A word about B; `unclear` is statistically tied."""
+    """What B is; `unclear` means statistically tied. Null with a `reason` if only measures are compared."""
     reason: None = None
+    """Null, as load decides."""
     goal_frac: Share
+    """[share] Requests that must meet every limit."""
     confidence: Share | None = None
+    """[share] Confidence of the intervals: 0.95."""
     more_frac: ShareOfA
-    """None where one side has no p99 goodput."""
+    """[share] How much more load B carries; null if a side has no p99 goodput."""
     low_frac: ShareOfA
-    """None, as `high_frac`, where every seed gives the same run."""
+    """[share] Low end of the interval of `more_frac`; null if every seed gives the same run."""
     high_frac: ShareOfA
+    """[share] High end of the interval of `more_frac`; null if every seed gives the same run."""
     total: Ends = None
-    """Ends of more_frac with the error of costs; None where they count as exact."""
+    """[share] Both ends of the interval of `more_frac` with cost error; null if costs count as exact."""
     probability: Share | None = None
-    """Probability that B carries more load, with the error of costs."""
+    """[share] Probability that B carries more load, with cost error; null if costs count as exact."""
     edge_by: Cause | None = None
-    """What keeps the decision from being sure; None where it is, or is not known."""
+    """`cost` if cost error leaves the verdict unclear; else null."""
     n_seeds: Count
+    """Seeds of each load."""
     a: SideLoad
+    """The load that A carries."""
     b: SideLoad
+    """The load that B carries."""
 
     @property
     def sides(self) -> tuple[SideLoad, SideLoad]:
@@ -68,56 +75,80 @@ class NoDecision(Struct):
     """Why load does not decide."""
 
     outcome: None = Field(None, alias="verdict")
+    """Null, as load does not decide."""
     reason: str
+    """Why load does not decide."""
 
 
 class MeasureDifference(Struct):
-    """A measure on both sides; without ends where there is no interval."""
+    """A measure on both sides."""
 
     key: str
+    """Its key in summary.json, or in the result of a benchmark."""
     label: Name = Field(title="Measure")
+    """Its name in words."""
     unit: Name = Field(title="Unit")
+    """Its unit."""
     a: Signed = Field(title="A")
+    """Its value of A."""
     b: Signed = Field(title="B")
+    """Its value of B."""
     difference: Signed = Field(title="B − A")
+    """B less A."""
     low: Signed = Field(title="B − A, low")
+    """Low end of its interval; null without an interval."""
     high: Signed = Field(title="B − A, high")
+    """High end of its interval; null without an interval."""
     change_frac: ShareOfA = Field(title="Change (share of A)")
+    """[share] Difference over A."""
     outcome: Annotated[Verdict, Column("text", "category")] = Field(alias="verdict", title="B is")
+    """What B is; `unclear` means statistically tied."""
 
 
 class DrawnLoads(Struct):
-    """Drawn against nominal load behind the measures of each side; None where no load is nominal."""
+    """Drawn against nominal load behind the measures of each side."""
 
     a: DrawnLoad | None = None
+    """Load of A; null without a nominal load."""
     b: DrawnLoad | None = None
+    """Load of B; null without a nominal load."""
 
 
 class SideDecisions(Struct):
-    """Decisions of a run about each side at its own load; None without an SLO."""
+    """Decisions of a run about each side at its own load."""
 
     a: DecisionJson | None = None
+    """Decision about A; null without an SLO."""
     b: DecisionJson | None = None
+    """Decision about B; null without an SLO."""
 
 
 class ComparisonAnswer(StudyAnswer):
-    """The file comparison.json."""
+    """What `simserve compare` found."""
 
     command: ClassVar[str] = "compare"
     listed: ClassVar[tuple[str, type[Struct]] | None] = ("measures", MeasureDifference)
 
     version: str | None = None
+    """Version of simserve that ran it."""
     a: str
+    """Name of A."""
     b: str
+    """Name of B."""
     confidence: Share
+    """[share] Confidence of the intervals: 0.95."""
     how: str
-    """Origin of the intervals, in words."""
+    """Where the intervals come from, in words."""
     warnings: Sequence[str] = ()
+    """Warnings, first those of each side's costs and reservations."""
     decision: LoadDecision | NoDecision | None = None
-    """None in answers of earlier versions."""
+    """Which side carries more load; null in answers of earlier versions."""
     load: DrawnLoads = Field(default_factory=DrawnLoads)
+    """Drawn against nominal load."""
     judged: SideDecisions = Field(default_factory=SideDecisions)
+    """Decisions about the sides."""
     measures: Sequence[MeasureDifference]
+    """All measures of both sides."""
 
     @property
     def names(self) -> tuple[str, str]:

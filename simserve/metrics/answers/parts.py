@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from simserve.metrics.answers import struct
 from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Figures, Struct
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.metrics.summary_schema import Amount, Count, Measured, Number, Share, Signed, Size
+from simserve.metrics.summary_schema import Amount, Measured, Number, Share, Signed, Size
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 Ends = Annotated[Sequence[Measured] | None, AS_GIVEN, FINITE]
@@ -25,90 +25,22 @@ class ScenarioName(Struct):
     """The scenario that was studied."""
 
     name: str
+    """Its name."""
     digest: str | None = None
+    """Hash of the scenario."""
     seed: int | None = None
-
-
-class StudiedPool(Figures):
-    """A pool of the scenario that was studied, with the keys of a run's summary."""
-
-    name: str
-    role: str | None = None
-    model: str | None = None
-    gpu: str
-    engine: str | None = None
-    engine_version: str | None = None
-    scheduler: str | None = None
-    n_replicas: Size
-    gpus_per_replica: Size
-    ranks_per_replica: Size | None = None
-    calibrated: bool | None = None
-    calibration: str | None = None
-    kv_verified: bool | None = None
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether replicas joined or left during the window."""
-        return False
-
-    @property
-    def n_gpus(self) -> float:
-        """Its GPUs; if it changed, the mean over the window."""
-        return self.n_replicas * self.gpus_per_replica
-
-
-class SpeculatingJson(Figures):
-    """How a pool speculates."""
-
-    kind: str
-    tokens: Count
-    acceptance: Sequence[Number] = ()
-    model: str | None = None
-
-
-class PoolJson(StudiedPool):
-    """A pool of a run."""
-
-    role: str = "both"
-    n_replicas: Annotated[int, Field(ge=0, le=10**9)]
-    ranks_per_replica: Size = 1
-    model: str
-    engine: str
-    scheduler: str
-    slots_argument: str | None = None
-    budget_argument: str | None = None
-    calibrated: bool = False
-    kv_verified: bool = False
-    n_blocks: Count = 0
-    block_size: Count = 0
-    streamed: bool = True
-    price_per_gpu_hour_usd: Given | None = None
-    tdp_w: Given | None = None
-    blocks_per_tokens: Given = 1.0
-    speculation: SpeculatingJson | None = None
-    mean_gpus: Measured = None
-    busy_frac: Measured = None
-    mfu: Measured = None
-    mbu: Measured = None
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether replicas joined or left during the window."""
-        return self.mean_gpus not in (None, self.n_replicas * self.gpus_per_replica)
-
-    @property
-    def n_gpus(self) -> float:
-        """Its GPUs; if it changed, the mean over the window."""
-        return super().n_gpus if self.mean_gpus is None or not self.has_changed else self.mean_gpus
+    """Its seed, the first of the study."""
 
 
 class DrawnLoad(Struct):
     """What the seeds drew of a nominal load, means over runs."""
 
     nominal_per_s: Positive
+    """[/s] Nominal rate."""
     drawn_per_s: Amount
+    """[/s] Drawn rate."""
     off_frac: Number
-    """Drawn over nominal load, less 1."""
+    """[share] Drawn over nominal rate, less 1."""
 
     @property
     def off_text(self) -> str | None:
@@ -123,33 +55,42 @@ class StudiedFleet(Struct):
     """Size and price of a cluster that was studied."""
 
     n_gpus: Size
+    """GPUs."""
     usd_per_hour: Amount
+    """[USD/h] Price of all, at the catalog's prices."""
     kw: Amount
+    """[kW] Power of all, by the data sheets."""
 
 
 class PricedFleet(StudiedFleet):
     """A cluster with the names of its GPUs."""
 
     gpus: Sequence[str] = ()
+    """Names of its GPUs."""
 
 
 class Bounded(Struct):
-    """A number that is known, with the ends of its interval; None where an end is unknown."""
+    """A number with its interval."""
 
     value: Annotated[Amount, AS_GIVEN]
+    """The estimate."""
     low: Annotated[Signed, AS_GIVEN, FINITE]
+    """Low end of its 95% interval; null without an interval."""
     high: Annotated[Signed, AS_GIVEN, FINITE]
+    """High end of its 95% interval; null without an interval."""
 
 
 class FoundLoad(Bounded):
-    """A load that answers a question: `low` and `high` are its interval by noise, as is `noise`."""
+    """A load that answers a question; `low` and `high` are its interval by noise."""
 
     noise: Ends = None
+    """Both ends of the interval by noise; null without an interval."""
     total: Ends = None
-    """The interval with the error of costs; None where costs count as exact."""
+    """Both ends of the interval with cost error; null if costs count as exact."""
     count_on: Annotated[Measured, AS_GIVEN, FINITE] = None
-    """The highest load that meets the goal with the probability `at_confidence`; None where costs are too uncertain."""
+    """The highest load that meets the goal with the probability `at_confidence`; null if costs are too uncertain."""
     at_confidence: Share | None = None
+    """[share] The probability that was asked for."""
 
     @property
     def in_whole(self) -> "FoundLoad":
@@ -169,9 +110,13 @@ class NominalLoad(Figures):
     """Drawn against nominal load; a trace or a closed loop has no nominal load."""
 
     kind: Literal["requests", "sessions"] | None = None
+    """What the rates count: `requests` or `sessions`."""
     nominal_per_s: Positive | None
+    """[/s] Nominal rate; null for traces, closed loops and arrival plug-ins without `expected`."""
     drawn_per_s: Measured
+    """[/s] Drawn rate."""
     off_frac: Signed
+    """[share] Drawn over nominal rate, less 1; null without a nominal rate."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> "NominalLoad":
@@ -185,8 +130,11 @@ NO_LOAD = NominalLoad.model_construct(nominal_per_s=None, drawn_per_s=None, off_
 
 
 class Interval(Struct):
-    """A number with its interval."""
+    """A mean over the shared seeds with its interval."""
 
     value: struct.Signed = None
+    """The mean; null if a run lacks it."""
     low: struct.Signed = None
+    """Low end of its 95% Student interval; null with one seed."""
     high: struct.Signed = None
+    """High end of its 95% Student interval; null with one seed."""

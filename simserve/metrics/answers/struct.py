@@ -20,8 +20,8 @@ from simserve.errors import OutputError
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.shown import Shown
 from simserve.metrics.decision_json import Ratio as Capped
-from simserve.tables.schema import Field as TableField
-from simserve.tables.schema import Kind
+from simserve.tables.fields import Field as TableField
+from simserve.tables.fields import Kind
 
 if TYPE_CHECKING:
     from simserve.tables.columns import Columns, TableRows

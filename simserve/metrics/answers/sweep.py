@@ -19,51 +19,75 @@ PointStatus = Literal["finished", "partly", "failed"]
 
 
 class CheapestPoint(Struct):
-    """The cheapest point that meets the SLO."""
+    """A point by its number."""
 
     point: Index
+    """Number of the point."""
 
 
 class BestPoint(CheapestPoint):
-    """The point with the most of something, and those that are statistically tied with it; None: unknown."""
+    """The point with the most of something, the cheapest of equals."""
 
     not_told_apart: Sequence[Index] | None = None
+    """Points that are statistically tied with it: the 95% interval of the difference, seed by seed, contains 0; null
+    with one seed."""
 
 
 class BestPoints(Struct):
-    """The points that answer the three questions."""
+    """The best points; null where there is none."""
 
     per_usd: BestPoint | None
+    """The most goodput per dollar."""
     goodput: BestPoint | None
+    """The most goodput."""
     cheapest: CheapestPoint | None
+    """The cheapest that surely meets the goal."""
 
 
 class Fronts(Struct):
-    """Points that no other beats, by number."""
+    """Numbers of the points that no other beats in both, ordered by the first; points that saturate or fail, even in
+    part, are on neither."""
 
     cost_goodput: Sequence[Index]
+    """Points by price and goodput."""
     ttft_tpot: Sequence[Index]
+    """Points by p99 TTFT and p99 TPOT."""
 
 
 class PointOfSweep(Struct):
     """A point of a sweep."""
 
     point: Index
+    """Its number, from 0, the first key varying slowest."""
     values: Mapping[str, Any]
+    """Value of each varied key, under its dotted name; a list of points may leave keys out."""
     status: Annotated[PointStatus, Column("text", "category")] = Field(title="State")
+    """`finished`; `partly`: some of its runs failed; `failed`."""
     reason: Annotated[str | None, Column("sentence", "category")] = Field(title="Reason")
+    """Why runs failed; null if none did."""
     n_seeds: summary_schema.Count
+    """Seeds that finished."""
     fleet: PricedFleet | None
+    """Size and price of its cluster; null if it did not run."""
     saturated: Flag = Field(title="Queue only grows")
+    """Whether the queue only grew in most of its runs; null if it did not run."""
     decision: Attained | None = None
+    """`met`, `edge` or `missed`; null without an SLO."""
     meets_goal: Flag = Field(title="Meets the goal")
+    """Whether it is `met`; null without an SLO."""
     answer: AnswerJson | None = None
+    """The attainment at the nominal load over all its seeds, as earlier versions decided by; null without an SLO."""
     judged: DecisionJson | None = None
-    """The decision of a run: with cost error, unless costs hardly matter or count as exact."""
+    """The decision of a run, with cost error unless costs hardly matter or count as exact (`n_draws` is then 0); null
+    without an SLO."""
     load: NominalLoad | None = None
+    """Drawn against nominal load, over all its seeds; null if it did not run."""
     shared_load: NominalLoad | None = None
+    """Drawn against nominal load, over the seeds that all points share; null if it did not run."""
     measures: Measures[Interval] | None
+    """Means over the shared seeds; null if it did not run."""
     warnings: Sequence[str] = ()
+    """Warnings of its costs and reservations."""
 
     @property
     def word(self) -> Word | None:
@@ -107,27 +131,43 @@ class SweptScenario(Struct):
     """The scenario that was varied, and its first seed."""
 
     name: str
+    """Its name."""
     seed: int | None = None
+    """The first seed."""
 
 
 class SweepAnswer(StudyAnswer):
-    """The file sweep.json."""
+    """What `simserve sweep` found."""
 
     command: ClassVar[str] = "sweep"
 
     schema_: str = Field(SCHEMA, alias="schema")
+    """Version of the schema."""
     version: str | None = None
+    """Version of simserve that ran it."""
     scenario: SweptScenario
+    """The scenario that was varied."""
     keys: Sequence[str]
+    """The keys that were varied."""
     seeds: Sequence[int]
+    """The seeds that all points share."""
     confidence: summary_schema.Share | None = None
+    """[share] Confidence of the intervals: 0.95."""
     goal_frac: summary_schema.Share
+    """[share] Requests that must meet every limit."""
     slo: Slo | None
+    """[s] Limits by latency; null if points differ in them."""
     slo_classes: Sequence[str]
+    """Classes with limits of their own."""
     fronts: Fronts
+    """Pareto fronts."""
     best: BestPoints
+    """The best points."""
     tied: Sequence[Index] = ()
+    """Points on the edge that cost less than `cheapest`, or all on the edge if there is none, the cheapest first;
+    `judged.edge_by` says what keeps each there."""
     points: Sequence[PointOfSweep]
+    """All points."""
 
     @property
     def decision(self) -> DecisionJson | None:

@@ -29,8 +29,11 @@ class StartedRun(Struct):
     """A run by its seed; one that is not final is repeated by the next sweep."""
 
     seed: Annotated[int, INTEGER]
+    """Seed of the run."""
     status: Annotated[Literal["finished", "failed", "drawn", "probed"], CATEGORY]
+    """`finished` or `failed`."""
     reason: Annotated[str | None, CATEGORY] = None
+    """Why it failed; null if it finished."""
     is_final: bool = True
 
 
@@ -47,10 +50,15 @@ class FinishedRun(Measures[Annotated[Signed, FINITE]], StartedRun):
     status: Annotated[Literal["finished"], CATEGORY] = "finished"
     reason: Annotated[None, CATEGORY] = None
     saturated: Annotated[bool, Column("flag", "flag")]
+    """Whether the backlog kept growing, so that latencies depend on the length of the run."""
     n_gpus: Annotated[Size, INTEGER]
+    """GPUs of the whole cluster."""
     usd_per_hour: Annotated[Amount, Column("usd", "float", "$/h")]
+    """[USD/h] Price of the whole cluster, at the catalog's prices."""
     kw: Annotated[Amount, Column("amount", "float", "kW")]
+    """[kW] Power of the whole cluster, by the data sheets."""
     wall_s: Annotated[Amount, Column("seconds", "float", "s")]
+    """[s] Wall time of the run; the only column that differs when a sweep is repeated."""
     outcomes: Sequence[ClassOutcome]
     load: NominalLoad
     warnings: Sequence[str]

@@ -40,7 +40,7 @@ def tell(result: Searched) -> Document:
     unit = UNITS[result.question]
     brief = (sentence(result), " ".join(sentences(result, unit)), load_rows(result))
     return capacity_document(
-        result, _head(result, unit), (_curves(result, unit), *_binds(result, unit), _probed(result)), brief
+        result, _head(result, unit), (curves(result, unit), *_binds(result, unit), _probed(result)), brief
     )
 
 
@@ -120,7 +120,7 @@ def _latency(result: Searched, name: str, loads: LoadAxis) -> Figure | None:
     return latency_chart(result.curve or result.points, name, loads, {"slo": slo, "knee": knee})
 
 
-def _curves(result: Searched, unit: LoadUnit) -> Chapter:
+def curves(result: Searched, unit: LoadUnit) -> Chapter:
     """Return a chart per latency, and the chart of attainment with the answer."""
     loads = LoadAxis(unit, None if result.answer is None else result.answer.load)
     keys: list[Key] = [

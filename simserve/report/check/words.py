@@ -172,7 +172,7 @@ def markdown(answer: CheckAnswer) -> str:
         lines += ["", "Changes of the scenario:", ""]
         for each in answer.changes:
             before, now = (_escaped(value_text(value)) for value in (each.baseline, each.candidate))
-            lines.append(f"- `{each.key.replace('`', '')}`: {before} → {now}")
+            lines.append(f"- `{' '.join(each.key.replace('`', '').split())}`: {before} → {now}")
     return "\n".join(lines) + "\n"
 
 
@@ -233,10 +233,8 @@ def value_text(value: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text that Markdown shows as it is, without cell, tag or emphasis."""
-    for mark in "\\|<>*_`[]":
-        text = text.replace(mark, f"\\{mark}")
-    return text
+    """Return text that Markdown shows as it is, without cell, tag or emphasis, on one line."""
+    return re.sub(r"([\\|<>*_`\[\]~&])", r"\\\1", " ".join(text.split()))
 
 
 def _allowed(text: str) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from simserve.metrics.answers.fleet_needs import FleetNeed
-from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.plan_option import PlanOption
 from simserve.report.charts import Figure, axis, hover, scatter
 from simserve.report.charts import figure as chart_of
 from simserve.report.document import Cautions, Chapter, Document, Explained, Plot, Table, Tile

@@ -1,7 +1,8 @@
 """Plan reasons: why an option wins, loses, or misses the SLO, in a clause each."""
 
 from simserve.metrics.answer import decide
-from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.goal import probability
 from simserve.report.formats import SHORT, count, goal, interval, plural, rate, seconds, share, slo_terms
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.goal import probability
 from simserve.report.formats import interval, plural, rate, share
 from simserve.report.nominal_load import drawn

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.metrics.answers.capacity import CapacityAnswer
-from simserve.metrics.answers.parts import StudiedPool
-from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.plan_option import PlanOption
+from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share

@@ -7,7 +7,8 @@ from typing import Any
 from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import PricedFleet
-from simserve.metrics.answers.plan import PlanAnswer, PlanOption
+from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost import Basis

@@ -7,8 +7,9 @@ from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_loads import CriterionLoad
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
-from simserve.metrics.answers.parts import Bounded, FoundLoad, PoolJson
+from simserve.metrics.answers.parts import Bounded, FoundLoad
 from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary

@@ -55,10 +55,10 @@ def _sure(point: PointOfSweep) -> str:
 
 
 def _tied(answer: SweepAnswer, point: PointOfSweep) -> str:
-    price = "for" if answer.best.cheapest is None else "costs"
+    price = f"{name_of(answer, point)} costs {dollars(point)} an hour"
     if point.is_tied_by_cost:
-        return f"{as_sentence(f'{name_of(answer, point)} costs {dollars(point)} an hour')} {_sure(point)}"
-    text = f"{name_of(answer, point)} {price} {dollars(point)} an hour and is statistically tied with the goal"
+        return f"{as_sentence(price)} {_sure(point)}"
+    text = f"{price} and is statistically tied with the goal"
     return as_sentence(f"{text}: {attained(point)} {terms(answer)}")
 
 

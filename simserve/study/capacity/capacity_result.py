@@ -8,7 +8,7 @@ from simserve.metrics.answers.capacity_loads import LATENCIES
 from simserve.metrics.figures import Summary
 from simserve.study.capacity.point import LoadPoint
 from simserve.tables.columns import TableRows, typed_columns
-from simserve.tables.schema import Field
+from simserve.tables.fields import Field
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 COUNTS = (("offered_per_s", "requests/s"), ("served_per_s", "requests/s"), ("output_tokens_per_s", "tokens/s"))
@@ -26,7 +26,22 @@ ROWS = (
     Field("saturated", "flag"),
     *(Field(f"{key.removesuffix('_s')}_{level}_s", "float", "s") for key in LATENCIES for level in LEVELS),
 )
-"""`load` is a multiple of the scenario's rates (rate, ratio), a number of clients, or of replicas."""
+"""One row per load and seed.
+
+asked: The question: `rate`, `concurrency`, `replicas` or `ratio`.
+load: Multiple of the scenario's rates (rate, ratio), number of clients (concurrency), or of replicas.
+split: With `--ratio`: prefill : decode replicas, or `together`; null without.
+seed: Seed of the run.
+offered_per_s: Arrivals in the window.
+served_per_s: Requests that finished within the window.
+output_tokens_per_s: Output tokens of the requests that arrived in the window and finished.
+n_arrived: Requests that arrived in the window.
+n_met: Requests of these that met every limit.
+attained_frac: `n_met` over `n_arrived`.
+*_met_frac: Requests that met the limit on this latency; null without that limit.
+saturated: Whether the queue only grew.
+ttft_*_s, tpot_*_s, itl_*_s, e2e_*_s: Mean and percentiles of the latency.
+"""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from typing import Any, Literal, cast
 from simserve.metrics.answers.capacity import CapacityStudy, SearchedCapacity
 from simserve.metrics.answers.capacity_found import Efficiency, FoundPrecision
 from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad, SearchEnd
-from simserve.metrics.answers.parts import Bounded, Limit, ScenarioName, StudiedPool
+from simserve.metrics.answers.parts import Bounded, Limit, ScenarioName
+from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.tails import pooled

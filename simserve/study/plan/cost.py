@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from simserve.metrics.answers.plan import OptionCost, OptionUse
+from simserve.metrics.answers.option_cost import OptionCost, OptionUse
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import Estimate, mean_of
 from simserve.study.plan.outcome import Sized

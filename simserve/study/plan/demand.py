@@ -47,7 +47,7 @@ def demand_of(scenario: Scenario) -> Demand:
         rule = "a plan needs a demand with a rate, which a closed loop does not have"
         raise SimserveError(f"{scenario.name}: workload.client: {rule}; give arrivals or a trace instead")
     at_scale(scenario, 1.0)  # refuses arrivals without a rate
-    if workload.trace is not None:
+    if workload.is_replayed:
         return Demand("trace", scenario)
     assert workload.arrivals is not None, "resolved"
     if workload.arrivals["kind"] != "diurnal":

@@ -2,9 +2,9 @@
 
 from simserve.errors import Problem
 from simserve.metrics.answers.fleet_needs import OptionGrowth
-from simserve.metrics.answers.plan import (
+from simserve.metrics.answers.option_cost import OptionCost
+from simserve.metrics.answers.plan_option import (
     OptionAlone,
-    OptionCost,
     OptionFleet,
     OptionLatencies,
     OptionShare,

@@ -22,7 +22,7 @@ from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
 from simserve.study.sweep.point_runs import PointRuns, drawn_load
 from simserve.study.sweep.sweep import Sweep
 from simserve.tables.columns import TableRows, typed_columns
-from simserve.tables.schema import Field, Kind
+from simserve.tables.fields import Field, Kind
 from simserve.version import __version__
 
 Figure = Callable[[Measures[Any]], Any]

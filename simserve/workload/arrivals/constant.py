@@ -15,6 +15,7 @@ class Constant(Arrivals):
     """Equal gaps, with nothing drawn."""
 
     rate_per_s: Rate
+    """[/s] Arrival rate; gaps are its inverse."""
 
     def first(self, n: int, stream: Stream) -> Floats:
         """Return multiples of the gap."""

@@ -19,8 +19,10 @@ class Diurnal(Arrivals):
     """Rates at equal distances over a period, linear between them, repeated."""
 
     rates_per_s: Annotated[list[Annotated[float, Field(ge=0, le=MOST_RATE)]], Field(min_length=2)]
-    """The first at time zero; after the last comes the first again. At least one above zero."""
+    """[/s] Arrival rates at equal distances, the first at time zero, at least one above zero; after the last comes the
+    first again."""
     period_s: Rate = 86_400.0
+    """[s] Period in which the rates repeat; by default a day."""
     burstiness: Rate = 1.0
     """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson."""
 

@@ -12,8 +12,9 @@ class Gamma(Arrivals):
     """Gamma gaps, as `vllm bench serve` draws them."""
 
     rate_per_s: Rate
+    """[/s] Mean arrival rate (`vllm bench serve --request-rate`)."""
     burstiness: Rate = 1.0
-    """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson."""
+    """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson (`vllm bench serve --burstiness`)."""
 
     def first(self, n: int, stream: Stream) -> Floats:
         """Scale the unit-rate instants to the rate."""

@@ -14,7 +14,9 @@ class Mmpp(Arrivals):
     """Markov-modulated Poisson: exponential dwells in each level in turn, from its stationary mix."""
 
     rates_per_s: list[Rate]
+    """[/s] Arrival rate at each level, at least two."""
     mean_dwell_s: list[Rate]
+    """[s] Mean time at each level, one for each rate."""
 
     @model_validator(mode="after")
     def _same_length(self) -> "Mmpp":

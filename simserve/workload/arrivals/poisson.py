@@ -12,6 +12,7 @@ class Poisson(Arrivals):
     """Exponential gaps."""
 
     rate_per_s: Rate
+    """[/s] Mean arrival rate (`vllm bench serve --request-rate`)."""
 
     def first(self, n: int, stream: Stream) -> Floats:
         """Scale the unit-rate instants to the rate."""

@@ -17,9 +17,9 @@ class VllmBench(Arrivals):
     """Arrivals of `--request-rate` and `--burstiness` without a ramp-up."""
 
     rate_per_s: Annotated[float, Field(ge=LEAST_RATE, allow_inf_nan=True)]
-    """.inf sends all at once."""
+    """[/s] Arrival rate; .inf sends all requests at once (`vllm bench serve --request-rate`)."""
     burstiness: Rate = 1.0
-    """Shape of the gaps, 1 / CV^2."""
+    """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson (`vllm bench serve --burstiness`)."""
 
     def first(self, n: int, stream: Stream) -> Floats:
         """Return all n instants; they depend on n, as they are scaled to end at n / rate."""

@@ -16,9 +16,11 @@ class Empirical(Lengths):
     """Pairs of prompt and output lengths, each equally likely: from lists, or from a trace file."""
 
     prompt_tokens: Annotated[list[Tokens], Field(min_length=1)] | None = None
+    """[tokens] Prompt length of each pair; null: from `path`."""
     output_tokens: Annotated[list[Tokens], Field(min_length=1)] | None = None
+    """[tokens] Output length of each pair; null: from `path`."""
     path: str | None = None
-    """A trace file in any supported format."""
+    """Trace file in any supported format; null: from the lists."""
 
     def __post_init__(self) -> None:
         has_lists = self.prompt_tokens is not None and self.output_tokens is not None

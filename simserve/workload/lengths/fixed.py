@@ -12,7 +12,9 @@ class Fixed(Lengths):
     """One pair of lengths for all requests."""
 
     prompt_tokens: Tokens
+    """[tokens] Length of each prompt; with `prefixes`, of its new part (`vllm bench serve --random-input-len`)."""
     output_tokens: Tokens
+    """[tokens] Length of each answer (`vllm bench serve --random-output-len`)."""
 
     def draw(self, n: int, stream: Stream) -> Drawn:
         """Return the fixed lengths."""

@@ -12,7 +12,9 @@ class Lognormal(Lengths):
     """Prompt and output lengths drawn independently."""
 
     prompt_tokens: LognormalSide
+    """[tokens] Lengths of prompts; with `prefixes`, of their new part."""
     output_tokens: LognormalSide
+    """[tokens] Lengths of answers."""
 
     def draw(self, n: int, stream: Stream) -> Drawn:
         """Draw prompts and outputs independently; note the share clipped."""

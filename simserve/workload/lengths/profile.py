@@ -31,7 +31,8 @@ class Profile(Lengths):
     """Joint quantiles of prompt and output lengths, which keep their correlation."""
 
     name: str
-    """azure-conv-2023, azure-code-2023, mooncake-conversation, mooncake-synthetic; or the path of a fitted .json."""
+    """Trace that was fitted: azure-conv-2023, azure-code-2023, mooncake-conversation, mooncake-synthetic; or the path
+    of a .json from `simserve trace fit`."""
 
     def __post_init__(self) -> None:
         if not self.name.endswith(".json") and self.name not in profile_names():

@@ -12,7 +12,9 @@ class Uniform(Lengths):
     """Prompt and output lengths drawn independently and uniformly from the integers between two bounds."""
 
     prompt_tokens: Bounds
+    """[tokens] Shortest and longest prompt; with `prefixes`, new part of a prompt."""
     output_tokens: Bounds
+    """[tokens] Shortest and longest answer."""
 
     def draw(self, n: int, stream: Stream) -> Drawn:
         """Draw prompts and outputs independently."""

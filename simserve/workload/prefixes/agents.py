@@ -30,16 +30,18 @@ class Agents(PrefixStructure):
     steps: Whole
     """Calls of a task outside of branches: a number, [least, most], or lognormal {median, sigma, max}."""
     tool_s: Time
-    """Delay from the last awaited answer to a call: seconds, exponential {mean}, or lognormal."""
+    """[s] Delay from the last awaited answer to a call: seconds, exponential {mean}, or lognormal {median, sigma,
+    max}."""
     fan_out_frac: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the gaps between steps at which the task fans out."""
+    """[share] Share of the gaps between steps at which the task fans out."""
     branches: Whole = 2
-    """Branches of a fan-out."""
+    """Branches of a fan-out, in parallel."""
     branch_calls: Whole = 1
     """Calls of a branch, in sequence."""
     system_tokens: SomeTokens = 0
-    """Length of the system prompt, tool descriptions included, that begins all tasks."""
+    """[tokens] Length of the system prompt, tool descriptions included, that begins all tasks."""
     block_tokens: BlockTokens = 16
+    """[tokens] Size of a shareable block: the engine's block size, or a multiple; larger blocks run faster."""
 
     makes_sessions: ClassVar[bool] = True
 

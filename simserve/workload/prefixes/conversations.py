@@ -50,14 +50,15 @@ class Conversations(PrefixStructure):
     turns: Whole
     """Requests of a conversation: a number, [least, most], or lognormal {median, sigma, max}."""
     think_s: Time
-    """Time between turns: seconds, exponential {mean}, or lognormal {median, sigma, max}."""
+    """[s] Time between turns: seconds, exponential {mean}, or lognormal {median, sigma, max}."""
     next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
-    """Event from which think_s counts."""
+    """Event from which think_s counts: the arrival of the turn before, answered or not, or its answer."""
     system_tokens: SomeTokens = 0
-    """Length of the system prompt that begins all conversations."""
+    """[tokens] Length of the system prompt that begins all conversations."""
     max_prompt_tokens: Tokens | None = None
-    """A turn with a longer prompt restarts with the system prompt and its new part; left out: no limit."""
+    """[tokens] Limit above which a turn starts over, from the system prompt and its new part; null: none."""
     block_tokens: BlockTokens = 16
+    """[tokens] Size of a shareable block: the engine's block size, or a multiple; larger blocks run faster."""
 
     makes_sessions: ClassVar[bool] = True
 

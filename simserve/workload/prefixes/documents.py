@@ -28,13 +28,15 @@ class Documents(PrefixStructure):
     """A prompt is a document of a corpus, followed by a new part, the question."""
 
     n_documents: Annotated[PositiveInt, Field(le=MOST_DOCUMENTS)]
+    """Documents of the corpus."""
     document_tokens: Whole
-    """Length of a document: a number, [least, most], or lognormal {median, sigma, max}."""
+    """[tokens] Length of a document: a number, [least, most], or lognormal {median, sigma, max}."""
     zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Popularity of the i-th document is 1 / i**zipf_exponent; 0: uniform."""
+    """Popularity of the i-th document is `1 / i**zipf_exponent`; 0: uniform."""
     system_tokens: SomeTokens = 0
-    """Length of a system prompt before every document."""
+    """[tokens] Length of a system prompt before every document."""
     block_tokens: BlockTokens = 16
+    """[tokens] Size of a shareable block: the engine's block size, or a multiple; larger blocks run faster."""
 
     def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Draw one document per request; its length is drawn once, with the corpus."""

@@ -22,14 +22,16 @@ class Shared(PrefixStructure):
     """A prompt is one of n_prefixes system prompts, followed by a new part."""
 
     prefix_tokens: Tokens | Annotated[list[Tokens], Field(min_length=1)]
-    """Length of every system prompt, or a list with one length each."""
+    """[tokens] Length of every system prompt, or a list with one length each (`vllm bench serve
+    --random-prefix-len`)."""
     n_prefixes: Annotated[PositiveInt, Field(le=MOST_PREFIXES)] | None = None
-    """Number of system prompts; left out: the length of the lists, else one."""
+    """Number of system prompts; null: the length of the lists, else one."""
     zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Popularity of the i-th system prompt is 1 / i**zipf_exponent; 0: uniform."""
+    """Popularity of the i-th system prompt is `1 / i**zipf_exponent`; 0: uniform."""
     weights: Annotated[list[Weight], Field(min_length=1)] | None = None
-    """Weight of each system prompt, instead of zipf_exponent."""
+    """Weight of each system prompt, instead of zipf_exponent; null: by zipf_exponent."""
     block_tokens: BlockTokens = 16
+    """[tokens] Size of a shareable block: the engine's block size, or a multiple; larger blocks run faster."""
 
     def __post_init__(self) -> None:
         lists = {"prefix_tokens": self.prefix_tokens, "weights": self.weights}

@@ -12,13 +12,14 @@ import numpy as np
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
+from simserve.workload.readers.agents import is_agents
 from simserve.workload.readers.logs.records import format_of
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
 from simserve.workload.readers.simserve import parquet_columns
 from simserve.workload.readers.text_lines import head, is_bench_result
 from simserve.workload.trace import MOST_TOKENS, Trace
 
-FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus")
+FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus", "weka")
 
 ROWS_LOOKED_AT = 100
 """Lines of JSON read to tell a Mooncake trace from a vLLM one."""
@@ -27,6 +28,11 @@ ROWS_LOOKED_AT = 100
 def read_trace(path: Path, format: str = "auto", names: Mapping[str, str] | None = None) -> Trace:
     """Read a trace file as a Trace that starts at its first stamp; `names`: columns of a log by ours. Raises
     TraceError."""
+    return replace(read_recording(path, format, names), dependencies=None, is_branch=None)
+
+
+def read_recording(path: Path, format: str = "auto", names: Mapping[str, str] | None = None) -> Trace:
+    """Read a trace file with the answers that its requests waited for, where its format says so. Raises TraceError."""
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
@@ -69,6 +75,8 @@ def _json_hint(text: str) -> tuple[str, str | None]:
     """Tell Mooncake (milliseconds) from vLLM (seconds) by the block size; the stamps do not tell."""
     if '"resultType"' in text:
         return "prometheus", None
+    if is_agents(text):
+        return "weka", None
     if text[0] == "[" or format_of(text) is not None:
         return "log", None
     if is_bench_result(text):

@@ -68,25 +68,45 @@ def read_object(path: Path, kinds: Mapping[str, CellKind]) -> dict[str, Any]:
     """
     text = _Text(path)
     try:
-        return dict(_members(path, text, kinds))
+        members = dict(_members(path, text, kinds))
+        text.end()
+        return members
     except json.JSONDecodeError as error:
         remedy = "was the file cut, or does it hold several results?"
         raise TraceError(f"{path}:{text.line(error.pos)}: must be one JSON object ({error.msg}); {remedy}") from None
+
+
+def read_objects(path: Path, kinds: Mapping[str, CellKind]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file, one after another or in an array, as `read_object` does, each with the line where it
+    begins. Raises TraceError."""
+    text = _Text(path)
+    try:
+        is_array = text.peek() == "["
+        if is_array:
+            text.take("[")
+        while text.peek() not in ("", "]"):
+            line = text.here
+            yield line, dict(_members(Path(f"{path}:{line}"), text, kinds))
+            text.has_comma()
+        if is_array:
+            text.take("]")
+        text.end()
+    except json.JSONDecodeError as error:
+        rule = f"must be JSON objects, one after another or in an array ({error.msg})"
+        raise TraceError(f"{path}:{text.line(error.pos)}: {rule}; was the file cut?") from None
 
 
 def _members(path: Path, text: "_Text", kinds: Mapping[str, CellKind]) -> Iterator[tuple[str, Any]]:
     text.take("{")
     is_next = text.peek() != "}"
     while is_next:
+        if text.peek() != '"':
+            raise text.error("Expecting a name in quotes")
         key = text.value()
         text.take(":")
-        is_column = isinstance(key, str) and text.peek() == "["
-        yield key, _column(path, key, text, kinds.get(key)) if is_column else text.value()
+        yield key, _column(path, key, text, kinds.get(key)) if text.peek() == "[" else text.value()
         is_next = text.has_comma()
-    else:
-        text.take("}")
-    if text.peek():
-        raise text.error("Extra data")
+    text.take("}")
 
 
 def _column(path: Path, name: str, text: "_Text", kind: CellKind | None) -> Any:
@@ -135,6 +155,11 @@ class _Text:
         """Return the line of a place in the part."""
         return self._n_lines + self._part.count("\n", 0, position) + 1
 
+    @property
+    def here(self) -> int:
+        """The line of the next character."""
+        return self.line(self._at)
+
     def error(self, rule: str) -> json.JSONDecodeError:
         """Return the error of the next character."""
         return json.JSONDecodeError(rule, self._part, self._at)
@@ -148,6 +173,11 @@ class _Text:
                 return self._part[self._at]
             if not self._has_more():
                 return ""
+
+    def end(self) -> None:
+        """Raise JSONDecodeError unless nothing follows."""
+        if self.peek():
+            raise self.error("Extra data")
 
     def take(self, character: str) -> None:
         """Go on behind a character. Raises JSONDecodeError if it is not the next."""

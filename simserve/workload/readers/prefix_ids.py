@@ -52,7 +52,7 @@ class HashIds:
         n_ids = self._whole_blocks(place, trace, offered)
         kept = self.rows if np.array_equal(n_ids, offered) else self.rows.cut(self.rows.offsets[:-1], n_ids)
         ids, offsets = kept.values, kept.offsets
-        unlike = _first_other_predecessor(ids, offsets)
+        unlike = first_other_predecessor(ids, offsets)
         notes = trace.notes
         if unlike is not None and self.may_be_unchained:
             ids, notes = chained(ids, offsets), (*notes, CHAINED)
@@ -133,7 +133,7 @@ def chained(ids: Ints, offsets: Ints) -> Ints:
     return chain_ids
 
 
-def _first_other_predecessor(ids: Ints, offsets: Ints) -> tuple[Ints, Ints] | None:
+def first_other_predecessor(ids: Ints, offsets: Ints) -> tuple[Ints, Ints] | None:
     """Return where an id follows another one than at its first use, and where that was; None if never."""
     before = np.concatenate([[-1], ids[:-1]])
     before[offsets[:-1][np.diff(offsets) > 0]] = -1

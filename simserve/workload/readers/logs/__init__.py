@@ -6,8 +6,9 @@ from typing import Any
 
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
+from simserve.workload.readers.agents import is_agents
 from simserve.workload.readers.base import shown
-from simserve.workload.readers.logs import bench, table
+from simserve.workload.readers.logs import bench, table, weka
 from simserve.workload.readers.logs.base import Log
 from simserve.workload.readers.logs.glossary import NOTHING, LogReading
 from simserve.workload.readers.logs.records import format_of, read_array, read_records
@@ -29,6 +30,8 @@ def read_log(path: Path, seed: int = 0, reading: LogReading = NOTHING) -> Log:
     first, *others = begun.splitlines()
     if begun[0] not in "{[" and path.suffix not in (".json", ".jsonl"):
         return table.read_csv_table(path, first, reading)
+    if is_agents(begun):
+        return weka.read(path)
     if (name := format_of(begun)) is not None:
         return table.of_records(path, read_records(path, name), reading)
     if any(map(str.strip, others)) and _value(first) is not _NONE:
