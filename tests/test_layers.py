@@ -195,7 +195,7 @@ STATEMENTS: dict[str, int] = {
     "tables": 1375,
     "units": 25,
     "version": 1,
-    "workload": 3103,
+    "workload": 3101,
 }
 """Most lines of each part that are neither blank, docstring, comment nor import. Only a new capability raises them."""
 

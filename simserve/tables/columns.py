@@ -109,8 +109,8 @@ def joined(pieces: list[Any]) -> Any:
     """Return the pieces of a column as one: arrays, or Lists. Raises TypeError for dates and numbers."""
     if not isinstance(pieces[0], Lists):
         return np.concatenate(pieces)
-    counts = np.concatenate([np.diff(piece.offsets) for piece in pieces])
-    return Lists(np.concatenate([piece.values for piece in pieces]), np.concatenate([[0], np.cumsum(counts)]))
+    offsets = np.concatenate([[0], *(np.diff(piece.offsets) for piece in pieces)])
+    return Lists(np.concatenate([piece.values for piece in pieces]), np.cumsum(offsets, out=offsets))
 
 
 @dataclass(frozen=True)

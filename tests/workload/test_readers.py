@@ -13,7 +13,7 @@ import pytest
 from simserve import Scenario, input_files, load_results, simulate
 from simserve.errors import TraceError
 from simserve.workload.info import stamp_s, trace_info
-from simserve.workload.readers import detect, read_trace, text_lines
+from simserve.workload.readers import cells, detect, read_trace, simserve, text_lines
 from simserve.workload.readers.simserve import write_trace
 from simserve.workload.replay import replay
 from simserve.workload.streams import streams
@@ -71,6 +71,16 @@ def test_a_trace_survives_our_own_format(ending: str, tmp_path: Path) -> None:
     again = read_trace(path)
     assert again.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
     assert again.arrival_s.tolist() == pytest.approx(trace.arrival_s.tolist(), abs=1e-6)
+
+
+def test_a_csv_trace_is_written_the_same_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, texts = written(tmp_path, "t.jsonl", FILES["mooncake.jsonl"]), []
+    for n_rows in (1000, 1):
+        monkeypatch.setattr(simserve, "PIECE_ROWS", n_rows)
+        write_trace(read_trace(path), tmp_path / "ours.csv")
+        texts.append((tmp_path / "ours.csv").read_text())
+    assert texts[0] == texts[1]
+    assert texts[0].count("\n") == 1 + len(read_trace(path)) > 2
 
 
 def test_an_unsorted_trace_is_sorted_and_says_so(tmp_path: Path) -> None:
@@ -153,6 +163,7 @@ def test_a_file_reads_the_same_in_pieces_of_any_size(
     whole = {name: what_is_read(written(tmp_path, name, text)) for name, text in texts.items()}
     monkeypatch.setattr(text_lines, "PIECE_BYTES", chunk_bytes)
     monkeypatch.setattr(input_files, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(cells, "BLOCK_ROWS", 2)
     assert {name: what_is_read(tmp_path / name) for name in texts} == whole
     assert "line 7: prompt_tokens must be at least 1, got 0" in str(whole["quoted.csv"])
 

@@ -3,6 +3,7 @@
 import gzip
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from simserve import input_files
 from simserve.errors import TraceError
-from simserve.workload.readers import read_trace, text_lines
+from simserve.workload.readers import cells, read_trace, text_lines
 from tests.cli.scenarios import write_scenario
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system tells no peak memory")
@@ -136,8 +138,36 @@ def test_rows_of_parquet_are_counted_before_they_are_read(tmp_path: Path, monkey
         read_trace(tmp_path / "t.parquet")
 
 
+ROWS = {
+    "csv": "{},{},{}\n",
+    "vllm": '{{"timestamp": {}, "input_length": {}, "output_length": {}, "user": "u"}}\n',
+    "log": '{{"arrival_s": {}, "prompt_tokens": {}, "output_tokens": {}, "user": "u"}}\n',
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_row_of_text_takes_no_more_than_the_law(
+    kind: str, is_sorted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a file are small here, so that the difference of two sizes is what their rows take."""
+    for module, limit in ((text_lines, "PIECE_BYTES"), (text_lines, "HEAD_BYTES"), (input_files, "CHUNK_BYTES")):
+        monkeypatch.setattr(module, limit, 2**11)
+    monkeypatch.setattr(cells, "BLOCK_ROWS", 500)
+    path, peaks = tmp_path / "t", []
+    for n_rows in (5_000, 15_000):
+        rows = [ROWS[kind].format(at if is_sorted else n_rows - at, 9, 1 + at % 7) for at in range(n_rows)]
+        path.write_text("".join([HEAD.decode()] * (kind == "csv") + rows))
+        read_trace(path)  # imports what it needs
+        tracemalloc.start()
+        read_trace(path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 10_000 * (64 + 8)  # of max_tokens, which a log always has
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.jsonl", "t.parquet"])
 def test_a_trace_of_millions_of_rows_takes_no_more_than_the_law(name: str, tmp_path: Path) -> None:
     n_rows = 3_000_000
     random = np.random.default_rng(0)
@@ -149,7 +179,9 @@ def test_a_trace_of_millions_of_rows_takes_no_more_than_the_law(name: str, tmp_p
         pq.write_table(pa.table(columns), path)
     else:
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        text = HEAD + "".join(f"{at:.6f},{prompt},{output}\n" for at, prompt, output in rows).encode()
+        row = ROWS["log" if name == "t.jsonl" else "csv"]
+        head = b"" if name == "t.jsonl" else HEAD
+        text = head + "".join(row.format(f"{at:.6f}", prompt, output) for at, prompt, output in rows).encode()
         path.write_bytes(gzip.compress(text, 1) if name == "t.csv.gz" else text)
     code, peak_bytes, err = result("trace", "info", path)
     assert code == 0, err

@@ -16,5 +16,4 @@ KINDS = {"TIMESTAMP": STAMP, "ContextTokens": NUMBER, "GeneratedTokens": NUMBER}
 def read(path: Path) -> Trace:
     """Read an Azure trace; its stamps have up to seven fractional digits. Raises TraceError."""
     place, columns, _ = read_csv(path, KINDS, KINDS)
-    arrival_s = seconds_since_first(columns.pop("TIMESTAMP"))
-    return checked(place, Trace(arrival_s, columns["ContextTokens"], columns["GeneratedTokens"]))
+    return checked(place, Trace(seconds_since_first(columns.pop("TIMESTAMP")), *map(columns.pop, list(columns))))

@@ -93,7 +93,10 @@ def checked(place: Place, trace: Trace, put_prefixes: Callable[[Place, Trace], T
     refuse_rows(place, trace.arrival_s < 0, "an arrival must not be negative", trace.arrival_s)
     late = f"an arrival must be at most {MOST_S:g} s (are the stamps in other units?)"
     refuse_rows(place, trace.arrival_s > MOST_S, late, trace.arrival_s)
-    trace = _with_whole(place, trace)
+    for name in LEAST:
+        if (column := getattr(trace, name)) is not None:
+            whole: Any = {name: _whole(place, name, column)}
+            trace = replace(trace, **whole)  # the numbers as read are no longer held
     if put_prefixes is not None:
         trace = put_prefixes(place, trace)
     trace = _in_order(trace)
@@ -106,14 +109,6 @@ def answered(place: Place, trace: Trace, failed: str) -> Trace:
     n_failed = len(trace) - len(kept)
     notes = (f"{n_failed} failed {failed} were left out",) if n_failed else ()
     return checked(place.take(kept), replace(trace.take(kept), notes=notes))
-
-
-def _with_whole(place: Place, trace: Trace) -> Trace:
-    for name in LEAST:
-        if (column := getattr(trace, name)) is not None:
-            whole: Any = {name: _whole(place, name, column)}
-            trace = replace(trace, **whole)  # the numbers as read are no longer held
-    return trace
 
 
 def _whole(place: Place, name: str, values: NDArray[Any]) -> NDArray[np.int64]:

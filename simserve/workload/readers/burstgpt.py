@@ -4,6 +4,7 @@ Source: Wang et al., BurstGPT (2024), CC-BY 4.0. Older files lack Session ID and
 """
 
 from pathlib import Path
+from typing import Any
 
 from simserve.workload.readers.base import answered
 from simserve.workload.readers.cells import NUMBER, SPAN, TEXT
@@ -17,7 +18,5 @@ KINDS = dict.fromkeys(NEEDED, NUMBER) | {"Session ID": TEXT, "Elapsed time": SPA
 def read(path: Path) -> Trace:
     """Read a BurstGPT trace; stamps are seconds. Raises TraceError."""
     place, columns, _ = read_csv(path, KINDS, NEEDED)
-    stamps, prompts, outputs = (columns[name] for name in NEEDED)
-    sessions, took_s = columns.get("Session ID"), columns.get("Elapsed time")
-    trace = Trace(stamps, prompts, outputs, session_id=sessions, e2e_s=took_s)
-    return answered(place, trace, "calls (no response tokens)")
+    more: dict[str, Any] = {"session_id": columns.get("Session ID"), "e2e_s": columns.get("Elapsed time")}
+    return answered(place, Trace(*map(columns.pop, NEEDED), **more), "calls (no response tokens)")

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -72,22 +73,15 @@ def _floats(cells: Cells) -> Floats:
     return np.array([_of_text(cell) if is_text else _of_json(cell) for cell in cells], np.float64)
 
 
-def _of_text(cell: str) -> float:
+def _of_text(cell: str | float) -> float:
     try:
-        return _finite(float(cell)) if cell else np.nan
-    except ValueError:
+        return np.nan if cell == "" else number if np.isfinite(number := float(cell)) else np.inf
+    except (ValueError, OverflowError):
         return np.inf
 
 
 def _of_json(cell: Any) -> float:
-    try:
-        return np.nan if cell is None else _finite(float(cell)) if type(cell) in (int, float) else np.inf
-    except OverflowError:
-        return np.inf
-
-
-def _finite(number: float) -> float:
-    return number if np.isfinite(number) else np.inf
+    return np.nan if cell is None else _of_text(cell) if type(cell) in (int, float) else np.inf
 
 
 def texts(place: Place, name: str, cells: Cells) -> NDArray[np.str_]:
@@ -187,10 +181,8 @@ def ids(place: Place, name: str, cells: Cells | Lists) -> Lists:
         rows = [_split(cell) if isinstance(cells, Texts) else [] if cell is None else cell for cell in cells]
         is_bad = np.array([not _are_ids(row) for row in rows], np.bool_)
     refuse_rows(place, is_bad, f"{name} must be whole numbers in [0, {MOST_ID}]", cells)
-    if isinstance(cells, Lists):
-        return cells
     ends = np.cumsum([0, *map(len, rows)])
-    return Lists(np.fromiter(chain.from_iterable(rows), np.int64, int(ends[-1])), ends)
+    return cells if isinstance(cells, Lists) else Lists(np.fromiter(chain.from_iterable(rows), np.int64), ends)
 
 
 def _split(cell: str) -> Any:
@@ -220,12 +212,15 @@ IDS = CellKind("ids", ids)
 Piece = tuple[NDArray[np.int64], Mapping[str, Cells]]
 """Some rows of a file: their lines, and the cells of each column."""
 
+BLOCK_ROWS = 1 << 19
+"""Rows after which the pieces of each column are joined: the system gets large arrays back, and no small ones."""
+
 
 def read_pieces(path: Path, pieces: Iterable[Piece], kinds: Mapping[str, CellKind]) -> tuple[Place, dict[str, Any]]:
     """Return the columns of a file. Raises TraceError."""
     lines: list[NDArray[np.int64]] = []
     columns: dict[str, list[Any]] = {name: [] for name in kinds}
-    n_ids = 0
+    n_ids, n_rows, n_due = 0, 0, BLOCK_ROWS
     nothing: Piece = (np.zeros(0, np.int64), dict.fromkeys(kinds, Texts()))
     for (at, cells), following in pairwise(chain(pieces, [nothing])):
         place = Place(path, at, is_part=following is not nothing)
@@ -235,9 +230,16 @@ def read_pieces(path: Path, pieces: Iterable[Piece], kinds: Mapping[str, CellKin
             n_ids += len(columns[name][-1].values) if kind is IDS else 0
         if n_ids > MOST_REQUESTS:
             raise TraceError(f"{path}: hash_ids must be at most {MOST_REQUESTS:,} in all, got more; cut the file")
+        n_rows += len(at)
+        if n_rows >= n_due:
+            with suppress(TypeError):  # dates and numbers, which are refused at the end
+                for column in (lines, *columns.values()):
+                    column[:] = [joined(column)]
+            n_due = n_rows + n_rows // 16 + BLOCK_ROWS
     if not lines:
         return read_pieces(path, [nothing], kinds)
     try:
-        return Place(path, joined(lines)), {name: joined(columns.pop(name)) for name in kinds}
+        lines[:] = [joined(lines)]
+        return Place(path, lines[0]), {name: joined(columns.pop(name)) for name in kinds}
     except TypeError:
         raise TraceError(f"{path}: stamps must all be numbers, or all dates and times; convert the file") from None

@@ -32,9 +32,11 @@ ReadRow = Callable[[Path, int, str], Mapping[str, Any]]
 def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
     """Read a trace with a request a line (Mooncake, vLLM); empty lines are skipped. Raises TraceError."""
     place, columns = read_pieces(path, cells_of_lines(path, _row, KINDS), KINDS)
-    stamps, prompts, outputs, hash_ids = columns.values()
-    put_prefixes = meaning(hash_ids, prompts).put if len(hash_ids.values) else None
-    return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs), put_prefixes)
+    columns["timestamp"] *= seconds_per_stamp
+    hash_ids = columns.pop("hash_ids")
+    put_prefixes = meaning(hash_ids, columns["input_length"]).put if len(hash_ids.values) else None
+    del hash_ids  # 8 bytes a row, where no row has any
+    return checked(place, Trace(*map(columns.pop, KEYS)), put_prefixes)
 
 
 def cells_of_lines(path: Path, read_row: ReadRow, names: Iterable[str]) -> Iterator[Piece]:

@@ -1,8 +1,7 @@
 """Simserve's own format: parquet or CSV with arrival_s, prompt_tokens, output_tokens, and optional columns."""
 
 import csv
-from collections.abc import Callable, Mapping
-from io import StringIO
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError, TraceError, UnreadableTrace
-from simserve.tables.columns import Lists
-from simserve.tables.files import replace_text, replace_with
+from simserve.tables.columns import Lists, taken
+from simserve.tables.files import replace_with
+from simserve.tables.scratch import PIECE_ROWS
 from simserve.workload.readers.base import Place, checked, items, refuse_rows
 from simserve.workload.readers.cells import AMOUNT, IDS, NUMBER, SPAN, TEXT, CellKind, numbers
 from simserve.workload.readers.csv_rows import columns_of, read_csv, unused
@@ -62,7 +62,7 @@ def write_trace(trace: Trace, path: Path) -> None:
 
         replace_with(path, lambda extra: write_columns(extra, columns))
     elif path.suffix == ".csv":
-        replace_text(path, _csv_text(columns))
+        replace_with(path, lambda extra: _write_csv(extra, columns))
     else:
         raise TraceError(f"{path}: a trace is written as .csv or .parquet, got '{path.suffix}'; change the ending")
 
@@ -134,18 +134,19 @@ def _refuse_duplicates(place: Place, request_id: NDArray[np.str_]) -> None:
         refuse_rows(place, same, "request_id must be unique", request_id.tolist())
 
 
-def _csv_text(columns: dict[str, Any]) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*map(_shown, columns.values()), strict=True))
-    return text.getvalue()
+def _write_csv(path: Path, columns: dict[str, Any]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*map(_shown, columns.values()), strict=True))
 
 
-def _shown(column: Any) -> list[Any]:
-    """Return the cells of a column; lists as numbers separated by spaces."""
-    if isinstance(column, Lists):
-        texts, ends = list(map(str, column.values.tolist())), column.offsets.tolist()
-        return [" ".join(texts[start:end]) for start, end in pairwise(ends)]
-    cells: list[Any] = (np.round(column, DECIMALS) if column.dtype.kind == "f" else column).tolist()
-    return cells
+def _shown(column: Any) -> Iterator[Any]:
+    """Yield the cells of a column; lists as numbers separated by spaces."""
+    for start in range(0, len(column), PIECE_ROWS):
+        rows = taken(column, np.arange(start, min(start + PIECE_ROWS, len(column))))
+        if isinstance(rows, Lists):
+            texts = list(map(str, rows.values.tolist()))
+            yield from (" ".join(texts[first:end]) for first, end in pairwise(rows.offsets.tolist()))
+        else:
+            yield from (np.round(rows, DECIMALS) if rows.dtype.kind == "f" else rows).tolist()

@@ -1,6 +1,6 @@
 """Log: requests and latencies of a server, whatever the file format, and checks that all formats share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -82,10 +82,9 @@ def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) 
     return {name: latencies[name] for name in METRICS if name in latencies}
 
 
-def in_order(log: Log, put_prefixes: Callable[[Place, Trace], Trace] | None = None) -> Log:
-    """Sort the log by arrivals, which then start at 0; prefixes are added to rows that are in that order already.
-    Raises TraceError for rows that cannot be sent."""
+def in_order(log: Log) -> Log:
+    """Sort the log by arrivals, which then start at 0. Raises TraceError for rows that cannot be sent."""
     order = np.argsort(log.trace.arrival_s, kind="stable")
     measured = {name: column[order] for name, column in log.measured.items()}
     place = log.place.take(order)
-    return replace(log, place=place, trace=checked(place, log.trace.take(order), put_prefixes), measured=measured)
+    return replace(log, place=place, trace=checked(place, log.trace.take(order)), measured=measured)

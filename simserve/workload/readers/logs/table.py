@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.tables.columns import Flags, Floats, Ints, taken
-from simserve.workload.readers.base import Place, items, names_shown, shown
+from simserve.workload.readers.base import Place, checked, items, names_shown, shown
 from simserve.workload.readers.cells import (
     AMOUNT,
     FLAG,
@@ -29,7 +29,7 @@ from simserve.workload.readers.cells import (
 from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.readers.json_rows import cells_of_lines
 from simserve.workload.readers.logs import bench
-from simserve.workload.readers.logs.base import METRICS, Log, filled_in, in_order
+from simserve.workload.readers.logs.base import METRICS, Log, filled_in
 from simserve.workload.readers.logs.glossary import NOTHING, LogColumn, LogReading
 from simserve.workload.readers.logs.records import LogRecords, flat
 from simserve.workload.readers.simserve import PREFIXES, is_given, parquet_columns, prefixes_of
@@ -135,49 +135,48 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
     return flat(row)
 
 
-def _log(place: Place, columns: Mapping[str, Any], header: Sequence[str], reading: LogReading) -> Log:
-    """Build the log from a table's columns; rows without an output token are failed requests."""
+def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: LogReading) -> Log:
+    """Build the log from a table's columns, which are dropped one by one; rows without an output token are failed
+    requests."""
     at = reading.matched(place.path, header)
     read = {ours: columns[column.name] for ours, column in at.items()}
-    arrivals = read["arrival_s"]
-    origin = arrivals.min() if arrivals.dtype.kind == "M" and len(arrivals) else 0
-    arrival_s = _seconds(arrivals, at["arrival_s"].scale, origin)
-    prompts, outputs = read["prompt_tokens"], np.where(_failed(columns.get("status")), 0.0, read["output_tokens"])
-    is_done = _finished(columns.get("status"), len(outputs))
-    given = {name: read[name] * (at[name].scale or 1.0) for name in METRICS if name in read}
+    more = {name: columns[name] for name in MORE if name in columns}
+    columns.clear()
+    origin = read["arrival_s"].min() if read["arrival_s"].dtype.kind == "M" and len(read["arrival_s"]) else 0
+    rows: dict[str, Any] = {"arrival_s": _seconds(read.pop("arrival_s"), at["arrival_s"].scale, origin)}
+    rows["prompt_tokens"] = read.pop("prompt_tokens")
+    rows["output_tokens"] = np.where(_failed(more.get("status")), 0.0, read.pop("output_tokens"))
+    is_done = _finished(more.get("status"), len(rows["output_tokens"]))
+    given = {name: read.pop(name) * (at[name].scale or 1.0) for name in METRICS if name in read}
     for ours, stamps in (("ttft_s", "first_token_s"), ("e2e_s", "end_s")):
         if stamps in read and ours not in given:
-            given[ours] = _seconds(read[stamps], at[stamps].scale, origin) - arrival_s
+            given[ours] = _seconds(read.pop(stamps), at[stamps].scale, origin) - rows["arrival_s"]
     given = {name: np.where(is_done, column, np.nan) for name, column in given.items()}
-    most, sentence = _limits(read.get("max_tokens"), outputs)
-    is_cached = columns.get("cache_hit", np.zeros(len(outputs), np.bool_))
-    kept = np.flatnonzero((outputs != 0) & ~is_cached)
-    kept = kept[np.argsort(arrival_s[kept], kind="stable")]
-    measured = {name: column[kept] for name, column in given.items()}
-    trace = Trace(arrival_s, prompts, outputs, most, **_sessions(read, given))
-    place, trace = place.take(kept), trace.take(kept)
-    names = [name for name in PREFIXES if name in columns and is_given(columns[name])]
-    shared = {name: taken(columns[name], kept) for name in names}
-    put_prefixes = prefixes_of(place, shared)
+    rows["max_tokens"], sentence = _limits(read.pop("max_tokens", None), rows["output_tokens"])
+    rows |= _sessions(read, given)
+    is_cached = more.get("cache_hit", np.zeros(len(is_done), np.bool_))
+    kept = np.flatnonzero((rows["output_tokens"] != 0) & ~is_cached)
+    kept = kept[np.argsort(rows["arrival_s"][kept], kind="stable")]
+    place, rows = place.take(kept), {name: rows.pop(name)[kept] for name in list(rows)}
+    names = [name for name in PREFIXES if name in more and is_given(more[name])]
+    put_prefixes = prefixes_of(place, {name: taken(more[name], kept) for name in names})
     prefixes = ("requests share prefixes as the log says",) if put_prefixes else ()
-    return in_order(
-        Log(
-            place,
-            trace,
-            filled_in(place, trace.output_tokens.astype(np.float64), measured),
-            n_failed=int(np.count_nonzero((outputs == 0) & ~is_cached)),
-            n_unfinished=int(np.count_nonzero(~is_done[kept])),
-            assumed=(
-                "requests are sent at the times of the log",
-                sentence,
-                *prefixes,
-                *_renamed(at),
-                *_not_read(header, at),
-                *([f"{n} left out: a cache before the server answered"] if (n := int(is_cached.sum())) else []),
-            ),
-            model=_one(read.get("model"), kept),
+    n_cached = int(is_cached.sum())
+    return Log(
+        place,
+        measured=filled_in(place, rows["output_tokens"], {name: column[kept] for name, column in given.items()}),
+        n_failed=len(is_done) - n_cached - len(kept),
+        n_unfinished=int(np.count_nonzero(~is_done[kept])),
+        assumed=(
+            "requests are sent at the times of the log",
+            sentence,
+            *prefixes,
+            *_renamed(at),
+            *_not_read(header, at),
+            *([f"{n_cached} left out: a cache before the server answered"] if n_cached else []),
         ),
-        put_prefixes,
+        model=_one(read.get("model"), kept),
+        trace=checked(place, Trace(**{name: rows.pop(name) for name in list(rows)}), put_prefixes),
     )
 
 
@@ -199,13 +198,13 @@ def _failed(status: NDArray[np.str_] | None) -> Any:
     return np.isin(np.char.lower(status), FAILED)
 
 
-def _sessions(read: Mapping[str, Any], given: Mapping[str, Floats]) -> dict[str, Any]:
+def _sessions(read: dict[str, Any], given: Mapping[str, Floats]) -> dict[str, Any]:
     """Return the columns of sessions, with how long answers took, for a trace."""
     if "session_id" not in read:
         return {}
-    turns = {"turn": np.nan_to_num(read["turn"])} if "turn" in read else {}
+    turns = {"turn": np.nan_to_num(read.pop("turn"))} if "turn" in read else {}
     answers = {"e2e_s": given["e2e_s"]} if "e2e_s" in given else {}
-    return {"session_id": read["session_id"], **turns, **answers}
+    return {"session_id": read.pop("session_id"), **turns, **answers}
 
 
 def _one(names: NDArray[np.str_] | None, kept: Ints) -> str | None:
