@@ -107,7 +107,7 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     from simserve.cli import terminal
     from simserve.lab.inferencex import CAMPAIGN as THEIRS
     from simserve.lab.inferencex import run_of_setting
-    from simserve.lab.run_tables import read_settings
+    from simserve.lab.run_tables import NO_VERSIONS, is_export, read_settings
     from simserve.lab.runs import predict
     from simserve.lab.trust import trust_in_runs
     from simserve.report.formats import plural
@@ -119,7 +119,7 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     for i, run in enumerate(runs, 1):
         terminal.message(f"{i} of {len(runs)}: {run.label}")
         points.append(predict(run))
-    trust = trust_in_runs(points, str(rows))
+    trust = trust_in_runs(points)
     if as_json:
         plain = [{"setting": each.run.read, "predicted_s": each.predicted_s, "reason": each.reason} for each in points]
         terminal.result_json(
@@ -128,7 +128,7 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
         return
     assumed = (
         f"{n_requests} requests per client, all clients start at once; lengths {THEIRS.shortest_frac:g} to 1 of isl "
-        "and osl; no prefix cache; the engine's own budget and slots"
+        f"and osl; no prefix cache; the engine's own budget and slots{NO_VERSIONS if is_export(rows) else ''}"
     )
     decision = f"{trust.title}: {trust.sentence}"
     table = terminal.table(_by_side(points))

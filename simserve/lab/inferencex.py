@@ -55,6 +55,21 @@ NOT_WARMED_UP = frozenset({"deepseek-v3"})
 gpt-oss do not."""
 
 
+EXPORTED = {"framework": "Framework", "model": "Model", "precision": "Precision", "spec": "Spec Decoding"}
+EXPORTED |= {"hardware": "Hardware", "disagg": "Disaggregated", "decode_dp_attention": "DP Attention"}
+EXPORTED |= {"decode_tp": "TP", "decode_ep": "EP", "isl": "ISL", "osl": "OSL", "concurrency": "Concurrency"}
+"""Columns of settings, and what exports of InferenceX's page call them."""
+
+EXPORTED_S = {"mean_tpot_s": "Mean TPOT (ms)", "mean_itl_s": "Mean ITL (ms)", "mean_ttft_s": "Mean TTFT (ms)"}
+EXPORTED_S |= {"median_ttft_s": "Median TTFT (ms)", "mean_e2el_s": "Mean E2E Latency (ms)"}
+"""The same of times, TPOT first. Those of June 2026 are seconds."""
+
+INTERACTIVITY = "Mean Interactivity (tok/s/user)"
+"""Tokens a second of a client, about 1 over TPOT: it tells the unit of times."""
+
+WORDS = {"true": "True", "false": "False"}
+
+
 @dataclass(frozen=True)
 class Side:
     """The workers of one role, all alike."""
@@ -88,6 +103,15 @@ class Setting:
     concurrency: int
     measured_s: Mapping[str, float]
     """Seconds by latency: METRICS of runs.py, and median_ttft."""
+
+
+def row_of_export(row: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a row of an export under the names of settings; without workers where they are disaggregated, as exports
+    do not tell. Raises KeyError for a missing column, ValueError for a time that is no number."""
+    times = {ours: float(row[theirs]) for ours, theirs in EXPORTED_S.items()}
+    scale = 1.0 if next(iter(times.values())) * float(row[INTERACTIVITY]) < 30 else 1e-3
+    named = {ours: WORDS.get(row[theirs], row[theirs]) for ours, theirs in EXPORTED.items()}
+    return named | {"image": "", "decode_workers": "1"} | {ours: str(scale * time) for ours, time in times.items()}
 
 
 def run_of_setting(setting: Setting, requests_per_client: int, source: str = "") -> MeasuredRun:

@@ -15,7 +15,7 @@ from simserve.cost.calibration import release
 from simserve.errors import CalibrationError, CatalogError
 from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.lab.campaigns import ServingRow
-from simserve.lab.inferencex import CAMPAIGN, MOST_PROPOSED, Setting, Side
+from simserve.lab.inferencex import CAMPAIGN, MOST_PROPOSED, Setting, Side, row_of_export
 
 NEEDED = (
     *("engine", "engine_version", "gpu", "model", "weight_dtype", "tp", "isl", "osl", "concurrency"),
@@ -29,7 +29,10 @@ MARK = "decode_dp_attention"
 """A column that only tables of settings have."""
 
 EXPORT_MARK = "Hardware Key"
-"""A column that only exports of InferenceX have. They name no versions, and columns headed (ms) hold seconds."""
+"""A column that only exports of InferenceX's page have."""
+
+NO_VERSIONS = "; the catalog's default versions, as an export names none"
+"""What is assumed of servers in an export."""
 
 MODELS = {"dsr1": "deepseek-v3", "gptoss": "gpt-oss-120b"}
 """Their names of models, and ours; DeepSeek-R1 is a DeepSeek-V3."""
@@ -111,8 +114,8 @@ def catalog_model(name: str) -> str:
 
 
 def is_table_of_settings(path: Path) -> bool:
-    """Tell whether a file is a CSV of settings."""
-    return MARK in _header(path)
+    """Tell whether a file is a CSV of settings, or an export of them."""
+    return MARK in _header(path) or is_export(path)
 
 
 def is_export(path: Path) -> bool:
@@ -149,10 +152,14 @@ def read_settings(path: Path) -> tuple[list[Setting], dict[str, int]]:
 
 def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting:
     try:
+        row = row_of_export(row) if EXPORT_MARK in row else row
         names = ("prefill", "decode") if row["disagg"] == "True" else ("decode",)
+        if f"{names[0]}_workers" not in row:
+            raise _LeftOut("exports do not say how many workers share the GPUs of prefill and of decode")
         framework, model, hardware, fp4 = row["framework"], row["model"], row["hardware"], row["precision"] == "fp4"
         engine = _known([each for each in ENGINES if each in framework], f"the engine {framework}")
-        model = MODELS[_known(MODELS.keys() & {model}, f"the model {model}")]
+        ours = MODELS.get(model) or getattr(known_model(model), "name", None)
+        model = _known([ours] if ours else [], f"the model {model}")
         gpus = {hardware, f"{hardware}-sxm"} & set(catalog.names("gpus"))
         gpu = _known(gpus, f"the GPU {hardware}")
         sides = tuple(_side(row, name, len(names) == 1) for name in names)

@@ -112,8 +112,8 @@ def trust_in(errors: Sequence[LatencyError], unit: str, n_enough: int, calibrate
     return Trust(word=word, errors=errors, n_enough=n_enough, cause=cause, next_command=command, sentence=sentence)
 
 
-def trust_in_runs(points: Sequence[Prediction], rows: str) -> Trust:
-    """Return the decision about runs of a table, refused ones left out."""
+def trust_in_runs(points: Sequence[Prediction], rows: str = "") -> Trust:
+    """Return the decision about runs of a table, refused ones left out; rows: the table, if `calibrate` reads it."""
     known = [point for point in points if point.predicted_s is not None]
     known_errors = []
     for metric in ("tpot", "ttft"):
@@ -125,7 +125,7 @@ def trust_in_runs(points: Sequence[Prediction], rows: str) -> Trust:
     servers = Counter((point.run.gpu, point.run.engine) for point in known)
     (gpu, engine), _ = max(servers.items(), key=lambda item: item[1], default=(("GPU", "vllm"), 0))
     command = f"simserve calibrate {shlex.quote(gpu)} --engine {engine} --host {shlex.quote(rows)}"
-    return trust_in(known_errors, "runs", RUNS_ENOUGH, command)
+    return trust_in(known_errors, "runs", RUNS_ENOUGH, command if rows else "")
 
 
 def _words(error: LatencyError, unit: str) -> str:

@@ -10,6 +10,7 @@ from simserve.lab.inferencex import Setting, Side, run_of_setting, speculation_o
 from simserve.lab.run_tables import is_export, is_table_of_settings, read_settings
 from simserve.lab.runs import Prediction, by, errors, predict
 from simserve.scenario import Scenario
+from tests.cli.invoke import invoke
 
 ROW: dict[str, Any] = {
     "hardware": "b200",
@@ -87,6 +88,74 @@ def test_vllm_is_started_as_inferencex_starts_it(tmp_path: Path) -> None:
     (setup,) = scenario.setups
     assert (setup.engine.version, setup.plans_ahead) == ("0.14", True)
     assert (setup.scheduler.budget_tokens, setup.scheduler.max_running) == (8192, 4)
+
+
+EXPORT: dict[str, Any] = {
+    "Model": "DeepSeek-R1-0528",
+    "ISL": 1024,
+    "OSL": 64,
+    "Hardware": "h200",
+    "Hardware Key": "h200_sglang",
+    "Framework": "sglang",
+    "Precision": "fp8",
+    "TP": 8,
+    "Concurrency": 4,
+    "Mean TTFT (ms)": 0.2,
+    "Median TTFT (ms)": 0.1,
+    "Mean TPOT (ms)": 0.01,
+    "Mean Interactivity (tok/s/user)": 100.0,
+    "Mean ITL (ms)": 0.01,
+    "Mean E2E Latency (ms)": 0.83,
+    "Disaggregated": "false",
+    "Spec Decoding": "none",
+    "EP": 1,
+    "DP Attention": "false",
+}
+
+
+def exported(folder: Path, *rows: dict[str, Any]) -> Path:
+    """Write rows like EXPORT, with changes."""
+    path = folder / "export.csv"
+    lines = [",".join(map(str, EXPORT))] + [",".join(map(str, (EXPORT | row).values())) for row in rows]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_an_export_of_the_page_is_settings_without_versions(tmp_path: Path) -> None:
+    path = exported(tmp_path, {})
+    assert is_table_of_settings(path)
+    (setting,), left_out = read_settings(path)
+    assert (setting.gpu, setting.engine, setting.version, setting.model) == ("h200-sxm", "sglang", "", "deepseek-v3")
+    assert setting.sides == (Side("both", 1, {"tensor": 8, "expert": 1}),)
+    assert setting.measured_s == {"ttft": 0.2, "median_ttft": 0.1, "tpot": 0.01, "e2e": 0.83}
+    assert not left_out
+
+
+def test_times_of_an_export_are_in_the_unit_that_its_tokens_a_second_tell(tmp_path: Path) -> None:
+    """Those of June 2026 are seconds under heads in ms."""
+    in_ms = {name: 1e3 * value for name, value in EXPORT.items() if name.endswith("(ms)")}
+    seconds, milliseconds = (read_settings(exported(tmp_path, row))[0][0].measured_s for row in ({}, in_ms))
+    assert milliseconds == pytest.approx(seconds)
+
+
+def test_rows_of_an_export_that_cannot_be_replayed_are_left_out_by_reason(tmp_path: Path) -> None:
+    others = [{"Disaggregated": "true"}, {"Framework": "new-engine"}, {"Model": "other-1b"}, {"Hardware": "tpu"}]
+    settings, left_out = read_settings(exported(tmp_path, {}, *others))
+    assert len(settings) == 1
+    assert left_out == {
+        "exports do not say how many workers share the GPUs of prefill and of decode": 1,
+        "the engine new-engine is not simulated": 1,
+        "the model other-1b is not simulated": 1,
+        "the GPU tpu is not simulated": 1,
+    }
+
+
+def test_a_decision_about_settings_names_no_command_that_refuses_them(tmp_path: Path) -> None:
+    rows = [{"Concurrency": n, "Mean TPOT (ms)": 0.05} for n in (1, 2, 3, 4, 5)]
+    outcome = invoke("validate", exported(tmp_path, *rows), "--requests-per-client", "2")
+    assert outcome.exit_code == 0, outcome.err
+    assert outcome.out.startswith("Not to be trusted: TPOT ") and "simserve calibrate" not in outcome.out
+    assert "the catalog's default versions, as an export names none" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -243,5 +312,6 @@ def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_table_that_the_page_of_inferencex_exports_is_told_from_settings(tmp_path: Path) -> None:
     path = tmp_path / "export.csv"
     path.write_text("Model,ISL,OSL,Hardware,Hardware Key,Framework\n")
-    assert is_export(path) and not is_table_of_settings(path)
+    assert is_export(path) and is_table_of_settings(path)
+    assert not is_export(table(tmp_path, {}))
     assert not is_export(table(tmp_path, {}))
