@@ -27,7 +27,7 @@ Goal = Annotated[
     typer.Option(
         "--goal",
         parser=goal_from,
-        help=f"Share of requests that must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
+        help=f"Share of requests that must meet every SLO: 0.9 or p90. Default: {GOAL_FRAC:g}; check: its baseline's.",
     ),
 ]
 AllowPlugin = Annotated[

@@ -62,7 +62,7 @@ EXPORTED |= {"decode_tp": "TP", "decode_ep": "EP", "isl": "ISL", "osl": "OSL", "
 
 EXPORTED_S = {"mean_tpot_s": "Mean TPOT (ms)", "mean_itl_s": "Mean ITL (ms)", "mean_ttft_s": "Mean TTFT (ms)"}
 EXPORTED_S |= {"median_ttft_s": "Median TTFT (ms)", "mean_e2el_s": "Mean E2E Latency (ms)"}
-"""The same of times, TPOT first. Those of June 2026 are seconds."""
+"""Columns of times, TPOT first, and what exports call them; those of June 2026 hold seconds."""
 
 INTERACTIVITY = "Mean Interactivity (tok/s/user)"
 """Tokens a second of a client, about 1 over TPOT: it tells the unit of times."""

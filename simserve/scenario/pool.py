@@ -100,7 +100,7 @@ class Defaults(Section):
     """Dtype of weights in all pools without their own. Left out: that of the model's checkpoint, else bf16 (vLLM and
     SGLang `--quantization`)."""
     kv_dtype: KvDtype = "bf16"
-    """Dtype of the KV cache in all pools, as that of one serves the others (vLLM and SGLang `--kv-cache-dtype`,
+    """Dtype of the KV cache, the same in all pools, as hand-offs copy it (vLLM and SGLang `--kv-cache-dtype`,
     TensorRT-LLM `kv_cache_dtype`)."""
 
 

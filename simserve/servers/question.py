@@ -1,6 +1,7 @@
 """Question of a twin: the server, and what is known of it beside its command; a saved text of its /metrics tells of
 the KV cache, prefixes and proposals."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,8 +45,7 @@ def complete(settings: ServerSettings, question: TwinQuestion) -> None:
     settings.keys["gpu"] = catalog.gpu_name(question.gpu)
     settings.keys["engine.name"] = settings.engine
     if version is None:
-        why = "the newest that the catalog has; give --engine-version"
-        settings.assume("engine.version", default, why)
+        settings.assume("engine.version", default, "the engine's default; give --engine-version")
     else:
         settings.keys["engine.version"] = version
         name = "--engine-version" if question.version else "the image"
@@ -54,9 +54,9 @@ def complete(settings: ServerSettings, question: TwinQuestion) -> None:
     settings.keys[f"{POOL}.replicas"] = (n or 1) * settings.replicas
     why = "the command says nothing of others; give --replicas" if n is None else ""
     settings.note("replicas", n or 1, "assumed" if n is None else "simulated", why, f"{POOL}.replicas")
-    used = 1
-    for axis in ("tensor", "pipeline", "data"):
-        used *= int(settings.keys.get(f"{POOL}.parallel.{axis}", 1))
+    if settings.keys[f"{POOL}.replicas"] > 1:
+        settings.assume("cluster.router", "least_outstanding", "the command does not say; change it there")
+    used = math.prod(int(settings.keys.get(f"{POOL}.parallel.{axis}", 1)) for axis in ("tensor", "pipeline", "data"))
     if server.n_gpus not in (None, used * settings.replicas):
         settings.note("GPUs of the container", server.n_gpus, "not simulated", f"its flags use {used}")
     if question.metrics is not None:

@@ -95,7 +95,7 @@ def _written(folder: Path, settings: ServerSettings, question: TwinQuestion, loa
         for part in above:
             place = place.setdefault(part, {})
         place[last] = value
-    data["cluster"] = {"router": "least_outstanding", "pools": [pool]}
+    data["cluster"] = data.get("cluster", {}) | {"pools": [pool]}
     data["workload"] = dict(load.workload)
     data |= {"slo": dict(question.slo)} if question.slo else {}
     origins = {note.key: _origin(note.name, note.value, note.how) for note in settings.notes if note.key is not None}

@@ -76,11 +76,11 @@ def percentile_of(values: Sequence[float], share_beyond: float, n_effective: flo
     """Return the mean of a percentile of independent runs, each with this effective sample size.
 
     In runs too short for it a percentile is biased low, however many runs there are: the interval then has no high end.
+    Its low end is at least 0, as is a latency.
     """
     result = mean_of(values)
-    if result.has_interval and n_effective * share_beyond < LEAST_BEYOND_A_RUN:
-        return Estimate(result.value, result.low, math.inf)
-    return result
+    is_short = result.has_interval and n_effective * share_beyond < LEAST_BEYOND_A_RUN
+    return Estimate(result.value, float(np.maximum(result.low, 0.0)), math.inf if is_short else result.high)
 
 
 def around(value: float, error: float, n_free: int) -> Estimate:

@@ -232,7 +232,7 @@ All but `seed` are figures of summary.json, under their dotted names; a value th
 
 seed: Seed of the run.
 slo_attainment.frac: Requests that met every limit.
-goodput.*: Requests that met every limit, per second, per second and GPU, and per dollar.
+goodput.*: Requests that met every limit: per second, per second and GPU, or per dollar, as the name says.
 ttft_s.*, tpot_s.*, itl_s.*, e2e_s.*, queue_s.*: Mean and percentiles of the latency.
 offered_per_s: Arrivals.
 requests_per_s: Requests of the window that finished at any time.

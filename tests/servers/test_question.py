@@ -53,7 +53,9 @@ def test_what_no_flag_says_is_assumed() -> None:
 def test_what_is_given_is_not_assumed() -> None:
     settings = completed("vllm serve qwen3-8b -dp 2", version="0.12", replicas=3)
     assert (settings.keys["engine.version"], settings.keys[f"{POOL}.replicas"]) == ("0.12", 6)
-    assert not [note for note in settings.notes if note.how == "assumed"]
+    assert [note.name for note in settings.notes if note.how == "assumed"] == ["cluster.router"]
+    alone = completed("vllm serve qwen3-8b", version="0.12", replicas=1)
+    assert not [note for note in alone.notes if note.how == "assumed"]
 
 
 def test_metrics_tell_blocks_prefixes_and_proposals(tmp_path: Path) -> None:

@@ -83,8 +83,15 @@ def test_attainments_of_runs_that_hardly_miss_are_no_surer_than_all_their_reques
 def test_a_p99_of_runs_too_short_for_it_is_open_above() -> None:
     values = [1.0, 2.0, 3.0]
     assert percentile_of(values, 0.01, 199.0).high == math.inf
+    values = [2.0, 2.1, 2.3]
     assert percentile_of(values, 0.01, 201.0) == mean_of(values)
     assert percentile_of(values, 0.1, 21.0) == mean_of(values)
+
+
+def test_an_interval_of_a_percentile_holds_no_negative_latency() -> None:
+    values = [1.0, 2.0, 3.0]
+    assert mean_of(values).low < 0 and percentile_of(values, 0.01, 201.0).low == 0
+    assert math.isnan(percentile_of([1.0], 0.01, 201.0).low)
 
 
 class Runs:

@@ -41,7 +41,7 @@ class Agents(PrefixStructure):
     system_tokens: SomeTokens = 0
     """[tokens] Length of the system prompt, tool descriptions included, that begins all tasks."""
     block_tokens: BlockTokens = 16
-    """[tokens] Size of a shareable block: the engine's block size, or a multiple; larger blocks run faster."""
+    """[tokens] Size of a shareable block; larger blocks run faster. The engine's may differ."""
 
     makes_sessions: ClassVar[bool] = True
 

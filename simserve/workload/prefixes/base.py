@@ -15,7 +15,7 @@ STRICT = ConfigDict(extra="forbid")
 """Config of a plug-in's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
 BlockTokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-"""Tokens per shareable block: the engine's block size, or a multiple. Larger blocks run faster."""
+"""Tokens per shareable block. Larger blocks run faster; the engine's may have another size."""
 
 SomeTokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 """A number of tokens, possibly zero."""

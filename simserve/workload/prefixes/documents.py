@@ -36,7 +36,7 @@ class Documents(PrefixStructure):
     system_tokens: SomeTokens = 0
     """[tokens] Length of a system prompt before every document."""
     block_tokens: BlockTokens = 16
-    """[tokens] Size of a shareable block: the engine's block size, or a multiple; larger blocks run faster."""
+    """[tokens] Size of a shareable block; larger blocks run faster. The engine's may differ."""
 
     def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Draw one document per request; its length is drawn once, with the corpus."""

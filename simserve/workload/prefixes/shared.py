@@ -31,7 +31,7 @@ class Shared(PrefixStructure):
     weights: Annotated[list[Weight], Field(min_length=1)] | None = None
     """Weight of each system prompt, instead of zipf_exponent; null: by zipf_exponent."""
     block_tokens: BlockTokens = 16
-    """[tokens] Size of a shareable block: the engine's block size, or a multiple; larger blocks run faster."""
+    """[tokens] Size of a shareable block; larger blocks run faster. The engine's may differ."""
 
     def __post_init__(self) -> None:
         lists = {"prefix_tokens": self.prefix_tokens, "weights": self.weights}
