@@ -1,5 +1,6 @@
 """Every request's time is split as the oracle does that looks at every instant, and the parts add up to its E2E."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve import load_scenario, simulate
+from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
@@ -17,11 +19,12 @@ from simserve.metrics.integrals import Waits, kept_out_ps
 from simserve.metrics.time_split import PARTS
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.tables.columns import Categorical, Columns
 from simserve.units import array_to_ps
 from simserve.workload.trace import Trace
 from tests.agreement import assert_times_are_split, request_table, run_both
-from tests.doubles import MS, LineCost, replica_setup, serve, trace
+from tests.doubles import MS, LineCost, plain_blocks, replica_setup, serve, trace
 from tests.effort import examples
 from tests.metrics.stories import in_pieces
 from tests.oracle import OracleRun
@@ -95,15 +98,17 @@ def waits_together(parts: dict[str, int]) -> dict[str, int]:
 
 
 def assert_split(
-    requests: Columns, truth: OracleRun, front_end: FrontEnd = NO_FRONT_END, how: Disaggregation | None = None
+    cluster: Cluster, truth: OracleRun, front_end: FrontEnd = NO_FRONT_END, how: Disaggregation | None = None
 ) -> None:
     """As the oracle's account of each picosecond, and exactly the whole."""
+    requests = request_table(cluster, how)[0]
+    row_of = np.arange(cluster.rows.capacity)[cluster.sender.rows_sent].tolist()  # the table is in the order of sending
     parts = {name: array_to_ps(np.nan_to_num(requests[name])) for name in PARTS}
     finished = np.flatnonzero(requests["status"].is_("finished")).tolist()
     assert len(finished) == sum(life.finish_ps >= 0 for life in truth.lives.values())
-    for row in finished:
-        mine = {name: int(ps[row]) for name, ps in parts.items() if ps[row]}
-        account = Account(truth, truth.lives[row], front_end, how)
+    for place in finished:
+        mine = {name: int(ps[place]) for name, ps in parts.items() if ps[place]}
+        account = Account(truth, truth.lives[row_of[place]], front_end, how)
         theirs = account.parts()
         if changes_unasked(account.computed_at):
             mine, theirs = waits_together(mine), waits_together(theirs)
@@ -120,7 +125,17 @@ def test_of_replicas_pipelines_and_ranks(
     replicas: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
     cluster, truth = run_both(replicas, router, load, concurrency, front_end)
-    assert_split(request_table(cluster)[0], truth, front_end)
+    assert_split(cluster, truth, front_end)
+
+
+def test_a_client_that_is_refused_sends_before_those_that_wait_for_their_last_token() -> None:
+    """Rows are numbered when an answer ends, and the table has them in the order of sending."""
+    scheduler, cost = PrefillFirst(max_num_batched_tokens=25, max_num_seqs=1), LineCost(step=5 * MS)
+    setup = replace(replica_setup(scheduler, cost, max_model_len=60), n_blocks=60, layers=plain_blocks(1))
+    load, front_end = trace([0.0] * 12, [1] * 7 + [60] + [1] * 4, [1] * 12), FrontEnd(respond_ps=MS)
+    cluster, truth = run_both([setup] * 3, RoundRobin, load, 4, front_end)
+    assert not isinstance(cluster.sender.rows_sent, slice) and cluster.sender.rows_sent.tolist() != [*range(12)]
+    assert_split(cluster, truth, front_end)
 
 
 @SLOWLY
@@ -131,7 +146,7 @@ def test_of_prefill_and_decode_replicas(
 ) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency, link=link, is_pushed=is_pushed)
     how = Disaggregation(RoundRobin(), link, is_pushed)
-    assert_split(request_table(cluster, how)[0], truth, NO_FRONT_END, how)
+    assert_split(cluster, truth, NO_FRONT_END, how)
 
 
 @SLOWLY
@@ -142,7 +157,7 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 ) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None, link=link, is_pushed=True)
     how = Disaggregation(RoundRobin(), link, is_pushed=True)
-    assert_split(request_table(cluster, how)[0], truth, NO_FRONT_END, how)
+    assert_split(cluster, truth, NO_FRONT_END, how)
 
 
 @SLOWLY
@@ -151,7 +166,7 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(request_table(cluster)[0], truth)
+    assert_split(cluster, truth)
 
 
 @SLOWLY
@@ -159,7 +174,7 @@ def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataO
 @in_pieces()
 def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(request_table(cluster)[0], truth)
+    assert_split(cluster, truth)
 
 
 @SLOWLY
@@ -168,7 +183,7 @@ def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace)
 def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(request_table(cluster)[0], truth)
+    assert_split(cluster, truth)
 
 
 @settings(SLOWLY, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -176,7 +191,7 @@ def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup]
 @in_pieces()
 def test_where_tokens_are_proposed(replicas: list[ReplicaSetup], load: Trace, concurrency: int | None) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency)
-    assert_split(request_table(cluster)[0], truth)
+    assert_split(cluster, truth)
 
 
 @pytest.mark.parametrize(
