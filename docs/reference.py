@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-KINDS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "ideal": "the bare data-sheet roofline"}
-
 
 def commands() -> str:
     """Return the page of all commands and their options, from their help."""
@@ -76,11 +74,12 @@ def gpu(entry: dict[str, Any]) -> dict[str, object]:
 
 def engine(entry: dict[str, Any]) -> dict[str, object]:
     from simserve.catalog.load import versions
+    from simserve.servers.twin import TITLES
 
     known = [] if entry["name"] == "ideal" else versions(entry["name"])
     return {
         "engine": f"`{entry['name']}`",
-        "is": KINDS[entry["name"]],
+        "is": TITLES.get(entry["name"], "the bare data-sheet roofline"),
         "default version": entry["version"],
         "versions with constants": ", ".join(known),
         "scheduler": f"`{entry['scheduler']['kind']}`",

@@ -79,7 +79,7 @@ def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
 
 def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     stream = streams(seed)
-    if workload.trace is not None and workload.arrivals is None and workload.client is None:
+    if workload.is_replayed:
         from simserve.workload.replay import replay
 
         return Load(_complete(replay(workload.trace, base_dir, stream, workload), workload, stream))

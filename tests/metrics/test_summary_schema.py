@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import fields
@@ -30,6 +29,7 @@ from simserve.plugins.docstrings import DescribedSchema
 from simserve.tables.facts import HostFacts, PoolFacts
 from simserve.tables.schema import SPLIT
 from tests.cli.invoke import invoke
+from tests.descriptions import wrong
 from tests.metrics.stories import random_story, run_facts
 from tests.report.answers_by_hand import (
     as_json,
@@ -46,21 +46,6 @@ from tests.report.answers_by_hand import (
 from tests.test_golden import GOLDEN, run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FORM = re.compile(r"(?:\[(?P<unit>[^]]+)\] )?[A-Z0-9`][^\n]*\.")
-"""[unit] Meaning."""
-
-MOST_CHARACTERS = 240
-
-UNITS = {
-    "tokens_per_s": "tokens/s",
-    "per_gpu_s": "/s",
-    "per_s": "/s",
-    "s": "s",
-    "bytes": "bytes",
-    "tokens": "tokens",
-    "frac": "share",
-}
-"""Units by the last words of keys, more words first."""
 
 
 def schema_file(name: str) -> Path:
@@ -115,50 +100,11 @@ def descriptions(schema: Any) -> Iterator[tuple[str, str | None]]:
             yield from descriptions(value)
 
 
-def wrong(key: str, text: str | None) -> str | None:
-    """Return what is wrong with the description of a key; None if nothing is."""
-    match = FORM.fullmatch(text or "")
-    if match is None:
-        return f"{key}: must be of the form '[unit] Meaning.', got {text!r}"
-    if len(match[0]) > MOST_CHARACTERS:
-        return f"{key}: must have at most {MOST_CHARACTERS} characters, got {len(match[0])}"
-    words = f"_{key.replace('.', '_')}"
-    ending = next((ending for ending in UNITS if words.endswith(f"_{ending}")), None)
-    if ending is None or match["unit"] == UNITS[ending]:
-        return None
-    if "_per_" in words and "per" not in ending:  # an amount for each million tokens, or for so many
-        return None
-    return f"{key}: must begin with [{UNITS[ending]}], got {text!r}"
-
-
 @pytest.mark.parametrize("file", sorted(DOCS.glob("*.schema.json")), ids=lambda file: file.name)
 def test_every_key_of_a_schema_says_what_it_is(file: Path) -> None:
     every = [*descriptions(json.loads(file.read_text(encoding="utf-8")))]
     assert len(every) > 50
     assert [problem for key, text in every if (problem := wrong(key, text))] == []
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "rule"),
-    [
-        ("n", None, "form"),
-        ("n", "Number of requests", "form"),
-        ("n", "number of requests.", "form"),
-        ("n", "Two\nlines.", "form"),
-        ("n", f"{'Long ' * 50}.", "at most 240 characters"),
-        ("wait_s", "Wait.", r"begin with \[s\]"),
-        ("goodput.per_s", "[s] Rate.", r"begin with \[/s\]"),
-        ("output_tokens_per_s", "[/s] Rate.", r"begin with \[tokens/s\]"),
-        ("frac", "Share.", r"begin with \[share\]"),
-    ],
-)
-def test_a_description_of_another_form_is_refused(key: str, text: str | None, rule: str) -> None:
-    assert re.search(rule, wrong(key, text) or "")
-
-
-def test_an_amount_per_something_else_has_a_unit_of_its_own() -> None:
-    assert wrong("usd_per_m_tokens", "[USD per million tokens] Cost.") is None
-    assert wrong("blocks_per_tokens", "Blocks.") is None
 
 
 def test_a_run_has_its_figures_in_their_order(folder: Path) -> None:

@@ -13,35 +13,12 @@ from simserve.catalog.types import Section
 from simserve.plugins.docstrings import describe_keys, source_fields
 from simserve.plugins.find import BASES, find
 from simserve.scenario import scenario_schema
+from tests.descriptions import UNITS, wrong
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FORM = re.compile(r"(?:\[(?P<unit>s|/s|share|bytes|bytes/s|tokens|tokens/s)\] )?[A-Z`][^\n]*\.")
-"""[unit] Meaning."""
-
-MOST_CHARACTERS = 240
-
-UNITS = {
-    "tokens_per_s": "tokens/s",
-    "bytes_per_s": "bytes/s",
-    "per_s": "/s",
-    "s": "s",
-    "bytes": "bytes",
-    "tokens": "tokens",
-    "frac": "share",
-}
-"""Units by the endings of keys, longer ones first."""
-
-
-def wrong(key: str, text: str | None) -> str | None:
-    """Return what is wrong with the description of a key, or of an object; None if nothing is."""
-    match = FORM.fullmatch(text or "")
-    if match is None:
-        return f"{key}: must be of the form '[unit] Meaning.', got {text!r}"
-    if len(match[0]) > MOST_CHARACTERS:
-        return f"{key}: must have at most {MOST_CHARACTERS} characters, got {len(match[0])}"
-    unit = next((unit for ending, unit in UNITS.items() if f"_{key}".endswith(f"_{ending}")), match["unit"])
-    return None if match["unit"] == unit else f"{key}: must begin with [{unit}], got {text!r}"
+KNOWN = (None, *UNITS.values())
+"""Units of a scenario's keys."""
 
 
 def descriptions(schema: Any) -> Iterator[tuple[str, str | None]]:
@@ -66,7 +43,7 @@ def test_every_object_and_key_says_what_it_is() -> None:
     schema = scenario_schema()
     every = [*descriptions(schema)]
     assert {*schema["$defs"], "sha256", "tenant_weights", "kind", "Chunked"} <= {name for name, _ in every}
-    assert [problem for name, text in every if (problem := wrong(name, text))] == []
+    assert [problem for name, text in every if (problem := wrong(name, text, KNOWN))] == []
 
 
 @pytest.mark.parametrize(
@@ -82,11 +59,19 @@ def test_every_object_and_key_says_what_it_is() -> None:
         ("n", f"{'Long ' * 50}.", "at most 240 characters"),
         ("wait_s", "Wait.", r"begin with \[s\]"),
         ("bytes_per_s", "[/s] Rate.", r"begin with \[bytes/s\]"),
+        ("goodput.per_s", "[s] Rate.", r"begin with \[/s\]"),
+        ("output_tokens_per_s", "[/s] Rate.", r"begin with \[tokens/s\]"),
+        ("frac", "Share.", r"begin with \[share\]"),
         ("tokens", "[share] Tokens.", r"begin with \[tokens\]"),
     ],
 )
 def test_a_docstring_of_another_form_is_refused(key: str, text: str | None, rule: str) -> None:
-    assert re.search(rule, wrong(key, text) or "")
+    assert re.search(rule, wrong(key, text, KNOWN) or "")
+
+
+def test_an_amount_per_something_else_has_a_unit_of_its_own() -> None:
+    assert wrong("usd_per_m_tokens", "[USD per million tokens] Cost.") is None
+    assert wrong("blocks_per_tokens", "Blocks.") is None
 
 
 def test_an_object_has_the_first_sentence_of_its_docstring() -> None:

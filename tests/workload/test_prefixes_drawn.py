@@ -145,7 +145,7 @@ def test_a_closed_loop_draws_on_where_it_stopped() -> None:
     given = {"arrivals": None, "trace": None, "lengths": lengths, "prefixes": SPECS["documents"], "max_tokens": None}
     until = {"client": {"concurrency": 5}, "n_requests": None, "duration_s": 60.0, "drain_limit_s": None}
     labels: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
-    load = offered_load(SimpleNamespace(**given, **until, **labels), 0, None)  # type: ignore[arg-type]
+    load = offered_load(SimpleNamespace(is_replayed=False, **given, **until, **labels), 0, None)  # type: ignore[arg-type]
     assert load.draw_more is not None and load.trace.prefixes is not None
     n = len(load.trace)
     more = load.draw_more(n).prefixes

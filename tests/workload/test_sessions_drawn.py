@@ -155,7 +155,7 @@ def users(n_requests: int | None, duration_s: float | None = None, **more: Any) 
     given = {"arrivals": None, "trace": None, "lengths": LENGTHS, "prefixes": None, "max_tokens": None}
     client = {"concurrency": 5, **({"think_s": more.pop("think_s")} if "think_s" in more else {})}
     until = {"client": client, "n_requests": n_requests, "duration_s": duration_s, "drain_limit_s": None}
-    return offered_load(SimpleNamespace(**(given | until | NO_LABELS | more)), 0, Path())
+    return offered_load(SimpleNamespace(is_replayed=False, **(given | until | NO_LABELS | more)), 0, Path())
 
 
 def test_users_of_single_requests_think_between_them() -> None:
@@ -209,7 +209,9 @@ def replayed(path: Path, text: str, **given: Any) -> Trace:
     file = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": "after_answer"}
     workload = {"n_requests": None, "duration_s": None, "max_tokens": None, "drain_limit_s": None, "client": None}
     spec = SimpleNamespace(columns={}, max_gap_s=None, **(file | given))
-    return offered_load(SimpleNamespace(trace=spec, arrivals=None, **workload, **NO_LABELS), 0, path.parent).trace
+    return offered_load(
+        SimpleNamespace(trace=spec, arrivals=None, is_replayed=True, **workload, **NO_LABELS), 0, path.parent
+    ).trace
 
 
 def test_recorded_turns_follow_their_answers_as_long_after_as_they_did(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ class OptionFleet(Struct):
     how: Annotated[Literal["together", "apart"] | None, Column("text", "category")] = titled("How")
     """`together`, or `apart`: prefill and decode on separate replicas."""
     needed_replicas: Replicas = titled("Needed (replicas)")
-    """[replicas] The fewest that surely meet the SLO at the demand, or the largest fleet allowed; null without runs."""
+    """[replicas] The fewest that surely meet the SLO at the demand; by mean attainment if it cannot be cheapest; or the
+    largest fleet allowed; null without runs."""
     replicas: Replicas = titled("Replicas")
     """[replicas] All replicas, spare ones included; null if it misses the goal."""
     prefill_replicas: Replicas = titled("Prefill (replicas)")
