@@ -11,6 +11,9 @@ from simserve.cost.shard import ACTIVATION_BYTES
 TILE = 128
 """Queries per thread block, in every kernel of the FlashAttention family."""
 
+SM_SPARE = 1.1
+"""FlashAttention 3 cuts a context into equal pieces of at most this times an SM's part of all keys (prepare_varlen)."""
+
 WIDE = 128
 """Wider heads use other tiles, limited by registers and shared memory (FlashAttention-3, section 3)."""
 
@@ -77,10 +80,11 @@ class PrefillAttention(Form):
 
 @dataclass(frozen=True)
 class DecodeAttention(Form):
-    """A line in the keys that n requests attend in all: launch + requests + bytes of the keys.
+    """A line in the keys that n requests attend in all: launch + requests + bytes of the keys + the last SM's wait.
 
-    Neither part falls as n grows, so another request or key never makes a step faster. Other effects of the kernels
-    (splits of few long contexts over the SMs, waves of many short ones) are in the intercept as a mean.
+    Timings are of equal contexts, a server's are not, so SMs end at different times: while the last one reads half a
+    piece of a context in the mean, the others wait. Other effects of the kernels (splits of few long contexts over the
+    SMs, waves of many short ones) are in the intercept as a mean.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
@@ -92,10 +96,11 @@ class DecodeAttention(Form):
         "lone": (0.05, 0.0, 3.0),
         "query_times": (2.0, 1.0, 50.0),
         "unit_s": (1e-8, 0.0, 1e-6),
+        "sm_bytes_per_s": (0.0, 0.0, 0.0),
     }
     LAUNCHES: ClassVar[tuple[str, ...]] = ("launch_s", "launch_width_s")
     TIMES: ClassVar[tuple[str, ...]] = ("query_times", "unit_s")
-    SHARES: ClassVar[tuple[str, ...]] = ("memory_frac",)
+    SHARES: ClassVar[tuple[str, ...]] = ("memory_frac", "sm_bytes_per_s")
 
     launch_s: float
     launch_width_s: float
@@ -111,6 +116,8 @@ class DecodeAttention(Form):
     """How often queries and outputs cross the bus."""
     unit_s: float
     """Seconds per request and KV head: a thread block's start and end, spread over the SMs."""
+    sm_bytes_per_s: float = 0.0
+    """Bytes of keys and values per second that one SM reads at most; 0: no timings of unequal contexts tell it."""
 
     def line(
         self, gpu: GpuSpec, n_heads: Any, n_kv_heads: Any, head_dim: Any, kv_dtype: str, n: Any
@@ -123,6 +130,18 @@ class DecodeAttention(Form):
         slower = (1 + self.wide * (head_dim > WIDE)) * (1 + self.lone * (n_heads == n_kv_heads))
         memory_s = numbers * BYTES_PER_VALUE[kv_dtype] * slower / (gpu.hbm_bytes_per_s * self.memory_frac)
         key_s = higher(memory_s, 4 * n_heads * head_dim / gpu.flop_per_s["bf16"])
+        key_s = key_s + self._wait_s(gpu, n * n_kv_heads) * 2 * n_kv_heads * head_dim * BYTES_PER_VALUE[kv_dtype]
         query_s = self.query_times * 2 * n_heads * head_dim * ACTIVATION_BYTES / gpu.hbm_bytes_per_s
         intercept_s = self.launch_s + self.launch_width_s * head_dim + n * (query_s + n_kv_heads * self.unit_s)
         return intercept_s, key_s + 0.0 * n
+
+    def _wait_s(self, gpu: GpuSpec, n_heads: Any) -> Any:
+        """Return the seconds that the last SM reads on alone, per byte of all keys, for so many KV heads of requests.
+
+        A piece is an SM's part of all keys, or a whole context where there are more of these than SMs. With few, all
+        pieces run at once: rounding up adds half a piece for each head to the SMs / SM_SPARE that keys divide into.
+        """
+        if not self.sm_bytes_per_s:
+            return 0.0 * n_heads
+        several = n_heads / 2 > gpu.n_sms * (1 - 1 / SM_SPARE)
+        return several / (2 * higher(n_heads, gpu.n_sms) * self.sm_bytes_per_s)

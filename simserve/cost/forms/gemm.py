@@ -67,19 +67,16 @@ class Gemm(Form):
     few_rows: float = 64.0
     """Up to this many rows, kernels of their own leave rows empty at no cost: 16 in vLLM, 32 in SGLang."""
     empty_share: float = 0.0
-    """Part of the roofs' time that is added for a tile without rows; one half full adds half as much."""
+    """Part of the compute time that is added for a tile without rows; one half full adds half as much."""
 
     def seconds(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
         """Return the seconds with weights stored in dtype; scalars or arrays that broadcast."""
-        if self.chooses:
-            compute, slower = self._best_s(gpu, dtype, m, n, k), 1.0
-        else:
-            compute, slower = self._by_rows_s(gpu, dtype, m, n, k)
+        compute = (self._best_s if self.chooses else self._by_rows_s)(gpu, dtype, m, n, k)
         n_bytes = n * k * BYTES_PER_VALUE[dtype] + m * k * _activation_bytes(gpu, dtype) + m * n * ACTIVATION_BYTES
         memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
         passes = self.input_bytes * (m * k) + self.store_passes * ACTIVATION_BYTES * (m * n)
         roofs = smooth_max(compute, memory, self.sharpness)
-        return (m > 0) * (self.launch_s + roofs * slower + passes / gpu.hbm_bytes_per_s)
+        return (m > 0) * (self.launch_s + roofs + passes / gpu.hbm_bytes_per_s)
 
     def _best_s(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
         """Return the time of the fastest tile and split."""
@@ -92,14 +89,14 @@ class Gemm(Form):
                 best = np.minimum(best, waves_s + adding)
         return best
 
-    def _by_rows_s(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> tuple[Any, Any]:
-        """Return the time of the tile chosen by m, and the factor by which its empty rows slow the product."""
+    def _by_rows_s(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
+        """Return the time of the tile chosen by m, slowed by its empty rows."""
         rows, columns = np.where(m <= 128, 64, 128), np.where(m <= 64, 64, 128)
         together = np.where(m <= 64, 64, np.where(m <= 128, 128, 256))
         groups = np.ceil(m / together)
         tiles = groups * (together / rows) * np.ceil(n / columns)
         empty = np.where(m <= self.few_rows, 0.0, 1 - m / np.maximum(groups * together, 1))
-        return self._waves_s(gpu, dtype, tiles, rows * columns * k), 1 + self.empty_share * empty
+        return self._waves_s(gpu, dtype, tiles, rows * columns * k) * (1 + self.empty_share * empty)
 
     def _waves_s(self, gpu: GpuSpec, dtype: str, tiles: Any, products: Any) -> Any:
         """Return the time of tiles with that many multiplications each, over the SMs."""

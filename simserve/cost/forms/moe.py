@@ -134,9 +134,9 @@ def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) 
         touched = _busiest((1 - (1 - popularity) ** tokens[..., None]).sum(axis=-1), n_experts, n_gpus)
     else:
         counts = _power_law(float(routing.removeprefix("power_law_")), tokens, top_k, n_experts)
-        spread = counts.std(axis=1) / np.maximum(counts.mean(axis=1), 1e-9)
+        spread = counts.std(axis=-1) / np.maximum(counts.mean(axis=-1), 1e-9)
         rows = pairs / n_gpus * (1 + _most(n_gpus) * spread / sqrt(n_experts / n_gpus))
-        touched = _busiest(np.minimum(counts, 1).sum(axis=1), n_experts, n_gpus)
+        touched = _busiest(np.minimum(counts, 1).sum(axis=-1), n_experts, n_gpus)
     rows = np.minimum(rows, tokens * min(top_k, n_experts / n_gpus))
     return ExpertLoad(rows, np.minimum(touched, n_experts / n_gpus), pairs - rows, n_experts / n_gpus)
 
@@ -168,26 +168,26 @@ def _lognormal(spread: float, top_k: int, n_experts: int) -> NDArray[np.float64]
 
 
 def _power_law(exponent: float, tokens: NDArray[np.float64], top_k: int, n_experts: int) -> NDArray[np.float64]:
-    """Return the rows of every expert, `(n, n_experts)`, most popular last: scaled and rounded quantiles of the law.
+    """Return the rows of every expert, `(..., n_experts)`, most popular last: scaled and rounded quantiles of the law.
 
     Bounds and rounding are those of the measurements: popularity in [1, 0.8 tokens], or [0.01, 2] while there are no
     more pairs than experts; no expert has a token twice; excess pairs go to the least popular.
     """
     pairs = tokens * top_k
     few = pairs <= n_experts
-    least = np.where(few, 0.01, 1.0)[:, None]
-    most = np.where(few, 2.0, np.maximum(0.8 * tokens, 1.001))[:, None]
+    least = np.where(few, 0.01, 1.0)[..., None]
+    most = np.where(few, 2.0, np.maximum(0.8 * tokens, 1.001))[..., None]
     power = 1 - exponent if exponent != 1 else 1e-6
     quantile = (np.arange(n_experts) + 0.5) / n_experts
     popularity = ((most**power - least**power) * quantile + least**power) ** (1 / power)
-    counts = np.round(popularity / popularity.sum(axis=1, keepdims=True) * pairs[:, None])
-    return _filled(np.minimum(counts, tokens[:, None]), pairs)
+    counts = np.round(popularity / popularity.sum(axis=-1, keepdims=True) * pairs[..., None])
+    return _filled(np.minimum(counts, tokens[..., None]), pairs)
 
 
 def _filled(counts: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ascending counts with the lowest raised to one level so that rows reach their sums."""
-    lost = np.maximum(sums - counts.sum(axis=1), 0.0)[:, None]
-    levels = (lost + counts.cumsum(axis=1)) / np.arange(1, counts.shape[1] + 1)
-    above = np.concatenate([counts[:, 1:], np.full((len(counts), 1), np.inf)], axis=1)
-    level = np.take_along_axis(levels, np.argmax(levels <= above, axis=1)[:, None], axis=1)
+    lost = np.maximum(sums - counts.sum(axis=-1), 0.0)[..., None]
+    levels = (lost + counts.cumsum(axis=-1)) / np.arange(1, counts.shape[-1] + 1)
+    above = np.concatenate([counts[..., 1:], np.full_like(lost, np.inf)], axis=-1)
+    level = np.take_along_axis(levels, np.argmax(levels <= above, axis=-1)[..., None], axis=-1)
     return np.asarray(np.maximum(counts, level))

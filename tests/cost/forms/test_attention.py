@@ -135,6 +135,27 @@ def test_decode_is_never_faster_than_the_data_sheet(
     assert slope_s >= 4 * n_heads * head_dim / H100.flop_per_s["bf16"]
 
 
+def test_the_last_sm_reads_half_a_piece_alone_where_pieces_do_not_all_run_at_once() -> None:
+    """132 SMs of 50 GB/s; pieces that round up fill more than them from 24 KV heads on."""
+    form = replace(DECODE, sm_bytes_per_s=50e9)
+    key_bytes = 2 * 2 * 128 * 2
+    n = np.array([0, 1, 8, 12, 13, 66, 132, 660])  # requests with two KV heads
+    waits_s = np.subtract(*(each.line(H100, 16, 2, 128, "bf16", n)[1] for each in (form, DECODE)))
+    pieces = np.array([np.inf] * 4 + [132, 132, 264, 1320])
+    assert waits_s == pytest.approx(key_bytes / (2 * pieces * 50e9))
+
+
+@given(st.integers(24, 2000), st.integers(1, 30_000))
+def test_another_request_as_long_as_the_others_never_makes_a_step_faster(n: int, context: int) -> None:
+    form = replace(DECODE, sm_bytes_per_s=33e9)
+    seconds = [
+        intercept_s + slope_s * requests * context
+        for requests in (n, n + 1)
+        for intercept_s, slope_s in [form.line(H100, 8, 1, 128, "fp8", requests)]
+    ]
+    assert seconds[0] < seconds[1]
+
+
 def test_decode_is_the_same_for_scalars_and_arrays() -> None:
     n = np.arange(3000)
     intercepts, slopes = DECODE.line(H100, 32, 8, 128, "fp8", n)

@@ -51,7 +51,7 @@ def test_the_fit_finds_kernels_for_few_rows_and_what_empty_rows_cost_the_others(
     (result,) = gemm.fit(timings(0.02, "fp8", true, (17, 33, 48, 65, 96, 129, 192, 257, 384)), H100)
     assert isinstance(result.form, Gemm)
     assert (result.form.chooses, result.form.few_rows) == (0.0, few_rows)
-    assert result.form.empty_share == pytest.approx(empty_share, rel=0.1)
+    assert result.form.empty_share == pytest.approx(empty_share, rel=0.15)
     assert result.residuals.mape_frac < 0.025
 
 

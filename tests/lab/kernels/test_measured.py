@@ -1,5 +1,8 @@
 """Our own timings of an H100 are what the command writes, and what docs/calibration.md says of them holds."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,18 +34,24 @@ def test_all_shapes_of_one_card_are_timed_and_the_shipped_fit_predicts_those_tha
     assert errors.mape_frac < 0.06
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
-def test_the_shipped_fit_of_decode_attention_is_of_equal_contexts(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "most"), [("bf16", 0.06), ("fp8", 0.09)])
+def test_the_shipped_fit_predicts_unequal_contexts_which_it_is_not_of(dtype: str, most: float) -> None:
+    """Lengths deviate by 0.2 to 1 of their mean, as on servers; without the wait for the last SM, fp8 is 16% too short.
+    Equal contexts, of which the rest of the fit is, take less than it says."""
     rows = decode_rows()
     rows = rows[(rows["kv_dtype"] == dtype) & (rows["splits"] == "graph") & (rows["pages"] == "ordered")]
     form = read_calibration(calibration_path("h100-sxm/vllm")).form("decode_attention", dtype)
     assert isinstance(form, DecodeAttention)
     n_heads, n_kv_heads = np.array([HEADS[model] for model in rows["model"]]).T
-    intercept_s, slope_s = form.line(H100, n_heads, n_kv_heads, 128, dtype, rows["batch"])
-    ratio = rows["seconds"] / (intercept_s + slope_s * rows["batch"] * rows["tokens"])
-    equal = rows["lengths"] == "equal"
-    assert 0.9 < ratio[equal].mean() < 1
-    assert ratio[rows["lengths"].str.startswith("cv 1 ")].mean() / ratio[equal].mean() > 1.08
+
+    def ratio(form: DecodeAttention) -> Any:
+        intercept_s, slope_s = form.line(H100, n_heads, n_kv_heads, 128, dtype, rows["batch"].to_numpy())
+        return rows["seconds"] / (intercept_s + slope_s * rows["batch"] * rows["tokens"])
+
+    bare, unequal = replace(form, sm_bytes_per_s=0.0), rows["lengths"].str.match(r"cv (0\.2|0\.5|1) ")
+    errors = [float(np.abs(np.log(ratio(each)[unequal])).mean()) for each in (form, bare)]
+    assert errors[0] < most and 1.2 * errors[0] < errors[1]
+    assert 0.9 < ratio(bare)[rows["lengths"] == "equal"].mean() < 1
 
 
 def test_pieces_that_fill_the_sms_take_their_bytes_at_the_full_bandwidth_and_a_lone_one_that_of_an_sm() -> None:
