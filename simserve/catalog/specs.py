@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simserve.catalog.layers import Experts, Indexer, LayerGroup, LinearAttention, Mamba2, Mla
+from simserve.catalog.layers import (
+    OWN_HEADS_ROUTING,
+    SHARED_HEADS_ROUTING,
+    Experts,
+    Indexer,
+    LayerGroup,
+    LinearAttention,
+    Mamba2,
+    Mla,
+)
 from simserve.catalog.types import Positive
 from simserve.errors import CatalogError
 
@@ -124,6 +133,14 @@ class ModelSpec:
     def n_state_layers(self) -> int:
         """Layers with a state of fixed size per request."""
         return sum(group.n_layers for group in self.groups if group.kind == "state")
+
+    @property
+    def expert_routing(self) -> str:
+        """How tokens choose experts, unless a pool says otherwise: as measured, or as in other models of its kind."""
+        if self.experts is not None and self.experts.routing is not None:
+            return self.experts.routing
+        of_heads = OWN_HEADS_ROUTING if self.n_heads == self.n_kv_heads else SHARED_HEADS_ROUTING
+        return next((part.ROUTING for part in (self.linear, self.mla) if part is not None), of_heads)
 
     @property
     def n_dense_layers(self) -> int:

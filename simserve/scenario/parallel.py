@@ -152,8 +152,8 @@ def resolve_experts(draft: Draft, parallel: Parallel, model: ModelSpec, routing:
         rule = f"must divide {product}, {n_gpus}: the GPUs of a replica share the experts"
         draft.problem(here, rule, parallel.expert, f"use 1 or {n_gpus}")
     if routing is None:
-        routing = model.experts.routing
-        draft.set_origin(("expert_routing",), "default" if routing == UNIFORM_ROUTING else f"model {model.name}")
+        routing = model.expert_routing
+        draft.set_origin(("expert_routing",), f"model {model.name}")
     return routing
 
 

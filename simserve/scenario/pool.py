@@ -50,7 +50,7 @@ class Pool(Section):
         None
     )
     """How tokens choose experts: `uniform`, `balanced`, or with a number `lognormal_1.1` or `power_law_1.2`; null: as
-    measured for the model, else `uniform`."""
+    measured for the model, or for others with its kind of layers."""
     enable_prefix_caching: bool | None = None
     """Reuse the KV blocks of shared prefixes; null: the engine's default (vLLM `--enable-prefix-caching`, off by SGLang
     `--disable-radix-cache`, TensorRT-LLM `enable_block_reuse`)."""

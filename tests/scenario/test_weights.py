@@ -104,11 +104,11 @@ ROUTING = "cluster.pools.0.expert_routing"
 FOUR = "cluster.pools.0.parallel.tensor=4"
 
 
-def test_a_model_with_experts_routes_uniformly_unless_told_otherwise(load: Load, small: str) -> None:
+def test_a_model_with_experts_routes_as_others_of_its_kind_unless_told_otherwise(load: Load, small: str) -> None:
     text = with_model(small, "qwen3-30b-a3b")
     scenario = load(text)
-    assert scenario.setups[0].expert_routing == "uniform"
-    assert scenario.origins[ROUTING] == "default"
+    assert scenario.setups[0].expert_routing == "lognormal_0.35"
+    assert scenario.origins[ROUTING] == "model qwen3-30b-a3b"
     assert load(scenario.to_yaml()) == scenario
     skewed = load(text, f"{ROUTING}=power_law_1.2", FOUR, f"{EXPERT}=4").setups[0]
     assert (skewed.expert_routing, skewed.parallel.expert) == ("power_law_1.2", 4)
