@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from simserve.errors import Problem, ScenarioError
 from simserve.metrics.answers.capacity import ConcurrencyCapacity
 from simserve.metrics.answers.capacity_found import FoundClients
@@ -23,6 +25,9 @@ from simserve.study.run_seeds import Run, each_run
 
 MOST = 65_536
 """Highest number of clients that a search runs."""
+
+MOST_IN_TILES, CLIFF = 1024, 1.02
+"""Requests of a step up to which tiles that they leave empty show, and by how much longer steps are a peak."""
 
 ENOUGH_TURNS = 10
 """Requests per client, as in benchmarks: with fewer, the burst at the start dominates."""
@@ -45,7 +50,7 @@ def study_concurrency(question: CapacityQuestion) -> CapacityResult:
     costs = None
     if question.effort.by != "noise":
         costs = DrawnCosts.of(scenario, lambda n: with_clients(scenario, round(n)), question.most_seeds)
-    return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), costs)
+    return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), costs, peaks_of(scenario))
 
 
 def study(
@@ -53,13 +58,15 @@ def study(
     runs_with: RunsAt,
     axis: SearchAxis,
     costs: DrawnCosts | None = None,
+    peaks: Sequence[int] = (),
 ) -> CapacityResult:
     """Return the highest concurrency and its load curve, from any function that runs a number of clients.
 
-    costs: draws of the costs with a number of clients; None: costs count as exact.
+    costs: draws of the costs with a number of clients; None: costs count as exact. peaks: numbers that must meet the
+    goal if higher ones are to count.
     """
     probed = ProbedLoads(question, runs_with)
-    highest = Search(probed, axis, Goal(question.goal_frac, question.precision_frac)).highest()
+    highest = Search(probed, axis, Goal(question.goal_frac, question.precision_frac)).highest(peaks)
     clients, curve = None, None
     if isinstance(highest, Boundary):
         curve = load_curve(highest, probed, axis, CLIENTS)
@@ -71,6 +78,20 @@ def study(
         **({} if curve is None else vars(curve)),
     )
     return CapacityResult(answer, tuple((None, point) for point in probed.points))
+
+
+def peaks_of(scenario: Scenario) -> list[int]:
+    """Return the numbers of clients with longer steps than some higher number, of a lone pool whose kernels round rows
+    up to tiles; with several pools, none is known."""
+    first, *others = scenario.setups
+    if others:
+        return []
+    cost, n_replicas = first.step_cost(), first.n_replicas * first.parallel.data
+    steps_ps = np.array([cost.tokens_ps(n) + cost.sampled_ps(n) for n in range(1, MOST_IN_TILES + 1)])
+    shortest_later = np.minimum.accumulate(steps_ps[::-1])[::-1]
+    is_peak = (steps_ps >= np.maximum.accumulate(steps_ps)) & (steps_ps > CLIFF * shortest_later)
+    last_of_each = is_peak & ~np.append(is_peak[1:], False)
+    return [n_replicas * (n + 1) for n in np.flatnonzero(last_of_each).tolist()]
 
 
 def with_clients(scenario: Scenario, n: int) -> Scenario:

@@ -6,6 +6,7 @@ its slope.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,11 +57,18 @@ class Search:
         self._n_seeds = FIRST_SEEDS
         self._margins: dict[tuple[float, int], Margin] = {}
 
-    def highest(self) -> Boundary | Unbounded:
-        """Bracket, close in, and add seeds until the interval is narrow enough."""
+    def highest(self, peaks: Sequence[int] = ()) -> Boundary | Unbounded:
+        """Bracket, close in, and add seeds until the interval is narrow enough.
+
+        peaks: loads that must meet the goal if higher ones are to count, as steps there are longer than with more
+        requests; a search may pass them by.
+        """
         bracket = self.bracket(self._axis.start, 2.0)
         while not isinstance(bracket, Unbounded):
             boundary = self.close_in(*bracket)
+            if (peak := self._failing(peaks, boundary.below)) is not None:
+                bracket, peaks = self._below(peak), ()
+                continue
             wanted = self._seeds_wanted(boundary)
             if wanted <= self._n_seeds:
                 return boundary
@@ -72,6 +80,16 @@ class Search:
             except EndOfLoads:  # with one of the added seeds
                 return boundary
         return bracket
+
+    def _failing(self, peaks: Sequence[int], below: LoadPoint) -> LoadPoint | None:
+        """Return the first of these loads that does not meet the goal, though a higher one does."""
+        points = (self._at(load) for load in peaks if load < below.scale)
+        return next((point for point in points if not self.is_met(point)), None)
+
+    def _below(self, above: LoadPoint) -> tuple[LoadPoint, LoadPoint] | Unbounded:
+        """Return the bracket under a load that does not meet the goal."""
+        lower = self._at(self._axis.down(above.scale, 1 + CLOSE))
+        return (lower, above) if self.is_met(lower) else self.bracket(lower.scale, 2.0)
 
     def bracket(self, start: float, factor: float) -> tuple[LoadPoint, LoadPoint] | Unbounded:
         """Return a load that meets the goal and the next that does not, at most a factor apart.

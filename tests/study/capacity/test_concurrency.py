@@ -9,7 +9,7 @@ from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.concurrency import study, study_concurrency, with_clients
+from simserve.study.capacity.concurrency import peaks_of, study, study_concurrency, with_clients
 from simserve.study.capacity.question import CapacityQuestion
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at
@@ -37,6 +37,22 @@ def test_it_finds_the_highest_whole_number_that_holds(tmp_path: Path, own: int, 
     assert answer["output_tokens_per_s"] == 900.0 * most
     assert answer["per_gpu_s"]["value"] == 9.0 * most
     assert answer["clients_per_gpu"] == most
+
+
+def test_a_peak_that_fails_below_a_number_that_holds_is_the_answer(tmp_path: Path) -> None:
+    """9 to 11 clients fail, as where kernels leave most of a tile empty; 12 to 16 do not. Doubling passes them by."""
+    question = CapacityQuestion(loop(tmp_path), 0.99, 0.03)
+    runs = runs_at({"ttft_s": lambda n: 0.0 if n <= 8 or 12 <= n <= 16 else 0.5})
+    axis = SearchAxis(4, 1, 1000, is_whole=True)
+    found = [study(question, runs, axis, None, peaks).answer.facts()["answer"] for peaks in ((), (3, 9, 17))]
+    assert [answer["concurrency"]["value"] for answer in found] == [16, 8]
+
+
+def test_peaks_are_where_kernels_leave_tiles_empty(tmp_path: Path) -> None:
+    """vLLM's fp8 products on an H200, in tiles of 128 and pairs of them; bf16 chooses the best tile at every number."""
+    large = loop(tmp_path).to_dict() | {"model": "llama-3.1-70b", "gpu": "h200-sxm", "kv_dtype": "fp8"}
+    by_dtype = {dtype: peaks_of(Scenario.from_dict(large | {"weight_dtype": dtype})) for dtype in ("fp8", "int4")}
+    assert set(by_dtype["fp8"]) >= {136, 272} and by_dtype["int4"] == []  # CUDA graphs pad 129 and 257
 
 
 def test_a_large_number_is_found_to_a_fiftieth(tmp_path: Path) -> None:
