@@ -294,11 +294,13 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
 
 def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
     """Return one front end for all pools, with a server a data-parallel rank, as slow as the slowest engine."""
-    receive_ps, token_ps, respond_ps = (
+    receive_ps, token_ps, respond_ps, hand_over_ps = (
         to_ps(max(getattr(setup.engine, name) for setup in setups))
-        for name in ("receive_s", "receive_token_s", "respond_s")
+        for name in ("receive_s", "receive_token_s", "respond_s", "hand_over_s")
     )
-    return FrontEnd(receive_ps, token_ps, respond_ps, sum(setup.n_replicas * setup.parallel.data for setup in setups))
+    n_servers = sum(setup.n_replicas * setup.parallel.data for setup in setups)
+    hands_over = any(setup.role != "both" for setup in setups)
+    return FrontEnd(receive_ps, token_ps, respond_ps, n_servers, hand_over_ps if hands_over else 0)
 
 
 def _link(scenario: Scenario, distortion: Distortion | None) -> KvLink | None:

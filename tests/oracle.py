@@ -60,7 +60,7 @@ class OracleFrontEndQueue:
         begin_ps = max(sent_ps, self.free_at_ps[server])
         self.free_at_ps[server] = begin_ps + self.front_end.receive_ps + self.front_end.token_ps * prompt_tokens
         self.out_ps.append(max([self.free_at_ps[server], *self.out_ps]))
-        return self.out_ps[-1]
+        return self.out_ps[-1] + self.front_end.bootstrap_ps
 
 
 def run(

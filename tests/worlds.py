@@ -230,8 +230,8 @@ def traces(draw: st.DrawFn, least: int = 1) -> Trace:
 def front_ends(draw: st.DrawFn) -> FrontEnd:
     """Draw no front end, or one with work of about a step."""
     unit_ps = draw(st.sampled_from([0, 0, 1_000_003, 10**9]))
-    receive_ps, token_ps, respond_ps = (unit_ps * draw(st.integers(0, 3)) for _ in range(3))
-    return FrontEnd(receive_ps, token_ps, respond_ps, draw(st.integers(1, 3)))
+    receive_ps, token_ps, respond_ps, bootstrap_ps = (unit_ps * draw(st.integers(0, 3)) for _ in range(4))
+    return FrontEnd(receive_ps, token_ps, respond_ps, draw(st.integers(1, 3)), bootstrap_ps)
 
 
 @st.composite

@@ -13,10 +13,13 @@ CONSTANTS = (
     "step_host_s",
     "request_host_s",
     "busy_compute_frac",
+    "busy_fp8_frac",
+    "wait_frac",
     "gap_s",
     "receive_s",
     "receive_token_s",
     "respond_s",
+    "hand_over_s",
     "exposed_step_s",
     "eager_kernel_s",
     "async_scheduling",
@@ -64,6 +67,8 @@ class EngineSpec:
     """[s] Front end: tokenization time per prompt token."""
     respond_s: HostTime
     """[s] Front end: time from the end of a step until the client has its token."""
+    hand_over_s: HostTime = field(default=0.0, kw_only=True)
+    """[s] Time before a disaggregated prefill until sender and receiver, which poll, know of each other."""
     async_scheduling: bool
     """Whether a step is planned while the one before it runs (vLLM `--async-scheduling`, off by SGLang
     `--disable-overlap-schedule` and TensorRT-LLM `disable_overlap_scheduler`)."""
@@ -108,7 +113,11 @@ class EngineSpec:
     quantizes_before: Sequence[str] = ()
     """Dtypes of weights with activations that the kernel before a product quantizes; others have a kernel for it."""
     busy_compute_frac: Share = 1.0
-    """[share] Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
+    """[share] Share of the compute speed of a kernel timed alone that a busy server reaches, in 16 bits."""
+    busy_fp8_frac: Share | None = None
+    """[share] That share in 8 bits and less; null: as in 16 bits."""
+    wait_frac: NotNegative = 0.0
+    """[share] How much longer collectives of a node take than alone, as GPUs wait for each other."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -75,10 +75,12 @@ class Calibrated:
     def __init__(self, gpu: GpuSpec, calibration: Calibration, engine: EngineSpec) -> None:
         calibration = calibration.of_version(engine.version)
         compute, memory = _reached(gpu, calibration)
-        peaks = {dtype: flop_per_s * engine.busy_compute_frac * compute for dtype, flop_per_s in gpu.flop_per_s.items()}
+        busy = {True: engine.busy_compute_frac, False: engine.busy_fp8_frac or engine.busy_compute_frac}
+        peaks = {dtype: peak * busy[dtype in SIXTEEN_BITS] * compute for dtype, peak in gpu.flop_per_s.items()}
         self.gpu = replace(gpu, flop_per_s=peaks, hbm_bytes_per_s=gpu.hbm_bytes_per_s * memory)
         self.calibration = calibration
         self.gap_s = engine.gap_s * launch_factor(calibration.launches, engine.version)
+        self._waits = 1 + engine.wait_frac
         self._moe_backend = engine.moe_backend
         self._quantizes_before = engine.quantizes_before
 
@@ -175,7 +177,7 @@ class Calibrated:
         form, gpu = for_group(forms, n_gpus), replace(self.gpu, link_bytes_per_s=self.gpu.group_bytes_per_s(n_gpus))
         if op == "all_reduce" and gpu.link_topology != "nvls" and self._timed_topology == "nvls":
             form = replace(form, link_share=min(form.link_share, forms[min(forms)].link_share))
-        return gpu.n_crossings * form.seconds(gpu, n_gpus, n_bytes)
+        return self._waits * gpu.n_crossings * form.seconds(gpu, n_gpus, n_bytes)
 
     @cached_property
     def _timed_topology(self) -> str:

@@ -104,10 +104,8 @@ class Calibration:
             if (form := self.forms.get((op, each))) is not None:
                 return form
         known = ", ".join(sorted(key for name, key in self.forms if name == op)) or "nothing"
-        raise CalibrationError(
-            f"calibration {self.gpu}/{self.engine}: {op} was not measured for {dtype}, only for {known}; "
-            "use one of these, or calibration: none"
-        )
+        rule = f"calibration {self.gpu}/{self.engine}: {op} was not measured for {dtype}, only for {known}"
+        raise CalibrationError(f"{rule}; use one of these, or calibration: none")
 
 
 def launch_factor(by_version: Mapping[str, float], version: str) -> float:
@@ -223,11 +221,12 @@ def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
 
 
 def _host(path: Path, name: str, value: float) -> float:
-    """Return a constant of the host: seconds, or a share of the GPU's speed. Raises CalibrationError."""
+    """Return a constant of the host: seconds, or a share of speed or of waiting. Raises CalibrationError."""
     known = [each for each in CONSTANTS if each.endswith(("_s", "_frac"))]
     if name not in known:
         raise CalibrationError(f"{path}: host.{name}: no such constant of a host; {did_you_mean(name, known)}")
-    return _within(path, f"host.{name}", value, *((1 / FAR, 1.0) if name.endswith("_frac") else (0.0, MOST_HOST_S)))
+    share = (0.0, FAR) if name == "wait_frac" else (1 / FAR, 1.0)
+    return _within(path, f"host.{name}", value, *(share if name.endswith("_frac") else (0.0, MOST_HOST_S)))
 
 
 def _within(path: Path, name: str, value: float, least: float, most: float) -> float:

@@ -24,6 +24,8 @@ class FrontEnd:
     respond_ps: int = 0
     """Time from the end of a step until the client has its token: detokenizing, streaming."""
     n_servers: int = 1
+    bootstrap_ps: int = 0
+    """Time until both sides of a hand-over know of each other, between the queue and the router; no server is busy."""
 
 
 class FrontEndQueue:
@@ -32,11 +34,12 @@ class FrontEndQueue:
     def __init__(self, front_end: FrontEnd, recorder: Recorder) -> None:
         self._recorder = recorder
         self._receive_ps, self._token_ps = front_end.receive_ps, front_end.token_ps
+        self._bootstrap_ps = front_end.bootstrap_ps
         self._free_at_ps = [0] * front_end.n_servers
         self._last_out_ps = 0
 
     def out_ps(self, row: int, sent_ps: int, prompt_tokens: int) -> int:
-        """Return and record when a request, sent at sent_ps, leaves the queue. Call in the order of sending."""
+        """Return and record when a request, sent at sent_ps, reaches the router. Call in the order of sending."""
         work_ps = self._receive_ps + self._token_ps * prompt_tokens
         begin_ps = self._free_at_ps[0]
         if sent_ps > begin_ps:
@@ -45,18 +48,18 @@ class FrontEndQueue:
         heapreplace(self._free_at_ps, out_ps)
         if out_ps > self._last_out_ps:
             self._last_out_ps = out_ps
-        self._recorder.routed_ps[row] = self._last_out_ps
-        return self._last_out_ps
+        self._recorder.routed_ps[row] = self._last_out_ps + self._bootstrap_ps
+        return self._last_out_ps + self._bootstrap_ps
 
     def all_out_ps(self, first_row: int, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return and record when each of several rows leaves the queue, as `out_ps` does, `(n_rows,)`.
+        """Return and record when each of several rows reaches the router, as `out_ps` does, `(n_rows,)`.
 
         fast: with one server, row i leaves after all work up to it, from the last instant at which the queue was empty.
         With several, nearly always each row finds one free.
         """
         free_at_ps = self._free_at_ps
         longest_ps = self._receive_ps + self._token_ps * int(prompt_tokens.max())
-        latest_ps = max(*free_at_ps, int(sent_ps.max())) + len(sent_ps) * longest_ps
+        latest_ps = max(*free_at_ps, int(sent_ps.max())) + len(sent_ps) * longest_ps + self._bootstrap_ps
         if latest_ps > MAX_PS:
             rows = enumerate(zip(sent_ps.tolist(), prompt_tokens.tolist(), strict=True), first_row)
             return np.array([self.out_ps(row, at_ps, n_tokens) for row, (at_ps, n_tokens) in rows], np.int64)
@@ -66,12 +69,17 @@ class FrontEndQueue:
         # Each takes the server that is free first, so the latest ends are those of the servers.
         self._free_at_ps = np.sort(np.concatenate([free_at_ps, left_ps]))[-len(free_at_ps) :].tolist()
         out_ps = np.maximum(np.maximum.accumulate(left_ps), self._last_out_ps)
-        self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = out_ps
         self._last_out_ps = int(out_ps[-1])
-        return out_ps
+        return self._recorded(first_row, out_ps)
+
+    def _recorded(self, first_row: int, out_ps: NDArray[Any]) -> NDArray[Any]:
+        """Return and record when rows reach the router, from when they leave the queue, `(n_rows,)`."""
+        routed_ps = out_ps + self._bootstrap_ps
+        self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = routed_ps
+        return routed_ps
 
     def _one_by_one(self, first_row: int, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return and record when each of several rows leaves the queue, `(n_rows,)`."""
+        """Return and record when each of several rows reaches the router, `(n_rows,)`."""
         free_at_ps, at_ps, works_ps = Heap(), column(sent_ps), column(self._receive_ps + self._token_ps * prompt_tokens)
         for server_ps in self._free_at_ps:
             free_at_ps.push(server_ps)
@@ -86,9 +94,7 @@ class FrontEndQueue:
                 last_ps = done_ps
             at_ps[i] = last_ps
         self._last_out_ps, self._free_at_ps = last_ps, [free_at_ps.pop() for _ in self._free_at_ps]
-        out_ps = np.array(at_ps, np.int64)
-        self._recorder.columns["routed_ps"][first_row : first_row + len(out_ps)] = out_ps
-        return out_ps
+        return self._recorded(first_row, np.array(at_ps, np.int64))
 
     def _together(self, sent_ps: NDArray[Any], prompt_tokens: NDArray[Any]) -> NDArray[Any] | None:
         """Return when the work on each of several rows ends, `(n_rows,)`; None: it needs a look at one by one."""

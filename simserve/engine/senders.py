@@ -22,7 +22,7 @@ class TraceSender:
     def __init__(self, rows: OfferedRows, recorder: Recorder, front_end: FrontEnd) -> None:
         self.n_sent = 0
         self._rows, self._n_rows = rows, len(rows)
-        takes_time = front_end.receive_ps or front_end.token_ps
+        takes_time = front_end.receive_ps or front_end.token_ps or front_end.bootstrap_ps
         self._front_end_queue = FrontEndQueue(front_end, recorder) if takes_time else None
         self._first_row = 0
         self._all_out_ps: list[int] = []

@@ -17,6 +17,8 @@ STEP = {
     "request_host_s": (4e-5, 1e-7, 1e-3),
     "gap_s": (2e-6, 1e-8, 2e-5),
     "busy_compute_frac": (0.9, 0.6, 1.0),
+    "busy_fp8_frac": (0.95, 0.6, 1.0),
+    "wait_frac": (0.2, 0.0, 2.0),
 }
 """(start, least, most) of a step's time besides its kernels, fitted to TPOT."""
 
@@ -56,8 +58,9 @@ class HostFit:
 def fit_host(runs: Sequence[MeasuredRun], progress: Progress | None = None) -> HostFit:
     """Return the constants that bring the predictions of `runs`, all of one engine, closest. Deterministic.
 
-    Runs limited by the KV cache test the memory model, not these constants, and are left out. Raises CalibrationError
-    if no run is left, and for runs of other versions than those that the catalog's host constants are of.
+    Runs limited by the KV cache test the memory model, not these constants, and are left out. wait_frac is 0
+    where it drives others to their bounds, as it then stands for another cost. Raises CalibrationError if no run is
+    left, and for runs of other versions than those that the catalog's host constants are of.
     """
     engine = runs[0].engine
     base = catalog.load_engine(engine).fitted_to
@@ -68,17 +71,37 @@ def fit_host(runs: Sequence[MeasuredRun], progress: Progress | None = None) -> H
     fitted = [each.run for each in replay(runs) if not each.is_limited_by_memory]
     if not fitted:
         raise CalibrationError("the KV cache limits all of these runs; give some with fewer requests in flight")
-    constants = {name: start for name, (start, _, _) in (STEP | DOOR).items()}
-    for _ in range(ROUNDS):
-        constants |= _fit_step(fitted, constants)
-        if engine in TTFT_IS_USABLE:
-            constants |= _fit_front_end(fitted, constants)
-        if progress:
-            progress(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
-    constants = {name: float(f"{value:.{DIGITS}g}") for name, value in constants.items()}
+    names = _told_by(fitted)
+    constants = _fitted(fitted, names, progress)
+    if "wait_frac" in names and _n_at_bound(constants):
+        without = _fitted(fitted, [name for name in names if name != "wait_frac"], progress)
+        constants = min(constants, without, key=_n_at_bound)
     predictions = replay(fitted, constants)
     errors = (float(np.mean([abs(each.ratio(name) - 1) for each in predictions])) for name in ("tpot", "ttft"))
     return HostFit(constants, len(fitted), *errors)
+
+
+def _fitted(runs: Sequence[MeasuredRun], names: Sequence[str], progress: Progress | None) -> dict[str, float]:
+    """Return constants of a step, those that are named, and of the front end."""
+    constants = {"wait_frac": 0.0} | {name: (STEP | DOOR)[name][0] for name in (*names, *DOOR)}
+    for _ in range(ROUNDS):
+        constants |= _fit_step(runs, constants, names)
+        if runs[0].engine in TTFT_IS_USABLE:
+            constants |= _fit_front_end(runs, constants)
+        if progress:
+            progress(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
+    return {name: _rounded(name, value) for name, value in constants.items()}
+
+
+def _rounded(name: str, value: float) -> float:
+    """Return a constant in few digits; the least that it may be, where the solver stopped next to it."""
+    start, least, _ = (STEP | DOOR)[name]
+    return least if value - least < 1e-3 * start else float(f"{value:.{DIGITS}g}")
+
+
+def _n_at_bound(constants: Mapping[str, float]) -> int:
+    """Count the constants of a step at a bound."""
+    return sum(at_bound(name, value) for name, value in constants.items() if name in STEP and value)
 
 
 def left_out(runs: Sequence[MeasuredRun], progress: Progress | None = None) -> list[Prediction]:
@@ -102,15 +125,23 @@ def _has_other_host(run: MeasuredRun, base: str) -> bool:
     return any(getattr(own, name) != getattr(first, name) for name in HOST)
 
 
+def _told_by(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return the constants of a step that such runs tell."""
+    without = {
+        "busy_fp8_frac": all(run.weight_dtype in ("bf16", "fp16") for run in runs),
+        "wait_frac": all(run.tensor == 1 for run in runs),
+    }
+    return [name for name in STEP if not without.get(name)]
+
+
 def at_bound(name: str, value: float) -> bool:
     """Tell whether the fit stopped at a bound."""
     _, least, most = (STEP | DOOR)[name]
     return bool(value <= 1.01 * least or value >= 0.99 * most)
 
 
-def _fit_step(runs: Sequence[MeasuredRun], now: Mapping[str, float]) -> dict[str, float]:
+def _fit_step(runs: Sequence[MeasuredRun], now: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
     """Minimize squared log ratios of TPOT, which is smooth in the constants."""
-    names = list(STEP)
     scale = np.array([STEP[name][0] for name in names])
     low, high = (np.array([STEP[name][i] for name in names]) / scale for i in (1, 2))
 

@@ -23,10 +23,10 @@ from simserve.workload.readers.logs.glossary import NOTHING, LogReading
 CONFIDENCE = 0.95
 
 
-OF_PROMPTS = ("busy_compute_frac", "receive_s", "receive_token_s", "respond_s")
+OF_PROMPTS = ("busy_compute_frac", "busy_fp8_frac", "receive_s", "receive_token_s", "respond_s")
 """Constants that TTFT tells, and so the arrivals."""
 
-OF_CACHES = ("busy_compute_frac", "receive_token_s")
+OF_CACHES = ("busy_compute_frac", "busy_fp8_frac", "receive_token_s")
 """Constants that stand for prompts that were cached, where the log does not say which."""
 
 REDRAWS = 3

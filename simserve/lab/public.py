@@ -29,11 +29,9 @@ OF_INFERENCEMAX = frozenset({1024, 8192})
 MOST_IN_FLIGHT = 256
 """Requests in flight of the largest setting that is replayed; larger ones take minutes each."""
 
-OF_DISAGGREGATED = 3
-"""Requests per client of disaggregated settings, by default: ten, as measured, take minutes."""
-
-LONG_ANSWER = 1024
-"""Tokens of answers beyond which replays of ranks that wait for each other take minutes."""
+LONG_ANSWER, OF_LONG_ANSWERS = 1024, 3
+"""Tokens of answers beyond which replays of ranks that wait for each other take minutes; their requests per client, by
+default, in place of ten, as measured."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def _of_rows(
 
 
 def _of_setting(file: str, setting: Setting, requests_per_client: int | None, *, left_out: bool) -> Case:
-    by_default = OF_DISAGGREGATED if len(setting.sides) > 1 else CAMPAIGN.requests_per_client
+    by_default = CAMPAIGN.requests_per_client if _is_quick(setting) else OF_LONG_ANSWERS
     run = run_of_setting(setting, requests_per_client or by_default, file)
     is_cold = setting.model in NOT_WARMED_UP  # and spread over ten requests, however many are replayed
     cold_s = CAMPAIGN.cold_share_s(setting.engine, setting.model) if is_cold else 0.0

@@ -24,7 +24,7 @@ from simserve.scenario.speculation import SpeculationSetup, speculation_setup
 from simserve.schedulers.base import Scheduler
 
 HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "gap_s")
-FRONT_END = ("receive_s", "receive_token_s", "respond_s")
+FRONT_END = ("receive_s", "receive_token_s", "respond_s", "hand_over_s")
 
 
 @dataclass(frozen=True)

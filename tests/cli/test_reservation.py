@@ -35,9 +35,9 @@ def run(folder: Path, *sets: str) -> tuple[dict[str, Any], str, str]:
     return json.loads((folder / "out" / "summary.json").read_text()), outcome.out, outcome.err
 
 
-def test_chat_on_one_gpu_waits_19_s_for_reserved_blocks_and_every_text_names_them(tmp_path: Path) -> None:
+def test_chat_on_one_gpu_waits_18_s_for_reserved_blocks_and_every_text_names_them(tmp_path: Path) -> None:
     summary, answer, warnings = run(tmp_path)
-    assert f"{summary['ttft_s']['p50']:.0f}" == "19"
+    assert f"{summary['ttft_s']['p50']:.0f}" == "18"
     first = answer.splitlines()[0]
     assert re.search(f"E{CAUSE}\\.$", first)
     assert not REPLICAS.search(first)

@@ -74,7 +74,7 @@ def test_a_served_name_that_nobody_knows_is_told(tmp_path: Path) -> None:
 
 
 def test_drawn_arrivals_fit_no_constant_of_prompts_unless_three_draws_agree(tmp_path: Path) -> None:
-    path = bench(tmp_path, logged(written(tmp_path, n=800), receive_s=0.006), start_times=None)
+    path = bench(tmp_path, logged(written(tmp_path, n=800), receive_s=0.004), start_times=None)
     result = fit(tmp_path, path)
     assert not set(OF_PROMPTS) & result.fitted.keys()
     assert result.as_shipped["receive_s"] == "arrivals are drawn, and 3 draws give different values"

@@ -156,10 +156,10 @@ def calibrated(folder: Path, *more: object, version: str = "0.12", **constants: 
     return invoke("calibrate", "--logs", folder / "log.csv", "--scenario", path, "--out", folder / "out", *more)
 
 
-@pytest.mark.parametrize("version", ["0.12", "0.15"])
-def test_run_takes_the_calibration(version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "respond_s"), [("0.12", 0.006), ("0.15", 0.009)])
+def test_run_takes_the_calibration(version: str, respond_s: float, tmp_path: Path) -> None:
     """Constants of 0.15 count although the catalog changes respond_s in 0.14."""
-    outcome = calibrated(tmp_path, "--json", version=version, respond_s=0.009, busy_compute_frac=0.7)
+    outcome = calibrated(tmp_path, "--json", version=version, respond_s=respond_s, busy_compute_frac=0.7)
     assert outcome.exit_code == 0, outcome.err
     facts = json.loads(outcome.out)
     assert facts["fitted"].keys() == {"respond_s", "busy_compute_frac"}
@@ -173,7 +173,7 @@ def test_run_takes_the_calibration(version: str, tmp_path: Path) -> None:
     assert used.engine.step_host_s == plain.engine.step_host_s
     assert used.engine.async_scheduling == plain.engine.async_scheduling == (version == "0.15")
     assert used.calibrated
-    again = calibrated(tmp_path, "--json", version=version, respond_s=0.009, busy_compute_frac=0.7)
+    again = calibrated(tmp_path, "--json", version=version, respond_s=respond_s, busy_compute_frac=0.7)
     assert again.out == outcome.out
 
 

@@ -128,7 +128,7 @@ def test_more_replicas_meet_as_fewer_do_without_draws_of_their_own_and_a_run_agr
 def test_where_fewer_replicas_do_not_meet_more_are_drawn(scenario: Scenario, tmp_path: Path) -> None:
     one = with_replicas(scenario, {0: 1})
     fewer, larger = swept(tmp_path, [one, scenario])
-    assert fewer.word in ("misses", "saturated")
+    assert fewer.word in ("likely_misses", "misses", "saturated")
     assert larger.judged is not None and larger.judged.n_draws == 8
 
 
@@ -151,7 +151,7 @@ def test_replicas_that_requests_are_tied_to_or_of_several_pools_are_drawn(name: 
 def test_a_sweep_says_what_runs_say_where_cost_error_decides(tmp_path: Path) -> None:
     """By noise alone the first meets the SLO and the others miss it, as sweeps said when they took costs as exact."""
     path, pool = write_scenario(tmp_path), "cluster.pools.0.replicas=2"
-    limits = [f"slo={{ttft_s: 0.05, tpot_s: {limit_s}}}" for limit_s in (0.009, 0.008, 0.0075)]
+    limits = [f"slo={{ttft_s: 0.05, tpot_s: {limit_s}}}" for limit_s in (0.0085, 0.0078, 0.0075)]
     scenarios = [load_scenario(path, overrides=(*LOAD[:-1], pool, limit)) for limit in limits]
     points = swept(tmp_path / "total", scenarios)
     of_runs = [run_with_replays(scenario).decision for scenario in scenarios]

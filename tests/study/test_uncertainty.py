@@ -237,7 +237,7 @@ def test_a_distortion_makes_steps_longer_by_its_factors() -> None:
     slow = setup.distorted(Distortion(compute=2.0, memory=2.0, host=2.0, kv_blocks=0.5))
     before, after = setup.step_cost(), slow.step_cost()
     assert 1.5 < after.tokens_ps(4000) / before.tokens_ps(4000) < 2.0
-    assert after.decode_line(8)[1] == pytest.approx(2 * before.decode_line(8)[1], rel=1e-3)
+    assert 1.8 < after.decode_line(8)[1] / before.decode_line(8)[1] < 2.0  # the last SM reads at a rate of its own
     assert slow.ledger.n_blocks == round(setup.ledger.n_blocks / 2)
     counted = replace(setup, ledger=replace(setup.ledger, verified=True))
     assert counted.distorted(Distortion(kv_blocks=0.5)).ledger.n_blocks == setup.ledger.n_blocks
