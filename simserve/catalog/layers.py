@@ -105,6 +105,7 @@ class Mla:
     """Multi-head latent attention: keys and values come from one short vector per token (DeepSeek-V2, section 2.1)."""
 
     ROUTING: ClassVar[str] = "lognormal_0.5"
+    """How tokens choose experts in models with such layers; SHARED_HEADS_ROUTING has the source."""
 
     kv_lora_rank: int
     """Width of the latent vector, which the cache holds."""
@@ -162,6 +163,7 @@ class LinearAttention:
     """
 
     ROUTING: ClassVar[str] = "lognormal_0.5"
+    """How tokens choose experts in models with such layers; SHARED_HEADS_ROUTING has the source."""
 
     n_key_heads: int
     key_head_dim: int
@@ -210,6 +212,7 @@ class Mamba2:
     """
 
     ROUTING: ClassVar[str] = "lognormal_0.3"
+    """How tokens choose experts in models with such layers; SHARED_HEADS_ROUTING has the source."""
 
     n_heads: int
     head_dim: int

@@ -81,8 +81,8 @@ def study(
 
 
 def peaks_of(scenario: Scenario) -> list[int]:
-    """Return the numbers of clients with longer steps than some higher number, of a lone pool whose kernels round rows
-    up to tiles; with several pools, none is known."""
+    """Return the numbers of clients of a lone pool that have longer steps than some higher number, as kernels round
+    rows up to tiles; with several pools, none is known."""
     first, *others = scenario.setups
     if others:
         return []
