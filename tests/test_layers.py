@@ -179,7 +179,7 @@ STATEMENTS: dict[str, int] = {
     "input_files": 78,
     "integers": 112,
     "interruptions": 17,
-    "lab": 3797,
+    "lab": 3798,
     "metrics": 4459,
     "plugins": 366,
     "report": 5998,

@@ -83,7 +83,8 @@ def fit_host(runs: Sequence[MeasuredRun], progress: Progress | None = None) -> H
 
 def _fitted(runs: Sequence[MeasuredRun], names: Sequence[str], progress: Progress | None) -> dict[str, float]:
     """Return constants of a step, those that are named, and of the front end."""
-    constants = {"wait_frac": 0.0} | {name: (STEP | DOOR)[name][0] for name in (*names, *DOOR)}
+    constants = {} if "wait_frac" in names else {"wait_frac": 0.0}
+    constants |= {name: (STEP | DOOR)[name][0] for name in (*names, *DOOR)}
     for _ in range(ROUNDS):
         constants |= _fit_step(runs, constants, names)
         if runs[0].engine in TTFT_IS_USABLE:
