@@ -11,6 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simserve import catalog
+from simserve.cost.forms.attention import SM_SPARE
+from simserve.lab.kernels.attention import SM_BYTES_PER_S
+
 Ints = NDArray[np.int64]
 
 TIMED = Path(__file__).parents[1] / "calibration/h100-sxm/measured/paged_decode.csv.gz"
@@ -20,13 +24,12 @@ KV_HEADS = {"8b": 8, "64 heads": 8, "70b tp 4": 2, "70b tp 8": 1}
 SHORTEST_S = 60e-6
 """Layers below are mostly launch."""
 
-SMS = 132
-MARGIN = 1.1
-"""FlashAttention 3 cuts each context into equal pieces of at most this times the keys of an SM (prepare_varlen)."""
+H100 = catalog.load_gpu("h100-sxm")
+SMS = H100.n_sms
 MOST_PIECES = 32
 TILE = {"bf16": 64, "fp8": 160}
 """Keys of a tile, the unit of pieces: those that fit the timings best."""
-SM_SHARE = {"bf16": 3.0, "fp8": 1.3}
+SM_SHARE = {dtype: bytes_per_s * SMS / H100.hbm_bytes_per_s for dtype, bytes_per_s in SM_BYTES_PER_S.items()}
 """Most of the bandwidth that an SM reads with, in shares of all SMs': fitted to the timings."""
 
 
@@ -44,7 +47,7 @@ def lengths_of(kind: str, batch: int, mean: int) -> Ints:
 def makespan(lengths: Ints, n_kv_heads: int, dtype: str) -> float:
     """Return the time of all pieces, in tiles at the full bandwidth, if SMs take them in turn and share it."""
     n_tiles = -(-lengths // TILE[dtype])
-    most = math.ceil(n_tiles.sum() * MARGIN * n_kv_heads / SMS)
+    most = math.ceil(n_tiles.sum() * SM_SPARE * n_kv_heads / SMS)
     pieces: list[float] = []
     for n in n_tiles.tolist():
         each = math.ceil(n / min(MOST_PIECES, math.ceil(n / most)))

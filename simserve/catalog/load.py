@@ -111,35 +111,36 @@ def load_engine(
     version: str | None = None,
     fitted: Mapping[str, float] | None = None,
     fitted_version: str | None = None,
+    n_gpus: int | None = None,
     **constants: float | str | None,
 ) -> EngineSpec:
     """Load an engine by its name. Raises CatalogError.
 
     Constants are those of the oldest version in the catalog, then those `fitted` to its servers, or to servers of
     `fitted_version` after the changes up to that, then changes up to `version`, or up to the engine's default without,
-    then `constants`.
+    then `constants`. With `n_gpus` 1, what the catalog says of one GPU replaces fits to servers of several, not those
+    to servers of `fitted_version`, which are a user's own.
     """
     for key in constants:
         if key not in CONSTANTS:
             raise CatalogError(f"no such constant of an engine, got '{key}'; {did_you_mean(key, CONSTANTS)}")
     data = _read("engines", name)
     versions: dict[str, dict[str, Any]] = data.pop("versions", {})
-    default = data.pop("default", None)
+    default, alone = data.pop("default", None), data.pop("of_one_gpu", None)
     engine = EngineSpec(name=name, fitted_to=fitted_version or data["version"], **data)
-    version = version or default
-    wanted, since = _release(name, version or "0.0"), _release(name, fitted_version or "0.0")
-    reached = [release for release in versions if _release(name, release) <= wanted]
-    own = {"source": "fitted to serving runs, see the calibration", **(fitted or {})}
+    version, since = version or default, _release(name, fitted_version or "0.0")
+    reached = [release for release in versions if _release(name, release) <= _release(name, version or "0.0")]
     before = [versions[release] for release in reached if _release(name, release) <= since]
+    own: dict[str, Any] = {"source": "fitted to serving runs, see the calibration", **(fitted or {})}
+    fits = [own] if alone is None or n_gpus != 1 else [alone, own] if fitted_version else [own, alone]
+    given: dict[str, Any] = {"source": "given by the scenario", **constants}
     changes, sources = dict[str, Any](), dict(engine.sources)
-    for changed in (*before, own, *(versions[release] for release in reached[len(before) :])):
+    for changed in (*before, *fits, *(versions[release] for release in reached[len(before) :]), given):
         values = {key: value for key, value in changed.items() if key != "source"}
         changes |= values
         sources |= dict.fromkeys(values, changed["source"])
-    constants_of = reached[-1] if reached else engine.version
-    changes |= constants
-    sources |= dict.fromkeys(constants, "given by the scenario")
-    return replace(engine, **changes, sources=sources, version=version or engine.version, constants_of=constants_of)
+    version, constants_of = version or engine.version, [engine.version, *reached][-1]
+    return replace(engine, **changes, sources=sources, version=version, constants_of=constants_of)
 
 
 def default_version(engine: str) -> str | None:

@@ -1,7 +1,7 @@
 """Machine: the model, GPU and engine of a pool; the calibration section: the file behind its costs, and its rules."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -45,13 +45,12 @@ class Machine:
     engine: EngineSpec
 
 
-def load_engine(engine: Engine, calibration: Calibration | None = None) -> EngineSpec:
-    """Return the catalog's engine with its fitted constants and those of the scenario."""
+def load_engine(engine: Engine, calibration: Calibration | None = None, n_gpus: int | None = None) -> EngineSpec:
+    """Return the catalog's engine with its fitted constants, on `n_gpus` a replica, and those of the scenario."""
     fitted = None if calibration is None else host_constants(calibration, engine.name)
     of_version = None if calibration is None else calibration.host_version
-    return catalog.load_engine(
-        engine.name, version=engine.version, fitted=fitted, fitted_version=of_version, **engine.constants
-    )
+    fit: dict[str, Any] = {"fitted": fitted, "fitted_version": of_version, "n_gpus": n_gpus}
+    return catalog.load_engine(engine.name, version=engine.version, **fit, **engine.constants)
 
 
 def with_version(draft: Draft, engine: Engine) -> Engine:
