@@ -144,6 +144,26 @@ def test_the_azure_conversation_trace_replays_whole(name: str) -> None:
     assert results.requests["prompt_tokens"].mean() == pytest.approx(1154.7, abs=0.1)
 
 
+@pytest.mark.parametrize("is_apart", [True, False], ids=["disaggregated", "aggregated"])
+def test_a_hand_over_delays_a_disaggregated_first_token_and_no_other(is_apart: bool) -> None:
+    roles = ("prefill", "decode") if is_apart else ("both",)
+    data = {
+        "schema": "simserve/1",
+        "model": "llama-3.1-8b",
+        "gpu": "h100-sxm",
+        "cluster": {"pools": [{"name": role, "role": role} for role in roles]},
+        "workload": {
+            "arrivals": {"kind": "constant", "rate_per_s": 1},
+            "lengths": {"kind": "fixed", "prompt_tokens": 500, "output_tokens": 10},
+            "n_requests": 5,
+        },
+    }
+    without, with_it = (simulate(data | {"engine": {"name": "vllm", "hand_over_s": each}}) for each in (0.0, 0.2))
+    later_s = with_it.requests.ttft_s - without.requests.ttft_s
+    assert later_s.to_numpy() == pytest.approx(0.2 if is_apart else 0.0, abs=1e-9)
+    assert with_it.requests.tpot_s.to_numpy() == pytest.approx(without.requests.tpot_s.to_numpy())
+
+
 def test_a_drain_limit_that_is_not_needed_does_not_lengthen_the_run() -> None:
     workload = CHAT["workload"]
     free, limited = (

@@ -153,10 +153,10 @@ def _predicted(run: MeasuredRun, *, left_out: bool) -> Prediction:
 
 
 def _before_fit(scenario: Scenario) -> Scenario:
-    """Return the scenario with a card that was fitted to serving runs as it was before: scaled by the data sheet."""
+    """Return the scenario with a card that was fitted to its own runs as it was before: scaled by the data sheet."""
     data = scenario.to_dict()
     for pool, setup in zip(data["cluster"]["pools"], scenario.setups, strict=True):
-        if setup.calibration is not None and setup.calibration.runs is not None:
+        if setup.calibrated and setup.calibration is not None and setup.calibration.runs is not None:
             name = setup.calibration.runs.kernels_of
             pool["calibration"] = {"file": name, "sha256": read_calibration(calibration_path(name)).sha256}
     return Scenario.from_dict(data)

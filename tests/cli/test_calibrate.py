@@ -149,7 +149,7 @@ def scaled(factor: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
         (lambda t: t[t["op"] != "decode_attention"], ["too few usable rows to fit (decode_attention: 0 rows)"]),
         (
             with_cell("dtype", "bfloat16"),
-            ["row 6: dtype must be one of bf16, fp16, fp8, fp8_block, int8, int4, mxfp4, mxfp4_mxfp8, got"],
+            ["row 6: dtype must be one of bf16, fp16, fp8, fp8_block, int8, int4, mxfp4, mxfp4_mxfp8, nvfp4, got"],
         ),
         (scaled(1e6), ["too few usable rows to fit (gemm: 180 rows)", "latency_s is in seconds"]),
         (scaled(1e-3), ["too few usable rows to fit (gemm: 180 rows, prefill", "latency_s is in seconds"]),

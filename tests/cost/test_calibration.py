@@ -61,7 +61,7 @@ def test_no_step_is_faster_than_the_data_sheet(name: str, weight_dtype: str) -> 
 
 def test_a_card_without_a_calibration_takes_the_nearest_one() -> None:
     assert nearest("h100-sxm", "sglang", None) == "h100-sxm/sglang"
-    assert nearest("b200-sxm", "sglang", None) == "b200-sxm/vllm"  # this card's kernels say more than another's
+    assert nearest("rtx-pro-6000", "sglang", None) == "rtx-pro-6000/vllm"  # this card's kernels say more than another's
     assert nearest("rtx-4090", "vllm", "l40s") == "l40s/vllm"
     assert nearest("mi300x", "vllm", None) == "h100-sxm/vllm"
 

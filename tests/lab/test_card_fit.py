@@ -119,7 +119,7 @@ def test_servers_with_prefill_and_decode_apart_tell_matrices_and_launches_at_mos
 def test_a_card_takes_the_kernels_of_the_card_it_resembles_and_one_with_timings_keeps_its_own() -> None:
     assert base_of("mi300x", "sglang", "h100-sxm") == "h100-sxm/sglang"
     assert base_of("mi355x", "sglang", "mi300x") == "mi300x/sglang"
-    assert base_of("b200-sxm", "sglang", None) == "b200-sxm/vllm"
+    assert base_of("rtx-pro-6000", "sglang", None) == "rtx-pro-6000/vllm"
     with pytest.raises(CalibrationError, match="h200-sxm/sglang has timed kernels"):
         base_of("h200-sxm", "sglang", None)
 

@@ -114,6 +114,15 @@ def test_a_card_that_was_fitted_is_predicted_as_before_the_fit(tmp_path: Path) -
     assert "untimed" in observed([before[1]], "tpot_s")[0].facts
 
 
+def test_a_card_with_the_kernels_of_a_fitted_one_is_in_no_fit_and_predicted_as_it_is(tmp_path: Path) -> None:
+    """MI325X has MI300X's, and was refused: kernels of an H100 are not the nearest."""
+    rows = "sglang,0.5.9,mi325x,deepseek-ai/DeepSeek-V3,fp8,8,1024,1024,1,400,20"
+    serving(tmp_path, rows, name="mine.csv")
+    before, after = (predict_public(read_public(tmp_path, 1, left_out=each)[0])[0] for each in (True, False))
+    assert before.predicted_s == after.predicted_s is not None
+    assert before.setups[0].calibration_name == "mi300x/sglang 0.5.14"
+
+
 def test_the_shipped_file_says_how_often_it_held() -> None:
     data = json.loads(SHIPPED.read_text(encoding="utf-8"))
     assert server_errors().ttft_engines == {"vllm", "sglang"}

@@ -12,7 +12,7 @@ from simserve.cost.shard import ACTIVATION_BYTES
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out, sample
 from simserve.lab.kernels.table import rows_of
 
-DTYPES = ("bf16", "fp8", "fp8_block")
+DTYPES = ("bf16", "fp8", "fp8_block", "nvfp4")
 """Stored dtypes with timings; weight-only ones use the form of bf16 with their own bytes."""
 
 SMALLEST = 1024

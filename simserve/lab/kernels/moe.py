@@ -55,11 +55,15 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
 
 
 def _kernel(rows: pd.DataFrame) -> str | None:
-    """Return the kernel measured for the most models; the first by name on a tie."""
+    """Return the kernel measured for the most models, or a faster one of the same layers, which servers are set to use.
+
+    The first by name on a tie.
+    """
     if rows.empty:
         return None
-    models = rows.drop_duplicates(["kernel", *SHAPE]).groupby("kernel").size()
-    return str(models.sort_index().idxmax())
+    usual = rows.drop_duplicates(["kernel", *SHAPE]).groupby("kernel").size().idxmax()
+    times = rows.pivot_table("latency_s", [*SERIES, "tokens"], "kernel").dropna(subset=[usual])
+    return str(times.div(times[usual], axis=0).median().sort_index().idxmin())
 
 
 def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:

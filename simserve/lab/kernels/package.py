@@ -4,10 +4,10 @@ Its parquet files lie under systems/data/<system>/<family>/<backend>/<version>/;
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from re import findall
 from typing import Any
@@ -64,13 +64,14 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSourc
         raise CalibrationError(f"{PACKAGE} has no timings of {gpu} under {engine}")
     engine_version = kernels.parent.name
     tables, sources = [], []
-    for file in FILES:
-        folder = system / file.family / ("nccl" if file.name == "nccl_perf" else engine)
+    for file in (*FILES, *BORROWED.get(engine, ())):
+        folder = system / file.family / (file.backend or engine)
         same = folder / engine_version / f"{file.name}.parquet"
         path = same if same.is_file() else _newest(folder, file.name)
-        if path is not None:
-            columns, _ = read_columns(path, lambda _: "value", MOST_ROWS)
-            table = file.read(pd.DataFrame(columns).infer_objects())
+        if path is None:
+            continue
+        columns, _ = read_columns(path, lambda _: "value", MOST_ROWS)
+        if len(table := file.read(pd.DataFrame(columns).infer_objects())):
             tables.append(table)
             sources.append(TimingSource(str(path.relative_to(root)), sha256(path.read_bytes()).hexdigest(), len(table)))
     return checked(pd.concat(tables, ignore_index=True), PACKAGE), tuple(sources), engine_version
@@ -86,9 +87,7 @@ def package_version() -> str:
 
 def _root() -> Path:
     package_version()
-    spec = find_spec("aiconfigurator_core")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent / "systems" / "data"
+    return Path(str(resources.files("aiconfigurator_core"))) / "systems" / "data"
 
 
 def _newest(folder: Path, name: str) -> Path | None:
@@ -110,6 +109,10 @@ def _of_mla_model(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["model"] == MLA_MODEL] if "model" in rows else rows
 
 
+def _in_graphs(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[~rows["kernel_source"].str.contains("eager")]
+
+
 ComputedColumns = Mapping[str, Callable[[pd.DataFrame], "pd.Series[Any]"]]
 
 PROMPT: ComputedColumns = {"tokens": lambda rows: rows["isl"]}
@@ -129,6 +132,8 @@ class TimingFile:
     """Their names of columns by ours."""
     computed: ComputedColumns
     keep: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows
+    backend: str | None = None
+    """What was timed, where it is not the engine."""
 
     def read(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the rows as our table has them."""
@@ -140,7 +145,7 @@ class TimingFile:
 
 
 ATTENTION = {"batch": "batch_size", "n_heads": "num_heads", "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
-ATTENTION_DTYPES: ComputedColumns = {
+WINDOW_DTYPES: ComputedColumns = {
     "dtype": lambda rows: _dtypes(rows["attn_dtype"]),
     "kv_dtype": lambda rows: _dtypes(rows["kv_cache_dtype"]),
     "window": lambda rows: rows.get("window_size", pd.Series(0, rows.index)),
@@ -178,26 +183,24 @@ NCCL: ComputedColumns = {
     "bytes": lambda rows: rows["message_size"] * rows["nccl_dtype"].map(lambda name: 1 if name == "int8" else 2),
 }
 
+GEMM: ComputedColumns = {"dtype": lambda rows: _dtypes(rows["gemm_dtype"])}
+EXPERTS = TimingFile("moe", "moe_perf", "moe", MOE, {"dtype": lambda rows: _dtypes(rows["moe_dtype"])})
+
 FILES = (
-    TimingFile(
-        "gemm", "gemm_perf", "gemm", {"m": "m", "n": "n", "k": "k"}, {"dtype": lambda rows: _dtypes(rows["gemm_dtype"])}
-    ),
-    TimingFile("attention", "context_attention_perf", "prefill_attention", ATTENTION, {**ATTENTION_DTYPES, **PROMPT}),
-    TimingFile(
-        "attention", "generation_attention_perf", "decode_attention", ATTENTION, {**ATTENTION_DTYPES, **CONTEXT}
-    ),
-    TimingFile(
-        "comm",
-        "custom_allreduce_perf",
-        "all_reduce",
-        {"n_gpus": "num_gpus"},
-        ALL_REDUCE,
-        keep=lambda rows: rows[~rows["kernel_source"].str.contains("eager")],
-    ),
-    TimingFile("comm", "nccl_perf", "", {"n_gpus": "num_gpus"}, NCCL),
-    TimingFile("moe", "moe_perf", "moe", MOE, {"dtype": lambda rows: _dtypes(rows["moe_dtype"])}),
+    TimingFile("gemm", "gemm_perf", "gemm", {each: each for each in "mnk"}, GEMM),
+    TimingFile("attention", "context_attention_perf", "prefill_attention", ATTENTION, {**WINDOW_DTYPES, **PROMPT}),
+    TimingFile("attention", "generation_attention_perf", "decode_attention", ATTENTION, {**WINDOW_DTYPES, **CONTEXT}),
+    TimingFile("comm", "custom_allreduce_perf", "all_reduce", {"n_gpus": "num_gpus"}, ALL_REDUCE, _in_graphs),
+    TimingFile("comm", "nccl_perf", "", {"n_gpus": "num_gpus"}, NCCL, backend="nccl"),
+    EXPERTS,
     TimingFile("mla", "context_mla_perf", "mla_prefill", MLA, {**MLA_DTYPES, **PROMPT}, _of_mla_model),
     TimingFile("mla", "generation_mla_perf", "mla_decode", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
     TimingFile("mla", "mla_context_module_perf", "mla_prefill_module", MLA, {**MLA_DTYPES, **PROMPT}, _of_mla_model),
     TimingFile("mla", "mla_generation_module_perf", "mla_decode_module", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
 )
+
+TRTLLM_EXPERTS = 'moe_dtype == "fp8_block" and kernel_source.str.contains("flashinfer_trtllm")'
+"""Experts of TensorRT-LLM's backend TRTLLM on Blackwell, which FlashInfer has taken over."""
+
+BORROWED = {"trtllm": [replace(EXPERTS, keep=lambda rows: rows.query(TRTLLM_EXPERTS), backend="vllm")]}
+"""Kernels of an engine that were timed under another one alone; TRTLLM's in nvfp4 were timed under both."""

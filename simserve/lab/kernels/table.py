@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, NEEDS_RATE
+from simserve.catalog.specs import BYTES_PER_VALUE
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.tables.columns import Meaning
 from simserve.tables.foreign import read_columns
 
-FITTED = [dtype for dtype in BYTES_PER_VALUE if dtype not in NEEDS_RATE]
-"""Dtypes that are fitted; w8a8 and nvfp4 are assumed to resemble fp8 (cost/calibrated.py)."""
+FITTED = [dtype for dtype in BYTES_PER_VALUE if dtype != "w8a8"]
+"""Dtypes that are fitted; w8a8 is assumed to resemble fp8 (cost/calibrated.py)."""
 
 ATTENTION = ("dtype", "kv_dtype", "batch", "tokens", "n_heads", "n_kv_heads", "head_dim", "window")
 SHAPES: dict[str, tuple[str, ...]] = {

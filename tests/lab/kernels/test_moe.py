@@ -68,6 +68,15 @@ def test_another_kernel_for_shared_experts_has_a_fit_of_its_own() -> None:
     assert [result.dtype for result in fit(rows, H100)] == ["bf16", "bf16+ep"]
 
 
+def test_of_two_kernels_of_the_same_layers_the_faster_counts_as_servers_are_set_to_use_it() -> None:
+    """TensorRT-LLM's experts in nvfp4 on a B200 were timed with CUTLASS for 17 models, with TRTLLM for 15."""
+    slow = timings().assign(kernel="slow", latency_s=lambda rows: 2 * rows["latency_s"])
+    fast = timings().query(f"hidden != {MODELS[0][0]}")
+    (result,) = fit(pd.concat([slow, fast], ignore_index=True), H100)
+    assert result.excluded["another kernel"] == len(slow)
+    assert result.form == fit(fast, H100)[0].form
+
+
 def test_what_is_left_out_is_counted_by_reason() -> None:
     n = len(TOKENS)
     model = MODELS[1]

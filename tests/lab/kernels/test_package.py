@@ -69,6 +69,26 @@ def test_the_newest_version_is_read_in_our_units_and_names(lay: Lay) -> None:
     assert not table["kernel"].str.contains("eager").any()  # host time, and 180 times slower
 
 
+def experts(kernels: list[str]) -> pd.DataFrame:
+    shape = {"num_tokens": 8, "hidden_size": 7168, "inter_size": 2048, "topk": 8, "num_experts": 256}
+    layout = {"moe_tp_size": 8, "moe_ep_size": 1, "distribution": "balanced", "latency": 0.1}
+    return pd.DataFrame({"moe_dtype": "fp8_block", "kernel_source": kernels, **shape, **layout})
+
+
+def test_kernels_that_were_timed_under_another_engine_alone_are_read_from_there(lay: Lay) -> None:
+    """TensorRT-LLM's backend TRTLLM in fp8_block is timed under vLLM, which has it by FlashInfer."""
+    lay("b200_sxm/gemm/trtllm/1.3.0/gemm_perf", gemms())
+    lay("b200_sxm/moe/trtllm/1.3.0/moe_perf", experts(["deepgemm"]))
+    lay("b200_sxm/moe/vllm/0.24.0/moe_perf", experts(["vllm_fp8moe_flashinfer_trtllm_monolithic", "triton"]))
+    table, sources, _ = package.read_package("b200-sxm", "trtllm")
+    assert table["kernel"].dropna().unique().tolist() == [
+        "cublas",
+        "deepgemm",
+        "vllm_fp8moe_flashinfer_trtllm_monolithic",
+    ]
+    assert (sources[-1].file, sources[-1].n_rows) == ("b200_sxm/moe/vllm/0.24.0/moe_perf.parquet", 1)
+
+
 def test_what_the_package_lacks_is_told_with_what_it_has(lay: Lay) -> None:
     lay("h100_sxm/gemm/vllm/0.24.0/gemm_perf", gemms())
     with pytest.raises(CalibrationError, match="has no timings of rtx-4090; it has h100-sxm"):
