@@ -153,7 +153,9 @@ def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
         in_place = known & (requests["n_preemptions"][finished] == 0)
         assert parts["recompute_s"][in_place].max(initial=0.0) <= ROUNDING_S, latency
         total_s = np.sum([values[known] for values in parts.values()], axis=0)
-        assert np.abs(total_s - requests[latency][finished][known]).max(initial=0.0) < ROUNDING_S, latency
+        # A part below ROUNDING_S is left out of a latency, as a hand-over of half a nanosecond, and so may each be.
+        off_s = np.abs(total_s - requests[latency][finished][known]).max(initial=0.0)
+        assert off_s < len(parts) * ROUNDING_S, latency
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
