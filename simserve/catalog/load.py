@@ -118,8 +118,7 @@ def load_engine(
 
     Constants are those of the oldest version in the catalog, then those `fitted` to its servers, or to servers of
     `fitted_version` after the changes up to that, then changes up to `version`, or up to the engine's default without,
-    then `constants`. With `n_gpus` 1, what the catalog says of one GPU replaces fits to servers of several, not those
-    to servers of `fitted_version`, which are a user's own.
+    then `constants`. With `n_gpus` 1, what it says of one GPU replaces what is `fitted`, to servers of several.
     """
     for key in constants:
         if key not in CONSTANTS:
@@ -132,7 +131,7 @@ def load_engine(
     reached = [release for release in versions if _release(name, release) <= _release(name, version or "0.0")]
     before = [versions[release] for release in reached if _release(name, release) <= since]
     own: dict[str, Any] = {"source": "fitted to serving runs, see the calibration", **(fitted or {})}
-    fits = [own] if alone is None or n_gpus != 1 else [alone, own] if fitted_version else [own, alone]
+    fits = [own] if alone is None or n_gpus != 1 else [own, alone]
     given: dict[str, Any] = {"source": "given by the scenario", **constants}
     changes, sources = dict[str, Any](), dict(engine.sources)
     for changed in (*before, *fits, *(versions[release] for release in reached[len(before) :]), given):

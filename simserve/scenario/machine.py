@@ -1,6 +1,6 @@
 """Machine: the model, GPU and engine of a pool; the calibration section: the file behind its costs, and its rules."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -48,8 +48,10 @@ class Machine:
 def load_engine(engine: Engine, calibration: Calibration | None = None, n_gpus: int | None = None) -> EngineSpec:
     """Return the catalog's engine with its fitted constants, on `n_gpus` a replica, and those of the scenario."""
     fitted = None if calibration is None else host_constants(calibration, engine.name)
-    of_version = None if calibration is None else calibration.host_version
-    fit: dict[str, Any] = {"fitted": fitted, "fitted_version": of_version, "n_gpus": n_gpus}
+    # A fit of one's own is of servers like these, and comes before what the catalog says of one GPU.
+    is_own = calibration is not None and fitted != host_constants(replace(calibration, host={}), engine.name)
+    fit: dict[str, Any] = {"fitted": fitted, "fitted_version": calibration and calibration.host_version}
+    fit["n_gpus"] = None if is_own else n_gpus
     return catalog.load_engine(engine.name, version=engine.version, **fit, **engine.constants)
 
 

@@ -53,6 +53,19 @@ def test_constants_of_a_scenario_come_before_fitted_ones() -> None:
     assert scenario(engine={"name": "vllm", "step_host_s": 0.5}).setups[0].engine.step_host_s == 0.5
 
 
+@pytest.mark.parametrize("version", [None, "0.12"])
+def test_a_host_fitted_to_ones_own_servers_comes_before_the_catalogs_for_one_gpu(
+    tmp_path: Path, version: str | None
+) -> None:
+    """By `calibrate --host`, or by `calibrate --logs`, which names the version."""
+    data = json.loads(calibration_path("h100-sxm/vllm").read_bytes())
+    data["host"]["request_host_s"]["value"] = 7e-6
+    (tmp_path / "mine.json").write_text(json.dumps(data if version is None else data | {"host_version": version}))
+    engine = {"name": "vllm", "version": "0.12"}
+    shipped, own = (scenario(pool, engine=engine) for pool in (None, {"calibration": str(tmp_path / "mine.json")}))
+    assert [each.setups[0].engine.request_host_s for each in (shipped, own)] == [15e-6, 7e-6]
+
+
 def test_a_file_of_ones_own_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.json").write_bytes(calibration_path("h100-sxm/vllm").read_bytes())
     monkeypatch.chdir(tmp_path)
