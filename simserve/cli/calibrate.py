@@ -201,7 +201,8 @@ def _fit_logs(
     base, path = server.calibration, folder / fit.setup.gpu.name / f"{fit.setup.engine.name}.json"
     if base is not None:
         host = host_constants(fit, facts["logs"])
-        write_fitted(path, base, host, fit.setup.engine.version, [source_of(log) for log in logs])
+        sources = [source_of(log) for log in logs]
+        write_fitted(path, base, fit.values, host, fit.setup.engine.version, sources)
     use = f"Use it: cluster.pools.0.calibration={path}" if base else f"Use them: engine: {facts['engine_section']}"
     if not fit.is_enough:
         used = f"Only {fit.used_frac:.0%} of the requests could be used"

@@ -34,6 +34,8 @@ class Parameter:
     most: float
     unit: float = 1.0
     """A change of about the size that matters."""
+    sd: float = np.inf
+    """How far it may be from its start, before anything is measured: it counts as one more observation."""
 
 
 class Fit(ABC):
@@ -135,6 +137,8 @@ class Fit(ABC):
         weight = self.weight * np.sqrt(self.share)
         matrix = np.stack([self.effects[key] * weight for key in keys], axis=1)[rows] * unit
         residual = ((self.measured - self._with(result)) * weight)[rows]
+        prior = np.diag(unit / np.array([each.sd for each in chosen]))
+        matrix, residual = np.vstack([matrix, prior]), np.concatenate([residual, np.zeros(len(keys))])
         low = np.array([each.least - each.start for each in chosen]) / unit
         high = np.array([each.most - each.start for each in chosen]) / unit
         moved = lsq_linear(matrix, residual, (np.minimum(low, -1e-12), np.maximum(high, 1e-12))).x * unit

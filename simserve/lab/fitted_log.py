@@ -7,6 +7,7 @@ from typing import Any
 
 from simserve.lab.log_errors import Server
 from simserve.lab.log_groups import FEW_USED_FRAC
+from simserve.lab.write import KERNELS
 from simserve.scenario import PoolSetup
 
 CANDIDATES: Mapping[str, tuple[float, float, float]] = {
@@ -19,9 +20,10 @@ CANDIDATES: Mapping[str, tuple[float, float, float]] = {
     "receive_s": (1e-3, 0.0, 1e-1),
     "receive_token_s": (1e-6, 0.0, 1e-4),
     "respond_s": (2e-3, 0.0, 1e-1),
+    **dict.fromkeys(KERNELS, (0.1, 0.5, 2.0)),
 }
-"""(change of a replay that shows the effect, least, most) of each constant that a log may tell. Gaps between kernels
-are the same in each step, as step_host_s, so gap_s stays as shipped."""
+"""(change of a replay that shows the effect, least, most) of each constant that a log may tell, and of each factor on
+the kernels' work. Gaps between kernels are the same in each step, as step_host_s, so gap_s stays as shipped."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class LogFit:
     """What TTFT says about cached prompts; None: nothing."""
 
     @property
+    def values(self) -> dict[str, float]:
+        """Fitted constants and factors."""
+        return {name: each.value for name, each in self.fitted.items()}
+
+    @property
     def used_frac(self) -> float:
         """Share of the answered requests that were used."""
         return self.n_requests / max(1, self.n_requests + sum(self.left_out.values()))
@@ -98,15 +105,15 @@ def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, An
         "cached": fit.cached,
         "errors": {name: asdict(each) for name, each in fit.errors.items()},
         "parts": fit.parts,
-        "engine_section": section | {name: each.value for name, each in fit.fitted.items()},
+        "engine_section": section | {name: value for name, value in fit.values.items() if name not in KERNELS},
         "warnings": [*fit.notes, *left_out, *bounds],
     }
 
 
 def host_constants(fit: LogFit, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return all constants with their sources, as a calibration holds them; names: of the logs."""
+    """Return all constants of the host with their sources, as a calibration holds them; names: of the logs."""
     engine, result = fit.setup.engine, {}
-    for name in (*CANDIDATES, "gap_s"):
+    for name in (*(name for name in CANDIDATES if name not in KERNELS), "gap_s"):
         each, shipped = fit.fitted.get(name), getattr(engine, name)
         if each is not None:
             text = f"fitted to {fit.n_requests} requests of {', '.join(names)}; 95% CI {each.low:g} to {each.high:g}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from simserve.cost.calibration import calibration_path
 from simserve.errors import CalibrationError
 from simserve.lab.runs import Errors, errors_of
+from simserve.lab.write import KERNELS, server_content
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
@@ -18,6 +20,7 @@ from simserve.simulation import simulate
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
 from simserve.study.progress import of_run
 from simserve.tables.columns import Flags, Floats
+from simserve.tables.files import json_text
 from simserve.workload.load import Load
 from simserve.workload.readers.logs.base import METRICS, Log
 
@@ -199,7 +202,7 @@ def quartiles(values: Floats) -> list[Flags]:
 
 
 class Server:
-    """The server of a scenario, with constants that may be changed."""
+    """The server of a scenario, with constants and kernels that may be changed."""
 
     def __init__(self, path: Path) -> None:
         """Load the scenario. Raises ScenarioError, and CalibrationError for pools that differ."""
@@ -218,9 +221,17 @@ class Server:
         return calibration_path(named.file) if self.setup.calibrated and named is not None else None
 
     def with_constants(self, constants: Mapping[str, float]) -> Scenario:
-        """Return the scenario with these constants."""
-        given = [f"engine.{name}={value!r}" for name, value in constants.items()]
-        return load_scenario(self.path, overrides=(*STAND_IN, *given))
+        """Return the scenario with these constants of its engine, or factors of its kernels (KERNELS)."""
+        given = [f"engine.{name}={value!r}" for name, value in constants.items() if name not in KERNELS]
+        if not KERNELS.keys() & constants.keys() or self.calibration is None:
+            return load_scenario(self.path, overrides=(*STAND_IN, *given))
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "kernels.json"
+            file.write_text(json_text(server_content(self.calibration, constants)))
+            given += [f"cluster.pools.{place}.calibration={file}" for place in range(len(self.scenario.setups))]
+            scenario = load_scenario(self.path, overrides=(*STAND_IN, *given))
+            assert scenario.setups, "read while the file is there"
+            return scenario
 
 
 def server_of(path: Path) -> Scenario:

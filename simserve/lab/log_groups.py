@@ -45,20 +45,23 @@ class UsableRequests:
     """Requests of a log that tell about the host, and what was left out."""
 
     rows: Ints
+    queued: Flags
+    """Whether each request of the log is in a part that waits in the queue, `(n_requests,)`: only its TPOT tells."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Requests by reason."""
     notes: list[str] = field(default_factory=list)
 
 
-def groups_of(index: int, replay: ReplayedLog, rows: Ints) -> Iterator[LogGroup]:
-    """Yield the groups of some requests of a log: by time, then by load (TPOT) or prompt (TTFT)."""
+def groups_of(index: int, replay: ReplayedLog, usable: UsableRequests) -> Iterator[LogGroup]:
+    """Yield the groups of usable requests of a log: by time, then by load (TPOT) or prompt (TTFT)."""
     measured = replay.log.measured
     features = {"tpot_s": replay.in_flight, "ttft_s": replay.log.trace.prompt_tokens.astype(np.float64)}
-    for block, in_block in enumerate(np.array_split(rows, BLOCKS)):
+    for block, in_block in enumerate(np.array_split(usable.rows, BLOCKS)):
         for metric, feature in features.items():
             if metric not in measured:
                 continue
-            known = in_block[replay.compared(metric)[in_block] & (measured[metric][in_block] > 0)]
+            known = in_block if metric == "tpot_s" else in_block[~usable.queued[in_block]]
+            known = known[replay.compared(metric)[known] & (measured[metric][known] > 0)]
             is_large = feature is not None and len(known) >= 4 * LEAST_GROUP
             parts = quartiles(feature[known]) if feature is not None and is_large else [slice(None)]
             for group in (known[part] for part in parts if len(known)):
@@ -71,7 +74,7 @@ def usable_requests(replay: ReplayedLog) -> UsableRequests:
     """Return the requests that tell about the host. Raises CalibrationError where too few are left."""
     path = replay.log.place.path
     usable = replay.is_answered.copy()
-    result = UsableRequests(np.zeros(0, np.int64))
+    result = UsableRequests(np.zeros(0, np.int64), np.zeros(len(usable), np.bool_))
     if np.count_nonzero(usable) < FEWEST:
         rule = f"a log needs at least {FEWEST} answered requests, got {np.count_nonzero(usable)}"
         raise CalibrationError(f"{path}: {rule}; log some ten minutes of traffic")
@@ -82,16 +85,9 @@ def usable_requests(replay: ReplayedLog) -> UsableRequests:
         result.notes.append(f"{path}: {text}; left out")
         result.left_out["faster than the data sheet allows"] = int(np.count_nonzero(fast))
         usable &= ~fast
-    waits = _waits(replay, usable)
-    if waits[usable].all():
-        rule = "must not be saturated throughout: its requests spend their time in the queue, not in the host"
-        raise CalibrationError(f"{path}: {rule}; log a time with less load")
-    if waits.any():
-        result.left_out["in parts of the log that wait in the queue"] = int(np.count_nonzero(waits & usable))
-        usable &= ~waits
-    if np.count_nonzero(usable) < FEWEST:
-        rule = f"a fit needs at least {FEWEST} requests that do not wait, got {np.count_nonzero(usable)}"
-        raise CalibrationError(f"{path}: {rule}; log a longer time with less load")
+    result.queued = _waits(replay, usable)
+    if n := np.count_nonzero(result.queued & usable):
+        result.notes.append(f"{path}: {n} requests are of times that wait in the queue; only their TPOT is used")
     result.rows = np.flatnonzero(usable)
     return result
 

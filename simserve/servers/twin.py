@@ -143,11 +143,11 @@ def _fitted(folder: Path, load: LoggedLoad, progress: Progress | None) -> tuple[
 def _use(folder: Path, settings: ServerSettings, fit: LogFit, load: LoggedLoad) -> None:
     """Write the fitted constants as `calibrate --logs` does, and let the scenario have them."""
     base, names = Server(folder / SCENARIO_FILE).calibration, [path.name for path in load.logs]
-    keys: dict[str, object] = {f"engine.{name}": fitted.value for name, fitted in fit.fitted.items()}
+    keys: dict[str, object] = {f"engine.{name}": value for name, value in fit.values.items()}
     if base is not None:
         file = f"{fit.setup.gpu.name}/{fit.setup.engine.name}.json"
         host, sources = host_constants(fit, names), [source_of(path) for path in load.logs]
-        write_fitted(folder / file, base, host, fit.setup.engine.version, sources)
+        write_fitted(folder / file, base, fit.values, host, fit.setup.engine.version, sources)
         keys = {f"{POOL}.calibration": file}
     settings.keys |= keys
     for key in keys:

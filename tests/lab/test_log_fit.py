@@ -14,6 +14,7 @@ from simserve.errors import CalibrationError
 from simserve.lab.fitted_log import LogFit
 from simserve.lab.log_errors import Server
 from simserve.lab.log_fit import fit_logs
+from simserve.lab.write import server_content
 from simserve.workload.readers.logs import read_log
 from tests.cli.invoke import Outcome, invoke
 
@@ -39,8 +40,9 @@ def written(folder: Path, rate: float = 12, n: int = 600, version: str = "0.12")
 
 
 def logged(path: Path, **constants: float) -> pd.DataFrame:
-    """Return the log of the server with other constants."""
-    server = load_scenario(path, overrides=[f"engine.{name}={value}" for name, value in constants.items()])
+    """Return the log of the server with other constants, and with kernels of own.json beside it."""
+    kernels = [f"cluster.pools=[{{calibration: {own}}}]"] if (own := path.with_name("own.json")).is_file() else []
+    server = load_scenario(path, overrides=[*kernels, *(f"engine.{name}={each}" for name, each in constants.items())])
     columns = ["arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2e_s"]
     return simulate(server).requests[columns]
 
@@ -70,6 +72,22 @@ def test_a_server_gives_its_constants_back(constants: dict[str, float], tmp_path
     for error in result.errors.values():
         assert error.fitted_frac < 0.015
         assert error.fitted_frac < error.shipped_frac / 3
+
+
+def test_a_server_gives_its_kernels_back(tmp_path: Path) -> None:
+    """Also into the file that a scenario then names, with the factors that it was slowed by."""
+    path = written(tmp_path, n=2000)
+    base = Server(path).calibration
+    assert base is not None
+    (tmp_path / "own.json").write_text(json.dumps(server_content(base, {"matrices": 1.1})))
+    logged(path).to_csv(tmp_path / "log.csv", index=False)
+    outcome = invoke("calibrate", "--logs", tmp_path / "log.csv", "--scenario", path, "--out", tmp_path / "out")
+    assert outcome.exit_code == 0, outcome.err
+    file = tmp_path / "out" / "h100-sxm" / "vllm.json"
+    fitted = json.loads(file.read_text())
+    assert fitted["made"]["factors"] == {"matrices": pytest.approx(1.1, rel=0.01)}
+    used = load_scenario(path, overrides=[f"cluster.pools=[{{calibration: {file}}}]"])
+    assert simulate(used).requests["e2e_s"].mean() == pytest.approx(logged(path)["e2e_s"].mean(), rel=0.005)
 
 
 def test_noise_of_a_server_is_in_the_interval(tmp_path: Path) -> None:
@@ -104,7 +122,7 @@ def test_several_logs_are_left_out_in_turn(tmp_path: Path) -> None:
         paths.append(tmp_path / f"log{rate}.csv")
         log.to_csv(paths[-1], index=False)
     result = fit_logs([read_log(path) for path in paths], Server(written(tmp_path)))
-    assert (result.parts, result.n_requests) == ("2 logs", 800)
+    assert (result.parts, result.n_requests) == ("the lighter and the heavier half of the load", 800)
     assert result.fitted["step_host_s"].value == pytest.approx(0.003, rel=0.01)
 
 
@@ -113,21 +131,32 @@ def test_a_log_that_is_too_short_is_refused(tmp_path: Path) -> None:
         fit(tmp_path, logged(written(tmp_path, n=150)))
 
 
-def test_a_log_that_waits_throughout_is_refused(tmp_path: Path) -> None:
-    log = logged(written(tmp_path))
-    log["e2e_s"] += 5.0
-    log["ttft_s"] += 5.0
-    with pytest.raises(CalibrationError, match=r"log.csv: must not be saturated throughout: .*; log a time with less"):
-        fit(tmp_path, log)
+def test_a_log_that_waits_throughout_tells_its_steps(tmp_path: Path) -> None:
+    log = logged(written(tmp_path), step_host_s=0.0025)
+    log[["e2e_s", "ttft_s"]] += 5.0
+    result = fit(tmp_path, log)
+    assert list(result.fitted) == ["step_host_s"]
+    assert result.fitted["step_host_s"].value == pytest.approx(0.0025, rel=0.02)
+    assert list(result.errors) == ["tpot_s"]
 
 
-def test_parts_of_a_log_that_wait_are_left_out(tmp_path: Path) -> None:
+def test_parts_of_a_log_that_wait_tell_their_steps_alone(tmp_path: Path) -> None:
     log = logged(written(tmp_path, n=1000), step_host_s=0.0025)
     log.loc[log.index[:200], ["ttft_s", "e2e_s"]] += 5.0
     result = fit(tmp_path, log, n=1000)
-    assert result.left_out == {"in parts of the log that wait in the queue": 200}
-    assert result.n_requests == 800
+    (note,) = result.notes
+    assert note.endswith("200 requests are of times that wait in the queue; only their TPOT is used")
+    assert (result.n_requests, result.left_out) == (1000, {})
     assert result.fitted["step_host_s"].value == pytest.approx(0.0025, rel=0.02)
+
+
+def test_clients_that_gave_up_are_left_out_of_an_overloaded_log(tmp_path: Path) -> None:
+    """They have neither a prompt nor a first token, and were never in a batch."""
+    log = logged(written(tmp_path, n=800), step_host_s=0.0025)
+    log.loc[log.index[::8], ["prompt_tokens", "ttft_s"]] = 0, np.nan
+    log.to_csv(tmp_path / "log.csv", index=False)
+    read = read_log(tmp_path / "log.csv")
+    assert (len(read), read.n_failed) == (700, 100)
 
 
 def test_requests_that_beat_the_roofline_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: LogReading) -> Log:
-    """Build the log from a table's columns, which are dropped one by one; rows without an output token are failed
-    requests."""
+    """Build the log from a table's columns, which are dropped one by one; rows without an output token, and those of
+    clients that gave up, are failed requests."""
     at = reading.matched(place.path, header)
     read = {ours: columns[column.name] for ours, column in at.items()}
     more = {name: columns[name] for name in MORE if name in columns}
@@ -155,7 +155,7 @@ def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: 
     rows["max_tokens"], sentence = _limits(read.pop("max_tokens", None), rows["output_tokens"])
     rows |= _sessions(read, given)
     is_cached = more.get("cache_hit", np.zeros(len(is_done), np.bool_))
-    kept = np.flatnonzero((rows["output_tokens"] != 0) & ~is_cached)
+    kept = np.flatnonzero((rows["output_tokens"] != 0) & ~is_cached & ~_gave_up(rows["prompt_tokens"], given))
     kept = kept[np.argsort(rows["arrival_s"][kept], kind="stable")]
     place, rows = place.take(kept), {name: rows.pop(name)[kept] for name in list(rows)}
     names = [name for name in PREFIXES if name in more and is_given(more[name])]
@@ -196,6 +196,12 @@ def _failed(status: NDArray[np.str_] | None) -> Any:
     if status is None or not len(status) or set(np.unique(status)) <= STATUS:
         return False
     return np.isin(np.char.lower(status), FAILED)
+
+
+def _gave_up(prompts: Floats, given: Mapping[str, Floats]) -> Flags:
+    """Mark rows of clients that gave up before an answer began: without a prompt, and without a first token."""
+    silent: Flags = (prompts == 0) & np.isnan(given.get("ttft_s", np.zeros(len(prompts))))
+    return silent
 
 
 def _sessions(read: dict[str, Any], given: Mapping[str, Floats]) -> dict[str, Any]:
