@@ -179,11 +179,11 @@ def _fit_logs(
 ) -> None:
     """Fit host constants to logs of the server of a scenario; write a calibration and a page."""
     from simserve.cli import terminal
-    from simserve.lab.fitted_log import fit_facts, host_constants
-    from simserve.lab.log_errors import Server
+    from simserve.lab.fitted_log import fit_facts, write_fitted
     from simserve.lab.log_fit import fit_files
     from simserve.lab.log_pages import tell_fit
-    from simserve.lab.write import make_folder, source_of, write_fitted
+    from simserve.lab.server import Server
+    from simserve.lab.write import make_folder
     from simserve.report.html import page
     from simserve.tables.files import plain, replace_text
     from simserve.workload.readers.logs.glossary import LogReading, given_names
@@ -200,12 +200,10 @@ def _fit_logs(
     make_folder(folder)
     base, path = server.calibration, folder / fit.setup.gpu.name / f"{fit.setup.engine.name}.json"
     if base is not None:
-        host = host_constants(fit, facts["logs"])
-        sources = [source_of(log) for log in logs]
-        write_fitted(path, base, fit.values, host, fit.setup.engine.version, sources)
+        write_fitted(path, base, fit, logs)
     use = f"Use it: cluster.pools.0.calibration={path}" if base else f"Use them: engine: {facts['engine_section']}"
     if not fit.is_enough:
-        used = f"Only {fit.used_frac:.0%} of the requests could be used"
+        used = f"Only {fit.used_frac:.0%} of the {fit.unit} could be used"
         use = f"{used}: log a time with less load before you use it."
     document = tell_fit(facts, use)
     replace_text(folder / "report.html", page(document))

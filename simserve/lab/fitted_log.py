@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from simserve.lab.log_errors import Server
 from simserve.lab.log_groups import FEW_USED_FRAC
-from simserve.lab.write import KERNELS
+from simserve.lab.server import KERNELS, Server, with_kernels
+from simserve.lab.write import make_folder, source_of
 from simserve.scenario import PoolSetup
+from simserve.tables.files import json_text, replace_text
 
 CANDIDATES: Mapping[str, tuple[float, float, float]] = {
     "step_host_s": (5e-4, 0.0, 5e-2),
@@ -53,8 +54,10 @@ class LogFit:
     as_shipped: Mapping[str, str]
     """Why each other constant stays as it is."""
     n_requests: int
+    unit: str
+    """What these are: requests, or lines of steps."""
     left_out: Mapping[str, int]
-    """Requests that were not used, by reason."""
+    """Requests or lines that were not used, by reason."""
     errors: Mapping[str, LeftOutError]
     """Errors by latency; each part of the logs is predicted with constants fitted to the others."""
     parts: str
@@ -62,11 +65,6 @@ class LogFit:
     notes: tuple[str, ...]
     cached: str | None = None
     """What TTFT says about cached prompts; None: nothing."""
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Fitted constants and factors."""
-        return {name: each.value for name, each in self.fitted.items()}
 
     @property
     def used_frac(self) -> float:
@@ -88,7 +86,7 @@ def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, An
     """Return what `simserve calibrate --logs --json` prints."""
     setup = server.setup
     bounds = [f"{name} is at its bound: it stands for another cost, as that of kernels" for name in fit.at_bound]
-    left_out = [f"{n} requests left out: {reason}" for reason, n in fit.left_out.items()]
+    left_out = [f"{n} {fit.unit} left out: {reason}" for reason, n in fit.left_out.items()]
     section = {"name": setup.engine.name, "version": setup.engine.version}
     return {
         "scenario": server.scenario.name,
@@ -97,6 +95,7 @@ def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, An
         "engine_version": setup.engine.version,
         "logs": [path.name for path in logs],
         "n_requests": fit.n_requests,
+        "unit": fit.unit,
         "used_frac": fit.used_frac,
         "is_enough": fit.is_enough,
         "at_bound": list(fit.at_bound),
@@ -105,19 +104,27 @@ def fit_facts(fit: LogFit, server: Server, logs: Sequence[Path]) -> dict[str, An
         "cached": fit.cached,
         "errors": {name: asdict(each) for name, each in fit.errors.items()},
         "parts": fit.parts,
-        "engine_section": section | {name: value for name, value in fit.values.items() if name not in KERNELS},
+        "engine_section": section | {name: each.value for name, each in fit.fitted.items() if name not in KERNELS},
         "warnings": [*fit.notes, *left_out, *bounds],
     }
 
 
-def host_constants(fit: LogFit, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return all constants of the host with their sources, as a calibration holds them; names: of the logs."""
-    engine, result = fit.setup.engine, {}
-    for name in (*(name for name in CANDIDATES if name not in KERNELS), "gap_s"):
-        each, shipped = fit.fitted.get(name), getattr(engine, name)
-        if each is not None:
-            text = f"fitted to {fit.n_requests} requests of {', '.join(names)}; 95% CI {each.low:g} to {each.high:g}"
-            result[name] = {"value": each.value, "source": text}
+def write_fitted(path: Path, base: Path, fit: LogFit, logs: Sequence[Path]) -> None:
+    """Write a calibration with what was fitted to logs: all constants of the host with their sources, and the kernels
+    of another. Raises OutputError."""
+    engine, host = fit.setup.engine, {}
+    names = ", ".join(log.name for log in logs)
+    for name in (*(each for each in CANDIDATES if each not in KERNELS), "gap_s"):
+        own, shipped = fit.fitted.get(name), getattr(engine, name)
+        if own is not None:
+            text = f"fitted to {fit.n_requests} {fit.unit} of {names}; 95% CI {own.low:g} to {own.high:g}"
+            host[name] = {"value": own.value, "source": text}
         elif shipped is not None:
-            result[name] = {"value": shipped, "source": f"as shipped: {engine.sources.get(name, 'the catalog')}"}
-    return result
+            host[name] = {"value": shipped, "source": f"as shipped: {engine.sources.get(name, 'the catalog')}"}
+    values = {name: each.value for name, each in fit.fitted.items()}
+    factors = {name: value for name, value in values.items() if name in KERNELS}
+    content = with_kernels(base, values)
+    sources = {"logs": [source_of(log) for log in logs]} | ({"factors": factors} if factors else {})
+    content |= {"made": content.pop("made", {}) | sources}
+    make_folder(path.parent)
+    replace_text(path, json_text(content | {"host": host, "host_version": engine.version}))

@@ -9,15 +9,31 @@ from simserve import catalog
 from simserve.catalog.hub import known_model
 from simserve.errors import CalibrationError, CatalogError
 from simserve.lab.log_errors import ReplayedLog
+from simserve.lab.log_groups import ONE_LEVEL
+from simserve.lab.step_errors import Replayed
+from simserve.report.formats import listed, plural
 from simserve.scenario import PoolSetup, Scenario
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
 from simserve.tables.columns import Flags, Ints
+from simserve.workload.readers.base import names_shown
+from simserve.workload.readers.logs.base import Log
 
 SEEN_FRAC = 0.15
 """Share of cached tokens that can be told from the error of predicted prefill times, 10 to 15% (docs/validation.md)."""
 
-ONE_LEVEL = 1.5
-"""Requests in flight at the 90% quantile over those at the 10% quantile, below which a log has one level of load."""
+
+def check_server(log: Log, scenario: Scenario) -> str | None:
+    """Return a caution as `check_model` does. Raises CalibrationError as it does, and for a log of several versions of
+    an engine, or of more pods than replicas."""
+    path, n_replicas = log.place.path, sum(setup.n_replicas for setup in scenario.setups)
+    versions, pods = (log.servers.get(name, ()) for name in ("version", "pod"))
+    if len(versions) > 1:
+        rule = f"must be of one version of the engine, got {listed([*versions])}"
+        raise CalibrationError(f"{path}: {rule}; give a log of each")
+    if len(pods) > n_replicas:
+        rule = f"must be of the scenario's {plural(n_replicas, 'replica')}, got {len(pods)} pods ({names_shown(pods)})"
+        raise CalibrationError(f"{path}: {rule}; give the requests of one pod, or set replicas")
+    return check_model(path, log.model, scenario)
 
 
 def check_model(path: Path, model: str | None, scenario: Scenario) -> str | None:
@@ -48,10 +64,12 @@ def _named(setup: PoolSetup) -> tuple[str, str]:
     return setup.model.name, setup.weight_dtype
 
 
-def cached_share(replay: ReplayedLog, rows: Ints) -> Estimate | None:
+def cached_share(replay: Replayed, rows: Ints) -> Estimate | None:
     """Return the share of prompt tokens that the server did not compute: how much less the measured TTFT of some
     requests grows with their prompts than the predicted one. None where the log says what was cached, or cannot."""
-    known = rows[replay.compared("ttft_s")[rows]] if "ttft_s" in replay.log.measured else rows[:0]
+    if replay.unit == "lines" or "ttft_s" not in replay.log.measured:
+        return None
+    known = rows[replay.compared("ttft_s")[rows]]
     blocks, tokens = blocks_of(len(known)), replay.log.trace.prompt_tokens[known]
     is_cached = any(setup.caches_prefixes for setup in replay.scenario.setups)
     if blocks is None or not is_cached or replay.log.trace.prefixes is not None or tokens.std() < tokens.mean() / 10:
@@ -99,7 +117,7 @@ def early_answers(replay: ReplayedLog) -> Iterator[str]:
         yield f"{what} (down to {shortest * 1e6:.3g} µs per token, at peak {floor_s * 1e6:.3g}): {remedy}"
 
 
-def one_level(replays: Sequence[ReplayedLog]) -> str | None:
+def one_level(replays: Sequence[Replayed]) -> str | None:
     """Return what logs with one level of load cannot tell; None where the load varies."""
     if len(replays) > 1:
         return None

@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.cost.calibration import calibration_path
-from simserve.errors import CalibrationError
 from simserve.lab.runs import Errors, errors_of
-from simserve.lab.write import KERNELS, server_content
+from simserve.lab.server import STAND_IN
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
@@ -20,18 +18,10 @@ from simserve.simulation import simulate
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
 from simserve.study.progress import of_run
 from simserve.tables.columns import Flags, Floats
-from simserve.tables.files import json_text
 from simserve.workload.load import Load
 from simserve.workload.readers.logs.base import METRICS, Log
 
 LEVELS = (50.0, 90.0, 95.0, 99.0)
-
-STAND_IN = (
-    "workload={client: {kind: closed_loop, concurrency: 1}, lengths: {kind: fixed, prompt_tokens: 1, output_tokens: 1},"
-    " n_requests: 1}",
-    "measure={}",
-)
-"""Overrides that replace a scenario's own workload, as the log is the workload."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +53,7 @@ class ReplayedLog:
     log: Log
     scenario: Scenario
     results: Results
+    unit: Literal["requests"] = "requests"
 
     @cached_property
     def predicted(self) -> Mapping[str, Floats]:
@@ -142,6 +133,11 @@ class ReplayedLog:
         groups = [(values[rows], signed[rows]) for rows in quartiles(values)]
         return [RequestGroup(float(of.min()), float(of.max()), errors_of(errors)) for of, errors in groups]
 
+    @property
+    def features(self) -> dict[str, Floats | None]:
+        """What groups of a metric have in common: TPOT, the requests in flight, and TTFT, the length of the prompt."""
+        return {"tpot_s": self.in_flight, "ttft_s": self.log.trace.prompt_tokens.astype(np.float64)}
+
     @cached_property
     def in_flight(self) -> Floats | None:
         """Requests in flight at each arrival, as measured, `(n_requests,)`; None where unknown."""
@@ -199,39 +195,6 @@ def quartiles(values: Floats) -> list[Flags]:
     edges = np.unique(np.percentile(values, [25, 50, 75]))
     place = np.searchsorted(edges, values, side="left")
     return [place == i for i in range(len(edges) + 1) if (place == i).any()]
-
-
-class Server:
-    """The server of a scenario, with constants and kernels that may be changed."""
-
-    def __init__(self, path: Path) -> None:
-        """Load the scenario. Raises ScenarioError, and CalibrationError for pools that differ."""
-        self.path = path
-        self.scenario = self.with_constants({})
-        kinds = {(setup.gpu.name, setup.engine.name, setup.engine.version) for setup in self.scenario.setups}
-        if len(kinds) > 1 or any(pool.engine is not None for pool in self.scenario.cluster.pools):
-            rule = "the pools must have one GPU and the engine of the scenario"
-            raise CalibrationError(f"{path}: {rule}, got {len(self.scenario.setups)} pools; fit one kind at a time")
-        self.setup = self.scenario.setups[0]
-
-    @property
-    def calibration(self) -> Path | None:
-        """File with the kernels; None where they were timed on another GPU, or not at all."""
-        named = self.scenario.cluster.pools[0].calibration
-        return calibration_path(named.file) if self.setup.calibrated and named is not None else None
-
-    def with_constants(self, constants: Mapping[str, float]) -> Scenario:
-        """Return the scenario with these constants of its engine, or factors of its kernels (KERNELS)."""
-        given = [f"engine.{name}={value!r}" for name, value in constants.items() if name not in KERNELS]
-        if not KERNELS.keys() & constants.keys() or self.calibration is None:
-            return load_scenario(self.path, overrides=(*STAND_IN, *given))
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / "kernels.json"
-            file.write_text(json_text(server_content(self.calibration, constants)))
-            given += [f"cluster.pools.{place}.calibration={file}" for place in range(len(self.scenario.setups))]
-            scenario = load_scenario(self.path, overrides=(*STAND_IN, *given))
-            assert scenario.setups, "read while the file is there"
-            return scenario
 
 
 def server_of(path: Path) -> Scenario:

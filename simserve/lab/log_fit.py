@@ -12,18 +12,19 @@ import numpy as np
 
 from simserve.lab.fit import Fit, Parameter, Progress, Theta, rounded
 from simserve.lab.fitted_log import CANDIDATES, FittedConstant, LeftOutError, LogFit
-from simserve.lab.log_checks import ONE_LEVEL, cached_share, cached_words, check_model, is_seen, one_level
-from simserve.lab.log_errors import ReplayedLog, Server, replay_log
-from simserve.lab.log_groups import BLOCKS, groups_of, usable_requests
-from simserve.lab.write import KERNELS
+from simserve.lab.log_checks import cached_share, cached_words, check_server, is_seen, one_level
+from simserve.lab.log_errors import replay_log
+from simserve.lab.log_groups import BLOCKS, groups_of, is_heavy, usable_requests
+from simserve.lab.server import KERNELS, Server
+from simserve.lab.step_errors import Replayed, replay_steps
 from simserve.metrics.student import quantile
-from simserve.tables.columns import Flags, Floats, Ints
+from simserve.tables.columns import Flags, Floats
 from simserve.workload.readers.logs import read_log
 from simserve.workload.readers.logs.base import Log
 from simserve.workload.readers.logs.glossary import NOTHING, LogReading
+from simserve.workload.readers.logs.steps import StepLog, is_steps, read_steps
 
 CONFIDENCE = 0.95
-
 
 OF_PROMPTS = ("busy_compute_frac", "busy_fp8_frac", "receive_s", "receive_token_s", "respond_s")
 """Constants that TTFT tells, and so the arrivals."""
@@ -49,8 +50,9 @@ def fit_files(
     Raises CalibrationError for logs that are too short, saturated throughout, or of another model or server.
     """
 
-    def logs(seed: int = 0) -> list[Log]:
-        return [read_log(path, server.scenario.seed + seed, reading) for path in paths]
+    def logs(seed: int = 0) -> list[Log | StepLog]:
+        seed += server.scenario.seed
+        return [read_steps(path) if is_steps(path) else read_log(path, seed, reading) for path in paths]
 
     first = logs()
     fit = fit_logs(first, server, progress)
@@ -77,7 +79,7 @@ def _widest(fits: Sequence[LogFit], name: str) -> FittedConstant:
 
 
 def fit_logs(
-    logs: Sequence[Log], server: Server, progress: Progress | None = None, kept: Mapping[str, str] = KEEP_NONE
+    logs: Sequence[Log | StepLog], server: Server, progress: Progress | None = None, kept: Mapping[str, str] = KEEP_NONE
 ) -> LogFit:
     """Return the constants that bring predictions closest to logs of the server, but those `kept` as shipped, with the
     reason. Deterministic; raises as `fit_files` does."""
@@ -90,11 +92,16 @@ class _ConstantFit(Fit):
     rounds = 2
     least_gain = 0.1
 
-    def __init__(self, logs: Sequence[Log], server: Server, progress: Progress | None, kept: Mapping[str, str]) -> None:
+    def __init__(
+        self, logs: Sequence[Log | StepLog], server: Server, progress: Progress | None, kept: Mapping[str, str]
+    ) -> None:
         self.logs, self.server = logs, server
-        notes = [check_model(log.place.path, log.model, server.scenario) for log in logs]
+        of_requests = [log for log in logs if log.unit == "requests"]
+        notes = [check_server(log, server.scenario) for log in of_requests]
         given = server.scenario.engine.constants
         self.as_shipped = {name: "given by the scenario" for name in CANDIDATES if name in given} | dict(kept)
+        if not of_requests:
+            self.as_shipped |= dict.fromkeys(OF_PROMPTS, "lines of steps do not tell single prompts")
         if server.calibration is None:
             self.as_shipped |= dict.fromkeys(KERNELS, f"kernels were not timed on {server.setup.gpu.name}")
         own = {name: getattr(server.setup.engine, name, 1.0) for name in CANDIDATES if name not in self.as_shipped}
@@ -107,18 +114,16 @@ class _ConstantFit(Fit):
             self.as_shipped |= dict.fromkeys(OF_CACHES, "cached prompts hide it")
         self.names = [name for name in self.shipped if name not in self.as_shipped]
         parameters = {
-            name: Parameter(self.shipped[name], *ends, unit, KERNEL_SD if name in KERNELS else inf)
+            name: Parameter(self.shipped[name], least, most, unit, KERNEL_SD if name in KERNELS else inf)
             for name in self.names
-            for unit, *ends in [CANDIDATES[name]]
+            for unit, least, most in [CANDIDATES[name]]
         }
         super().__init__(self.names, parameters, progress)
         self.queued = [each.queued for each in usable]
         self.n_requests = sum(len(each.rows) for each in usable)
         self.left_out = sum((Counter(each.left_out) for each in usable), Counter[str]())
-        self.notes = [
-            *filter(None, (*notes, one_level(self.replays))),
-            *(note for each in usable for note in each.notes),
-        ]
+        of_usable = [note for each in usable for note in each.notes]
+        self.notes = [note for note in (*notes, one_level(self.replays), *of_usable) if note]
         self.groups = [
             group
             for index, (replay, each) in enumerate(zip(self.replays, usable, strict=True))
@@ -150,16 +155,14 @@ class _ConstantFit(Fit):
         for name in (name for name in self.parameters if name not in self.chosen):
             no_gain = "does not lower the error of what is left out"
             self.as_shipped[name] = no_gain if name in effective else "has no effect in these logs"
-        intervals = self._intervals()
-        fitted = {
-            name: FittedConstant(self.shipped[name], rounded(self.theta[name]), *intervals[name])
-            for name in self.chosen
-        }
+        ends, theta = self._intervals(), self.theta
+        fitted = {name: FittedConstant(self.shipped[name], rounded(theta[name]), *ends[name]) for name in self.chosen}
         return LogFit(
             setup=self.server.setup,
             fitted=fitted,
             as_shipped=self.as_shipped,
             n_requests=self.n_requests,
+            unit=" and ".join(dict.fromkeys(each.unit for each in self.logs)),
             left_out=self.left_out,
             errors=errors,
             parts=parts,
@@ -167,18 +170,19 @@ class _ConstantFit(Fit):
             cached=self.cached,
         )
 
-    def _replay_one(self, index: int, theta: Theta) -> ReplayedLog:
+    def _replay_one(self, index: int, theta: Theta) -> Replayed:
         changed = {name: value for name, value in theta.items() if value != self.shipped.get(name)}
-        return replay_log(self.logs[index], self.server.with_constants(changed))
+        log, scenario = self.logs[index], self.server.with_constants(changed)
+        return replay_log(log, scenario) if log.unit == "requests" else replay_steps(log, scenario)
 
-    def _replays(self, theta: Theta) -> list[ReplayedLog]:
+    def _replays(self, theta: Theta) -> list[Replayed]:
         return [self._replay_one(index, theta) for index in range(len(self.logs))]
 
     def replayed(self, theta: Theta) -> Floats:
         """Return the predicted mean of each group."""
         return self._means(self._replays(theta))
 
-    def _means(self, replays: Sequence[ReplayedLog]) -> Floats:
+    def _means(self, replays: Sequence[Replayed]) -> Floats:
         return np.array([np.nanmean(replays[each.log].predicted[each.metric][each.rows]) for each in self.groups])
 
     def _misfit(self, predicted: Floats) -> float:
@@ -221,9 +225,9 @@ class _ConstantFit(Fit):
 
     def _errors_left_out(self) -> tuple[dict[str, LeftOutError], str]:
         """Return the errors of parts that were replayed with constants fitted to the others, and name the parts."""
-        log, is_heavy = np.array([each.log for each in self.groups]), self._is_heavy()
-        if is_heavy.any():
-            folds, parts = [~is_heavy, is_heavy], "the lighter and the heavier half of the load"
+        log, heavy = np.array([each.log for each in self.groups]), is_heavy(self.groups, self.replays)
+        if heavy.any():
+            folds, parts = [~heavy, heavy], "the lighter and the heavier half of the load"
         elif len(self.logs) > 1:
             folds, parts = [log == index for index in range(len(self.logs))], f"{len(self.logs)} logs"
         else:
@@ -244,17 +248,3 @@ class _ConstantFit(Fit):
                         sizes.setdefault(metric, []).append((abs(shipped / measured - 1), abs(fitted / measured - 1)))
         errors = {name: LeftOutError(*np.mean(values, axis=0).tolist()) for name, values in sizes.items()}
         return errors, parts
-
-    def _is_heavy(self) -> Flags:
-        """Mark the groups of the half of the blocks with more requests in flight, `(n_groups,)`; none where loads
-        differ by less than ONE_LEVEL, or logs do not tell."""
-        blocks: dict[tuple[int, int], list[Floats]] = {}
-        for group in self.groups:
-            in_flight = self.replays[group.log].in_flight
-            known = np.zeros(1) if in_flight is None else in_flight[group.rows]
-            blocks.setdefault((group.log, group.block), []).append(known)
-        loads = {key: float(np.median(np.concatenate(each))) for key, each in blocks.items()}
-        middle = float(np.median(list(loads.values())))
-        light, heavy = ([load for load in loads.values() if (load > middle) == side] for side in (False, True))
-        differ = bool(heavy) and np.median(heavy) >= ONE_LEVEL * max(np.median(light), 1.0)
-        return np.array([differ and loads[each.log, each.block] > middle for each in self.groups])

@@ -1,13 +1,15 @@
 """Requests of a log that tell about the host of its server, in groups with a mean that is one observation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from simserve.errors import CalibrationError
 from simserve.lab.log_errors import ReplayedLog, quartiles
-from simserve.tables.columns import Flags, Ints
+from simserve.lab.step_errors import Replayed
+from simserve.tables.columns import Flags, Floats, Ints
+from simserve.workload.readers.logs.steps import ENOUGH
 
 FEWEST = 200
 """Answered requests that a fit needs."""
@@ -21,8 +23,11 @@ BLOCKS = 10
 FLOOR_FRAC = {"tpot_s": 0.003, "ttft_s": 0.02}
 """Error of a group of requests that no constant explains: repeated runs on the same server differ by so much."""
 
-LEAST_GROUP = 50
-"""Requests of a group, at least: which step a request meets is random."""
+LEAST_GROUP = {"requests": 50, "lines": 2}
+"""Requests or lines of a group, at least: which step a request meets is random, and a line is a mean over many."""
+
+ONE_LEVEL = 1.5
+"""Requests in flight under heavy load over those under light load, below which a log has one level of load."""
 
 WAITING = 10.0
 """TTFT over that of a request that does not wait; beyond it TTFT and batch show the queue, not the host."""
@@ -52,17 +57,17 @@ class UsableRequests:
     notes: list[str] = field(default_factory=list)
 
 
-def groups_of(index: int, replay: ReplayedLog, usable: UsableRequests) -> Iterator[LogGroup]:
-    """Yield the groups of usable requests of a log: by time, then by load (TPOT) or prompt (TTFT)."""
-    measured = replay.log.measured
-    features = {"tpot_s": replay.in_flight, "ttft_s": replay.log.trace.prompt_tokens.astype(np.float64)}
+def groups_of(index: int, replay: Replayed, usable: UsableRequests) -> Iterator[LogGroup]:
+    """Yield the groups of usable requests of a log, or of lines of steps: by time, then by load (TPOT) or prompt
+    (TTFT)."""
+    measured, least = replay.log.measured, LEAST_GROUP[replay.log.unit]
     for block, in_block in enumerate(np.array_split(usable.rows, BLOCKS)):
-        for metric, feature in features.items():
+        for metric, feature in replay.features.items():
             if metric not in measured:
                 continue
             known = in_block if metric == "tpot_s" else in_block[~usable.queued[in_block]]
             known = known[replay.compared(metric)[known] & (measured[metric][known] > 0)]
-            is_large = feature is not None and len(known) >= 4 * LEAST_GROUP
+            is_large = feature is not None and len(known) >= 4 * least
             parts = quartiles(feature[known]) if feature is not None and is_large else [slice(None)]
             for group in (known[part] for part in parts if len(known)):
                 ratio = measured[metric][group] / replay.predicted[metric][group]
@@ -70,9 +75,33 @@ def groups_of(index: int, replay: ReplayedLog, usable: UsableRequests) -> Iterat
                 yield LogGroup(index, block, metric, group, 1 / np.hypot(error, FLOOR_FRAC[metric]))
 
 
-def usable_requests(replay: ReplayedLog) -> UsableRequests:
-    """Return the requests that tell about the host. Raises CalibrationError where too few are left."""
+def is_heavy(groups: Sequence[LogGroup], replays: Sequence[Replayed]) -> Flags:
+    """Mark the groups of the half of the blocks with more requests in flight (of the groups, in lines of steps),
+    `(n_groups,)`; none where loads differ by less than ONE_LEVEL, or logs do not tell."""
+    blocks: dict[tuple[int, ...], list[Floats]] = {}
+    keys = [
+        (each.log, each.block) if replays[each.log].log.unit == "requests" else (each.log, each.block, place)
+        for place, each in enumerate(groups)
+    ]
+    for key, group in zip(keys, groups, strict=True):
+        in_flight = replays[group.log].in_flight
+        blocks.setdefault(key, []).append(np.zeros(1) if in_flight is None else in_flight[group.rows])
+    loads = {key: float(np.median(np.concatenate(each))) for key, each in blocks.items()}
+    middle = float(np.median(list(loads.values())))
+    light, heavy = ([load for load in loads.values() if (load > middle) == side] for side in (False, True))
+    differ = bool(heavy) and np.median(heavy) >= ONE_LEVEL * max(np.median(light), 1.0)
+    return np.array([differ and loads[key] > middle for key in keys])
+
+
+def usable_requests(replay: Replayed) -> UsableRequests:
+    """Return the requests, or lines of steps, that tell about the host. Raises CalibrationError for too few."""
     path = replay.log.place.path
+    if replay.unit == "lines":
+        if len(replay.log) < ENOUGH:
+            rule = f"a log needs at least {ENOUGH} lines of steady steps, got {len(replay.log)}"
+            raise CalibrationError(f"{path}: {rule}; log a longer time")
+        none = np.zeros(len(replay.log), np.bool_)
+        return UsableRequests(np.arange(len(none)), none, dict(replay.log.left_out))
     usable = replay.is_answered.copy()
     result = UsableRequests(np.zeros(0, np.int64), np.zeros(len(usable), np.bool_))
     if np.count_nonzero(usable) < FEWEST:

@@ -195,7 +195,7 @@ def _sentence(sentence: str) -> str:
 
 def sentence(facts: Mapping[str, Any]) -> str:
     """Return what the fit came to."""
-    n, what = len(facts["fitted"]), f"{count(facts['n_requests'])} requests"
+    n, what = len(facts["fitted"]), f"{count(facts['n_requests'])} {facts['unit']}"
     if not n:
         return f"The shipped constants stay: {what} show no other ones."
     errors = facts["errors"]

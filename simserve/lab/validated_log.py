@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simserve.lab.log_checks import cached_share, cached_words, check_model, early_answers, is_seen
+from simserve.lab.log_checks import cached_share, cached_words, check_server, early_answers, is_seen
 from simserve.lab.log_errors import ReplayedLog, RequestGroup, Sides, replay_log, server_of
 from simserve.lab.log_pages import tell
 from simserve.lab.runs import Errors
@@ -147,7 +147,7 @@ def _lost(replay: ReplayedLog) -> dict[str, int]:
 def _warnings(replay: ReplayedLog) -> Iterator[str]:
     """Yield warnings, the most important first."""
     log, requests, lost = replay.log, replay.results.columns["requests"], _lost(replay)
-    named = check_model(log.place.path, log.model, replay.scenario)
+    named = check_server(log, replay.scenario)
     yield from [named] if named else []
     if lost["rejected"]:
         refused = replay.is_answered & requests["status"].is_("rejected")
@@ -210,7 +210,7 @@ class ValidatedLog(Shown):
         """Replay the requests of a log on the server of a scenario. Raises SimserveError."""
         server = server_of(scenario)
         read = read_log(log, server.seed, LogReading(columns))
-        check_model(log, read.model, server)
+        check_server(read, server)
         replay = replay_log(read, server)
         decision, requests = trust_in_log(replay, str(scenario)), requests_of(replay)
         printed = plain({"decision": decision.facts(), **log_error_facts(replay)})

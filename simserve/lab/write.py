@@ -10,7 +10,6 @@ import pandas as pd
 
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.calibration import (
-    FORMS,
     SCHEMA,
     Calibration,
     calibration_path,
@@ -23,18 +22,12 @@ from simserve.input_files import read_json
 from simserve.lab.fit import Theta, rounded
 from simserve.lab.kernels import KernelFit, attention, comm, gemm, mla, moe
 from simserve.lab.runs import MeasuredRun
+from simserve.lab.server import ATTENTION, slowed
 from simserve.tables.files import json_text, replace_text
 
-KERNELS: Mapping[str, tuple[str, ...]] = {
-    "matrices": ("gemm",),
-    "experts": ("moe",),
-    "attention": ("prefill_attention", "decode_attention", "mla_prefill", "mla_decode"),
-}
-"""Operations whose work a factor of a server's own kernels slows."""
-
 FACTORS: Mapping[str, tuple[str, ...]] = {
-    "matrices": (*KERNELS["matrices"], *KERNELS["experts"]),
-    "attention": KERNELS["attention"],
+    "matrices": ("gemm", "moe"),
+    "attention": ATTENTION,
     "collectives": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     "launches": (),
 }
@@ -170,24 +163,11 @@ def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
 
 def card_content(base: Mapping[str, Any], gpu: str, theta: Theta, versions: Sequence[str]) -> dict[str, Any]:
     """Return a calibration of a card: kernels of another with the factors on their work, and launches by version."""
-    kernels = slowed_kernels(base, {op: theta.get(name, 1.0) for name, ops in FACTORS.items() for op in ops})
+    kernels = slowed(base["kernels"], {op: theta.get(name, 1.0) for name, ops in FACTORS.items() for op in ops})
     before = launch_factor(base.get("launches", {}), "")
     named = {each: f"launches {each}" for each in versions} or {ANY_VERSION: "launches"}
     launches = {each: rounded(before * theta.get(key, 1.0)) for each, key in named.items()}
     return {**base, "gpu": gpu, "kernels": kernels, "host": {}, "launches": launches}
-
-
-def slowed_kernels(base: Mapping[str, Any], slow: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Return the kernels of a calibration, with work that takes so many times as long, by operation; others as they
-    are."""
-    kernels = []
-    for row in base["kernels"]:
-        factor, coefficients = slow.get(row["op"].removesuffix("_module")), row["coefficients"]
-        if factor is not None:
-            form = FORMS[row["op"]](**coefficients).slowed(factor)
-            coefficients = {name: rounded(value) for name, value in asdict(form).items()}
-        kernels.append({**row, "coefficients": coefficients})
-    return kernels
 
 
 def base_of(gpu: str, engine: str, donor: str | None) -> str:
@@ -244,32 +224,6 @@ def write_host(path: Path, constants: Mapping[str, float], source: str) -> None:
     before = written(path)
     host = {name: {"value": value, "source": source} for name, value in constants.items()}
     replace_text(path, json_text({**before, "host": host}))
-
-
-def server_content(base: Path, constants: Mapping[str, float]) -> dict[str, Any]:
-    """Return a calibration with kernels as a server's own, by those of its constants that are in KERNELS. Raises
-    CalibrationError."""
-    data = written(base)
-    slow = {op: constants[name] for name, ops in KERNELS.items() for op in ops if name in constants}
-    return {**data, "kernels": slowed_kernels(data, slow)}
-
-
-def write_fitted(
-    path: Path,
-    base: Path,
-    constants: Mapping[str, float],
-    host: Mapping[str, Mapping[str, Any]],
-    version: str,
-    logs: Sequence[Any],
-) -> None:
-    """Write a calibration with a server's own kernels and host constants, of a version. Raises CalibrationError,
-    OutputError."""
-    data = server_content(base, constants)
-    made = {**data.get("made", {}), "logs": list(logs)}
-    if factors := {name: constants[name] for name in KERNELS if name in constants}:
-        made["factors"] = factors
-    make_folder(path.parent)
-    replace_text(path, json_text({**data, "made": made, "host": dict(host), "host_version": version}))
 
 
 def _before(path: Path) -> dict[str, Any] | None:

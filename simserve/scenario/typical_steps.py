@@ -67,7 +67,7 @@ def _of(setup: PoolSetup, key: str) -> Iterator[str]:
     dtype = getattr(setup, key)
     if STORED_BYTES[dtype] >= STORED_BYTES[PLAIN]:
         return
-    own, plain = _Steps(setup), _Steps(_in(setup, key, PLAIN))
+    own, plain = StepTimes(setup), StepTimes(_in(setup, key, PLAIN))
     most = min(MOST_DECODING, setup.scheduler.max_running or MOST_DECODING)
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for steps, each, shapes in (
@@ -91,7 +91,7 @@ def _instead(setup: PoolSetup, key: str, shape: StepShape) -> str:
     """Return the fastest dtype of no fewer bits that has kernels of its own on the card."""
     own = getattr(setup, key)
     times_ps = {
-        dtype: _Steps(_in(setup, key, dtype)).ps(shape)
+        dtype: StepTimes(_in(setup, key, dtype)).ps(shape)
         for dtype in DTYPES[key]
         if dtype != own and STORED_BYTES[dtype] > 0.99 * STORED_BYTES[own] and _is_timed(setup, dtype)
     }
@@ -116,8 +116,8 @@ def _in(setup: PoolSetup, key: str, dtype: str) -> PoolSetup:
     return replace(setup, weight_dtype=dtype) if key == "weight_dtype" else replace(setup, kv_dtype=dtype)
 
 
-class _Steps:
-    """The costs of a pool's steps, as `explain` shows them."""
+class StepTimes:
+    """The times of a pool's steps, as `explain` shows them, without speculation."""
 
     def __init__(self, setup: PoolSetup) -> None:
         self._cost, self._n_ranks = setup.step_cost(), setup.n_sharing

@@ -10,12 +10,12 @@ from typing import Any
 from simserve import catalog
 from simserve.errors import CalibrationError, Problem, ScenarioError, SimserveError
 from simserve.lab.fit import Progress
-from simserve.lab.fitted_log import LogFit, host_constants
+from simserve.lab.fitted_log import LogFit, write_fitted
 from simserve.lab.log_checks import check_model
-from simserve.lab.log_errors import ReplayedLog, Server, replay_log
+from simserve.lab.log_errors import ReplayedLog, replay_log
 from simserve.lab.log_fit import fit_files
+from simserve.lab.server import Server
 from simserve.lab.trust import CAUSES
-from simserve.lab.write import source_of, write_fitted
 from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.twin import ConstantOfTwin, LatencyOfTwin, TwinAnswer, TwinFit, TwinSlo, Word
 from simserve.metrics.goal import GOAL_FRAC
@@ -143,11 +143,10 @@ def _fitted(folder: Path, load: LoggedLoad, progress: Progress | None) -> tuple[
 def _use(folder: Path, settings: ServerSettings, fit: LogFit, load: LoggedLoad) -> None:
     """Write the fitted constants as `calibrate --logs` does, and let the scenario have them."""
     base, names = Server(folder / SCENARIO_FILE).calibration, [path.name for path in load.logs]
-    keys: dict[str, object] = {f"engine.{name}": value for name, value in fit.values.items()}
+    keys: dict[str, object] = {f"engine.{name}": fitted.value for name, fitted in fit.fitted.items()}
     if base is not None:
         file = f"{fit.setup.gpu.name}/{fit.setup.engine.name}.json"
-        host, sources = host_constants(fit, names), [source_of(path) for path in load.logs]
-        write_fitted(folder / file, base, fit.values, host, fit.setup.engine.version, sources)
+        write_fitted(folder / file, base, fit, load.logs)
         keys = {f"{POOL}.calibration": file}
     settings.keys |= keys
     for key in keys:

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simserve.errors import CalibrationError
+from simserve.errors import CalibrationError, TraceError
 from simserve.lab.fitted_log import LogFit
 from simserve.lab.log_checks import check_model, is_seen
-from simserve.lab.log_errors import Server
 from simserve.lab.log_fit import OF_PROMPTS, fit_files
+from simserve.lab.server import Server
 from simserve.study.intervals import Estimate
 from simserve.workload.readers.logs import read_log
 from tests.cli.invoke import Outcome, invoke
@@ -63,6 +63,40 @@ def test_a_log_of_another_model_is_refused(model: str, text: str, tmp_path: Path
     assert text in str(caught.value)
     outcome = invoke("validate", path, "--scenario", tmp_path / "mine.yaml")
     assert (outcome.exit_code, outcome.err) == (2, f"simserve: error: {caught.value}\n")
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "text"),
+    [
+        (
+            "pod",
+            ["a", "b", "c"],
+            "must be of the scenario's 1 replica, got 3 pods (a, b, c); give the requests of one pod",
+        ),
+        ("engine_version", ["0.12", "0.14"], "must be of one version of the engine, got 0.12 and 0.14; give a log of"),
+    ],
+)
+def test_a_log_of_several_servers_is_refused(column: str, names: list[str], text: str, tmp_path: Path) -> None:
+    """Pods of an autoscaled set, or servers of two versions, in one file."""
+    log = logged(written(tmp_path, n=300))
+    log[column] = np.resize(names, len(log))
+    log.to_csv(tmp_path / "log.csv", index=False)
+    for command in (("validate", tmp_path / "log.csv"), ("calibrate", "--logs", tmp_path / "log.csv")):
+        outcome = invoke(*command, "--scenario", tmp_path / "mine.yaml")
+        assert outcome.exit_code == 2
+        assert text in " ".join(outcome.err.split())
+    log.assign(**{column: names[0]}).to_csv(tmp_path / "log.csv", index=False)
+    assert invoke("validate", tmp_path / "log.csv", "--scenario", tmp_path / "mine.yaml").exit_code == 0
+
+
+def test_clocks_that_disagree_are_refused(tmp_path: Path) -> None:
+    log = logged(written(tmp_path, n=300))
+    log["first_token_s"] = log["arrival_s"] + log.pop("ttft_s") - 0.5
+    log.to_csv(tmp_path / "log.csv", index=False)
+    with pytest.raises(
+        TraceError, match=r"ttft_s must not be negative \(do the clocks of its instants agree\?\), got -"
+    ):
+        read_log(tmp_path / "log.csv")
 
 
 def test_a_served_name_that_nobody_knows_is_told(tmp_path: Path) -> None:

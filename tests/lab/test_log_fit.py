@@ -12,9 +12,8 @@ import pytest
 from simserve import load_scenario, simulate
 from simserve.errors import CalibrationError
 from simserve.lab.fitted_log import LogFit
-from simserve.lab.log_errors import Server
 from simserve.lab.log_fit import fit_logs
-from simserve.lab.write import server_content
+from simserve.lab.server import Server, with_kernels
 from simserve.workload.readers.logs import read_log
 from tests.cli.invoke import Outcome, invoke
 
@@ -79,7 +78,7 @@ def test_a_server_gives_its_kernels_back(tmp_path: Path) -> None:
     path = written(tmp_path, n=2000)
     base = Server(path).calibration
     assert base is not None
-    (tmp_path / "own.json").write_text(json.dumps(server_content(base, {"matrices": 1.1})))
+    (tmp_path / "own.json").write_text(json.dumps(with_kernels(base, {"matrices": 1.1})))
     logged(path).to_csv(tmp_path / "log.csv", index=False)
     outcome = invoke("calibrate", "--logs", tmp_path / "log.csv", "--scenario", path, "--out", tmp_path / "out")
     assert outcome.exit_code == 0, outcome.err

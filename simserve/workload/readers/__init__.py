@@ -15,6 +15,7 @@ from simserve.plugins.validation import did_you_mean
 from simserve.workload.readers.agents import is_agents
 from simserve.workload.readers.logs.records import format_of
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
+from simserve.workload.readers.prometheus import is_range
 from simserve.workload.readers.simserve import parquet_columns
 from simserve.workload.readers.text_lines import head, is_bench_result
 from simserve.workload.trace import MOST_TOKENS, Trace
@@ -73,7 +74,7 @@ def detect(path: Path) -> tuple[str, str | None]:
 
 def _json_hint(text: str) -> tuple[str, str | None]:
     """Tell Mooncake (milliseconds) from vLLM (seconds) by the block size; the stamps do not tell."""
-    if '"resultType"' in text:
+    if is_range(text):
         return "prometheus", None
     if is_agents(text):
         return "weka", None

@@ -43,13 +43,18 @@ class MetricSeries(NamedTuple):
     values: Floats
 
 
+def is_range(text: str) -> bool:
+    """Tell whether a text begins a range export."""
+    return '"resultType"' in text
+
+
 def read(path: Path) -> Trace:
     """Read a range export as requests, with seed 0. Raises TraceError."""
-    series = _series(path)
-    counters = [each for each in series if _name(each) in COUNTERS]
-    rates = [each for each in series if not _name(each)] if not counters else []
+    series = series_of(path)
+    counters = [each for each in series if metric_of(each) in COUNTERS]
+    rates = [each for each in series if not metric_of(each)] if not counters else []
     if not counters and not rates:
-        got = ", ".join(sorted({_name(each) for each in series})) or "no series"
+        got = ", ".join(sorted({metric_of(each) for each in series})) or "no series"
         raise TraceError(f"{path}: must have a counter of requests or a rate, got {got}; query {QUERY}")
     edges_s, counts = _counts(counters or rates, is_rate=bool(rates))
     n_requests = np.diff(np.rint(np.cumsum([0.0, *counts]))).astype(np.int64)
@@ -66,7 +71,7 @@ def read(path: Path) -> Trace:
     return replace(checked(items(path, n, "request"), trace), notes=(note, *ends))
 
 
-def _series(path: Path) -> list[MetricSeries]:
+def series_of(path: Path) -> list[MetricSeries]:
     """Return the series of an export. Raises TraceError."""
     try:
         document = parse_json("".join(decoded(path)))
@@ -92,12 +97,12 @@ def _one_series(path: Path, result: Any) -> MetricSeries:
     raise TraceError(f"{path}: a series must have metric and values, got {shown(result)}; export it again")
 
 
-def _name(series: MetricSeries) -> str:
+def metric_of(series: MetricSeries) -> str:
     """Return the name of a metric without the engine's before it."""
     return str(series.labels.get("__name__", "")).rpartition(":")[2]
 
 
-def _increases(values: Floats) -> Floats:
+def increases(values: Floats) -> Floats:
     """Return what a counter gained in each step; it begins again at 0 where the server did."""
     gained = np.diff(values)
     return np.where(gained < 0, values[1:], gained)
@@ -108,7 +113,7 @@ def _counts(series: Sequence[MetricSeries], *, is_rate: bool) -> tuple[Floats, F
     edges_s = np.unique(np.concatenate([at_s for _, at_s, _ in series]))
     counts = np.zeros(max(0, len(edges_s) - 1))
     for _, at_s, values in series:
-        gained = values[:-1] * np.diff(at_s) if is_rate else _increases(values)
+        gained = values[:-1] * np.diff(at_s) if is_rate else increases(values)
         np.add.at(counts, np.searchsorted(edges_s, at_s[1:]) - 1, np.maximum(gained, 0.0))
     return edges_s, counts
 
@@ -117,15 +122,15 @@ def _lengths(path: Path, series: Sequence[MetricSeries], side: str, n: int, n_co
     """Return lengths of requests, drawn from a histogram, or their mean. Raises TraceError."""
     histogram, counter = LENGTHS[side]
     gained: dict[float, float] = {}
-    for each in (each for each in series if _name(each) == f"{histogram}_bucket"):
+    for each in (each for each in series if metric_of(each) == f"{histogram}_bucket"):
         bound = float(each.labels.get("le", math.inf))
-        gained[bound] = gained.get(bound, 0.0) + float(_increases(each.values).sum())
+        gained[bound] = gained.get(bound, 0.0) + float(increases(each.values).sum())
     bounds = sorted(gained)
     counts = np.diff([0.0, *(gained[bound] for bound in bounds)])
     if bounds and counts.max(initial=0.0) > 0:
         return _drawn(bounds, np.maximum(counts, 0.0), side, n)
-    totals = [each.values for each in series if _name(each) in (f"{counter}_total", counter)]
-    tokens = float(sum(_increases(values).sum() for values in totals))
+    totals = [each.values for each in series if metric_of(each) in (f"{counter}_total", counter)]
+    tokens = float(sum(increases(values).sum() for values in totals))
     if not tokens or not n_counted:
         rule = f"must have lengths of the {side}: {histogram}_bucket or {counter}_total"
         raise TraceError(f"{path}: {rule}, got neither; query {QUERY}")

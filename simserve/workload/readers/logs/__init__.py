@@ -12,6 +12,7 @@ from simserve.workload.readers.logs import bench, table, weka
 from simserve.workload.readers.logs.base import Log
 from simserve.workload.readers.logs.glossary import NOTHING, LogReading
 from simserve.workload.readers.logs.records import format_of, read_array, read_records
+from simserve.workload.readers.logs.steps import is_steps
 from simserve.workload.readers.text_lines import head, read_short
 
 KINDS = "give a table of requests (CSV, JSON lines, parquet) or a result of vllm bench serve"
@@ -27,6 +28,9 @@ def read_log(path: Path, seed: int = 0, reading: LogReading = NOTHING) -> Log:
     begun = head(path).lstrip()
     if not begun:
         raise TraceError(f"{path}: must be a log, got an empty file; {KINDS}")
+    if is_steps(path):
+        rule = "must be a log of requests, got an engine's lines, which tell its steps"
+        raise TraceError(f"{path}: {rule}; fit them with simserve calibrate --logs")
     first, *others = begun.splitlines()
     if begun[0] not in "{[" and path.suffix not in (".json", ".jsonl"):
         return table.read_csv_table(path, first, reading)

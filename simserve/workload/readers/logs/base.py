@@ -1,7 +1,7 @@
 """Log: requests and latencies of a server, whatever the file format, and checks that all formats share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -36,6 +36,8 @@ class Log:
     """Clients that the load had, each of which waited for its answer; None of an open load."""
     model: str | None = None
     """The model by its name in the log, where it has one."""
+    servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names in columns of what answered: `pod`, and `version` of the engine."""
     duration_s: float | None = None
     """Duration of the whole benchmark, where the file has it."""
     n_failed: int = 0
@@ -44,6 +46,7 @@ class Log:
     """Requests that are sent but not compared, as they did not finish."""
     assumed: tuple[str, ...] = ()
     """Assumptions about missing data, a sentence each."""
+    unit: Literal["requests"] = "requests"
 
     def __len__(self) -> int:
         return len(self.trace)
@@ -62,8 +65,10 @@ class Log:
 def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) -> dict[str, Floats]:
     """Complete the latencies from any two: E2E = TTFT + TPOT (output tokens - 1).
 
-    Raises TraceError where a first token comes after the last.
+    Raises TraceError where a first token comes after the last, or an instant before the one it follows.
     """
+    for name, column in given.items():
+        refuse_rows(place, column < 0, f"{name} must not be negative (do the clocks of its instants agree?)", column)
     gaps = output_tokens - 1
     latencies = dict(given)
     if "ttft_s" in given and "e2e_s" in given:

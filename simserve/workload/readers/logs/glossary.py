@@ -47,6 +47,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "session_id": ("session_id", "conversation_id", "session"),
     "turn": ("turn", "turn_index"),
     "model": ("model", "model_name", "model_id"),
+    "pod": ("pod", "pod_name", "instance", "replica", "server", "worker_id"),
+    "version": ("engine_version", "server_version", "vllm_version", "sglang_version", "version"),
 }
 """Our columns and their other names, in lower case and without a unit; the first match is read."""
 

@@ -41,7 +41,7 @@ STATUS = {"finished", "rejected", "timed_out", "failed", "unfinished", ""}
 KINDS: Mapping[str, CellKind] = {
     **dict.fromkeys((*METRICS, "max_tokens"), TIME),
     **dict.fromkeys(("first_token_s", "end_s"), LATER),
-    **dict.fromkeys(("session_id", "model"), TEXT),
+    **dict.fromkeys(("session_id", "model", "pod", "version"), TEXT),
     "turn": AMOUNT,
     "arrival_s": INSTANT,
     "prompt_tokens": NUMBER,
@@ -136,8 +136,7 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: LogReading) -> Log:
-    """Build the log from a table's columns, which are dropped one by one; rows without an output token, and those of
-    clients that gave up, are failed requests."""
+    """Build the log from a table's columns, dropped one by one; rows without a token, or a prompt, are of failures."""
     at = reading.matched(place.path, header)
     read = {ours: columns[column.name] for ours, column in at.items()}
     more = {name: columns[name] for name in MORE if name in columns}
@@ -155,11 +154,12 @@ def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: 
     rows["max_tokens"], sentence = _limits(read.pop("max_tokens", None), rows["output_tokens"])
     rows |= _sessions(read, given)
     is_cached = more.get("cache_hit", np.zeros(len(is_done), np.bool_))
-    kept = np.flatnonzero((rows["output_tokens"] != 0) & ~is_cached & ~_gave_up(rows["prompt_tokens"], given))
+    gave_up = (rows["prompt_tokens"] == 0) & np.isnan(given.get("ttft_s", 0.0))  # before an answer began
+    kept = np.flatnonzero((rows["output_tokens"] != 0) & ~is_cached & ~gave_up)
     kept = kept[np.argsort(rows["arrival_s"][kept], kind="stable")]
     place, rows = place.take(kept), {name: rows.pop(name)[kept] for name in list(rows)}
-    names = [name for name in PREFIXES if name in more and is_given(more[name])]
-    put_prefixes = prefixes_of(place, {name: taken(more[name], kept) for name in names})
+    shared = {name: taken(more[name], kept) for name in PREFIXES if name in more and is_given(more[name])}
+    put_prefixes = prefixes_of(place, shared)
     prefixes = ("requests share prefixes as the log says",) if put_prefixes else ()
     n_cached = int(is_cached.sum())
     return Log(
@@ -176,6 +176,7 @@ def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: 
             *([f"{n_cached} left out: a cache before the server answered"] if n_cached else []),
         ),
         model=_one(read.get("model"), kept),
+        servers={name: _names(read[name], kept) for name in ("pod", "version") if name in read},
         trace=checked(place, Trace(**{name: rows.pop(name) for name in list(rows)}), put_prefixes),
     )
 
@@ -198,12 +199,6 @@ def _failed(status: NDArray[np.str_] | None) -> Any:
     return np.isin(np.char.lower(status), FAILED)
 
 
-def _gave_up(prompts: Floats, given: Mapping[str, Floats]) -> Flags:
-    """Mark rows of clients that gave up before an answer began: without a prompt, and without a first token."""
-    silent: Flags = (prompts == 0) & np.isnan(given.get("ttft_s", np.zeros(len(prompts))))
-    return silent
-
-
 def _sessions(read: dict[str, Any], given: Mapping[str, Floats]) -> dict[str, Any]:
     """Return the columns of sessions, with how long answers took, for a trace."""
     if "session_id" not in read:
@@ -215,8 +210,13 @@ def _sessions(read: dict[str, Any], given: Mapping[str, Floats]) -> dict[str, An
 
 def _one(names: NDArray[np.str_] | None, kept: Ints) -> str | None:
     """Return the model of all requests; None where the log has several, or none."""
-    known = set() if names is None else set(np.unique(names[kept])) - {""}
-    return str(known.pop()) if len(known) == 1 else None
+    known = () if names is None else _names(names, kept)
+    return known[0] if len(known) == 1 else None
+
+
+def _names(names: NDArray[np.str_], kept: Ints) -> tuple[str, ...]:
+    """Return the different names of all requests."""
+    return tuple(each for each in np.unique(names[kept]).tolist() if each)
 
 
 def _not_read(header: Sequence[str], at: Mapping[str, LogColumn]) -> tuple[str, ...]:
