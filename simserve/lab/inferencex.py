@@ -49,8 +49,9 @@ PLANS_AHEAD = "0.14"
 """First version of vLLM that plans steps ahead by default. InferenceX starts older ones with `--async-scheduling`, so
 their host is that of this one."""
 
-PREFILL_TOKENS = 16384
-"""Tokens of a step of ranks under TensorRT-LLM that only prefill (srt-slurm, gb200/1k1k/stp, max_num_tokens)."""
+PREFILL_TOKENS = {"deepseek-v3": 16384, "gpt-oss-120b": 20000}
+"""Tokens of a step of servers under TensorRT-LLM that only prefill (srt-slurm, gb200/1k1k/stp and
+recipes/trtllm/gptoss-fp4, max_num_tokens)."""
 
 TRAY = 4
 """GPUs of a tray of GB200."""
@@ -59,11 +60,9 @@ GATHERS = frozenset({("sglang", "h100-sxm"), ("trtllm", "h100-sxm")})
 """Engines and cards where collectives of NCCL take tokens between nodes: SGLang's recipes leave out --moe-a2a-backend
 (srt-slurm pull request 121), and TensorRT-LLM takes DeepEP only with TRTLLM_CAN_USE_DEEP_EP=1."""
 
-WIDE_NODES = frozenset({"gb200", "gb300"})
+WIDE_NODES, MOST_GATHERED = frozenset({"gb200", "gb300"}), 8
 """Cards where more than MOST_GATHERED ranks send tokens straight to experts (TensorRT-LLM, fused_moe_wide_ep.py:
 moe_ep_size above top_k; SGLang, srt-slurm, recipes/gb200-fp4/1k1k/max-tpt.yaml: moe-a2a-backend deepep)."""
-
-MOST_GATHERED = 8
 
 BALANCE: Mapping[str, Mapping[str, int]] = {
     "gpt-oss-120b": {},
@@ -218,7 +217,7 @@ def _limits(setting: Setting, side: Side) -> dict[str, int]:
     if setting.engine != "trtllm":
         return {}
     if side.role == "prefill":
-        return {"max_num_tokens": PREFILL_TOKENS} if side.n_ranks > 1 else {}
+        return {"max_num_tokens": PREFILL_TOKENS[setting.model]} if setting.model in PREFILL_TOKENS else {}
     if side.role == "decode":
         slots = slots_of(setting.concurrency / (side.workers * side.n_ranks)) if side.n_ranks > 1 else None
         return {} if slots is None else {"max_batch_size": slots}

@@ -168,7 +168,6 @@ def test_a_decision_about_settings_names_no_command_that_refuses_them(tmp_path: 
         ({"image": "nvidia/tensorrt-llm/release:1.1.0rc2.post2"}, 100 + 4 + 64),
         ({"image": "None"}, 100 + 4 + 64),
         ({"image": "nvidia/tensorrt-llm/release:1.3.0rc14"}, 8192),
-        ({"image": "None", "disagg": True}, 8192),
     ],
 )
 def test_tensorrt_llm_has_the_tokens_a_step_of_inferencexs_scripts(
@@ -295,6 +294,13 @@ def test_an_image_without_a_version_leaves_the_setting_to_the_default_and_is_cou
     assert no_versions(path, settings) == "; the catalog's default versions, as the images of 1 of 2 name none"
     assert not no_versions(path, settings[1:])
     assert scenario_of_setting(settings[0], 1).engine.version == "0.5.12"
+
+
+def test_gpt_oss_on_gb200_has_an_fp8_cache_and_long_steps_of_prompts(tmp_path: Path) -> None:
+    row = {"hardware": "gb200", "framework": "trt", "model": "gptoss", "precision": "fp4"}
+    (setting,), _ = read_settings(table(tmp_path, row))
+    prefill, decode = scenario_of_setting(setting, 1).setups
+    assert (setting.kv_dtype, prefill.scheduler.budget_tokens, decode.scheduler.budget_tokens) == ("fp8", 20000, 8192)
 
 
 def test_weights_in_4_bits_by_integers_are_no_nvfp4(tmp_path: Path) -> None:
