@@ -19,9 +19,9 @@ SPARE_TOKENS = 256
 MOST_PROPOSED = 3
 """Most tokens that servers of these settings propose; clients that see more at once get several steps together."""
 
-PROPOSED = {("sglang", "h100-sxm"): 2, ("sglang", "b200-sxm"): 2}
+PROPOSED = {("sglang", "h100-sxm"): 2, ("sglang", "h200-sxm"): 2, ("sglang", "b200-sxm"): 2}
 """Tokens that an engine proposes on a card, where its recipe is known (srt-slurm pull request 121 and
-recipes/b200-fp8/1k1k-mtp.yaml, speculative-num-steps)."""
+recipes/b200-fp8/1k1k-mtp.yaml, speculative-num-steps; InferenceX, dsr1_fp8_h200_mtp.sh)."""
 
 MTP_TOKENS_PER_STEP = 1.85
 """Tokens of a step with one proposed token, 85 to 90% of which are right (DeepSeek-V3 report, section 5.4.3)."""

@@ -358,7 +358,7 @@ def test_messages_of_several_steps_tell_the_tokens_of_one(engine: str, interval:
 def test_ranks_on_h100_are_started_as_their_recipes_say(tmp_path: Path) -> None:
     sixteen = {f"{role}_{what}": 16 for role in ("prefill", "decode") for what in ("tp", "ep")}
     h100 = sixteen | {"hardware": "h100", "n_gpus_prefill": 16, "n_gpus_decode": 32, "spec": "mtp", "mean_itl_s": 0.022}
-    (setting, other), _ = read_settings(table(tmp_path, h100, h100 | {"hardware": "h200"}))
+    (setting, other), _ = read_settings(table(tmp_path, h100, h100 | {"hardware": "h20"}))
     recipe, unknown = (scenario_of_setting(each, 1).cluster.pools[1] for each in (setting, other))
     assert recipe.speculation is not None and recipe.speculation.tokens == 2
     assert unknown.speculation is not None and unknown.speculation.tokens == 3
