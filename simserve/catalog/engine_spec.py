@@ -112,6 +112,8 @@ class EngineSpec:
     `flashinfer_trtllm_afp8`, with activations in mxfp8."""
     quantizes_before: Sequence[str] = ()
     """Dtypes of weights with activations that the kernel before a product quantizes; others have a kernel for it."""
+    gathers_quantized: Sequence[str] = ()
+    """Dtypes of experts' weights for which ranks gather quantized activations; for others they gather 16 bits."""
     busy_compute_frac: Share = 1.0
     """[share] Share of the compute speed of a kernel timed alone that a busy server reaches, in 16 bits."""
     busy_fp8_frac: Share | None = None

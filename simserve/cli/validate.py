@@ -72,7 +72,8 @@ def validate(
     """Compare predictions with measured serving runs or request logs."""
     from simserve.allowed_modules import allow_modules
     from simserve.lab.campaigns import run_of
-    from simserve.lab.run_tables import is_table_of_settings, read_rows
+    from simserve.lab.run_tables import read_rows
+    from simserve.lab.settings_table import is_table_of_settings
 
     of_runs: dict[str, object] = {"--campaign": campaign, "--engine": engine, "--leave-out": leave_out}
     of_runs |= {"--requests-per-client": requests_per_client, "--shortest-frac": shortest_frac}
@@ -107,8 +108,8 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
     from simserve.cli import terminal
     from simserve.lab.inferencex import CAMPAIGN as THEIRS
     from simserve.lab.inferencex import run_of_setting
-    from simserve.lab.run_tables import NO_VERSIONS, is_export, read_settings
     from simserve.lab.runs import predict
+    from simserve.lab.settings_table import no_versions, read_settings
     from simserve.lab.trust import trust_in_runs
     from simserve.report.formats import plural
 
@@ -128,7 +129,7 @@ def _validate_settings(rows: Path, engine: str | None, requests_per_client: int 
         return
     assumed = (
         f"{n_requests} requests per client, all clients start at once; lengths {THEIRS.shortest_frac:g} to 1 of isl "
-        f"and osl; no prefix cache; the engine's own budget and slots{NO_VERSIONS if is_export(rows) else ''}"
+        f"and osl; no prefix cache; the engine's own budget and slots{no_versions(rows, settings)}"
     )
     decision = f"{trust.title}: {trust.sentence}"
     table = terminal.table(_by_side(points))

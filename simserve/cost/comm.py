@@ -63,12 +63,12 @@ CHUNKED_RING_S = 84e-6
 RING_HOPS = 15
 """Hops of these rings."""
 
-FP8_TOKEN_BYTES = 1 + 4 / 128
-"""Bytes of a value that is sent in fp8, with a 32-bit scale for 128 of them (DeepEP)."""
+SENT_BYTES = {"fp8": 1 + 4 / 128, "fp4": 1 / 2 + 1 / 16}
+"""Bytes of a value that is sent in fp8, with a 32-bit scale for 128 (DeepEP), or in nvfp4, with an 8-bit one for 16."""
 
-ExchangeKernels = Literal["normal", "low_latency", "by_batch", "gather"]
+ExchangeKernels = Literal["normal", "low_latency", "by_batch", "gather", "all_to_all"]
 """Kernels of an exchange; by_batch: low-latency ones for up to LOW_LATENCY_TOKENS a GPU, else normal ones; gather:
-collectives of NCCL in place of DeepEP's kernels."""
+collectives of NCCL in place of DeepEP's kernels; all_to_all: as by_batch, also in one node."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ class Exchange:
     experts: Experts
     hidden_size: int
     n_gpus: int
-    sends_fp8: bool = False
-    """Whether dispatch sends activations in fp8, as the experts multiply them; outputs return in 16 bits."""
+    sent_bytes: float = ACTIVATION_BYTES
+    """Bytes of a value that dispatch sends, as the experts multiply it; outputs return in 16 bits."""
     kernels: ExchangeKernels = "by_batch"
 
     @property
     def n_nodes(self) -> int:
         """Nodes of the group."""
-        return self.n_gpus // self.gpu.gpus_per_node
+        return max(1, self.n_gpus // self.gpu.gpus_per_node)
 
     @cached_property
     def far_nodes(self) -> float:
@@ -138,8 +138,8 @@ class Exchange:
         if self.kernels == "gather":
             n_bytes = n_tokens * (self.n_gpus * self.hidden_size * ACTIVATION_BYTES)
             return (n_tokens > 0) * 2 * gather_over_nodes_s(self.gpu, self.link, self.n_nodes, n_bytes)
-        dispatch_bytes = self.hidden_size * (FP8_TOKEN_BYTES if self.sends_fp8 else ACTIVATION_BYTES)
-        return self.pass_s(n_tokens, dispatch_bytes) + self.pass_s(n_tokens, self.hidden_size * ACTIVATION_BYTES)
+        ways = self.hidden_size * self.sent_bytes, self.hidden_size * ACTIVATION_BYTES
+        return sum(self.pass_s(n_tokens, n_bytes) for n_bytes in ways)
 
     def pass_s(self, n_tokens: Any, token_bytes: float) -> Any:
         """Return the seconds of one direction by DeepEP's kernels, for the bytes of a token."""

@@ -10,7 +10,14 @@ import numpy as np
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.layers import Matrices
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
-from simserve.cost.comm import Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
+from simserve.cost.comm import (
+    SENT_BYTES,
+    Exchange,
+    NodeLink,
+    all_reduce_over_nodes_s,
+    between_nodes_s,
+    send_s,
+)
 from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.roofline import decode_work, elementwise_work, prefill_work, state_update_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights
@@ -180,7 +187,9 @@ class RankOperations:
 
     def _gathered_experts_s(self, n_tokens: Any) -> Any:
         kernels, data, n_bytes = self.kernels, self.shard.data, self.shard.hidden_bytes(n_tokens)
-        passes_s = kernels.all_gather_s(data, n_bytes) + kernels.reduce_scatter_s(data, n_bytes)
+        dtype = self.shard.weight_dtype
+        share = SENT_BYTES[COMPUTES_IN[dtype]] / ACTIVATION_BYTES if dtype in self.engine.gathers_quantized else 1
+        passes_s = kernels.all_gather_s(data, share * n_bytes) + kernels.reduce_scatter_s(data, n_bytes)
         return self._experts_s(n_tokens) + passes_s
 
     def _exchange_s(self, n_tokens: Any) -> Any:

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import COMPUTES_IN, GpuSpec
-from simserve.cost.comm import Exchange, ExchangeKernels, NodeLink
+from simserve.cost.comm import SENT_BYTES, Exchange, ExchangeKernels, NodeLink
 from simserve.cost.kernels import Kernels
 from simserve.cost.operations import RankOperations, ReplicaLinks, total_s, work_of
 from simserve.cost.roofline import Roofline, SparsePrefill, score_times
-from simserve.cost.shard import Shard
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
 from simserve.cost.step_lines import StepLines
 from simserve.tables.facts import WorkFacts
 from simserve.units import array_to_ps, to_ps
@@ -227,12 +227,13 @@ class StepCost:
 
 
 def exchange_of(shard: Shard, gpu: GpuSpec, link: NodeLink, kernels: ExchangeKernels) -> Exchange | None:
-    """Return the exchange of groups that share experts over several nodes; None for other shards."""
-    n_gpus, experts = shard.tensor * shard.data, shard.model.experts
-    if experts is None or shard.data == 1 or n_gpus <= gpu.gpus_per_node:
+    """Return the exchange of groups that share experts over several nodes, or all to all in one; None for others."""
+    experts, n_gpus, dtype = shard.model.experts, shard.tensor * shard.data, COMPUTES_IN.get(shard.weight_dtype, "")
+    if experts is None or shard.data == 1 or ((is_near := n_gpus <= gpu.gpus_per_node) and kernels != "all_to_all"):
         return None
-    sends_fp8 = COMPUTES_IN.get(shard.weight_dtype) == "fp8"
-    return Exchange(gpu, link, experts, shard.model.hidden_size, n_gpus, sends_fp8, kernels)
+    sent_bytes = SENT_BYTES.get(dtype if is_near or dtype == "fp8" else "", ACTIVATION_BYTES)
+    link = NodeLink(gpu.link_bytes_per_s, gpu.link_latency_s) if is_near else link
+    return Exchange(gpu, link, experts, shard.model.hidden_size, n_gpus, sent_bytes, kernels)
 
 
 def padded(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -107,6 +107,7 @@ CAMPAIGNS = {
             "trtllm gpt-oss-120b": "bf16",
             "vllm gpt-oss-120b b200-sxm": "fp8",
             "trtllm gpt-oss-120b b200-sxm": "fp8",
+            "trtllm gpt-oss-120b gb200": "fp8",
             "vllm minimax-m2.5": "bf16",
         },
         moe_backends={

@@ -14,8 +14,9 @@ from simserve.lab.campaigns import Campaign, run_of
 from simserve.lab.fit import EVERYTHING, Fit, Parameter, Progress, Rows, Theta, rounded
 from simserve.lab.host_fit import TTFT_IS_USABLE
 from simserve.lab.inferencex import CAMPAIGN, Setting, run_of_setting
-from simserve.lab.run_tables import is_table_of_settings, read_rows, read_settings
+from simserve.lab.run_tables import read_rows
 from simserve.lab.runs import MeasuredRun, accepted, predict, replay
+from simserve.lab.settings_table import is_table_of_settings, read_settings
 from simserve.lab.write import FACTORS, CardFit, FittedFactor, LeftOutRuns, card_content
 from simserve.tables.columns import Flags, Floats
 from simserve.tables.files import json_text

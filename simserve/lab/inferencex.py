@@ -19,9 +19,23 @@ SPARE_TOKENS = 256
 MOST_PROPOSED = 3
 """Most tokens that servers of these settings propose; clients that see more at once get several steps together."""
 
-PROPOSED = {("sglang", "h100-sxm"): 2}
-"""Tokens that an engine proposes on a card, where its recipe is known (srt-slurm pull request 121,
---speculative-num-steps)."""
+PROPOSED = {("sglang", "h100-sxm"): 2, ("sglang", "h200-sxm"): 2, ("sglang", "b200-sxm"): 2}
+"""Tokens that an engine proposes on a card, where its recipe is known (srt-slurm pull request 121 and
+recipes/b200-fp8/1k1k-mtp.yaml, speculative-num-steps; InferenceX, dsr1_fp8_h200_mtp.sh)."""
+
+MTP_TOKENS_PER_STEP = 1.85
+"""Tokens of a step with one proposed token, 85 to 90% of which are right (DeepSeek-V3 report, section 5.4.3)."""
+
+MOST_TOKENS_PER_STEP = sum((MTP_TOKENS_PER_STEP - 1) ** n for n in range(MOST_PROPOSED + 1))
+"""Tokens of a step if each proposed token is right as often as the first: no server does better."""
+
+STREAMED = {"sglang": (1, 10, 30, 50), "trtllm": (1, 10, 20, 100)}
+"""Steps between two messages to a client (TensorRT-LLM, stream_interval), or tokens, where a step that jumps over the
+last one sends nothing (SGLang, --stream-interval): as scripts and recipes set them (InferenceX, srt-slurm)."""
+
+TRAY_SHARE = {("sglang", "gb200"): 0.95}
+"""Share of memory of workers without ranks on the four GPUs of a tray (srt-slurm, recipes/gb200-fp8/1k1k/
+low-latency.yaml, mem-fraction-static)."""
 
 VLLM_BUDGET = 8192
 """Tokens of a step of InferenceX's vLLM servers, which are started with as many slots as clients (InferenceX,
@@ -35,9 +49,20 @@ PLANS_AHEAD = "0.14"
 """First version of vLLM that plans steps ahead by default. InferenceX starts older ones with `--async-scheduling`, so
 their host is that of this one."""
 
+PREFILL_TOKENS = {"deepseek-v3": 16384, "gpt-oss-120b": 20000}
+"""Tokens of a step of servers under TensorRT-LLM that only prefill (srt-slurm, gb200/1k1k/stp and
+recipes/trtllm/gptoss-fp4, max_num_tokens)."""
+
+TRAY = 4
+"""GPUs of a tray of GB200."""
+
 GATHERS = frozenset({("sglang", "h100-sxm"), ("trtllm", "h100-sxm")})
 """Engines and cards where collectives of NCCL take tokens between nodes: SGLang's recipes leave out --moe-a2a-backend
 (srt-slurm pull request 121), and TensorRT-LLM takes DeepEP only with TRTLLM_CAN_USE_DEEP_EP=1."""
+
+WIDE_NODES, MOST_GATHERED = frozenset({"gb200", "gb300"}), 8
+"""Cards where more than MOST_GATHERED ranks send tokens straight to experts (TensorRT-LLM, fused_moe_wide_ep.py:
+moe_ep_size above top_k; SGLang, srt-slurm, recipes/gb200-fp4/1k1k/max-tpt.yaml: moe-a2a-backend deepep)."""
 
 BALANCE: Mapping[str, Mapping[str, int]] = {
     "gpt-oss-120b": {},
@@ -53,21 +78,6 @@ dsr1_fp8_h200_trt_mtp.sh: a slot for each client; one proposed token in place of
 NOT_WARMED_UP = frozenset({"deepseek-v3"})
 """Models of servers that began cold: means of TTFT exceed medians by a second over the requests per client. Those of
 gpt-oss do not."""
-
-
-EXPORTED = {"framework": "Framework", "model": "Model", "precision": "Precision", "spec": "Spec Decoding"}
-EXPORTED |= {"hardware": "Hardware", "disagg": "Disaggregated", "decode_dp_attention": "DP Attention"}
-EXPORTED |= {"decode_tp": "TP", "decode_ep": "EP", "isl": "ISL", "osl": "OSL", "concurrency": "Concurrency"}
-"""Columns of settings, and what exports of InferenceX's page call them."""
-
-EXPORTED_S = {"mean_tpot_s": "Mean TPOT (ms)", "mean_itl_s": "Mean ITL (ms)", "mean_ttft_s": "Mean TTFT (ms)"}
-EXPORTED_S |= {"median_ttft_s": "Median TTFT (ms)", "mean_e2el_s": "Mean E2E Latency (ms)"}
-"""Columns of times, TPOT first, and what exports call them; those of June 2026 hold seconds."""
-
-INTERACTIVITY = "Mean Interactivity (tok/s/user)"
-"""Tokens a second of a client, about 1 over TPOT: it tells the unit of times."""
-
-WORDS = {"true": "True", "false": "False"}
 
 
 @dataclass(frozen=True)
@@ -103,15 +113,6 @@ class Setting:
     concurrency: int
     measured_s: Mapping[str, float]
     """Seconds by latency: METRICS of runs.py, and median_ttft."""
-
-
-def row_of_export(row: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a row of an export under the names of settings; without workers where they are disaggregated, as exports
-    do not tell. Raises KeyError for a missing column, ValueError for a time that is no number."""
-    times = {ours: float(row[theirs]) for ours, theirs in EXPORTED_S.items()}
-    scale = 1.0 if next(iter(times.values())) * float(row[INTERACTIVITY]) < 30 else 1e-3
-    named = {ours: WORDS.get(row[theirs], row[theirs]) for ours, theirs in EXPORTED.items()}
-    return named | {"image": "", "decode_workers": "1"} | {ours: str(scale * time) for ours, time in times.items()}
 
 
 def run_of_setting(setting: Setting, requests_per_client: int, source: str = "") -> MeasuredRun:
@@ -153,6 +154,16 @@ def _engine_section(setting: Setting) -> dict[str, str]:
     return version | CAMPAIGN.moe_backend(setting.engine, setting.model, setting.gpu)
 
 
+def tokens_per_step(engine: str, seen: float, osl: int) -> float:
+    """Return the tokens of a step, where a message holds `seen` on average: those that the shortest of the engine's
+    intervals leaves possible, or as published. The last message of an answer holds half an interval."""
+    for interval in STREAMED.get(engine, (1,)):
+        steps = interval / seen - (interval - 1) / (osl * (1 + CAMPAIGN.shortest_frac))
+        if steps > 0 and 1 < 1 / steps < MOST_TOKENS_PER_STEP:
+            return 1 / steps
+    return MTP_TOKENS_PER_STEP
+
+
 def speculation_of(tokens_per_step: float, n_proposed: int | None = None) -> dict[str, Any]:
     """Return multi-token prediction with that mean, each proposed token accepted as often as the one before it."""
     n = n_proposed or (1 if tokens_per_step < 2 else MOST_PROPOSED)
@@ -162,34 +173,54 @@ def speculation_of(tokens_per_step: float, n_proposed: int | None = None) -> dic
 
 
 def _pool(setting: Setting, side: Side) -> dict[str, Any]:
-    parallel: dict[str, Any] = dict(side.parallel)
-    if (setting.engine, setting.gpu) in GATHERS:
-        parallel["exchange"] = "gather"
-    if setting.engine == "trtllm" and side.role == "both" and side.n_ranks > 1:
-        parallel["balance"] = BALANCE.get(setting.model)
-    pool: dict[str, Any] = {
+    server, is_alone = (setting.engine, setting.gpu), side.role == "both"
+    is_wide = setting.gpu in WIDE_NODES and side.n_ranks > MOST_GATHERED
+    waits = setting.engine == "trtllm" and is_alone and side.n_ranks > 1
+    parallel = {
+        "exchange": "all_to_all" if is_wide else "gather" if server in GATHERS else None,
+        "balance": BALANCE.get(setting.model) if waits else None,
+    }
+    memory_frac = of_server(CAMPAIGN.memory_fracs, setting.engine, setting.model)
+    if not is_alone and side.parallel == {"tensor": TRAY, "expert": 1}:
+        memory_frac = TRAY_SHARE.get(server, memory_frac)
+    limits, mean = _limits(setting, side), setting.tokens_per_step
+    optional = {
+        "gpu_memory_utilization": memory_frac,
+        "scheduler": {"kind": "chunked" if setting.engine == "vllm" else setting.engine, **limits} if limits else None,
+        "speculation": None if mean is None else speculation_of(mean, PROPOSED.get(server)),
+    }
+    return {
         "name": side.role,
         "role": side.role,
         "replicas": side.workers,
-        "parallel": parallel,
+        "parallel": {**side.parallel, **{key: value for key, value in parallel.items() if value is not None}},
         "enable_prefix_caching": False,
         "max_model_len": setting.isl + setting.osl + SPARE_TOKENS,
+        **{key: value for key, value in optional.items() if value is not None},
     }
-    memory_frac = of_server(CAMPAIGN.memory_fracs, setting.engine, setting.model)
-    if memory_frac is not None:
-        pool["gpu_memory_utilization"] = memory_frac
+
+
+def slots_of(n_clients: float) -> int | None:
+    """Return the slots of a decoding rank with so many clients, None for a whole number of them: TensorRT-LLM's recipes
+    give it a power of two or three times one, and send up to a third more requests, which wait (srt-slurm,
+    recipes/trtllm/b200-fp8/1k1k/stp/ctx2_gen5_dep8_batch128_eplb0_mtp0_5152.yaml)."""
+    if n_clients < 1 or n_clients.is_integer():
+        return None
+    power = 1 << int(n_clients).bit_length() - 1
+    return power * 3 // 2 if power * 1.5 <= n_clients else power
+
+
+def _limits(setting: Setting, side: Side) -> dict[str, int]:
+    """Return the slots and the tokens a step of a server, as far as its script or recipe sets them."""
     if setting.engine == "vllm":
-        limits = {"max_num_batched_tokens": VLLM_BUDGET, "max_num_seqs": setting.concurrency}
-        pool["scheduler"] = {"kind": "chunked", **limits}
-    if setting.engine == "trtllm" and side.role == "both":
-        pool["scheduler"] = {"kind": "trtllm", **_trtllm_limits(setting, side)}
-    if setting.tokens_per_step is not None:
-        pool["speculation"] = speculation_of(setting.tokens_per_step, PROPOSED.get((setting.engine, setting.gpu)))
-    return pool
-
-
-def _trtllm_limits(setting: Setting, side: Side) -> dict[str, int]:
-    """Return the slots and the tokens a step of an aggregated TensorRT-LLM server, as far as its script sets them."""
+        return {"max_num_batched_tokens": VLLM_BUDGET, "max_num_seqs": setting.concurrency}
+    if setting.engine != "trtllm":
+        return {}
+    if side.role == "prefill":
+        return {"max_num_tokens": PREFILL_TOKENS[setting.model]} if setting.model in PREFILL_TOKENS else {}
+    if side.role == "decode":
+        slots = slots_of(setting.concurrency / (side.workers * side.n_ranks)) if side.n_ranks > 1 else None
+        return {} if slots is None else {"max_batch_size": slots}
     if setting.model == "deepseek-v3" and setting.tokens_per_step is not None:
         slots = max(1, setting.concurrency // side.n_ranks)
         n_tokens = 1 + (MOST_PROPOSED if side.n_ranks == 1 else 1)

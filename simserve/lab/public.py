@@ -12,9 +12,10 @@ from simserve.lab.campaigns import CAMPAIGNS, ServingRow, run_of
 from simserve.lab.fit import Progress
 from simserve.lab.inferencex import CAMPAIGN, NOT_WARMED_UP, Setting, run_of_setting
 from simserve.lab.league import DataSet, data_set_of
-from simserve.lab.run_tables import is_export, is_table_of_settings, read_rows, read_settings
+from simserve.lab.run_tables import read_rows
 from simserve.lab.runs import Means, MeasuredRun, Prediction, refused
 from simserve.lab.server_logs import LOGS, ServerLog, predict_log, read_server_logs, spread_over
+from simserve.lab.settings_table import is_export, is_table_of_settings, read_settings
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.cost_draws import draws_for
@@ -26,12 +27,13 @@ FILES = ("serving/h100_serving.csv", "serving/hopper_serving_2.csv", "serving/in
 OF_INFERENCEMAX = frozenset({1024, 8192})
 """Lengths of InferenceMAX; a set of serving runs with no others is of its client, every other of aiconfigurator's."""
 
-MOST_IN_FLIGHT = 256
-"""Requests in flight of the largest setting that is replayed; larger ones take minutes each."""
+LONG_ANSWER, MOST_WITH_LONG_ANSWERS = 1024, 1024
+"""Tokens of answers, and requests in flight beyond which so long ones of ranks that wait for each other take more than
+25 s of CPU time for a replay; their settings are left out."""
 
-LONG_ANSWER, OF_LONG_ANSWERS = 1024, 3
-"""Tokens of answers beyond which replays of ranks that wait for each other take minutes; their requests per client, by
-default, in place of ten, as measured."""
+MANY_IN_FLIGHT, OF_LARGE = 256, 3
+"""Requests in flight beyond which a setting is large, as one of such ranks with long answers is; its requests per
+client, by default, in place of ten, as measured."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,10 @@ def read_public(
 def _replayable(path: Path, *, left_out: bool) -> tuple[list[Setting], dict[str, int]]:
     """Return the settings of a table that do not take minutes, and count the others by reason."""
     settings, reasons = read_settings(path)
-    small = [each for each in settings if each.concurrency <= MOST_IN_FLIGHT]
-    quick = [each for each in small if not left_out or _is_quick(each)]
-    slow = "long answers of ranks that wait for each other"
-    large = f"more than {MOST_IN_FLIGHT} requests in flight"
-    return quick, {**reasons, large: len(settings) - len(small), slow: len(small) - len(quick)}
+    most = 0 if left_out else MOST_WITH_LONG_ANSWERS
+    quick = [each for each in settings if each.concurrency <= most or not _has_long_ranks(each)]
+    slow = "long answers of ranks that wait for each other" + (f", to more than {most} clients" if most else "")
+    return quick, {**reasons, slow: len(settings) - len(quick)}
 
 
 def spread_out(cases: Sequence[Case], most: int | None) -> Sequence[Case]:
@@ -118,15 +119,16 @@ def _of_rows(
 
 
 def _of_setting(file: str, setting: Setting, requests_per_client: int | None, *, left_out: bool) -> Case:
-    by_default = CAMPAIGN.requests_per_client if _is_quick(setting) else OF_LONG_ANSWERS
+    is_large = _has_long_ranks(setting) or setting.concurrency > MANY_IN_FLIGHT
+    by_default = OF_LARGE if is_large else CAMPAIGN.requests_per_client
     run = run_of_setting(setting, requests_per_client or by_default, file)
     is_cold = setting.model in NOT_WARMED_UP  # and spread over ten requests, however many are replayed
     cold_s = CAMPAIGN.cold_share_s(setting.engine, setting.model) if is_cold else 0.0
     return _case(replace(run, cold_s=cold_s), left_out=left_out)
 
 
-def _is_quick(setting: Setting) -> bool:
-    return setting.osl <= LONG_ANSWER or not any("data" in side.parallel for side in setting.sides)
+def _has_long_ranks(setting: Setting) -> bool:
+    return setting.osl > LONG_ANSWER and any("data" in side.parallel for side in setting.sides)
 
 
 def _case(run: MeasuredRun, *, left_out: bool) -> Case:

@@ -19,6 +19,9 @@ METRICS = ("tpot", "ttft", "e2e")
 RESAMPLES = 2000
 """Bootstrap resamples of whole groups for the interval of a mean error."""
 
+MEASURED_PER_CLIENT = 10
+"""Requests of a client in all campaigns."""
+
 Means = Mapping[str, float]
 """Seconds by METRICS."""
 
@@ -98,11 +101,20 @@ class MeasuredRun:
         )
 
     def means(self, results: Results) -> Means:
-        """Return mean latencies of a replay."""
-        requests = results.columns["requests"]
-        ttft_s, tpot_s, e2e_s = (float(np.nanmean(requests[name])) for name in ("ttft_s", "tpot_s", "e2e_s"))
-        median_s = float(np.nanmedian(requests["ttft_s"]))
-        return {"ttft": ttft_s + self.cold_s, "tpot": tpot_s, "e2e": e2e_s + self.cold_s, "median_ttft": median_s}
+        """Return mean latencies of a replay. With fewer requests than were measured, all but the first and last of a
+        client count more. Disaggregated, the first token comes from the decode server, with the KV cache."""
+        requests, n, per_client = results.columns["requests"], self.concurrency, self.requests_per_client
+        e2e_s, ttft_s, tpot_s = (requests[f"{name}_s"] for name in ("e2e", "ttft", "tpot"))
+        if self.is_disaggregated:
+            ttft_s = ttft_s + requests["transfer_s"]
+            tpot_s = (e2e_s - ttft_s) / np.maximum(requests["output_tokens"] - 1, 1)
+        weights = np.ones(len(e2e_s))
+        if 2 < per_client < MEASURED_PER_CLIENT:
+            weights[n:-n] = (MEASURED_PER_CLIENT - 2) / (per_client - 2)
+        known = ((each, weights * ~np.isnan(each)) for each in (ttft_s, tpot_s, e2e_s))
+        ttft, tpot, e2e = (float(np.average(np.nan_to_num(each), weights=counted)) for each, counted in known)
+        late_s, median_s = self.cold_s, float(np.nanmedian(ttft_s))
+        return {"ttft": ttft + late_s, "tpot": tpot, "e2e": e2e + late_s, "median_ttft": median_s}
 
 
 @dataclass(frozen=True)

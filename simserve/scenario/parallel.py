@@ -55,9 +55,9 @@ class Parallel(Section):
     """How GPUs of a node on PCIe reach each other: `switch` (peer access) or `host`; null: as the card."""
     node_link: NodeLinkSection | None = None
     """Link of each GPU to GPUs of other nodes; null: the card's network adapter."""
-    exchange: Literal["deepep", "gather"] | None = None
+    exchange: Literal["deepep", "gather", "all_to_all"] | None = None
     """What moves tokens to experts on other nodes: DeepEP's kernels (`deepep`) or NCCL's collectives (`gather`); null:
-    `deepep`."""
+    `deepep`. In one node, all ranks gather all tokens but with `all_to_all` (TensorRT-LLM on GB200 and GB300)."""
     balance: BalanceSection | None = None
     """Ranks that step together hold prompts back until each has one; null: no prompt waits for other ranks."""
 
@@ -85,7 +85,7 @@ class Parallel(Section):
 
     def exchange_kernels(self, role: str) -> ExchangeKernels:
         """Return what moves tokens to experts on other nodes: collectives, or DeepEP's kernels for a pool's role."""
-        return "gather" if self.exchange == "gather" else EXCHANGES[role]
+        return self.exchange if self.exchange in ("gather", "all_to_all") else EXCHANGES[role]
 
 
 def check_parallel(draft: Draft, parallel: Parallel, model: ModelSpec, gpu: GpuSpec, *, n_replicas: int) -> None:

@@ -29,6 +29,10 @@ PADDED_TOKENS = 128
 MODELS = ("draft_model", "eagle", "mtp")
 """Drafts with a KV cache of their own."""
 
+LATENT_FP8 = frozenset({"b200-sxm", "b300-sxm", "gb200", "gb300"})
+"""Cards with decode kernels that multiply latent vectors of an fp8 cache in fp8 (TensorRT-LLM, modules/attention.py:
+"FP8 MLA for generation phase"; SGLang, trtllm_mla_backend.py)."""
+
 
 class SpeculationSection(Section):
     """Speculative decoding: how tokens are proposed, and how many are accepted."""
@@ -163,7 +167,8 @@ class SpeculationSetup:
     def running_cost(self, target: StepCost) -> SpeculativeCost:
         """Return the cost of steps that propose and verify."""
         model, n_queries = target.shard.model, self.n_proposed + 1
-        flop_per_s = target.gpu.peak_flop_per_s("bf16") * target.engine.compute_efficiency
+        in_fp8 = model.mla is not None and target.shard.kv_dtype == "fp8" and target.gpu.name in LATENT_FP8
+        flop_per_s = target.gpu.peak_flop_per_s("fp8" if in_fp8 else "bf16") * target.engine.compute_efficiency
         index = model.indexer
         key_flop = n_queries * (decode_work(target.shard, 0, 1).flop if index is None else index.flop_per_pair)
         windows = [group for group in model.groups if group.window is not None]

@@ -95,7 +95,7 @@ def test_what_looks_like_a_number_is_one(kind: str) -> None:
                 "weight_dtype",
                 "moe_backend",
                 "routing",
-            ) or key.startswith(("sources.", "except", "async_excludes", "quantizes_before"))
+            ) or key.startswith(("sources.", "except", "async_excludes", "quantizes_before", "gathers_quantized"))
             assert isinstance(value, str) == is_text, f"{name}: {key} is {value!r}"
             assert is_text or value >= 0
 

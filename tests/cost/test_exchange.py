@@ -19,6 +19,7 @@ from simserve.cost.comm import (
     LINK_SHARE,
     NIC_SHARE,
     RING_S,
+    SENT_BYTES,
     Exchange,
     ExchangeKernels,
     NodeLink,
@@ -37,7 +38,7 @@ FP8, BF16 = 7168 * (1 + 4 / 128), 7168 * 2
 
 def exchange(n_gpus: int, kernels: ExchangeKernels, experts: Experts | None = DEEPSEEK.experts) -> Exchange:
     assert experts is not None
-    return Exchange(H800, LINK, experts, 7168, n_gpus, sends_fp8=True, kernels=kernels)
+    return Exchange(H800, LINK, experts, 7168, n_gpus, SENT_BYTES["fp8"], kernels)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_ranks_over_two_nodes_pay_for_experts_together_and_for_the_tokens_of_the
     cost = step_cost(QWEN, H100, IDEAL, tensor=2, data=8, expert=16, node_link=LINK)
     near, n = step_cost(QWEN, H100, IDEAL, tensor=2, data=4, expert=8), 64
     assert near.exchange is None and near.exchange_ps(n) == 0
-    assert cost.exchange is not None and not cost.exchange.sends_fp8
+    assert cost.exchange is not None and cost.exchange.sent_bytes == 2
     experts_s = 48 * Roofline(H100, IDEAL).experts_s(cost.shard, 8 * n)
     assert cost.group_s(8 * n) == pytest.approx(experts_s)  # no gather of all tokens
     gathered_s = H100.link_latency_s + n * 2048 * 2 / 2 / H100.link_bytes_per_s
@@ -112,7 +113,29 @@ def test_ranks_over_two_nodes_pay_for_experts_together_and_for_the_tokens_of_the
     assert cost.group_ps(8 * n, n) == pytest.approx((cost.group_s(8 * n) + cost.exchange_s(n)) * 1e12, rel=1e-6)
     assert cost.group_ps(8 * n, 2 * n) > cost.group_ps(8 * n, n)
     wide = step_cost(QWEN, H100, IDEAL, weight_dtype="fp8_block", data=144, expert=144)
-    assert wide.shard.n_experts == 1 and wide.exchange is not None and wide.exchange.sends_fp8
+    assert wide.shard.n_experts == 1 and wide.exchange is not None and wide.exchange.sent_bytes == SENT_BYTES["fp8"]
+
+
+def test_an_all_to_all_sends_nvfp4_over_the_links_of_a_node() -> None:
+    shape = {"weight_dtype": "nvfp4", "data": 4, "expert": 4}
+    cost, plain = (step_cost(QWEN, H100, IDEAL, **shape, **how) for how in ({"exchange": "all_to_all"}, {}))
+    n, n_copies = 64, 8 * 3 / 4  # of its 8 experts, a quarter is on its own GPU
+    assert cost.exchange is not None and cost.exchange.n_nodes == 1 and plain.exchange is None
+    copies_bytes = n * n_copies * 2048 * (0.5 + 1 / 16 + 2)  # there in 4 bits with scales, back in 16
+    sent_s = 2 * (EXCHANGE_S + H100.link_latency_s) + copies_bytes / (H100.link_bytes_per_s * LINK_SHARE)
+    assert cost.exchange_s(n) == pytest.approx(48 * sent_s)
+    assert cost.group_s(4 * n) == pytest.approx(48 * Roofline(H100, IDEAL).experts_s(cost.shard, 4 * n))
+    assert cost.exchange_s(0) == 0
+
+
+def test_ranks_that_quantize_first_gather_4_bits_and_scatter_16() -> None:
+    shape = {"weight_dtype": "nvfp4", "data": 4, "expert": 4}
+    plain, small = (
+        step_cost(QWEN, H100, replace(IDEAL, gathers_quantized=dtypes), **shape) for dtypes in ((), ("nvfp4",))
+    )
+    n_bytes = 64 * 2048 * (2 - 0.5 - 1 / 16)
+    saved_s = 48 * 3 / 4 * n_bytes / H100.link_bytes_per_s
+    assert plain.group_s(64) - small.group_s(64) == pytest.approx(saved_s)
 
 
 PUBLISHED_US = {1: 38, 4: 39, 16: 42, 64: 47, 128: 52, 256: 66, 512: 77, 1024: 89, 2048: 102, 4096: 120, 8192: 147}

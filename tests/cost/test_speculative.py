@@ -134,6 +134,15 @@ def test_latent_attention_of_several_queries_is_bound_by_compute() -> None:
     assert slopes[1] > slopes[0] > plain_slope
 
 
+def test_latent_vectors_in_fp8_are_multiplied_in_fp8_on_blackwell() -> None:
+    def floor(gpu: str, kv_dtype: str) -> int:
+        target = cost_of("deepseek-v3", gpu, weight_dtype="fp8_block", kv_dtype=kv_dtype)
+        return SpeculationSetup("mtp", (0.8,), 0.0).running_cost(target).key_floor_ps
+
+    assert floor("gb200", "fp8") == pytest.approx(floor("gb200", "bf16") / 2, abs=1)
+    assert floor("h200-sxm", "fp8") == floor("h200-sxm", "bf16")
+
+
 def test_a_layer_is_like_the_models_last() -> None:
     deepseek = cost_of("deepseek-v3", "h200-sxm", tensor=8, weight_dtype="fp8_block")
     layer = one_layer(deepseek.shard.model)

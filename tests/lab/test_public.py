@@ -135,15 +135,20 @@ def test_cold_starts_are_part_of_ttft_and_its_interval(tmp_path: Path) -> None:
         assert low_s < result.predicted_s["ttft"] < high_s
 
 
-def test_settings_of_many_clients_and_those_that_contradict_themselves_are_skipped(tmp_path: Path) -> None:
+def test_long_answers_of_many_clients_and_settings_that_contradict_themselves_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "serving").mkdir()
-    rows: list[dict[str, Any]] = [{}, {"concurrency": 1000}, {"n_gpus_decode": 8}, {"hardware": "l40s", "osl": 20}]
+    rows: list[dict[str, Any]] = [
+        {},
+        {"concurrency": 1025, "osl": 1025},
+        {"n_gpus_decode": 8},
+        {"hardware": "l40s", "osl": 20},
+    ]
     lines = [",".join(map(str, ROW)), *(",".join(map(str, (ROW | each).values())) for each in rows)]
     (tmp_path / "serving" / "inferencex.csv").write_text("\n".join(lines))
     cases, skipped = read_public(tmp_path, 2)
     assert skipped[-2:] == [
         "1 of serving/inferencex.csv: columns disagree about the number of GPUs",
-        "1 of serving/inferencex.csv: more than 256 requests in flight",
+        "1 of serving/inferencex.csv: long answers of ranks that wait for each other, to more than 1024 clients",
     ]
     good, refused = predict_public(cases)
     assert data_set_of(good.run).model == "deepseek-v3 fp8 disaggregated"

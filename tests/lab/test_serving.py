@@ -11,8 +11,9 @@ from simserve.errors import CalibrationError, CatalogError
 from simserve.lab.campaigns import CAMPAIGNS, Campaign, ServingRow, run_of
 from simserve.lab.host_fit import DOOR, STEP, fit_host, left_out
 from simserve.lab.inferencex import run_of_setting
-from simserve.lab.run_tables import catalog_model, is_table_of_settings, read_rows, read_settings
+from simserve.lab.run_tables import catalog_model, read_rows
 from simserve.lab.runs import MeasuredRun, Prediction, by, errors, replay, worst
+from simserve.lab.settings_table import is_table_of_settings, read_settings
 from simserve.scenario import Scenario
 from tests.cli.invoke import invoke
 

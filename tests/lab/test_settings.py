@@ -1,14 +1,17 @@
 """Settings of InferenceX: what a row says of servers and client, and errors by side."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from simserve.errors import CalibrationError
-from simserve.lab.inferencex import Setting, Side, run_of_setting, speculation_of
-from simserve.lab.run_tables import is_export, is_table_of_settings, read_settings
-from simserve.lab.runs import Prediction, by, errors, predict
+from simserve.lab.inferencex import Setting, Side, run_of_setting, speculation_of, tokens_per_step
+from simserve.lab.runs import MeasuredRun, Prediction, by, errors, predict
+from simserve.lab.settings_table import is_export, is_table_of_settings, no_versions, read_settings
 from simserve.scenario import Scenario
 from tests.cli.invoke import invoke
 
@@ -165,7 +168,6 @@ def test_a_decision_about_settings_names_no_command_that_refuses_them(tmp_path: 
         ({"image": "nvidia/tensorrt-llm/release:1.1.0rc2.post2"}, 100 + 4 + 64),
         ({"image": "None"}, 100 + 4 + 64),
         ({"image": "nvidia/tensorrt-llm/release:1.3.0rc14"}, 8192),
-        ({"image": "None", "disagg": True}, 8192),
     ],
 )
 def test_tensorrt_llm_has_the_tokens_a_step_of_inferencexs_scripts(
@@ -224,15 +226,86 @@ def test_gpus_that_workers_do_not_give_are_left_out_and_counted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("by_rank", "parallel"), [(True, {"data": 4, "expert": 4}), (False, {"tensor": 4, "expert": 4})]
+    ("by_rank", "parallel"), [(True, {"data": 8, "expert": 8}), (False, {"tensor": 8, "expert": 8})]
 )
 def test_a_worker_whose_tp_and_ep_are_not_given_is_as_wide_as_its_gpus(
     tmp_path: Path, by_rank: bool, parallel: dict[str, int]
 ) -> None:
-    row = {"hardware": "gb200", "decode_tp": 1, "decode_ep": 1, "decode_workers": 4, "decode_dp_attention": by_rank}
+    row = {"hardware": "gb200", "decode_tp": 1, "decode_ep": 1, "decode_workers": 2, "decode_dp_attention": by_rank}
     (setting,), left_out = read_settings(table(tmp_path, row))
     assert not left_out
-    assert setting.sides[1] == Side("decode", 4, parallel)
+    assert setting.sides[1] == Side("decode", 2, parallel)
+
+
+def test_workers_of_a_tray_hold_fp8_weights_without_ranks_by_the_share_of_their_recipe(tmp_path: Path) -> None:
+    not_given = {f"{role}_{what}": 1 for role in ("prefill", "decode") for what in ("tp", "ep")}
+    row = not_given | {"hardware": "gb200", "n_gpus_prefill": 4, "decode_workers": 4, "prefill_dp_attention": True}
+    (setting,), _ = read_settings(table(tmp_path, row))
+    for setup in scenario_of_setting(setting, 1).setups:  # 671 GB on four cards of 199
+        assert (setup.parallel.tensor, setup.parallel.data, setup.parallel.expert) == (4, 1, 1)
+        assert 0.82 * setup.gpu.hbm_bytes < setup.ledger.weights_bytes < setup.ledger.usable_bytes
+
+
+@pytest.mark.parametrize(
+    ("n_gpus", "by_rank", "prefill", "decode"),
+    [
+        (36, False, (1, {"tensor": 4, "expert": 4}), (4, {"tensor": 8, "expert": 8})),
+        (20, False, (1, {"tensor": 4, "expert": 4}), (2, {"tensor": 8, "expert": 8})),
+        (36, True, (1, {"data": 4, "expert": 4}), (1, {"data": 32, "expert": 32})),
+    ],
+)
+def test_a_tp_that_counts_the_gpus_of_all_workers_is_divided_as_recipes_do(
+    n_gpus: int, by_rank: bool, prefill: tuple[int, Any], decode: tuple[int, Any], tmp_path: Path
+) -> None:
+    none = {f"{role}_{what}": n for role in ("prefill", "decode") for what, n in (("workers", 0), ("tp", n_gpus))}
+    row = none | {"hardware": "gb200", "framework": "dynamo-trt", "precision": "fp4", "decode_dp_attention": by_rank}
+    (setting,), left_out = read_settings(table(tmp_path, row, row | {"decode_tp": 4}))
+    assert setting.sides == (Side("prefill", *prefill), Side("decode", *decode))
+    assert left_out == {"columns do not say how many workers share the GPUs of prefill and of decode": 1}
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "slots"), [(2150, 128), (16 * 100, 2048), (12_100, 512), (12_401, 768), (3, 2048)]
+)
+def test_ranks_under_tensorrt_llm_have_the_slots_that_uneven_clients_tell(
+    concurrency: int, slots: int, tmp_path: Path
+) -> None:
+    (setting,), _ = read_settings(
+        table(tmp_path, {"framework": "trt", "prefill_dp_attention": True, "concurrency": concurrency})
+    )
+    prefill, decode = scenario_of_setting(setting, 1).setups
+    assert (prefill.scheduler.max_running, decode.scheduler.max_running) == (2048, slots)
+    assert (prefill.scheduler.budget_tokens, decode.scheduler.budget_tokens) == (16384, 8192)
+
+
+@pytest.mark.parametrize(("ranks", "exchange"), [(8, None), (16, "all_to_all")])
+def test_many_ranks_of_a_rack_send_tokens_straight_to_experts(ranks: int, exchange: str | None, tmp_path: Path) -> None:
+    wide = {"hardware": "gb200", "decode_workers": 1, "decode_tp": ranks, "decode_ep": ranks, "n_gpus_decode": ranks}
+    (setting,), _ = read_settings(table(tmp_path, wide))
+    cost = scenario_of_setting(setting, 1).setups[1].step_cost()
+    assert (cost.exchange and cost.exchange.kernels) == exchange
+
+
+@pytest.mark.parametrize("tag", ["nightly", "main", "latest", "nightly-dev-20260319-3f2a1b9", "2026.05.19-3f2a1b9"])
+def test_an_image_without_a_version_leaves_the_setting_to_the_default_and_is_counted(tag: str, tmp_path: Path) -> None:
+    path = table(tmp_path, {"image": f"lmsysorg/sglang:{tag}"}, {})
+    settings, left_out = read_settings(path)
+    assert [setting.version for setting in settings] == ["", "0.5.8"] and not left_out
+    assert no_versions(path, settings) == "; the catalog's default versions, as the images of 1 of 2 name none"
+    assert not no_versions(path, settings[1:])
+    assert scenario_of_setting(settings[0], 1).engine.version == "0.5.12"
+
+
+def test_gpt_oss_on_gb200_has_an_fp8_cache_and_long_steps_of_prompts(tmp_path: Path) -> None:
+    row = {"hardware": "gb200", "framework": "trt", "model": "gptoss", "precision": "fp4"}
+    (setting,), _ = read_settings(table(tmp_path, row))
+    prefill, decode = scenario_of_setting(setting, 1).setups
+    assert (setting.kv_dtype, prefill.scheduler.budget_tokens, decode.scheduler.budget_tokens) == ("fp8", 20000, 8192)
+
+
+def test_weights_in_4_bits_by_integers_are_no_nvfp4(tmp_path: Path) -> None:
+    settings, _ = read_settings(table(tmp_path, {"precision": "int4"}, {"precision": "fp4"}))
+    assert [setting.weight_dtype for setting in settings] == ["int4", "nvfp4"]
 
 
 @pytest.mark.parametrize(
@@ -261,10 +334,10 @@ def test_servers_of_vllm_plan_ahead_whatever_their_version(tmp_path: Path, versi
 
 
 def test_tokens_that_clients_see_at_once_are_those_of_a_step(tmp_path: Path) -> None:
-    rows = ({"spec": "mtp", "mean_itl_s": itl_s} for itl_s in (0.022, 0.3))  # 2.2 tokens; 30: several steps together
-    (seen, several), _ = read_settings(table(tmp_path, *rows))
+    rows = ({"spec": "mtp", "mean_itl_s": itl_s} for itl_s in (0.022, 0.01))  # 2.2 tokens a message, or one
+    (seen, alone), _ = read_settings(table(tmp_path, *rows))
     assert seen.tokens_per_step == pytest.approx(2.2)
-    assert several.tokens_per_step == 1.85
+    assert alone.tokens_per_step == 1.85
     speculation = speculation_of(2.2)
     rate = speculation["acceptance"]
     assert speculation["tokens"] == 3
@@ -272,10 +345,20 @@ def test_tokens_that_clients_see_at_once_are_those_of_a_step(tmp_path: Path) -> 
     assert speculation_of(1.85) == {"kind": "mtp", "tokens": 1, "acceptance": pytest.approx(0.85)}
 
 
+@pytest.mark.parametrize(("engine", "interval"), [("sglang", 30), ("sglang", 10), ("trtllm", 20), ("trtllm", 100)])
+@pytest.mark.parametrize("mean", [1.8, 2.4])
+def test_messages_of_several_steps_tell_the_tokens_of_one(engine: str, interval: int, mean: float) -> None:
+    """Answers of 922 tokens on average, 820 to 1024; the last message holds what is left."""
+    n_tokens = np.arange(820, 1025)
+    n_messages = np.ceil(n_tokens / mean / interval)
+    seen = float((n_tokens / n_messages).mean())
+    assert tokens_per_step(engine, seen, 1024) == pytest.approx(mean, rel=0.02)
+
+
 def test_ranks_on_h100_are_started_as_their_recipes_say(tmp_path: Path) -> None:
     sixteen = {f"{role}_{what}": 16 for role in ("prefill", "decode") for what in ("tp", "ep")}
     h100 = sixteen | {"hardware": "h100", "n_gpus_prefill": 16, "n_gpus_decode": 32, "spec": "mtp", "mean_itl_s": 0.022}
-    (setting, other), _ = read_settings(table(tmp_path, h100, h100 | {"hardware": "h200"}))
+    (setting, other), _ = read_settings(table(tmp_path, h100, h100 | {"hardware": "h20"}))
     recipe, unknown = (scenario_of_setting(each, 1).cluster.pools[1] for each in (setting, other))
     assert recipe.speculation is not None and recipe.speculation.tokens == 2
     assert unknown.speculation is not None and unknown.speculation.tokens == 3
@@ -294,6 +377,26 @@ def test_errors_are_of_the_settings_that_run_and_refusals_say_why(tmp_path: Path
     groups = by([half, refused], lambda run: f"{run.gpu} {run.kind}")
     assert list(groups) == ["b200-sxm disaggregated"]
     assert errors(groups["b200-sxm disaggregated"], "tpot").bias_frac == pytest.approx(-0.5)
+
+
+def test_a_short_replay_counts_what_is_between_its_ends_as_often_as_it_was_measured() -> None:
+    """Of ten requests per client, eight are neither the first nor the last; of three, one."""
+    requests = {
+        "e2e_s": np.array([10.0, 10.0, 1.0, 1.0, 4.0, 4.0]),
+        "ttft_s": np.array([0.5, 0.5, 0.1, 0.1, 0.1, 0.1]),
+        "tpot_s": np.full(6, 0.1),
+        "transfer_s": np.full(6, 0.4),
+        "output_tokens": np.full(6, 6),
+    }
+    results = cast(Any, SimpleNamespace(columns={"requests": requests}))
+    run = MeasuredRun("", "sglang", "", "b200-sxm", "deepseek-v3", "fp8", "", {}, concurrency=2, requests_per_client=3)
+    alone = run.means(results)
+    assert (alone["e2e"], alone["ttft"]) == pytest.approx(((10 + 8 + 4) / 10, (0.5 + 0.8 + 0.1) / 10))
+    handed_over = replace(run, kind="disaggregated").means(results)  # the decode server sends the first token
+    assert handed_over["e2e"] == alone["e2e"] and handed_over["ttft"] == pytest.approx(alone["ttft"] + 0.4)
+    assert handed_over["tpot"] == pytest.approx((alone["e2e"] - handed_over["ttft"]) / 5)
+    long = replace(run, requests_per_client=10).means(results)
+    assert long["e2e"] == pytest.approx(5.0)
 
 
 def test_a_row_that_is_no_setting_is_named(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_ranks_without_deepep_gather_tokens_and_hold_no_buffers_for_it(
     assert [each and each.kernels for each in of_both] == ["by_batch", "gather"]
     assert deepep.ledger.reserve_bytes - gather.ledger.reserve_bytes > 2**30
     (message,) = messages_of(small, f"{key}=pplx")
-    assert "must be one of deepep or gather" in message
+    assert "must be one of deepep, gather or all_to_all" in message
 
 
 TOPOLOGY = "cluster.pools.0.parallel.link_topology"
