@@ -38,7 +38,7 @@ HostCampaign = Annotated[str, typer.Option("--campaign", help="Benchmark setup o
 Logs = Annotated[
     list[Path] | None,
     typer.Option(
-        "--logs", metavar="LOG", help="Fit host constants to a log of your server (--scenario); may be repeated."
+        "--logs", metavar="LOG", help="Fit constants and kernels to a log of your server (--scenario); may be repeated."
     ),
 ]
 LogScenario = Annotated[
@@ -68,7 +68,7 @@ def calibrate(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the kernels of a GPU to timings, or host constants to serving runs (--host) or logs (--logs)."""
+    """Fit the kernels of a GPU to timings, host constants to serving runs (--host), or both to logs (--logs)."""
     from simserve import catalog
 
     if logs or scenario is not None:
@@ -177,7 +177,7 @@ def _fit_logs(
     *,
     as_json: bool,
 ) -> None:
-    """Fit host constants to logs of the server of a scenario; write a calibration and a page."""
+    """Fit constants and kernels to logs of the server of a scenario; write a calibration and a page."""
     from simserve.cli import terminal
     from simserve.lab.fitted_log import fit_facts, write_fitted
     from simserve.lab.log_fit import fit_files

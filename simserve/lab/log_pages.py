@@ -19,7 +19,7 @@ LEVELS = ("mean", "p50", "p90", "p95", "p99")
 BY_RANK = "Quantile against quantile: the shortest measured with the shortest predicted, up to the longest"
 CONSTANTS_HEAD = ("", "as shipped", "fitted", "95% CI")
 ERRORS_HEAD = ("as shipped", "fitted")
-UNITS = "Seconds; busy_compute_frac is a share."
+UNITS = "Seconds; busy_compute_frac is a share, wait_frac more time; matrices, experts, attention: times as long."
 CONSTANT_KEYS = ("shipped", "value", "low", "high")
 
 GROUPS = {"by_load": "in flight on arrival", "by_prompt_tokens": "prompt tokens"}

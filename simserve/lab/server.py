@@ -23,7 +23,7 @@ STAND_IN = (
 
 ATTENTION = ("prefill_attention", "decode_attention", "mla_prefill", "mla_decode")
 KERNELS: Mapping[str, tuple[str, ...]] = {"matrices": ("gemm",), "experts": ("moe",), "attention": ATTENTION}
-"""Operations whose work a factor of a server's own kernels slows."""
+"""Operations with work that a factor of a server's own kernels slows."""
 
 
 class Server:

@@ -91,15 +91,15 @@ def read_steps(path: Path) -> StepLog:
     has_prompts, n_mixed, before = False, 0, 0.0
     for number, line in enumerate(chain.from_iterable(line_pieces(path)), 1):
         has_prompts |= SGLANG_PROMPTS in line
-        if found := SGLANG.search(line):
-            running, tokens, rate = map(float, found.groups())
+        if matched := SGLANG.search(line):
+            running, tokens, rate = map(float, matched.groups())
             if running and rate and not has_prompts:
                 rows.append(
                     (number, before or running, running, tokens - running * SGLANG_STEPS / 2, np.nan, rate, 0.0)
                 )
             n_mixed, has_prompts, before = n_mixed + has_prompts, False, running
-        elif found := VLLM.search(line):
-            prompts, rate, running, usage, hit = (float(each or 0) for each in found.groups())
+        elif matched := VLLM.search(line):
+            prompts, rate, running, usage, hit = (float(each or 0) for each in matched.groups())
             if running and rate:
                 rows.append((number, before, running, np.nan, usage / 100, rate, prompts * (1 - hit / 100)))
             before = running
