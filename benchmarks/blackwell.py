@@ -4,64 +4,18 @@ python -m benchmarks.blackwell --most 24   # the table of docs/validation.md; 4 
 """
 
 import argparse
-import tempfile
-from importlib import resources
 from multiprocessing import Pool
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from simserve.lab.campaigns import CAMPAIGNS, run_of
-from simserve.lab.run_tables import read_rows
 from simserve.lab.runs import Errors, MeasuredRun, by, errors, predict
-
-CARDS = ["b200_sxm", "b300_sxm", "gb200", "gb300"]
-MOST_IN_FLIGHT = 256
-NUMBERED = r"\d+\.\d+\.\d+.*"
-"""Versions; others are nightly builds, which run as the engine's default."""
-TIMES = {"ttft_ms_mean": ("silicon_ttft_ms", "median"), "tpot_ms_mean": ("silicon_tpot_ms", "median")}
-SERVER = ["engine", "engine_version", "gpu", "model", "weight_dtype", "tp", "ep", "isl", "osl", "concurrency"]
-
-
-def serving_rows() -> pd.DataFrame:
-    """Return the aggregated servers without ranks or pipelines, one row a setting, as a table of serving runs."""
-    rows = pd.read_csv(str(resources.files("aiconfigurator_core") / "systems" / "silicon_sample.csv"))
-    alone = (rows["mode"] == "agg") & (rows["attention_dp_size"] == 1) & (rows["pp_size"].fillna(1) == 1)
-    rows = rows[rows["system"].isin(CARDS) & alone]
-    in_flight = rows["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
-    ep = rows["moe_ep_size"].fillna(1).clip(lower=1)
-    together = (ep > 1) & (rows["tp_size"] > 8)  # these give the product of both
-    rows = rows.assign(
-        engine=rows["backend"],
-        engine_version=rows["backend_version"].fillna("").where(lambda each: each.str.fullmatch(NUMBERED), ""),
-        gpu=rows["system"],
-        model=rows["model_path"],
-        weight_dtype=rows[["model_path", "gemm_quant_mode", "precision"]].apply(_weight_dtype, axis=1),
-        tp=rows["tp_size"].where(~together, rows["tp_size"] / ep).astype(int),
-        ep=ep.astype(int),
-        concurrency=in_flight.fillna(rows["batch_size"]).astype(int),
-    )
-    rows = rows[(rows["silicon_ttft_ms"] > 0) & (rows["silicon_tpot_ms"] > 0) & (rows["concurrency"] <= MOST_IN_FLIGHT)]
-    return rows.groupby(SERVER, sort=True).agg(**TIMES).reset_index()
-
-
-def _weight_dtype(row: "pd.Series[str]") -> str:
-    model, matrices, precision = row
-    if "gpt-oss" in model:
-        return "mxfp4"
-    if matrices == "int4_wo":
-        return "int4"
-    blocks = "fp8" if "llama" in model.lower() else "fp8_block"
-    return {"fp8": blocks, "fp4": "nvfp4", "nvfp4": "nvfp4"}.get(str(precision), "bf16")
+from simserve.lab.silicon import FILE, silicon_rows
 
 
 def runs(most: int) -> list[MeasuredRun]:
     """Return at most so many runs of each engine, card, model and dtype, evenly spaced."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "serving.csv"
-        serving_rows().to_csv(path, index=False)
-        own = [run_of(row, CAMPAIGNS["inferencemax"], "silicon_sample.csv") for row in read_rows(path)]
+    own = [run_of(row, CAMPAIGNS["inferencemax"], FILE) for row in silicon_rows()]
     sets: dict[tuple[str, ...], list[MeasuredRun]] = {}
     for run in own:
         sets.setdefault((run.engine, run.gpu, run.model, run.weight_dtype), []).append(run)

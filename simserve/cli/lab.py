@@ -136,7 +136,7 @@ def server_errors(folder: Folder, most: Most = None, out: FitFolder = FOLDER, as
     from simserve.scenario.server_errors import NAME
     from simserve.tables.files import json_text, replace_text
 
-    cases, skipped = read_public(folder, left_out=True)
+    cases, skipped = read_public(folder, left_out=True, with_package=True)
     runs = predict_public(spread_out(cases, most), terminal.message)
     data, fits = data_of(folder, runs, most)
     path = out / f"{NAME}.json"

@@ -16,6 +16,7 @@ from simserve.lab.run_tables import read_rows
 from simserve.lab.runs import Means, MeasuredRun, Prediction, refused
 from simserve.lab.server_logs import LOGS, ServerLog, predict_log, read_server_logs, spread_over
 from simserve.lab.settings_table import is_export, is_table_of_settings, read_settings
+from simserve.lab.silicon import FILE, silicon_rows
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.cost_draws import draws_for
@@ -46,10 +47,12 @@ class Case:
 
 
 def read_public(
-    folder: Path, requests_per_client: int | None = None, *, left_out: bool = False
+    folder: Path, requests_per_client: int | None = None, *, left_out: bool = False, with_package: bool = False
 ) -> tuple[list[Case], list[str]]:
     """Return the runs of a folder, and what was skipped. Raises CalibrationError for a folder without runs, or with a
     table that cannot be read.
+
+    with_package: also servers of the package with timings of kernels, if it is installed.
 
     left_out: predict runs of a card that was fitted to serving runs with the kernels as they were before that fit, and
     skip what takes minutes.
@@ -65,6 +68,10 @@ def read_public(
             skipped += [f"{n} of serving/{path.name}: {reason}" for reason, n in reasons.items() if n]
         else:
             cases += _of_rows(path.name, read_rows(path), requests_per_client, left_out=left_out)
+    try:
+        cases += _of_rows(FILE, silicon_rows() if with_package else [], requests_per_client, left_out=left_out)
+    except CalibrationError as error:
+        skipped.append(f"servers of Blackwell: {error}")
     logs, missing = read_server_logs(folder / LOGS)
     cases += [_of_log(log) for log in logs]
     if not cases:
@@ -79,6 +86,8 @@ def _replayable(path: Path, *, left_out: bool) -> tuple[list[Setting], dict[str,
     most = 0 if left_out else MOST_WITH_LONG_ANSWERS
     quick = [each for each in settings if each.concurrency <= most or not _has_long_ranks(each)]
     slow = "long answers of ranks that wait for each other" + (f", to more than {most} clients" if most else "")
+    if left_out:
+        quick, slow = [each for each in quick if each.concurrency <= MANY_IN_FLIGHT], f"{slow}, or many in flight"
     return quick, {**reasons, slow: len(settings) - len(quick)}
 
 

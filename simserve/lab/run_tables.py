@@ -39,10 +39,11 @@ def read_rows(path: Path) -> list[ServingRow]:
         if path.suffix in (".yaml", ".yml"):
             remedy = f"a scenario goes with its log: `simserve validate LOG --scenario {path}`"
         raise CalibrationError(f"{path}: columns {', '.join(missing)} are missing; {remedy}")
-    return [_row(path, line, values) for line, values in enumerate(table, 2)]
+    return [row_of(path, line, values) for line, values in enumerate(table, 2)]
 
 
-def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
+def row_of(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
+    """Read a serving run from the columns NEEDED. Raises CalibrationError."""
     short = [name for name in NEEDED if values[name] is None]
     if short:
         raise CalibrationError(f"{path}:{line}: must have {', '.join(short)}, got nothing; fill in the row")

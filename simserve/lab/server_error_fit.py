@@ -20,6 +20,7 @@ from simserve.lab.host_fit import TTFT_IS_USABLE
 from simserve.lab.league import data_set_of
 from simserve.lab.runs import Prediction
 from simserve.lab.server_logs import LOGS
+from simserve.lab.silicon import FILE, silicon_path
 from simserve.lab.write import source_of
 from simserve.metrics.student import quantile
 from simserve.scenario.server_errors import METRICS, REASONS, SCHEMA, WITHIN_SD, FittedServers, facts_of
@@ -87,6 +88,8 @@ def data_of(folder: Path, runs: Sequence[Prediction], most: int | None) -> tuple
 def _paths(folder: Path, name: str) -> list[Path]:
     if name == LOGS:
         return sorted(path for path in (folder / LOGS).iterdir() if path.is_file())
+    if name == FILE:
+        return [silicon_path()]
     return [folder / "serving" / name]
 
 

@@ -29,9 +29,13 @@ WITHIN_SD: Mapping[str, float] = {"tpot_s": 0.025, "ttft_s": 0.13, "e2e_s": 0.03
 """Spread of the log ratio of measured to predicted means, for servers like the fitted ones, left out of the fit
 (docs/validation.md)."""
 
+NEW_DTYPE = "nvfp4"
+"""A dtype with matrix units on cards that came after those with servers that were fitted."""
+
 REASONS: Mapping[str, str] = {
     "server": "no run of {model} under {engine} {version} on {gpu} was fitted",
     "experts": "no run of {model}, with experts, was fitted",
+    "generation": "no server on {gpu} or a card of its generation was fitted",
     "untimed": "some kernels of {model} under {engine} were not timed on {gpu}",
     "front_end": "no TTFT of {engine} was fitted",
     "roles": "no server with prefill and decode apart was fitted",
@@ -115,6 +119,8 @@ def _facts(setup: PoolSetup, ttft_engines: Collection[str]) -> Iterable[str]:
     yield "server"
     if setup.model.experts is not None:
         yield "experts"
+    if setup.gpu.multiplies(NEW_DTYPE):
+        yield "generation"
     if _is_untimed(setup):
         yield "untimed"
     if setup.engine.name not in ttft_engines:

@@ -10,6 +10,7 @@ import pytest
 
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.errors import CalibrationError
+from simserve.lab import silicon
 from simserve.lab.league import DataSet
 from simserve.lab.public import predict_public, read_public, spread_out
 from simserve.lab.runs import Prediction
@@ -17,6 +18,7 @@ from simserve.lab.server_error_fit import Observed, fit_spread, fitted_servers, 
 from simserve.scenario.server_errors import METRICS, REASONS, WITHIN_SD, server_errors
 from simserve.study.cost_draws import normal_scores
 from tests.cli.invoke import invoke
+from tests.lab.kernels.timings import needs_package
 from tests.lab.test_public import DATA, row, serving
 
 SHIPPED = Path(__file__).resolve().parents[2] / "calibration" / "server_errors.json"
@@ -140,6 +142,7 @@ def test_the_shipped_file_is_of_todays_calibrations() -> None:
 
 
 @pytest.mark.thorough
+@needs_package
 @pytest.mark.skipif(DATA is None, reason="public runs are not here")
 def test_a_refit_gives_the_shipped_file_to_the_last_bit(tmp_path: Path) -> None:
     made = json.loads(SHIPPED.read_text(encoding="utf-8"))["made"]
@@ -148,12 +151,16 @@ def test_a_refit_gives_the_shipped_file_to_the_last_bit(tmp_path: Path) -> None:
     assert (tmp_path / SHIPPED.name).read_bytes() == SHIPPED.read_bytes()
 
 
+@needs_package
 @pytest.mark.skipif(DATA is None, reason="public runs are not here")
 def test_the_shipped_file_is_of_these_data() -> None:
     assert DATA is not None
     files = {each["file"]: each["sha256"] for each in json.loads(SHIPPED.read_text(encoding="utf-8"))["made"]["files"]}
     here = {path.name: path for folder in ("serving", "logs") for path in (DATA / folder).iterdir()}
+    here[silicon.FILE] = silicon.silicon_path()
     assert files == {name: sha256(here[name].read_bytes()).hexdigest() for name in files}
-    cases, _ = read_public(DATA, left_out=True)
+    cases, _ = read_public(DATA, left_out=True, with_package=True)
     names = {case.data_set for case in spread_out(cases, 1)}
+    assert DataSet(silicon.FILE, "vllm", "b200-sxm", "llama-3.1-70b fp8") in names
+    assert {name.gpu for name in names if name.file == silicon.FILE} == {"b200-sxm", "b300-sxm", "gb200"}
     assert {DataSet("h100_serving.csv", "vllm", "h100-sxm", "qwen3-32b bf16")} <= names

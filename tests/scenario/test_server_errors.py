@@ -24,7 +24,7 @@ from simserve.scenario.server_errors import (
 
 KNOWN = frozenset({"vllm", "sglang"})
 
-BY_FACT = dict(zip(REASONS, (0.01, 0.02, 0.04, 0.08, 0.16, 0.32), strict=True))
+BY_FACT = dict(zip(REASONS, (0.01, 0.02, 0.64, 0.04, 0.08, 0.16, 0.32), strict=True))
 """Their squares have no two sums alike."""
 
 QWEN = FittedServers("vllm", "0.12", "h100-sxm", "qwen3-32b", "bf16", ("tpot_s", "ttft_s"))
@@ -65,6 +65,7 @@ APART = {
     [
         (scenario(), {"server"}),
         (scenario("mixtral-8x7b"), {"server", "experts"}),
+        (scenario(gpu="b200-sxm"), {"server", "generation"}),
         (scenario(gpu="h20-sxm"), {"server", "untimed"}),
         (scenario(gpu="l40s", engine="sglang"), {"server", "untimed"}),
         (scenario(gpu="mi300x", engine="sglang"), {"server", "untimed"}),
@@ -82,6 +83,8 @@ def test_variances_of_facts_add_up() -> None:
     setups = scenario("mixtral-8x7b", gpu="h20-sxm").setups
     assert ERRORS.of(setups) == dict.fromkeys(METRICS, pytest.approx((0.01**2 + 0.02**2 + 0.04**2) ** 0.5))
     assert ERRORS.reason(setups) == "some kernels of mixtral-8x7b under vllm were not timed on h20-sxm"
+    blackwell = scenario("mixtral-8x7b", gpu="b200-sxm").setups
+    assert ERRORS.reason(blackwell) == "no server on b200-sxm or a card of its generation was fitted"
 
 
 def test_the_facts_of_several_pools_count_once() -> None:

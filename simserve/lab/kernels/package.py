@@ -54,7 +54,7 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSourc
 
     Raises CalibrationError.
     """
-    root = _root()
+    root = package_folder() / "data"
     system = root / SYSTEMS.get(gpu, gpu.replace("-", "_"))
     if not system.is_dir():
         names = sorted(path.name.replace("_", "-") for path in root.iterdir() if path.is_dir())
@@ -85,9 +85,10 @@ def package_version() -> str:
         raise CalibrationError(f"{PACKAGE} is not installed; pip install 'simserve[calibrate]'") from None
 
 
-def _root() -> Path:
+def package_folder() -> Path:
+    """Return the folder with what was measured. Raises CalibrationError where the package is not installed."""
     package_version()
-    return Path(str(resources.files("aiconfigurator_core"))) / "systems" / "data"
+    return Path(str(resources.files("aiconfigurator_core"))) / "systems"
 
 
 def _newest(folder: Path, name: str) -> Path | None:
