@@ -2,19 +2,22 @@
 
 mkdocs calls the functions `on_*`. A link from a page to a file outside docs/ goes to the repository.
 
-    python docs/site.py    # draws the README's picture of a page anew, with a Chromium
+    python docs/site.py                # draws the README's picture of a page anew, with a Chromium
+    python docs/site.py league.json    # writes the tables and the picture of league.md from `lab league FOLDER --json`
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # mkdocs runs this file alone
@@ -22,6 +25,15 @@ sys.path.insert(0, str(ROOT))  # mkdocs runs this file alone
 from docs import reference
 from docs.outputs_reference import outputs_reference
 from docs.scenario_reference import scenario_reference
+from simserve.lab.league_page import (
+    PEERS_HEAD,
+    SETS_HEAD,
+    SUMMARY_HEAD,
+    figure_cells,
+    peer_rows,
+    render_charts,
+    set_rows,
+)
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -90,19 +102,45 @@ def answer_page(*command: str) -> bytes:
         return (Path(folder) / "answer" / "report.html").read_bytes()
 
 
-def draw_picture() -> None:
-    """Draw the picture of the README, which the package index shows, too."""
+def draw(page: bytes, name: str, size: str) -> None:
+    """Draw a picture of a page in docs/images; size in pixels: `1200,1500`."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         sys.exit("docs/site.py needs chromium or google-chrome to draw the picture")
     with TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        page.write_bytes(answer_page(*ANSWERS["chat-burst"]))
-        options = ["--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1500"]
+        path = Path(folder) / "page.html"
+        path.write_bytes(page)
+        options = ["--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars", f"--window-size={size}"]
         waits = "--virtual-time-budget=10000"  # ms, for the charts
-        picture = f"--screenshot={DOCS / 'images' / 'report.png'}"
-        subprocess.run([browser, *options, waits, picture, page.as_uri()], check=True, capture_output=True)
+        picture = f"--screenshot={DOCS / 'images' / name}"
+        subprocess.run([browser, *options, waits, picture, path.as_uri()], check=True, capture_output=True)
+
+
+def write_league(league: Path) -> None:
+    """Write the tables of league.md and its picture anew, from what `simserve lab league --json` printed."""
+    facts = json.loads(league.read_text(encoding="utf-8"))
+    text = (DOCS / "league.md").read_text(encoding="utf-8")
+    for name, rows in league_tables(facts).items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        lines = [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+        text = "".join([before, begin, *(f"{line}\n" for line in lines), end, rest.partition(end)[2]])
+    (DOCS / "league.md").write_text(text, encoding="utf-8")
+    draw(render_charts(facts).encode(), "league.png", "1200,640")
+
+
+def league_tables(facts: dict[str, Any]) -> dict[str, list[Sequence[str]]]:
+    """Return the rows of the tables by their names in league.md, the heads first."""
+    totals = [("no", facts["not_fitted"]), ("partly", facts["partly_fitted"])]
+    return {
+        "summary": [SUMMARY_HEAD, *((name, f"{each['n_runs']}", *figure_cells(each)) for name, each in totals)],
+        "sets": [SETS_HEAD, *set_rows(facts)],
+        "peers": [PEERS_HEAD, *peer_rows(facts)],
+    }
 
 
 if __name__ == "__main__":
-    draw_picture()
+    if sys.argv[1:]:
+        write_league(Path(sys.argv[1]))
+    else:
+        draw(answer_page(*ANSWERS["chat-burst"]), "report.png", "1200,1500")

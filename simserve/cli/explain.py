@@ -114,8 +114,7 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
     else:
         planned = "planned one ahead" if pool.plans_ahead else "not planned ahead"
         yield f"  Steps: {planned}; the GPU waits for host times"
-    if pool.wide_intervals is not None:
-        yield f"  {pool.wide_intervals[0].upper()}{pool.wide_intervals[1:]}"
+    yield f"  How sure: {pool.accuracy}"
 
 
 def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:

@@ -127,6 +127,8 @@ class PoolAnswer:
     standard deviations of logarithms."""
     wide_intervals: str | None
     """Why, in a sentence; None where that is nothing."""
+    accuracy: str
+    """How close predictions come to nine of ten such servers, and why: their spread beyond errors of kernels."""
     slow_dtypes: tuple[str, ...]
     """Typical steps that take longer in the dtype of weights or KV cache than in bf16, a sentence each."""
     memory_bytes: dict[str, float]

@@ -23,7 +23,7 @@ from simserve.explain.answer import (
     TypicalStep,
 )
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.cost_warnings import of_nodes, wide_intervals
+from simserve.scenario.cost_warnings import accuracy, of_nodes, wide_intervals
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.typical_steps import decodes, slow_dtypes, whole_prompts
 from simserve.units import to_s
@@ -64,6 +64,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         all_reduces=of_nodes(setup),
         server_error_sd=server_errors().of((setup,)),
         wide_intervals=wide_intervals(setup),
+        accuracy=accuracy(setup),
         slow_dtypes=slow_dtypes(setup),
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,

@@ -212,17 +212,25 @@ def _peers(by_set: Mapping[DataSet, Sequence[Prediction]]) -> list[dict[str, Any
 
 
 def _figures(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """Return the errors, and the share of measured means in their prediction intervals, by METRICS."""
+    """Return the errors, the share of measured means in their prediction intervals, and the median of half their width
+    over the prediction, by METRICS."""
     errors: dict[str, Any] = {}
     within_frac: dict[str, float | None] = {}
+    width_frac: dict[str, float | None] = {}
     for name in METRICS:
         known = [each for each in predictions if each.predicted_s and name in each.run.measured_s]
         signed = np.array([each.ratio(name) - 1 for each in known])
         errors[name] = asdict(errors_of(signed)) if known else None
-        inside = [_is_inside(each, name) for each in known if name in each.spread.intervals_s]
-        within_frac[name] = float(np.mean(inside)) if inside else None
-    n_refused = sum(each.predicted_s is None for each in predictions)
-    return {"n_runs": len(predictions), "n_refused": n_refused, "errors": errors, "within_frac": within_frac}
+        held = [each for each in known if name in each.spread.intervals_s]
+        within_frac[name] = float(np.mean([_is_inside(each, name) for each in held])) if held else None
+        width_frac[name] = float(np.median([_half_width(each, name) for each in held])) if held else None
+    counts = {"n_runs": len(predictions), "n_refused": sum(each.predicted_s is None for each in predictions)}
+    return {**counts, "errors": errors, "within_frac": within_frac, "width_frac": width_frac}
+
+
+def _half_width(prediction: Prediction, name: str) -> float:
+    low_s, high_s = prediction.spread.intervals_s[name]
+    return (high_s - low_s) / 2 / (prediction.predicted_s or {})[name]
 
 
 def _is_inside(prediction: Prediction, name: str) -> bool:

@@ -14,20 +14,14 @@ from simserve.report.html import page
 
 METRICS = {"tpot": "TPOT", "ttft": "TTFT", "e2e": "E2E"}
 
-NOTE = "Errors are mean absolute errors of mean latencies; in 90%: measured means inside their 90% prediction interval."
-
-SETS_HEAD = (
-    *(
-        "data set",
-        "engine",
-        "GPU",
-        "model",
-        "runs",
-        *METRICS.values(),
-        *(f"{name} in 90%" for name in METRICS.values()),
-    ),
-    *("in-sample", "peer"),
+NOTE = (
+    "Errors are mean absolute errors of mean latencies; in 90%: measured means inside their 90% prediction interval; "
+    "TPOT ±: median of half its width."
 )
+
+FIGURES_HEAD = (*METRICS.values(), *(f"{name} in 90%" for name in METRICS.values()), "TPOT ±")
+SUMMARY_HEAD = ("in-sample", "runs", *FIGURES_HEAD)
+SETS_HEAD = ("data set", "engine", "GPU", "model", "runs", *FIGURES_HEAD, "in-sample", "peer")
 PEERS_HEAD = ("runs", "tool", *METRICS.values(), "compared with")
 
 MANY_VERSIONS = 2
@@ -65,11 +59,19 @@ def _set_row(data_set: Mapping[str, Any]) -> Sequence[str]:
         data_set["gpu"],
         data_set["model"],
         f"{n_runs}" if not n_refused else f"{n_runs - n_refused} of {n_runs}",
-        *(_error(data_set, name) for name in METRICS),
-        *(share(data_set["within_frac"][name]) for name in METRICS),
+        *figure_cells(data_set),
         data_set["in_sample"],
         _best_peer(data_set),
     )
+
+
+def figure_cells(figures: Mapping[str, Any]) -> Sequence[str]:
+    """Return the cells of FIGURES_HEAD."""
+    errors, within = (
+        [_error(figures, name) for name in METRICS],
+        [share(figures["within_frac"][name]) for name in METRICS],
+    )
+    return *errors, *within, share(figures["width_frac"]["tpot"])
 
 
 def _engine(data_set: Mapping[str, Any]) -> str:
@@ -112,19 +114,38 @@ def _published(peer: Mapping[str, Any], name: str) -> str:
 def render(facts: Mapping[str, Any]) -> str:
     """Return the page as HTML, from what `simserve lab league --json` prints."""
     n_sets = plural(len(facts["sets"]), "public data set")
-    figures = {name: drawn for name in METRICS if (drawn := _scatter(facts["runs"], name)) is not None}
-    keys: list[Key] = [(f"dot k{place}", f"in-sample: {name}") for place, name in enumerate(MARKS, 1)]
-    charts = [Plot(name, drawn, METRICS[name], LINE_NOTE, keys) for name, drawn in figures.items()]
+    charts = _charts(facts)
     sets = Table(["", *SETS_HEAD[1:]], [Row(row[0], row[1:]) for row in set_rows(facts)])
     peers = Table(["", *PEERS_HEAD[1:]], [Row(row[0], row[1:]) for row in peer_rows(facts)])
     parts: list[Titled] = [
         Chapter("sets", "Data sets", [sets], NOTE),
         *([Chapter("peers", "Peers", [peers], "Errors as published.")] if facts["peers"] else []),
-        Chapter("runs", "Runs", [SideBySide(charts)]),
+        Chapter("runs", "Runs", [charts]),
         _sources(facts),
     ]
     title = f"Errors on {n_sets}"
     return page(Document(command="lab", name="league", state="", title=title, lead=lead(facts), parts=parts))
+
+
+def _charts(facts: Mapping[str, Any]) -> SideBySide:
+    figures = {name: drawn for name in METRICS if (drawn := _scatter(facts["runs"], name)) is not None}
+    keys: list[Key] = [(f"dot k{place}", f"in-sample: {name}") for place, name in enumerate(MARKS, 1)]
+    return SideBySide([Plot(name, drawn, METRICS[name], LINE_NOTE, keys) for name, drawn in figures.items()])
+
+
+def render_charts(facts: Mapping[str, Any]) -> str:
+    """Return a page of its charts alone, for a picture."""
+    title = f"Predicted against measured, {plural(len(facts['runs']), 'run')} of public servers"
+    return page(
+        Document(
+            command="lab",
+            name="league",
+            state="",
+            title=title,
+            lead=lead(facts),
+            parts=[Chapter("runs", "", [_charts(facts)])],
+        )
+    )
 
 
 def _sources(facts: Mapping[str, Any]) -> Cautions:

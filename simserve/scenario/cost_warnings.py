@@ -1,13 +1,17 @@
 """Warnings about the origin and accuracy of a run's step costs."""
 
 from itertools import chain
+from math import hypot
 
 from simserve.catalog.load import is_listed, versions
 from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.calibrated import ALIKE
-from simserve.scenario.server_errors import server_errors
+from simserve.scenario.server_errors import WITHIN_SD, server_errors
 from simserve.scenario.setup import PoolSetup
 from simserve.scenario.typical_steps import slow_dtypes
+
+NINE_IN_TEN_SD = 1.645
+"""Standard deviations that nine of ten normal errors stay within."""
 
 TITLES = {"tpot_s": "TPOT", "ttft_s": "TTFT", "e2e_s": "E2E"}
 
@@ -140,6 +144,15 @@ def wide_intervals(setup: PoolSetup) -> str | None:
     of = errors.of((setup,))
     sizes = " and ".join([f"{of[key]:.0%} in {title}" for key, title in TITLES.items() if of[key]][:2])
     return f"prediction intervals allow for an error between servers of {sizes} (standard deviation): {reason}"
+
+
+def accuracy(setup: PoolSetup) -> str:
+    """Return how close predictions come to nine of ten servers like this, and why, before any run."""
+    errors = server_errors()
+    of = errors.of((setup,))
+    sizes = [f"{title} within {NINE_IN_TEN_SD * hypot(WITHIN_SD[key], of[key]):.0%}" for key, title in TITLES.items()]
+    why = errors.reason((setup,)) or "constants were fitted to such servers"
+    return f"nine of ten such servers have mean {sizes[0]} and {sizes[1]} of the prediction: {why}"
 
 
 def _of_ranks(setup: PoolSetup) -> str | None:

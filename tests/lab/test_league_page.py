@@ -20,6 +20,7 @@ def figured(n_runs: int = 2, n_refused: int = 0) -> dict[str, Any]:
         "n_refused": n_refused,
         "errors": {"tpot": errors(0.034), "ttft": errors(0.12), "e2e": None},
         "within_frac": {"tpot": 0.5, "ttft": 1.0, "e2e": None},
+        "width_frac": {"tpot": 0.071, "ttft": 0.3, "e2e": None},
     }
 
 
@@ -52,7 +53,7 @@ def test_rows_have_errors_coverage_and_the_nearest_peer() -> None:
     (row,) = set_rows(facts())
     assert row == (
         *("a", "vllm 0.1 to 0.3", "h100-sxm", "m", "1 of 2"),
-        *("3.4%", "12.0%", "–", "50.0%", "100%", "–"),
+        *("3.4%", "12.0%", "–", "50.0%", "100%", "–", "7.1%"),
         *("partly", "near: 5.1% / – / –"),
     )
     ours, far, near = peer_rows(facts())

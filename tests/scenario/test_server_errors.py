@@ -158,8 +158,13 @@ def test_users_read_why_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sentence in cost_warnings.notes(requested.setups)
     (pool,) = explain(requested).pools
     assert pool.wide_intervals == sentence
-    assert f"  P{sentence[1:]}" in list(_pool_lines(pool))
-    assert cost_warnings.wide_intervals(scenario(**version_of("vllm", "0.12.0")).setups[0]) is None
+    sure = "nine of ten such servers have mean TPOT within 6% and TTFT within 22% of the prediction: "
+    assert f"  How sure: {sure}no run of mixtral-8x7b, with experts, was fitted" in list(_pool_lines(pool))
+    fitted = scenario(**version_of("vllm", "0.12.0")).setups[0]
+    assert cost_warnings.wide_intervals(fitted) is None
+    assert cost_warnings.accuracy(fitted).endswith(
+        "TPOT within 4% and TTFT within 21% of the prediction: constants were fitted to such servers"
+    )
 
 
 def test_a_file_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
