@@ -181,7 +181,7 @@ def league(
     from simserve.lab.public import predict_public, read_public, spread_out
     from simserve.tables.files import plain
 
-    cases, skipped = read_public(folder, requests_per_client)
+    cases, skipped = read_public(folder, requests_per_client, with_package=True)
     runs = predict_public(spread_out(cases, most), terminal.message)
     facts = plain(league_facts(runs, Counter(case.data_set for case in cases), skipped))
     if page is not None:

@@ -17,7 +17,7 @@ CANDIDATES: Mapping[str, tuple[float, float, float]] = {
     "exposed_step_s": (5e-4, 0.0, 1e-2),
     "busy_compute_frac": (-0.05, 0.3, 1.0),
     "busy_fp8_frac": (-0.05, 0.3, 1.0),
-    "wait_frac": (0.1, 0.0, 5.0),
+    "wait_frac": (0.1, 0.0, 2.0),
     "receive_s": (1e-3, 0.0, 1e-1),
     "receive_token_s": (1e-6, 0.0, 1e-4),
     "respond_s": (2e-3, 0.0, 1e-1),
