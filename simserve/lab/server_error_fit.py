@@ -159,16 +159,26 @@ def fit_spread(runs: Sequence[Observed], metric: str) -> SpreadFit:
 
 
 def parts(runs: Sequence[Observed], metric: str) -> dict[str, float]:
-    """Return the standard deviations by fact that make the log ratios of the runs likeliest, each group counting once.
+    """Return the standard deviations by fact that make the log ratios of the runs likeliest, each group counting once,
+    with one more group of each fact, which has no other and is as far off as all that have it, beyond what is known. So
+    no part is nothing because others explain the few groups that have it.
 
     Each step multiplies a variance by the root of what its runs have over what they should have: a
     minorize-maximize step, which never lowers the likelihood (Zhou et al., J. Comput. Graph. Stat. 28, 2019).
     """
-    facts = list(REASONS)
+    facts, within = list(REASONS), WITHIN_SD[metric] ** 2
     design = np.array([[fact in run.facts for fact in facts] for run in runs], np.float64)
+    known, weight = np.array([run.costs_sd**2 for run in runs]) + within, _weights(runs)
     square = np.array([run.log_ratio**2 for run in runs])
-    known = np.array([run.costs_sd**2 for run in runs]) + WITHIN_SD[metric] ** 2
-    weight, variances = _weights(runs), np.full(len(facts), START_SD**2)
+    n_of = weight @ design
+    excess = np.divide((weight * (square - known)) @ design, n_of, out=np.zeros(len(facts)), where=n_of > 0)
+    design, known = (
+        np.vstack([design, np.diag(1.0 * (n_of > 0))]),
+        np.pad(known, (0, len(facts)), constant_values=within),
+    )
+    square = np.concatenate([square, within + np.maximum(excess, 0.0)])
+    weight = np.pad(weight, (0, len(facts)), constant_values=1.0)
+    variances = np.full(len(facts), START_SD**2)
     for _ in range(ROUNDS):
         total = known + design @ variances
         have, should = (weight * square / total**2) @ design, (weight / total) @ design
