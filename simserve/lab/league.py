@@ -221,21 +221,13 @@ def _figures(predictions: Sequence[Prediction]) -> dict[str, Any]:
         known = [each for each in predictions if each.predicted_s and name in each.run.measured_s]
         signed = np.array([each.ratio(name) - 1 for each in known])
         errors[name] = asdict(errors_of(signed)) if known else None
-        held = [each for each in known if name in each.spread.intervals_s]
-        within_frac[name] = float(np.mean([_is_inside(each, name) for each in held])) if held else None
-        width_frac[name] = float(np.median([_half_width(each, name) for each in held])) if held else None
+        held = [(each, *each.spread.intervals_s[name]) for each in known if name in each.spread.intervals_s]
+        inside = [low_s <= each.run.measured_s[name] <= high_s for each, low_s, high_s in held]
+        widths = [(high_s - low_s) / 2 / each.mean_s(name) for each, low_s, high_s in held]
+        within_frac[name] = float(np.mean(inside)) if held else None
+        width_frac[name] = float(np.median(widths)) if held else None
     counts = {"n_runs": len(predictions), "n_refused": sum(each.predicted_s is None for each in predictions)}
     return {**counts, "errors": errors, "within_frac": within_frac, "width_frac": width_frac}
-
-
-def _half_width(prediction: Prediction, name: str) -> float:
-    low_s, high_s = prediction.spread.intervals_s[name]
-    return (high_s - low_s) / 2 / (prediction.predicted_s or {})[name]
-
-
-def _is_inside(prediction: Prediction, name: str) -> bool:
-    low_s, high_s = prediction.spread.intervals_s[name]
-    return low_s <= prediction.run.measured_s[name] <= high_s
 
 
 def _run(prediction: Prediction) -> dict[str, Any]:

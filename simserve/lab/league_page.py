@@ -41,8 +41,11 @@ def lead(facts: Mapping[str, Any]) -> str:
 
 
 def _answer(what: str, figures: Mapping[str, Any]) -> str:
-    errors = ", ".join(f"{title} {_error(figures, name)}" for name, title in METRICS.items())
-    within = ", ".join(f"{title} {share(figures['within_frac'][name])}" for name, title in METRICS.items())
+    cells, n = figure_cells(figures), len(METRICS)
+    errors, within = (
+        ", ".join(f"{title} {cell}" for title, cell in zip(METRICS.values(), part, strict=True))
+        for part in (cells[:n], cells[n : 2 * n])
+    )
     return f"{what}: errors {errors}. Intervals hold: {within}."
 
 
@@ -65,7 +68,7 @@ def _set_row(data_set: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
-def figure_cells(figures: Mapping[str, Any]) -> Sequence[str]:
+def figure_cells(figures: Any) -> Sequence[str]:
     """Return the cells of FIGURES_HEAD."""
     errors, within = (
         [_error(figures, name) for name in METRICS],
@@ -111,41 +114,26 @@ def _published(peer: Mapping[str, Any], name: str) -> str:
     return f"{'–'.join(dict.fromkeys(shown))}%" if shown else NONE
 
 
-def render(facts: Mapping[str, Any]) -> str:
-    """Return the page as HTML, from what `simserve lab league --json` prints."""
+def render(facts: Mapping[str, Any], *, charts_alone: bool = False) -> str:
+    """Return the page as HTML, from what `simserve lab league --json` prints, or its charts alone, for a picture."""
     n_sets = plural(len(facts["sets"]), "public data set")
-    charts = _charts(facts)
+    figures = {name: drawn for name in METRICS if (drawn := _scatter(facts["runs"], name)) is not None}
+    keys: list[Key] = [(f"dot k{place}", f"in-sample: {name}") for place, name in enumerate(MARKS, 1)]
+    charts = Chapter(
+        "runs",
+        "Runs",
+        [SideBySide([Plot(name, drawn, METRICS[name], LINE_NOTE, keys) for name, drawn in figures.items()])],
+    )
     sets = Table(["", *SETS_HEAD[1:]], [Row(row[0], row[1:]) for row in set_rows(facts)])
     peers = Table(["", *PEERS_HEAD[1:]], [Row(row[0], row[1:]) for row in peer_rows(facts)])
     parts: list[Titled] = [
         Chapter("sets", "Data sets", [sets], NOTE),
         *([Chapter("peers", "Peers", [peers], "Errors as published.")] if facts["peers"] else []),
-        Chapter("runs", "Runs", [charts]),
+        charts,
         _sources(facts),
     ]
-    title = f"Errors on {n_sets}"
+    title, parts = f"Errors on {n_sets}", [charts] if charts_alone else parts
     return page(Document(command="lab", name="league", state="", title=title, lead=lead(facts), parts=parts))
-
-
-def _charts(facts: Mapping[str, Any]) -> SideBySide:
-    figures = {name: drawn for name in METRICS if (drawn := _scatter(facts["runs"], name)) is not None}
-    keys: list[Key] = [(f"dot k{place}", f"in-sample: {name}") for place, name in enumerate(MARKS, 1)]
-    return SideBySide([Plot(name, drawn, METRICS[name], LINE_NOTE, keys) for name, drawn in figures.items()])
-
-
-def render_charts(facts: Mapping[str, Any]) -> str:
-    """Return a page of its charts alone, for a picture."""
-    title = f"Predicted against measured, {plural(len(facts['runs']), 'run')} of public servers"
-    return page(
-        Document(
-            command="lab",
-            name="league",
-            state="",
-            title=title,
-            lead=lead(facts),
-            parts=[Chapter("runs", "", [_charts(facts)])],
-        )
-    )
 
 
 def _sources(facts: Mapping[str, Any]) -> Cautions:

@@ -71,9 +71,9 @@ def slowed(kernels: Sequence[Any], slow: Theta) -> list[Any]:
     """Return kernels of a calibration with work that takes so many times as long, by operation; others as they are."""
     result = []
     for row in kernels:
-        factor, coefficients = slow.get(row["op"].removesuffix("_module")), row["coefficients"]
-        if factor is not None:
-            form = FORMS[row["op"]](**coefficients).slowed(factor)
+        op, coefficients = row["op"], row["coefficients"]
+        if (factor := slow.get(op.removesuffix("_module"))) is not None:
+            form = FORMS[op](**coefficients).slowed(factor)
             coefficients = {name: rounded(value) for name, value in asdict(form).items()}
         result.append(row | {"coefficients": coefficients})
     return result

@@ -159,9 +159,10 @@ def fit_spread(runs: Sequence[Observed], metric: str) -> SpreadFit:
 
 
 def parts(runs: Sequence[Observed], metric: str) -> dict[str, float]:
-    """Return the standard deviations by fact that make the log ratios of the runs likeliest, each group counting once,
-    with one more group of each fact, which has no other and is as far off as all that have it, beyond what is known. So
-    no part is nothing because others explain the few groups that have it.
+    """Return the standard deviations by fact that make the log ratios of the runs likeliest, each group counting once.
+
+    A fact that no group has alone, or beside `server`, could be nothing because others explain its groups. So it has
+    one more group, alone and as far off as all its own are beyond what is known.
 
     Each step multiplies a variance by the root of what its runs have over what they should have: a
     minorize-maximize step, which never lowers the likelihood (Zhou et al., J. Comput. Graph. Stat. 28, 2019).
@@ -170,7 +171,8 @@ def parts(runs: Sequence[Observed], metric: str) -> dict[str, float]:
     design = np.array([[fact in run.facts for fact in facts] for run in runs], np.float64)
     known, weight = np.array([run.costs_sd**2 for run in runs]) + within, _weights(runs)
     square = np.array([run.log_ratio**2 for run in runs])
-    n_of = weight @ design
+    alone = np.array([any(run.facts <= {fact, "server"} and fact in run.facts for run in runs) for fact in facts])
+    n_of = np.where(alone, 0.0, weight @ design)
     excess = np.divide((weight * (square - known)) @ design, n_of, out=np.zeros(len(facts)), where=n_of > 0)
     design, known = (
         np.vstack([design, np.diag(1.0 * (n_of > 0))]),

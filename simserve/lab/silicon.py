@@ -28,23 +28,22 @@ def silicon_path() -> Path:
 def silicon_rows() -> list[ServingRow]:
     """Return the servers, one row a setting, at the medians of its samples. Raises CalibrationError."""
     path = silicon_path()
-    rows = pd.read_csv(path)
-    alone = (rows["mode"] == "agg") & (rows["attention_dp_size"] == 1) & (rows["pp_size"].fillna(1) == 1)
-    rows = rows[rows["system"].isin(CARDS) & alone]
-    in_flight = rows["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
-    ep = rows["moe_ep_size"].fillna(1).clip(lower=1)
-    together = (ep > 1) & (rows["tp_size"] > 8)  # these give the product of both
+    rows = pd.read_csv(path).query("mode == 'agg' and attention_dp_size == 1")
+    rows = rows[rows.system.isin(CARDS) & (rows.pp_size.fillna(1) == 1)]
+    in_flight = rows.silicon_data_source.str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
+    ep = rows.moe_ep_size.fillna(1).clip(lower=1)
+    together = (ep > 1) & (rows.tp_size > 8)  # these give the product of both
     rows = rows.assign(
-        engine=rows["backend"],
-        engine_version=rows["backend_version"].fillna("").where(lambda each: each.str.fullmatch(NUMBERED), ""),
-        gpu=rows["system"],
-        model=rows["model_path"],
+        engine=rows.backend,
+        engine_version=rows.backend_version.fillna("").where(lambda each: each.str.fullmatch(NUMBERED), ""),
+        gpu=rows.system,
+        model=rows.model_path,
         weight_dtype=rows[["model_path", "gemm_quant_mode", "precision"]].apply(_weight_dtype, axis=1),
-        tp=rows["tp_size"].where(~together, rows["tp_size"] / ep).astype(int),
+        tp=rows.tp_size.where(~together, rows.tp_size / ep).astype(int),
         ep=ep.astype(int),
-        concurrency=in_flight.fillna(rows["batch_size"]).astype(int),
+        concurrency=in_flight.fillna(rows.batch_size).astype(int),
     )
-    rows = rows[(rows["silicon_ttft_ms"] > 0) & (rows["silicon_tpot_ms"] > 0) & (rows["concurrency"] <= MOST_IN_FLIGHT)]
+    rows = rows[(rows.silicon_ttft_ms > 0) & (rows.silicon_tpot_ms > 0) & (rows.concurrency <= MOST_IN_FLIGHT)]
     table = rows.groupby(SERVER, sort=True).agg(**TIMES).reset_index().astype(str)
     values = (dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False))
     return [row_of(path, line, each) for line, each in enumerate(values, 2)]

@@ -56,11 +56,12 @@ def test_parts_that_made_the_errors_are_found() -> None:
 
 
 def test_a_part_is_not_nothing_because_others_explain_its_few_groups() -> None:
-    """Three groups with both facts are off as those with one: one more group with `roles` alone is as far off."""
+    """Groups with two facts are as far off as those with one: one more group, with `roles` alone, is as far off."""
     runs = [each for name in "abcdef" for each in runs_of(name, {"server", "generation"}, 0.3, -0.3)]
     runs += [each for name in "uvw" for each in runs_of(name, {"server", "generation", "roles"}, 0.3, -0.3)]
     found = parts(runs, "tpot_s")
-    assert all(0.1 < found[fact] < 0.3 for fact in ("server", "generation", "roles"))
+    assert 0.1 < found["roles"] < 0.3
+    assert found["server"] + found["generation"] > 0.25
 
 
 def test_a_group_is_judged_by_the_others() -> None:
