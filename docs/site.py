@@ -126,7 +126,7 @@ def write_league(league: Path) -> None:
         lines = [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
         text = "".join([before, begin, *(f"{line}\n" for line in lines), end, rest.partition(end)[2]])
     (DOCS / "league.md").write_text(text, encoding="utf-8")
-    draw(render(facts, charts_alone=True).encode(), "league.png", "1200,640")
+    draw(render(facts, charts_alone=True).encode(), "league.png", "1200,1020")
 
 
 def league_tables(facts: dict[str, Any]) -> dict[str, list[Sequence[str]]]:
