@@ -169,7 +169,7 @@ STATEMENTS: dict[str, int] = {
     "allowed_modules": 53,
     "api": 316,
     "catalog": 1183,
-    "cli": 1792,
+    "cli": 1794,
     "columns": 3065,
     "cost": 1957,
     "engine": 2786,

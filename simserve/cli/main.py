@@ -1,5 +1,6 @@
 """The program `simserve`: run one command, and turn its outcome into an exit code and a message."""
 
+import errno
 import os
 import re
 import signal
@@ -120,6 +121,8 @@ def _report_failure(error: BaseException) -> int:
         return BAD_INPUT
     if isinstance(error, OSError) and error.strerror is not None:
         terminal.errors(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}")
+        if error.errno == errno.ENOSPC and error.filename is None:  # of what a library writes
+            terminal.give_up(sys.stdout)
         return BAD_INPUT
     if type(error) in (ImportError, ModuleNotFoundError, ValueError) and "librt" in str(error):  # of compiled files
         needs = [each for each in requires("simserve") or () if each.startswith("librt")]

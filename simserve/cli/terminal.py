@@ -171,15 +171,15 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:  # the reader closed the pipe (`| head`), which is no error
-        _give_up(stream)
+        give_up(stream)
     except OSError as error:
         from simserve.errors import OutputError
 
-        _give_up(stream)
+        give_up(stream)
         if stream is sys.stdout:
             raise OutputError(f"stdout: cannot be written: {error.strerror}; free space there") from error
 
 
-def _give_up(stream: TextIO) -> None:
+def give_up(stream: TextIO) -> None:
     """Write nothing more: what is buffered would fail again at the end of the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

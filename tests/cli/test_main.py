@@ -191,7 +191,12 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}")
     (tmp_path / "a.yaml").touch()  # what an earlier version has left
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        env=os.environ | {"PYTHONUNBUFFERED": ""},  # what is buffered is written again at the end
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.splitlines() == [
