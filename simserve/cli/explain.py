@@ -118,22 +118,25 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
 
 
 def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:
-    by_batch = exchange.kernels == "by_batch"
+    by_batch, is_near = exchange.kernels in ("by_batch", "all_to_all"), exchange.n_nodes == 1
     above, most = (
         f", {word} {exchange.low_latency_tokens} tokens a GPU" if by_batch else "" for word in ("above", "up to")
     )
     link = f"{exchange.bytes_per_s / 1e9:,.4g} GB/s a GPU, {exchange.latency_s * 1e6:,.3g} us"
-    over = f"\n  Experts over {exchange.n_nodes} nodes ({link}), {exchange.experts_per_gpu} on each GPU;"
+    where = "in one node" if is_near else f"over {exchange.n_nodes} nodes"
+    over = f"\n  Experts {where} ({link}), {exchange.experts_per_gpu} on each GPU;"
     if exchange.kernels == "gather":
         yield f"{over} every GPU gets all tokens"
         yield "    (all-gather and reduce-scatter, each GPU with as many tokens as that with most)"
         return
     yield f"{over} a token goes"
     if exchange.kernels != "low_latency":
-        nodes = f"to {exchange.far_nodes:.2f} other nodes, and there on to its experts' {exchange.gpus:.2f} GPUs"
+        far = "" if is_near else f"{exchange.far_nodes:.2f} other nodes, and there on to "
+        nodes = f"to {far}its experts' {exchange.gpus:.2f} GPUs"
         yield f"    {nodes} (normal kernels{above})"
     if exchange.kernels != "normal":
-        far = f"to {exchange.far_experts:.2f} experts on other nodes and {exchange.near_experts:.2f} in its own"
+        others = f"{exchange.far_experts:.2f} experts on other nodes and {exchange.near_experts:.2f} in its own"
+        far = f"to {f'{exchange.near_experts:.2f} experts' if is_near else others}"
         yield f"    {far} (low-latency kernels{most})"
 
 

@@ -10,14 +10,7 @@ import numpy as np
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.layers import Matrices
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
-from simserve.cost.comm import (
-    SENT_BYTES,
-    Exchange,
-    NodeLink,
-    all_reduce_over_nodes_s,
-    between_nodes_s,
-    send_s,
-)
+from simserve.cost.comm import SENT_BYTES, Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.roofline import decode_work, elementwise_work, prefill_work, state_update_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights

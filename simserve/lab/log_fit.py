@@ -99,11 +99,11 @@ class _ConstantFit(Fit):
         of_requests = [log for log in logs if log.unit == "requests"]
         notes = [check_server(log, server.scenario) for log in of_requests]
         given = server.scenario.engine.constants
-        self.as_shipped = {name: "given by the scenario" for name in CANDIDATES if name in given} | dict(kept)
-        if not of_requests:
-            self.as_shipped |= dict.fromkeys(OF_PROMPTS, "lines of steps do not tell single prompts")
+        no_prompts = "lines of steps do not tell single prompts"
+        self.as_shipped = dict.fromkeys(() if of_requests else OF_PROMPTS, no_prompts)
         if server.calibration is None:
             self.as_shipped |= dict.fromkeys(KERNELS, f"kernels were not timed on {server.setup.gpu.name}")
+        self.as_shipped |= {name: "given by the scenario" for name in CANDIDATES if name in given} | dict(kept)
         own = {name: getattr(server.setup.engine, name, 1.0) for name in CANDIDATES if name not in self.as_shipped}
         self.shipped = {name: float(value) for name, value in own.items() if value is not None}
         self.replays = self._replays(self.shipped)

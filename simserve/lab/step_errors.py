@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 
 from simserve.cost.model import StepShape
-from simserve.errors import CalibrationError
 from simserve.lab.log_errors import ReplayedLog
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.typical_steps import CONTEXT_TOKENS, StepTimes, windows_of
@@ -46,7 +45,8 @@ class ReplayedSteps:
         kv_tokens = np.where(np.isnan(log.kv_tokens), log.kv_frac * pool_tokens, log.kv_tokens)
         n_prompts = log.prompt_tokens * log.running / self._prompt_tokens
         rows = zip(np.rint(log.running).astype(int).tolist(), kv_tokens.astype(int).tolist(), n_prompts, strict=True)
-        return {"tpot_s": np.array([self._step_s(max(n, 1), max(keys, n), more) for n, keys, more in rows])}
+        steps_s = np.array([self._step_s(max(n, 1), max(keys, n), more) for n, keys, more in rows])
+        return {"tpot_s": steps_s / (1.0 if (how := self.setup.speculation) is None else how.tokens_per_step)}
 
     @cached_property
     def _times(self) -> StepTimes:
@@ -70,13 +70,8 @@ class ReplayedSteps:
 
 
 def replay_steps(log: StepLog, scenario: Scenario) -> ReplayedSteps:
-    """Return the steps of the lines on the decoding server of a scenario. Raises CalibrationError for one that
-    speculates."""
-    setup = scenario.setups[-1]
-    if setup.speculation is not None:
-        rule = "must be of a server without speculation, as lines of steps do not say which tokens were proposed"
-        raise CalibrationError(f"{log.place.path}: {rule}; give a log of requests")
-    return ReplayedSteps(log, setup)
+    """Return the steps of the lines on the decoding server of a scenario."""
+    return ReplayedSteps(log, scenario.setups[-1])
 
 
 Replayed = ReplayedLog | ReplayedSteps

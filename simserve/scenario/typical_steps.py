@@ -7,7 +7,7 @@ from typing import get_args
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import NEEDS_RATE, STORED_BYTES
 from simserve.catalog.types import KvDtype, WeightDtype
-from simserve.cost.model import StepShape, shape_ps
+from simserve.cost.model import CostModel, StepShape, shape_ps
 from simserve.scenario.setup import PoolSetup
 from simserve.units import to_s
 
@@ -117,14 +117,16 @@ def _in(setup: PoolSetup, key: str, dtype: str) -> PoolSetup:
 
 
 class StepTimes:
-    """The times of a pool's steps, as `explain` shows them, without speculation."""
+    """The times of a pool's steps, as `explain` shows them; with speculation, tokens are proposed and verified."""
 
     def __init__(self, setup: PoolSetup) -> None:
-        self._cost, self._n_ranks = setup.step_cost(), setup.n_sharing
+        target, how = setup.step_cost(), setup.speculation
+        self._cost: CostModel = target if how is None else how.running_cost(target)
+        self._n_ranks, self._n_tokens = setup.n_sharing, 1 if how is None else 1 + how.n_proposed
 
     def ps(self, shape: StepShape) -> int:
         """Return the duration of a step; of ranks that share experts all decode, or one computes a prompt."""
-        n_tokens = shape.prefill_tokens + shape.decode_requests
+        n_tokens = shape.prefill_tokens + shape.decode_requests * self._n_tokens
         n_all = (self._n_ranks if shape.decode_requests else 1) * n_tokens
         step_ps = shape_ps(self._cost, shape) + self._cost.group_ps(n_all, n_tokens)
         return max(step_ps, self._cost.host_ps(shape.sampled_rows))

@@ -64,6 +64,10 @@ def test_explain_splits_an_exchange_between_nodes(tmp_path: Path) -> None:
     assert re.search(r"sampling +exchange\n", outcome.out)
     gather = invoke("explain", write_scenario(tmp_path), *sets, "--set", "cluster.pools.0.parallel.exchange=gather")
     assert "Experts over 2 nodes (25 GB/s a GPU, 5 us), 8 on each GPU; every GPU gets all tokens" in gather.out
+    near = "cluster.pools.0.parallel={tensor: 1, data: 4, expert: 4, exchange: all_to_all}"
+    inside = invoke("explain", write_scenario(tmp_path), *sets[:2], "--set", near).out
+    assert "Experts in one node (450 GB/s a GPU, 5 us), 32 on each GPU; a token goes\n    to its experts' " in inside
+    assert re.search(r"to \d\.\d\d experts \(low-latency kernels, up to 256 tokens a GPU\)", inside)
     (pool,) = json.loads(invoke("explain", write_scenario(tmp_path), *sets, "--json").out)["pools"]
     assert pool["exchange"]["n_nodes"] == 2
     assert all(0 < step["exchange_s"] < step["tokens_s"] for step in pool["steps"])

@@ -147,3 +147,13 @@ def test_prompts_lengthen_steps_as_they_do_in_a_run(prompt: int, tmp_path: Path)
     replay = replay_steps(read_steps(tmp_path / "engine.log"), Server(path).scenario)
     ratio = replay.predicted["tpot_s"] / replay.log.measured["tpot_s"]
     assert np.median(ratio) == pytest.approx(1.0, abs=0.03)
+
+
+def test_steps_that_speculate_give_as_many_tokens_as_the_scenario_says(tmp_path: Path) -> None:
+    path = server(tmp_path, "vllm", 16, n=400)
+    text = "cluster: {pools: [{speculation: {kind: ngram, tokens: 2, acceptance: 0.6}}]}\n"
+    path.write_text(path.read_text() + text)
+    (tmp_path / "engine.log").write_text("\n".join(vllm_lines(ran(path))[2:-2]))
+    replay = replay_steps(read_steps(tmp_path / "engine.log"), Server(path).scenario)
+    ratio = replay.predicted["tpot_s"] / replay.log.measured["tpot_s"]
+    assert np.median(ratio) == pytest.approx(1.0, abs=0.04)
