@@ -147,10 +147,10 @@ class ReplicaColumns(RankUnit):
     def _decode_on(self, now_ps: i64, just_preempted: bool) -> None:
         """Begin decode steps, as many as the plan holds for."""
         blocked, n_most = self._prompts.blocked, 1 if just_preempted else None
-        if not just_preempted and self._prompts.has_planned and self._prompts.planner.valid_steps:
-            n_most = self._prompts.planner.valid_steps
-        elif blocked == BLOCKS and not just_preempted and self._waiting.n:
+        if blocked == BLOCKS and not just_preempted and self._waiting.n:
             n_most = self._contents.steps_before_recheck(self._waiting.first())
+        if self._prompts.has_planned and self._prompts.planner.valid_steps:
+            n_most = min(self._prompts.planner.valid_steps, n_most or NEVER)
         if not blocked and self._coming.n:
             n_most = 1  # they have already waited for one step
         step_run = self._decode.start(now_ps, n_most, self._waiting.n + self._side.n_before_queue)

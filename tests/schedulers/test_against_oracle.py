@@ -1,22 +1,26 @@
 """Each policy plans as the oracle does, in small random clusters of its own kind."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
-from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.chunked import Chunked, FairShares
 from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
-from simserve.workload.trace import Trace
+from simserve.state.layer_blocks import KvGroup, LayerBlocks
+from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, run_both
+from tests.doubles import LineCost, replica_setup
 from tests.effort import examples
 from tests.worlds import cached, ordered, setups, shared_prompts, tagged, traces
 
@@ -54,3 +58,16 @@ def test_a_policy_with_a_prefix_cache_plans_as_the_oracle_does(kind: type) -> No
 @given(ordered(setups()), tagged(traces()))
 def test_orders_are_those_of_the_oracle(result: list[ReplicaSetup], load: Trace) -> None:
     assert_agreement(result, *run_both(result, RoundRobin, load, None))
+
+
+def test_under_vtc_what_the_blocked_head_finds_is_looked_up_before_it_is_taken() -> None:
+    """The tenants' counters keep the order for some steps, and the next one takes a block that the head finds."""
+    shares = FairShares(input_weight=0.0, output_weight=1.0)
+    policy = Chunked(2, 2, scheduler_reserve_full_isl=False, policy="vtc", vtc=shares)
+    plain = replica_setup(policy, LineCost(step=5000003, token=70001), 100, max_model_len=50)
+    setup = replace(plain, layers=LayerBlocks((KvGroup(1, n_parts=2),)), caches_prefixes=True, keeps_contents=True)
+    prompts, outputs = np.ones(22, int), np.ones(22, int)
+    prompts[[14, 15]], outputs[[10, 14]] = (25, 16), (17, 16)
+    prefixes = Prefixes(1, np.array([0, 2, 4, *[0] * 19]), np.full(22, 2), np.arange(23))
+    load = Trace(np.zeros(22), prompts, outputs, tenant=np.where(prompts > 1, "b", "a"), prefixes=prefixes)
+    assert_agreement([setup], *run_both([setup], RoundRobin, load, 4))
