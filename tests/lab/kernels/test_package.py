@@ -19,10 +19,10 @@ Lay = Callable[[str, pd.DataFrame], None]
 @pytest.fixture
 def lay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lay:
     """Put a table where the package would have it."""
-    monkeypatch.setattr(package, "_root", lambda: tmp_path)
+    monkeypatch.setattr(package, "package_folder", lambda: tmp_path)
 
     def write(path: str, rows: pd.DataFrame) -> None:
-        file = tmp_path / f"{path}.parquet"
+        file = tmp_path / "data" / f"{path}.parquet"
         file.parent.mkdir(parents=True)
         rows.to_parquet(file)
 
