@@ -55,8 +55,8 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
 
 
 def state_update_work(shard: Shard, n_tokens: Any) -> Work:
-    """Return the convolution and gates of a layer with a state, for n tokens: inputs and output gates are read and
-    written once. A decoding request also moves its state: see `state_bytes`."""
+    """Return what surrounds the state of a layer, for n tokens: inputs are split or convolved, outputs gated; both are
+    read and written once. The state itself is the kernels' `states_s` and `prompt_states`."""
     linear = shard.model.linear
     n_values = 0 if linear is None else 2 * linear.mixed_size(shard.tensor)
     return Work(n_tokens * n_values, n_tokens * (n_values * ACTIVATION_BYTES))
