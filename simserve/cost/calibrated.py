@@ -1,21 +1,15 @@
 """Calibrated: kernel times from forms that were fitted to measurements."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
 from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.specs import GpuSpec, ModelSpec
-from simserve.cost.calibration import (
-    DEFAULT_ENGINE,
-    DEFAULT_GPU,
-    Calibration,
-    calibration_path,
-    launch_factor,
-    read_calibration,
-)
+from simserve.catalog.layers import LinearAttention
+from simserve.catalog.specs import GpuSpec
+from simserve.cost.calibration import Calibration, launch_factor
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
 from simserve.cost.forms.collective import Collective, for_group
@@ -23,6 +17,7 @@ from simserve.cost.forms.gemm import Gemm
 from simserve.cost.forms.mla import (
     KEY_WIDTH,
     PAIR_WIDTH,
+    LatentPrefill,
     MlaDecode,
     MlaDecodeModule,
     MlaPrefill,
@@ -30,46 +25,27 @@ from simserve.cost.forms.mla import (
     projections_s,
 )
 from simserve.cost.forms.moe import MoeLayer
-from simserve.cost.kernels import ExpandedPrefill, PrefillAttentionCost, matrices_s
-from simserve.cost.shard import Shard
-from simserve.errors import CalibrationError
+from simserve.cost.forms.sparse import BestPrefill, SparseDecodeModule, SparsePrefillModule, SparseSizes, shared_s
+from simserve.cost.forms.state import PromptStates, StateDecode, StatePrefill
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
+from simserve.cost.shard import Shard, n_weights
+from simserve.cost.timed_forms import SIXTEEN_BITS, first_form, measured_as, timed_form
 
 ELEMENTWISE_FRAC = 0.8
 """Share of the bandwidth that norms and activations reach; they stream like a copy, which reaches 0.8 to 0.9."""
-
-SIXTEEN_BITS = ("bf16", "fp16")
-
-ALIKE: Mapping[str, tuple[str, ...]] = {
-    "fp8_block": ("fp8",),
-    "fp8": ("fp8_block",),
-    "mxfp4": ("int4",),
-    "w8a8": ("fp8", "fp8_block"),
-    "nvfp4": ("fp8", "fp8_block"),
-}
-"""Timed dtypes that one without timings is assumed to resemble: its kernels reach the same shares of its own rate."""
 
 MOE_KERNELS: Mapping[str, str] = {"marlin": "int4", "flashinfer_trtllm_afp8": "mxfp4_mxfp8"}
 """Dtypes that kernels of experts in mxfp4 were timed with, by `moe_backend`."""
 
 
-@dataclass(frozen=True)
-class LatentPrefill:
-    """Prefill attention over heads that are expanded from latent vectors."""
-
-    form: MlaPrefill
-    gpu: GpuSpec
-    n_heads: float
-    """Heads, scaled to the width that the form was fitted for."""
-
-    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
-        """Return the seconds of one layer."""
-        return self.form.seconds(self.gpu, self.n_heads, n_tokens, n_pairs, n_context_tokens)
+PHASES = ("prefill", "decode")
 
 
 class Calibrated:
     """The kernels of a calibration on a GPU: the timed one, or another one, scaled by its data sheet.
 
-    Expert and latent-attention kernels without timings come from the default calibration, scaled the same way.
+    Kernels of experts, of latent and sparse attention and of states without timings come from the default calibration,
+    scaled the same way.
     """
 
     def __init__(self, gpu: GpuSpec, calibration: Calibration, engine: EngineSpec) -> None:
@@ -86,7 +62,7 @@ class Calibrated:
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
         """Time the linear layer, with the quantization of its activations where that is a kernel of its own."""
-        form = cast(Gemm, self.calibration.form("gemm", *_measured_as(dtype)))
+        form = cast(Gemm, self.calibration.form("gemm", *measured_as(dtype)))
         if dtype in self._quantizes_before:  # a product in 16 bits was timed without a kernel before it
             plain = cast(Gemm, self.calibration.form("gemm", *SIXTEEN_BITS))
             form = replace(form, launch_s=min(form.launch_s, plain.launch_s), input_bytes=0.0)
@@ -95,20 +71,22 @@ class Calibrated:
     def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Sum the matrices, or use the remainder of latent attention that was timed as a whole module."""
         dtype = shard.dense_dtype
+        if shard.model.indexer is not None:
+            return shared_s(*self._sparse(shard), self.gpu, dtype, n_weights(shard.projections), n_tokens)
         if shard.model.mla is not None:
             modules = self._mla("prefill", shard), self._mla("decode", shard)
             if isinstance(modules[0], MlaPrefillModule) and isinstance(modules[1], MlaDecodeModule):
-                n_weights = sum(n_in * n_out for n_in, n_out in shard.projections.values())
                 both = modules[0], modules[1]
-                return projections_s(both, self.gpu, dtype, n_weights, shard.model.hidden_size, n_tokens)
+                size = n_weights(shard.projections)
+                return projections_s(both, self.gpu, dtype, size, shard.model.hidden_size, n_tokens)
         return matrices_s(self, dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Time one fused layer, from router logits to summed outputs."""
         layer, dtype = shard.expert_layer, self.experts_dtype(shard.weight_dtype)
-        timed = _measured_as(dtype)
+        timed = measured_as(dtype)
         spread = [f"{each}+ep" for each in timed[:1] if layer.expert > 1]
-        form = cast(MoeLayer, _first_form(self.calibration, {"moe": (*spread, *timed)}))
+        form = cast(MoeLayer, first_form(self.calibration, {"moe": (*spread, *timed)}))
         return form.seconds(
             self.gpu,
             dtype,
@@ -126,7 +104,7 @@ class Calibrated:
         """Return the dtype that the kernels of experts in dtype were timed with: that of `moe_backend`, where it was
         timed."""
         timed = MOE_KERNELS.get(self._moe_backend or "", dtype) if dtype == "mxfp4" else dtype
-        return timed if _timed_form(self.calibration, {"moe": [timed]}) is not None else dtype
+        return timed if timed_form(self.calibration, {"moe": [timed]}) is not None else dtype
 
     def elementwise_s(self, n_bytes: Any, n_kernels: int) -> Any:
         """Stream the bytes at a copy's bandwidth, plus one gap per kernel; no table has these kernels."""
@@ -155,7 +133,8 @@ class Calibrated:
         if shard.expansion is not None:
             latent = cast(MlaPrefill, self._mla("prefill", shard))
             n_heads = shard.n_heads * (shard.key_size + shard.value_size) / PAIR_WIDTH
-            return ExpandedPrefill.of(LatentPrefill(latent, self.gpu, n_heads), self, shard)
+            whole = ExpandedPrefill.of(LatentPrefill(latent, self.gpu, n_heads), self, shard)
+            return whole if shard.model.indexer is None else self._best_prefill(shard, whole)
         both = f"{shard.kv_dtype}/{shard.weight_dtype}"  # some engines compute in fp8 where weights and cache are
         form = cast(PrefillAttention, self.calibration.form("prefill_attention", both, shard.kv_dtype, "bf16"))
         return form.at(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype)
@@ -163,9 +142,48 @@ class Calibrated:
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
         """Return a line in the keys for every number of requests."""
         if shard.expansion is not None:
+            if shard.model.indexer is not None:
+                return self._best_decode(shard, n)
             return self._latent_decode(shard, shard.expansion, n)
         form = cast(DecodeAttention, self.calibration.form("decode_attention", shard.kv_dtype, "bf16"))
         return form.line(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype, n)
+
+    def scored_s(self, shard: Shard, n: Any) -> Any:
+        """Time the indexer of one layer per key of n decoding requests."""
+        return self._sparse(shard)[1].scored_s(self.gpu, SparseSizes.of(shard), n + (n == 0))
+
+    def states_s(self, shard: Shard, n: Any) -> Any:
+        """Time the convolution and update of n decoding requests' states; where not timed, the states' bytes."""
+        if type(shard.model.linear) is not LinearAttention:
+            return self.elementwise_s(2 * shard.state_bytes * n, 1)
+        form = cast(StateDecode, first_form(self.calibration, {"gdn_decode": ["bf16"]}))
+        return form.seconds(self.gpu, shard.state_bytes, n)
+
+    def prompt_states(self, shard: Shard) -> PrefillAttentionCost | None:
+        """Return the convolution and update of one layer's states by prompts; None where not timed."""
+        linear = shard.model.linear
+        if type(linear) is not LinearAttention:
+            return None
+        form = cast(StatePrefill, first_form(self.calibration, {"gdn_prefill": ["bf16"]}))
+        return PromptStates(form, self.gpu, linear.value_size * linear.key_head_dim / shard.tensor)
+
+    def _best_prefill(self, shard: Shard, whole: PrefillAttentionCost) -> PrefillAttentionCost:
+        form, sizes = self._sparse(shard)[0], SparseSizes.of(shard)
+        all_s = form.matrices_s(self.gpu, shard.dense_dtype, sizes.n_weights, MANY_KEYS)
+        token_s = float(all_s - self.projections_s(shard, MANY_KEYS)) / MANY_KEYS
+        return BestPrefill(form, self.gpu, sizes, token_s, whole if form.dense else None)
+
+    def _best_decode(self, shard: Shard, n: Any) -> tuple[Any, Any]:
+        form, sizes = self._sparse(shard)[1], SparseSizes.of(shard)
+        intercept_s, slope_s = form.best_line(self.gpu, sizes, shard.kv_dtype, n + (n == 0))
+        all_s = form.expansion_s(self.gpu, shard.dense_dtype, sizes.n_weights, n)
+        return intercept_s + all_s - self.projections_s(shard, n), slope_s
+
+    def _sparse(self, shard: Shard) -> tuple[SparsePrefillModule, SparseDecodeModule]:
+        """Return the forms of both phases."""
+        modules = _modules(shard)
+        prefill, decode = (first_form(self.calibration, {f"sparse_{each}_module": modules}) for each in PHASES)
+        return cast(SparsePrefillModule, prefill), cast(SparseDecodeModule, decode)
 
     def _collective_s(self, op: str, n_gpus: int, n_bytes: Any) -> Any:
         if n_gpus == 1:
@@ -198,10 +216,14 @@ class Calibrated:
 
     def _mla(self, phase: str, shard: Shard) -> Form:
         """Return the form of the whole module where it was timed, as it includes work between matrices."""
-        caches = (shard.kv_dtype, "bf16")
-        weights = (*_measured_as(shard.dense_dtype), "fp8_block")
-        modules = [f"{dtype}/{cache}" for cache in caches for dtype in weights]
-        return _first_form(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
+        modules, caches = _modules(shard), (shard.kv_dtype, "bf16")
+        return first_form(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
+
+
+def _modules(shard: Shard) -> list[str]:
+    """List the dtypes of weights and cache of modules to look for."""
+    weights = (*measured_as(shard.dense_dtype), "fp8_block")
+    return [f"{dtype}/{cache}" for cache in (shard.kv_dtype, "bf16") for dtype in weights]
 
 
 def _reached(gpu: GpuSpec, calibration: Calibration) -> tuple[float, float]:
@@ -211,37 +233,3 @@ def _reached(gpu: GpuSpec, calibration: Calibration) -> tuple[float, float]:
     timed = cast(Gemm, calibration.form("gemm", *SIXTEEN_BITS))
     flop_share, byte_share = gpu.flop_share or timed.flop_share, gpu.byte_share or timed.byte_share
     return flop_share / timed.flop_share, byte_share / timed.byte_share
-
-
-def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
-    """List the parts of a model that were not timed there, so that the default calibration is used."""
-    ops = {op for op, _ in calibration.forms}
-    needs = {"experts": {"moe"}} if model.experts else {}
-    if model.mla:
-        needs["latent attention"] = {"mla_decode", "mla_decode_module"}
-    return [what for what, any_of in needs.items() if not any_of & ops]
-
-
-def _timed_form(calibration: Calibration, wanted: Mapping[str, Iterable[str]]) -> Form | None:
-    """Return the first of the operations and dtypes that was timed, here or in the default calibration; else None."""
-    for each in (calibration, read_calibration(calibration_path(f"{DEFAULT_GPU}/{DEFAULT_ENGINE}"))):
-        for op, keys in wanted.items():
-            for key in keys:
-                if (op, key) in each.forms:
-                    return each.forms[op, key]
-    return None
-
-
-def _first_form(calibration: Calibration, wanted: Mapping[str, Iterable[str]]) -> Form:
-    """Return the first of the operations and dtypes that was timed, here or in the default calibration."""
-    form = _timed_form(calibration, wanted)
-    if form is not None:
-        return form
-    raise CalibrationError(
-        f"calibration {calibration.gpu}/{calibration.engine}: {' or '.join(wanted)} was not measured"
-    )
-
-
-def _measured_as(dtype: str) -> tuple[str, ...]:
-    """List the dtypes to look for: its own, else a similar one; weight-only dtypes multiply in 16 bits."""
-    return tuple(dict.fromkeys((dtype, *ALIKE.get(dtype, ()), *SIXTEEN_BITS)))

@@ -15,8 +15,10 @@ from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
 from simserve.cost.forms.collective import COLLECTIVES
 from simserve.cost.forms.gemm import Gemm
-from simserve.cost.forms.mla import MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
+from simserve.cost.forms.mla import LATENT
 from simserve.cost.forms.moe import MoeLayer
+from simserve.cost.forms.sparse import SPARSE
+from simserve.cost.forms.state import STATES
 from simserve.errors import CalibrationError, did_you_mean
 from simserve.input_files import ANSWER_BYTES, parse_json, read_file
 
@@ -37,10 +39,9 @@ FORMS: Mapping[str, type[Form]] = {
     "decode_attention": DecodeAttention,
     **COLLECTIVES,
     "moe": MoeLayer,
-    "mla_prefill": MlaPrefill,
-    "mla_decode": MlaDecode,
-    "mla_prefill_module": MlaPrefillModule,
-    "mla_decode_module": MlaDecodeModule,
+    **LATENT,
+    **SPARSE,
+    **STATES,
 }
 """The form of each operation."""
 

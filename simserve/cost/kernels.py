@@ -74,7 +74,22 @@ class Kernels(Protocol):
         """Return the attention of one layer of a shard."""
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
-        """Return (intercept, slope): attention of n decoding requests in one layer takes intercept + slope * keys."""
+        """Return (intercept, slope): attention of n decoding requests in one layer takes intercept + slope * keys
+        attended."""
+
+    def scored_s(self, shard: Shard, n: Any) -> Any:
+        """Time the indexer of one layer per key of n decoding requests, all of which it scores."""
+
+    def states_s(self, shard: Shard, n: Any) -> Any:
+        """Time the states of n decoding requests in one layer."""
+
+    def prompt_states(self, shard: Shard) -> PrefillAttentionCost | None:
+        """Return what the states of one layer take for prompts, beside what any token does; None for nothing."""
+
+
+def prompt_tokens(n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+    """Return the query tokens of each of a step's prompts, from the sums over all; exact for prompts that are alike."""
+    return (n_pairs / n_tokens - 0.5) / (n_context_tokens / n_tokens - 0.5)
 
 
 MANY_KEYS = 8192

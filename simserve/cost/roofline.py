@@ -15,7 +15,7 @@ from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import MATRICES, load_of
-from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, Kernels, PrefillAttentionCost, matrices_s
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 
 
@@ -55,8 +55,8 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
 
 
 def state_update_work(shard: Shard, n_tokens: Any) -> Work:
-    """Return the convolution and gates of a layer with a state, for n tokens: inputs and output gates are read and
-    written once. A decoding request also moves its state: see `state_bytes`."""
+    """Return what surrounds the state of a layer, for n tokens: inputs are split or convolved, outputs gated; both are
+    read and written once. The state itself is the kernels' `states_s` and `prompt_states`."""
     linear = shard.model.linear
     n_values = 0 if linear is None else 2 * linear.mixed_size(shard.tensor)
     return Work(n_tokens * n_values, n_tokens * (n_values * ACTIVATION_BYTES))
@@ -114,29 +114,10 @@ class SparsePrefill:
     query_s: float
     """Seconds to expand the queries and outputs of all heads for one token, among many."""
 
-    @classmethod
-    def of(cls, kernels: Kernels, shard: Shard, gpu: GpuSpec, engine: EngineSpec) -> PrefillAttentionCost:
-        """Return the attention of a layer with an indexer; that of the kernels without."""
-        index = shard.model.indexer
-        if index is None or shard.expansion is None:
-            return kernels.prefill_attention(shard)
-        read_s, score_s = score_times(index, gpu, engine)
-        flop_per_s = gpu.peak_flop_per_s(HEAD_DTYPE) * engine.compute_efficiency
-        pair_s = decode_work(shard, 0, 1).flop / flop_per_s
-        n_in, n_out = shard.expansion
-        query_s = float(kernels.matmul_s(shard.dense_dtype, MANY_KEYS, n_out, n_in)) / MANY_KEYS
-        return cls(2 * engine.launch_s, index.top_k, pair_s, score_s, read_s, query_s)
-
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
         """Return the seconds of scores and attention."""
         scores_s = n_pairs * self.score_s + n_context_tokens * self.key_s
         return self.launch_s + scores_s + n_tokens * (self.top_k * self.pair_s + self.query_s)
-
-
-def score_times(index: Indexer, gpu: GpuSpec, engine: EngineSpec) -> tuple[float, float]:
-    """Return the seconds to read a key of the indexer, and to score it."""
-    read_s = index.bytes_per_token / (gpu.hbm_bytes_per_s * engine.memory_efficiency)
-    return read_s, index.flop_per_pair / (gpu.peak_flop_per_s("fp8") * engine.compute_efficiency)
 
 
 class Roofline:
@@ -183,6 +164,8 @@ class Roofline:
 
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
         """Return attention in 16 bits, whatever the weights and the cache are stored in."""
+        if shard.model.indexer is not None and shard.expansion is not None:
+            return self._sparse(shard, shard.model.indexer, shard.expansion)
         return ExpandedPrefill.of(self._attention(shard), self, shard)
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
@@ -195,6 +178,30 @@ class Roofline:
             n_in, n_out = shard.expansion
             intercept_s = intercept_s + self.matmul_s(shard.dense_dtype, n, n_out, n_in)
         return intercept_s, 0 * n + max(one_key.bytes / self._bytes_per_s, one_key.flop / flop_per_s)
+
+    def scored_s(self, shard: Shard, n: Any) -> Any:
+        """Return the higher roof of a key of the indexer and its score."""
+        index = shard.model.indexer
+        return 0 * n + (0.0 if index is None else max(self._scores_s(index)))
+
+    def states_s(self, shard: Shard, n: Any) -> Any:
+        """Return the time of the states' bytes, read and written."""
+        return self.elementwise_s(2 * shard.state_bytes * n, 1)
+
+    def prompt_states(self, shard: Shard) -> PrefillAttentionCost | None:
+        """Return nothing: what a token moves does not depend on its prompt."""
+        return None
+
+    def _sparse(self, shard: Shard, index: Indexer, expansion: tuple[int, int]) -> SparsePrefill:
+        read_s, score_s = self._scores_s(index)
+        pair_s = decode_work(shard, 0, 1).flop / (self._gpu.peak_flop_per_s(HEAD_DTYPE) * self._compute_frac)
+        query_s = float(self.matmul_s(shard.dense_dtype, MANY_KEYS, expansion[1], expansion[0])) / MANY_KEYS
+        return SparsePrefill(2 * self._launch_s, index.top_k, pair_s, score_s, read_s, query_s)
+
+    def _scores_s(self, index: Indexer) -> tuple[float, float]:
+        """Return the seconds to read a key of the indexer, and to score it."""
+        flop_per_s = self._gpu.peak_flop_per_s("fp8") * self._compute_frac
+        return index.bytes_per_token / self._bytes_per_s, index.flop_per_pair / flop_per_s
 
     def _attention(self, shard: Shard) -> RooflinePrefill:
         flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac

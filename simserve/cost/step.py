@@ -11,7 +11,7 @@ from simserve.catalog.specs import COMPUTES_IN, GpuSpec
 from simserve.cost.comm import SENT_BYTES, Exchange, ExchangeKernels, NodeLink
 from simserve.cost.kernels import Kernels
 from simserve.cost.operations import RankOperations, ReplicaLinks, total_s, work_of
-from simserve.cost.roofline import Roofline, SparsePrefill, score_times
+from simserve.cost.roofline import Roofline
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 from simserve.cost.step_lines import StepLines
 from simserve.tables.facts import WorkFacts
@@ -66,8 +66,8 @@ class StepCost:
             self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
             self._step_s, self.request_s = exposed_s, 0.0
         self._windows = [group for group in shard.model.groups if group.window is not None]
-        self._n_whole = shard.model.n_whole_layers
-        self._prefill_s = SparsePrefill.of(self.kernels, shard, gpu, engine).seconds
+        self._n_whole, self._prompt_states = shard.model.n_whole_layers, self.kernels.prompt_states(shard)
+        self._prefill_s = self.kernels.prefill_attention(shard).seconds
         self._prompts_ps: dict[int, tuple[int, int]] = {}
         """Tokens of one whole prompt and its attention, by its pairs."""
         self._tokens_ps: list[int] = []
@@ -118,7 +118,7 @@ class StepCost:
             return self._exchange_ps[n_busiest]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
-        """Return the attention of all prompt chunks of the step in layers without a window, as one kernel per layer."""
+        """Return the attention of all prompt chunks of the step in layers without a window, and their states."""
         if n_context_tokens != n_tokens:
             return self._chunks_ps(n_tokens, n_pairs, n_context_tokens)
         prompt = self._prompts_ps.get(n_pairs)  # fast: most steps with prompts compute one, as a whole
@@ -130,9 +130,11 @@ class StepCost:
         return prompts_ps
 
     def _chunks_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
-        if not n_tokens or not self._n_whole:
+        states, work = self._prompt_states, (float(n_tokens), float(n_pairs), float(n_context_tokens))
+        if not n_tokens or not (self._n_whole or states):
             return 0
-        return to_ps(self._n_whole * self._prefill_s(float(n_tokens), float(n_pairs), float(n_context_tokens)))
+        states_s = self.shard.model.n_state_layers * states.seconds(*work) if states else 0.0
+        return to_ps(self._n_whole * self._prefill_s(*work) + states_s)
 
     def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
         """Return that in layers with a window, from the pairs and the keys read in a layer of each such group."""
@@ -171,13 +173,12 @@ class StepCost:
         intercept_s, slope_s = self.kernels.decode_attention(self.shard, counts)
         if model.indexer is not None:  # kernels attend top_k keys, however few there are
             intercept_s = intercept_s + counts * (model.indexer.top_k * slope_s)
-            slope_s = 0 * slope_s + max(score_times(model.indexer, self.gpu, self.engine))
+            slope_s = self.kernels.scored_s(self.shard, counts)
         intercepts_s = model.n_attention_layers * intercept_s
-        if model.n_state_layers:  # a state is read and written
-            state_s = self.kernels.elementwise_s(2 * self.shard.state_bytes * counts, 1)
-            intercepts_s = intercepts_s + model.n_state_layers * state_s * (counts > 0)
-        slopes = [array_to_ps(group.n_layers * group.attends * slope_s) for group in model.groups]
-        return array_to_ps(intercepts_s), slopes
+        if model.n_state_layers:
+            states_s = self.kernels.states_s(self.shard, counts)
+            intercepts_s = intercepts_s + model.n_state_layers * states_s * (counts > 0)
+        return array_to_ps(intercepts_s), [array_to_ps(each.n_layers * each.attends * slope_s) for each in model.groups]
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests, without the keys in layers with a window: the sum of
@@ -204,8 +205,7 @@ class StepCost:
         self.kernels.decode_attention(self.shard, 1)
 
     def tokens_s(self, n_tokens: Any) -> Any:
-        """Return the seconds of matrices, element-wise work, all-reduces and sends of all layers, and of waiting for
-        the host."""
+        """Return the seconds of matrices, element-wise work, all-reduces, sends and exposed host time."""
         return self._step_s + total_s(self._of_tokens, n_tokens) + self._links.sends_s(n_tokens)
 
     def group_s(self, n_tokens: Any) -> Any:

@@ -20,7 +20,7 @@ from simserve.cost.calibration import (
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import read_json
 from simserve.lab.fit import Theta, rounded
-from simserve.lab.kernels import KernelFit, attention, comm, gemm, mla, moe
+from simserve.lab.kernels import KernelFit, attention, comm, gemm, mla, moe, sparse, state
 from simserve.lab.runs import MeasuredRun
 from simserve.lab.server import ATTENTION, slowed
 from simserve.tables.files import json_text, replace_text
@@ -42,6 +42,8 @@ FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[KernelFit]]] = (
     comm.fit,
     moe.fit,
     mla.fit,
+    sparse.fit,
+    state.fit,
 )
 """Fits by family; each fits its own operations of a table."""
 

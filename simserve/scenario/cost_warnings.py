@@ -3,9 +3,10 @@
 from itertools import chain
 from math import hypot
 
+from simserve.catalog.layers import LinearAttention
 from simserve.catalog.load import is_listed, versions
 from simserve.catalog.specs import NEEDS_RATE
-from simserve.cost.calibrated import ALIKE
+from simserve.cost.timed_forms import ALIKE
 from simserve.scenario.server_errors import WITHIN_SD, server_errors
 from simserve.scenario.setup import PoolSetup
 from simserve.scenario.typical_steps import slow_dtypes
@@ -103,14 +104,10 @@ def _of_dtype(setup: PoolSetup) -> str | None:
 
 
 def _of_states(setup: PoolSetup) -> str | None:
-    if setup.model.indexer is not None:
-        return f"sparse attention of {setup.model.name} was not timed: a roofline estimates the scores of its indexer"
-    if not setup.model.n_state_layers:
+    if not setup.model.n_state_layers or (type(setup.model.linear) is LinearAttention and setup.calibration):
         return None
-    return (
-        f"the {setup.model.n_state_layers} layers of {setup.model.name} with a state were not timed: a roofline of "
-        "their bytes estimates state updates and convolutions"
-    )
+    n, name = setup.model.n_state_layers, setup.model.name
+    return f"the {n} layers of {name} with a state were not timed: a roofline of their bytes estimates their updates"
 
 
 def of_nodes(setup: PoolSetup) -> str | None:

@@ -9,11 +9,12 @@ from simserve import catalog, plugins
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import GpuSpec, ModelSpec
-from simserve.cost.calibrated import Calibrated, borrowed
+from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import Calibration, host_constants
 from simserve.cost.comm import NodeLink
 from simserve.cost.memory import HostTierSpec, MemoryLedger
 from simserve.cost.step import StepCost
+from simserve.cost.timed_forms import borrowed
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.host_tier import host_tier_spec
 from simserve.scenario.machine import Machine, calibration_of, load_engine

@@ -237,11 +237,11 @@ def speculation_setup(
 
 
 def _sparse_query_ps(target: StepCost) -> int:
-    """Return attention of one more query of a request in all layers, where queries choose their own keys; else 0."""
+    """Return attention of one more query, among many, in all layers, where queries choose their own keys; else 0."""
     model = target.shard.model
     if model.indexer is None:
         return 0
-    _, slope_s = target.kernels.decode_attention(target.shard, 1)
+    _, slope_s = target.kernels.decode_attention(target.shard, 256)
     return to_ps(model.n_whole_layers * model.indexer.top_k * float(slope_s))
 
 

@@ -9,14 +9,17 @@ from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.calibrated import Calibrated, borrowed
+from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule
+from simserve.cost.forms.sparse import SparseDecodeModule, SparsePrefillModule, SparseSizes, attended
+from simserve.cost.forms.state import StateDecode, StatePrefill
 from simserve.cost.kernels import matrices_s
 from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.roofline import Roofline
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
+from simserve.cost.timed_forms import borrowed
 from simserve.scenario.speculation import SpeculationSetup
 from simserve.units import to_s
 from tests.cost.specs import H100, IDEAL, step_cost
@@ -189,6 +192,11 @@ def test_what_was_not_timed_on_a_card_is_borrowed_and_said() -> None:
     assert borrowed(a100, MIXTRAL) == []
     assert borrowed(a100, DEEPSEEK) == ["latent attention"]
     assert borrowed(TIMED, DEEPSEEK) == []
+    sparse, states = catalog.load_model("glm-5"), NEXT
+    assert borrowed(a100, sparse) == ["sparse attention"]
+    assert borrowed(a100, states) == ["layers with a state"]
+    assert borrowed(TIMED, sparse) == borrowed(TIMED, states) == []
+    assert borrowed(a100, catalog.load_model("nemotron-h-56b")) == []
     card = catalog.load_gpu("a100-sxm")
     here = Calibrated(card, a100, VLLM).decode_attention(Shard(DEEPSEEK), 8)[1]
     there = Calibrated(H100, TIMED, VLLM).decode_attention(Shard(DEEPSEEK), 8)[1]
@@ -402,3 +410,45 @@ def test_cards_without_timings_for_mxfp8_multiply_in_16_bits() -> None:
     )
     assert catalog.load_engine("trtllm").moe_backend == "flashinfer_trtllm_afp8"
     assert default.experts_s(shard, 64) == none.experts_s(shard, 64)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm/vllm", "b200-sxm/sglang", "a100-sxm/vllm"])
+def test_sparse_attention_takes_what_its_modules_were_timed_with(name: str) -> None:
+    calibration = read_calibration(calibration_path(name))
+    gpu, engine = catalog.load_gpu(calibration.gpu), catalog.load_engine(calibration.engine)
+    kernels, n = Calibrated(gpu, calibration, engine), np.array([1, 16, 256])
+    own = calibration if ("sparse_decode_module", "fp8_block/fp8") in calibration.forms else TIMED
+    shard = Shard(catalog.load_model("glm-5"), "fp8_block", "fp8", tensor=8)
+    form, sizes = own.forms["sparse_decode_module", "fp8_block/fp8"], SparseSizes.of(shard)
+    assert isinstance(form, SparseDecodeModule)
+    intercept_s, slope_s = kernels.decode_attention(shard, n)
+    best_s, key_s = form.best_line(kernels.gpu, sizes, "fp8", n)
+    matrices_s = form.expansion_s(kernels.gpu, "fp8_block", sizes.n_weights, n)
+    assert kernels.projections_s(shard, n) + intercept_s == pytest.approx(best_s + matrices_s)
+    assert slope_s == pytest.approx(key_s)
+    assert kernels.scored_s(shard, n) == pytest.approx(form.scored_s(kernels.gpu, sizes, n))
+    long = (8192.0, 8192.0 * 8193 / 2, 8192.0)
+    prefill = own.forms["sparse_prefill_module", "fp8_block/fp8"]
+    assert isinstance(prefill, SparsePrefillModule)
+    pairs = attended(*long[:2], 2048)
+    module_s = prefill.attention_s(kernels.gpu, sizes, long[0], pairs, long[1], long[2])
+    module_s += prefill.matrices_s(kernels.gpu, "fp8_block", sizes.n_weights, long[0])
+    whole_s = kernels.prefill_attention(shard).seconds(*long) + kernels.projections_s(shard, long[0])
+    assert whole_s == pytest.approx(module_s, rel=0.01)
+
+
+def test_states_take_what_their_kernels_were_timed_with() -> None:
+    kernels, n = Calibrated(H100, TIMED, VLLM), 64
+    shard = Shard(NEXT, tensor=2)
+    decode, prefill = TIMED.forms["gdn_decode", "bf16"], TIMED.forms["gdn_prefill", "bf16"]
+    assert isinstance(decode, StateDecode)
+    assert isinstance(prefill, StatePrefill)
+    assert kernels.states_s(shard, n) == decode.seconds(kernels.gpu, shard.state_bytes, n)
+    cost = StepCost(shard, H100, VLLM, kernels=kernels)
+    prompt = (4096, 4096 * 4097 // 2, 4096)
+    update_s = prefill.seconds(kernels.gpu, 16 * 128 * 128, 4096, 4096)
+    attention_s = kernels.prefill_attention(shard).seconds(*map(float, prompt))
+    assert to_s(cost.prefill_ps(*prompt)) == pytest.approx(36 * update_s + 12 * attention_s)
+    mamba = Shard(catalog.load_model("nemotron-h-56b"))
+    assert kernels.states_s(mamba, n) == kernels.elementwise_s(2 * mamba.state_bytes * n, 1)
+    assert kernels.prompt_states(mamba) is None

@@ -42,10 +42,14 @@ def test_a_scaled_card_that_borrows_experts_says_both(load: Load, small: str) ->
     )
 
 
-def test_layers_with_a_state_are_said_to_be_a_roofline(load: Load, small: str) -> None:
+def test_layers_with_a_state_that_was_not_timed_are_said_to_be_a_roofline(load: Load, small: str) -> None:
     (setup,) = load(small, "gpu=h200-sxm").setups
-    (note,) = notes((replace(setup, model=catalog.load_model("qwen3-next-80b-a3b")),))
-    assert note.startswith("the 36 layers of qwen3-next-80b-a3b with a state were not timed: a roofline of their bytes")
+    (note,) = notes((replace(setup, model=catalog.load_model("nemotron-h-56b")),))
+    assert note.startswith("the 54 layers of nemotron-h-56b with a state were not timed: a roofline of their bytes")
+    timed = replace(setup, model=catalog.load_model("qwen3-next-80b-a3b"))
+    assert notes((timed,)) == ()
+    (note,) = notes((replace(timed, calibration=None),))
+    assert note.startswith("the 36 layers of qwen3-next-80b-a3b")
 
 
 @pytest.mark.parametrize(

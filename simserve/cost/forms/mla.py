@@ -3,6 +3,7 @@
 Widths are those of DeepSeek-V3 (arXiv:2412.19437, section 4.2) and of Kimi K2, which has half the heads.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -64,6 +65,20 @@ class MlaPrefill(Form):
         compute = flop / (gpu.peak_flop_per_s("bf16") * self.flop_share)
         memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
         return self.launch_s + smooth_max(compute, memory, self.sharpness)
+
+
+@dataclass(frozen=True)
+class LatentPrefill:
+    """Prefill attention over heads that are expanded from latent vectors."""
+
+    form: MlaPrefill
+    gpu: GpuSpec
+    n_heads: float
+    """Heads, scaled to the width that the form was fitted for."""
+
+    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+        """Return the seconds of one layer."""
+        return self.form.seconds(self.gpu, self.n_heads, n_tokens, n_pairs, n_context_tokens)
 
 
 @dataclass(frozen=True)
@@ -179,3 +194,12 @@ def projections_s(
     memory = (n > 0) * (n_weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * decode.matmul_byte_share))
     moved = ACTIVATION_BYTES * prefill.moved_values * hidden / HIDDEN * n / gpu.hbm_bytes_per_s
     return smooth_max(compute, memory, prefill.sharpness) + moved
+
+
+LATENT: Mapping[str, type[Form]] = {
+    "mla_prefill": MlaPrefill,
+    "mla_decode": MlaDecode,
+    "mla_prefill_module": MlaPrefillModule,
+    "mla_decode_module": MlaDecodeModule,
+}
+"""The form of each operation."""

@@ -5,6 +5,7 @@ Its parquet files lie under systems/data/<system>/<family>/<backend>/<version>/;
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,8 @@ from typing import Any
 import pandas as pd
 
 from simserve.errors import CalibrationError
+from simserve.lab.kernels.sparse import SPARSE_MODELS
+from simserve.lab.kernels.state import state_bytes, state_values, whole_layers
 from simserve.lab.kernels.table import MOST_ROWS, checked
 from simserve.tables.foreign import read_columns
 
@@ -107,17 +110,21 @@ def _dtypes(column: "pd.Series[str]") -> "pd.Series[str]":
 
 
 def _of_mla_model(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["model"] == MLA_MODEL] if "model" in rows else rows
+    return rows[rows.model == MLA_MODEL] if "model" in rows else rows
+
+
+def _of_sparse_models(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows.model.isin(SPARSE_MODELS) & ~rows.op_name.str.contains("skip_indexer")]
 
 
 def _in_graphs(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[~rows["kernel_source"].str.contains("eager")]
+    return rows[~rows.kernel_source.str.contains("eager")]
 
 
 ComputedColumns = Mapping[str, Callable[[pd.DataFrame], "pd.Series[Any]"]]
 
-PROMPT: ComputedColumns = {"tokens": lambda rows: rows["isl"]}
-CONTEXT: ComputedColumns = {"tokens": lambda rows: rows["step"] + 1}
+PROMPT: ComputedColumns = {"tokens": lambda rows: rows.isl}
+CONTEXT: ComputedColumns = {"tokens": lambda rows: rows.step + 1}
 """`step` is the history before the query."""
 
 
@@ -141,14 +148,14 @@ class TimingFile:
         rows = self.keep(rows)
         columns = {ours: rows[theirs] for ours, theirs in self.named.items()}
         computed = {ours: column(rows) for ours, column in self.computed.items()}
-        timed = {"kernel": rows["kernel_source"], "latency_s": rows["latency"] / 1e3}
+        timed = {"kernel": rows.kernel_source, "latency_s": rows.latency / 1e3}
         return pd.DataFrame({"op": self.op, **columns, **computed, **timed})
 
 
 ATTENTION = {"batch": "batch_size", "n_heads": "num_heads", "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
 WINDOW_DTYPES: ComputedColumns = {
-    "dtype": lambda rows: _dtypes(rows["attn_dtype"]),
-    "kv_dtype": lambda rows: _dtypes(rows["kv_cache_dtype"]),
+    "dtype": lambda rows: _dtypes(rows.attn_dtype),
+    "kv_dtype": lambda rows: _dtypes(rows.kv_cache_dtype),
     "window": lambda rows: rows.get("window_size", pd.Series(0, rows.index)),
 }
 
@@ -157,9 +164,20 @@ MLA = {"batch": "batch_size", "n_heads": "num_heads"}
 
 MLA_DTYPES: ComputedColumns = {
     "dtype": lambda rows: _dtypes(rows["gemm_type" if "gemm_type" in rows else "mla_dtype"]),
-    "kv_dtype": lambda rows: _dtypes(rows["kv_cache_dtype"]),
+    "kv_dtype": lambda rows: _dtypes(rows.kv_cache_dtype),
 }
 """A module names its model and its projections' dtype."""
+
+BEST = "sparse_attention"
+CHUNK = {**MLA, "tokens": "isl"}
+SPARSE: ComputedColumns = {
+    **MLA_DTYPES,
+    "model": lambda rows: rows.model.map(SPARSE_MODELS),
+    "keys": lambda rows: rows.step + rows.isl,
+}
+
+PROMPTS = {"batch": "batch_size", "tokens": "seq_len"}
+STATE: ComputedColumns = {"state_values": state_values, "state_bytes": state_bytes}
 
 MOE = {
     "tokens": "num_tokens",
@@ -173,19 +191,19 @@ MOE = {
 }
 
 ALL_REDUCE: ComputedColumns = {
-    "dtype": lambda rows: _dtypes(rows["allreduce_dtype"]),
-    "bytes": lambda rows: rows["message_size"] * 2,
+    "dtype": lambda rows: _dtypes(rows.allreduce_dtype),
+    "bytes": lambda rows: rows.message_size * 2,
 }
 """`message_size` counts two-byte elements; eager rows have host time, and are left out."""
 
 NCCL: ComputedColumns = {
-    "op": lambda rows: rows["op_name"].replace({"alltoall": "all_to_all"}),
-    "dtype": lambda rows: _dtypes(rows["nccl_dtype"]),
-    "bytes": lambda rows: rows["message_size"] * rows["nccl_dtype"].map(lambda name: 1 if name == "int8" else 2),
+    "op": lambda rows: rows.op_name.replace({"alltoall": "all_to_all"}),
+    "dtype": lambda rows: _dtypes(rows.nccl_dtype),
+    "bytes": lambda rows: rows.message_size * rows.nccl_dtype.map(lambda name: 1 if name == "int8" else 2),
 }
 
-GEMM: ComputedColumns = {"dtype": lambda rows: _dtypes(rows["gemm_dtype"])}
-EXPERTS = TimingFile("moe", "moe_perf", "moe", MOE, {"dtype": lambda rows: _dtypes(rows["moe_dtype"])})
+GEMM: ComputedColumns = {"dtype": lambda rows: _dtypes(rows.gemm_dtype)}
+EXPERTS = TimingFile("moe", "moe_perf", "moe", MOE, {"dtype": lambda rows: _dtypes(rows.moe_dtype)})
 
 FILES = (
     TimingFile("gemm", "gemm_perf", "gemm", {each: each for each in "mnk"}, GEMM),
@@ -198,6 +216,14 @@ FILES = (
     TimingFile("mla", "generation_mla_perf", "mla_decode", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
     TimingFile("mla", "mla_context_module_perf", "mla_prefill_module", MLA, {**MLA_DTYPES, **PROMPT}, _of_mla_model),
     TimingFile("mla", "mla_generation_module_perf", "mla_decode_module", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
+    TimingFile(
+        "sparse_attention", "dsa_context_module_perf", "sparse_prefill_module", CHUNK, SPARSE, _of_sparse_models
+    ),
+    TimingFile(
+        "sparse_attention", "dsa_generation_module_perf", "sparse_decode_module", CHUNK, SPARSE, _of_sparse_models
+    ),
+    TimingFile("linear_attention", "gdn_perf", "gdn_prefill", PROMPTS, STATE, partial(whole_layers, "context")),
+    TimingFile("linear_attention", "gdn_perf", "gdn_decode", PROMPTS, STATE, partial(whole_layers, "generation")),
 )
 
 TRTLLM_EXPERTS = 'moe_dtype == "fp8_block" and kernel_source.str.contains("flashinfer_trtllm")'

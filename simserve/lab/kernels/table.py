@@ -19,6 +19,7 @@ FITTED = [dtype for dtype in BYTES_PER_VALUE if dtype != "w8a8"]
 """Dtypes that are fitted; w8a8 is assumed to resemble fp8 (cost/calibrated.py)."""
 
 ATTENTION = ("dtype", "kv_dtype", "batch", "tokens", "n_heads", "n_kv_heads", "head_dim", "window")
+SPARSE = ("dtype", "kv_dtype", "model", "n_heads", "batch", "tokens", "keys")
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "m", "n", "k"),
     "prefill_attention": ATTENTION,
@@ -33,6 +34,10 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "mla_decode": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
     "mla_prefill_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
     "mla_decode_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
+    "sparse_prefill_module": SPARSE,
+    "sparse_decode_module": SPARSE,
+    "gdn_prefill": ("batch", "tokens", "state_values"),
+    "gdn_decode": ("batch", "state_bytes"),
 }
 """Columns that describe a measurement, by operation.
 
@@ -42,9 +47,10 @@ each GPU contributes (all_reduce, reduce_scatter, all_to_all) or ends with (all_
 memory of the host, `direction` to_device or to_host; a rate, and no form, comes of it. moe: the layer from router
 logits on; `inter` of one expert before it is divided over `tensor`; `expert` GPUs share the experts. mla: attention
 of DeepSeek-V3, alone (`dtype` of its computation) or as a module with all projections (`dtype` of their weights);
-`n_heads` on this GPU.
+`n_heads` on this GPU. sparse: modules of a `model` of the catalog; `tokens` that each request computes, `keys` it has
+then. gdn: convolution and state of one layer; values and bytes of a request's state on this GPU.
 """
-TEXTS = frozenset({"dtype", "kv_dtype", "direction", "routing", "kernel", "op"})
+TEXTS = frozenset({"dtype", "kv_dtype", "direction", "routing", "kernel", "model", "op"})
 NUMBERS = frozenset({"latency_s"}.union(*SHAPES.values())) - TEXTS
 
 MOST_ROWS = 10_000_000

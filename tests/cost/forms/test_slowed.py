@@ -49,6 +49,7 @@ def test_every_share_and_time_of_a_form_is_known(op: str) -> None:
     shapes = {"sharpness", "wave_share", "chooses", "width", "wide", "tile_pairs", "tail_rows", "compute_bits"}
     shapes |= {"few_rows", "empty_share"}
     shapes |= {"key_width", "lone", "tile_rows", "remote_frac", "pad_keys", "lone_requests"}
+    shapes |= {"pad_heads", "lone_scores", "dense"}
     form = FORMS[op]
     named = [*form.LAUNCHES, *form.TIMES, *form.SHARES]
     assert len(named) == len(set(named))
