@@ -104,6 +104,8 @@ class OracleReplica:
         self.id = -1
         self.waiting: deque[Request] = deque()
         self.coming: list[list[Any]] = []
+        self.n_unseen = 0
+        """Decode steps since the scheduler last looked for arrivals."""
         self.prefilling: list[Request] = []
         self.decoding: list[Request] = []
         self.running: dict[Request, None] = {}
@@ -409,6 +411,8 @@ class OracleReplica:
             self.coming_in.append((request, None))
         elif self.setup.async_scheduling and (self.step or self.running):
             self.coming.append([request, 2 if self.step else 1])
+        elif self.setup.scheduler.recv_interval > 1 and (self.step or (self.running and self.n_unseen)):
+            self.coming.append([request, 1 if self.step else 0])
         else:
             self.queue(request)
         self.must_plan = self.must_plan or self.step is None
@@ -502,7 +506,10 @@ class OracleReplica:
         all_finished = all(self.lives[r].finished for r in self.running)
         if self.setup.scheduler.runs_to_completion and self.running and all_finished:
             self.end_batch(now_ps)
-        while self.coming and self.coming[0][1] == 0:
+        self.n_unseen += 1
+        if plan.prefill or self.n_unseen == self.setup.scheduler.recv_interval:
+            self.n_unseen = 0
+        while self.coming and self.coming[0][1] <= 0 and not self.n_unseen:
             self.queue(self.coming.pop(0)[0])
         if self.host:
             self.host.copy(now_ps)
@@ -845,6 +852,7 @@ class OracleReplica:
         if plan.prefill or decoded:
             self.start(plan, decoded, now_ps)
         elif self.coming:
+            self.n_unseen = 0
             while self.coming:
                 self.queue(self.coming.pop(0)[0])
             self.plan(now_ps, how)

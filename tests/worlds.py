@@ -76,6 +76,7 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
             new_token_ratio_decay_steps=draw(st.sampled_from([7, 600])),
             retract_decode_steps=draw(st.integers(0, 20)),
             clip_max_new_tokens_estimation=draw(st.sampled_from([9, 4096])),
+            scheduler_recv_interval=draw(st.sampled_from([1, 1, 2, 5])),
         )
     if kind == "static":
         return Static(batch_size=batch, stream=draw(st.booleans()))

@@ -90,15 +90,15 @@ class BatchColumns:
             self._note_arrival(now_ps)
             return False
         leads = self.orders and (self._reads() or self._waiting.may_lead(place))
-        step_run, n_ahead = self.in_flight.step_run, self._n_ahead
+        step_run, n_ahead, coming = self.in_flight.step_run, self._n_ahead, self.prompts.coming
         if step_run is None:
-            if n_ahead and self.running.n:
-                self.prompts.coming.come(place, 1)
+            if self.running.n and (n_ahead or not coming.looks):
+                coming.come(place, n_ahead)
             else:
                 self._waiting.append(place)
             return True
-        if n_ahead:
-            self.prompts.coming.come(place, 1 + step_run.steps_begun(now_ps))
+        if n_ahead or coming.skips:
+            coming.come(place, step_run.steps_begun(now_ps) + n_ahead)
         else:
             self._waiting.append(place)
             self._note_arrival(now_ps)
@@ -109,7 +109,7 @@ class BatchColumns:
         """End the step run where a request that has come can be seen, unless it comes behind a blocked head."""
         step_run = self.in_flight.step_run
         if step_run is not None and (leads or not self.prompts.blocked):
-            n_steps = step_run.steps_begun(now_ps) + self._n_ahead
+            n_steps = self.prompts.coming.seen_after(step_run.steps_begun(now_ps) + self._n_ahead)
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
 
@@ -472,7 +472,7 @@ class BatchColumns:
     def stop(self) -> None:
         """Give the replica the requests that are there."""
         batch = self._replica.batch
-        self.prompts.coming.show(2, self._waiting)
+        self.prompts.coming.show_all(self._waiting)
         self._replica.blocked_by = WORDS[self.prompts.blocked]
         self._close_spans()
         batch.running.clear()

@@ -88,25 +88,52 @@ class Line:
 
 
 class Coming(Line):
-    """Arrivals that the scheduler sees some steps later, as steps are planned ahead."""
+    """Arrivals that the scheduler sees some steps later, as steps are planned ahead or it looks for them only after
+    every few decode steps. It also looks after a step with prompts."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, interval: i64) -> None:
         super().__init__(live)
-        self._n_shown: i64 = 0
-        """Steps that have begun."""
+        self._interval = interval
+        """Decode steps after which it looks."""
+        self._n_begun: i64 = 0
+        self._n_looked: i64 = 0
+        """Steps that had begun when it last looked."""
+
+    @property
+    def skips(self) -> bool:
+        """It does not look at every step."""
+        return self._interval > 1
+
+    @property
+    def looks(self) -> bool:
+        """It looks as the last step ends."""
+        return self._n_looked == self._n_begun
 
     def come(self, place: i64, n_steps: i64) -> None:
-        """Keep an arrival until n_steps more have begun."""
-        self._live.due_step[place] = self._n_shown + n_steps
+        """Keep an arrival until it looks, when n_steps more have begun or later."""
+        self._live.due_step[place] = self._n_begun + n_steps
         self.append(place)
 
-    def left_steps(self) -> list[int]:
-        """Return the steps that each arrival still waits for."""
-        return [int(self._live.due_step[place] - self._n_shown) for place in self.places()]
+    def seen_after(self, n_steps: i64) -> i64:
+        """Return the decode steps until it sees what can be seen n_steps from now."""
+        late = (self._n_begun + n_steps - self._n_looked) % self._interval
+        return n_steps + self._interval - late if late else n_steps
 
-    def show(self, n_steps: i64, waiting: Line) -> None:
-        """Let n_steps begin: queue the arrivals that have waited for as many."""
-        self._n_shown += n_steps
+    def left_steps(self) -> list[int]:
+        """Return the decode steps that each arrival still waits for."""
+        return [int(self.seen_after(self._live.due_step[place] - self._n_begun)) for place in self.places()]
+
+    def show(self, n_steps: i64, has_prefill: bool, waiting: Line) -> None:
+        """Let n_steps begin: queue the arrivals that can be seen when it looks."""
+        self._n_begun += n_steps
+        since = self._n_begun - self._n_looked
+        self._n_looked += since if has_prefill else since - since % self._interval
         due_step = self._live.due_step
-        while self.n and due_step[self.head] <= self._n_shown:
+        while self.n and due_step[self.head] <= self._n_looked:
+            waiting.append(self.pop_left())
+
+    def show_all(self, waiting: Line) -> None:
+        """Queue all arrivals, as no step runs that they could miss."""
+        self._n_looked = self._n_begun
+        while self.n:
             waiting.append(self.pop_left())

@@ -55,7 +55,8 @@ class PromptColumns(Walk):
         self.planner, self._reserves, self._is_followed = planner, planner.reserves, planner.follows
         self.slots: i64 = limit(replica.scheduler.max_running)
         """Most running requests, as far as the policy limits them itself."""
-        self.coming, self.waiting, self.prefilling = Coming(live), queue, Line(live)
+        self.coming = Coming(live, replica.scheduler.recv_interval)
+        self.waiting, self.prefilling = queue, Line(live)
         self.n_swapped: i64 = 0
         """Requests in host memory."""
         self.hides = False

@@ -135,7 +135,7 @@ class ReplicaColumns(RankUnit):
         elif cohort.n and (prompts.planner.decodes or not prompts.has_planned):
             self._decode_on(now_ps, just_preempted)
         elif self._coming.n:
-            self._coming.show(2, waiting)  # no step runs that they could miss
+            self._coming.show_all(waiting)
             self._begin(now_ps)
         elif prompts.has_planned and prompts.planner.wake_ps < NEVER:
             self._wake_ps = prompts.planner.wake_ps
@@ -152,7 +152,7 @@ class ReplicaColumns(RankUnit):
         if self._prompts.has_planned and self._prompts.planner.valid_steps:
             n_most = min(self._prompts.planner.valid_steps, n_most or NEVER)
         if not blocked and self._coming.n:
-            n_most = 1  # they have already waited for one step
+            n_most = self._coming.left_steps()[0]
         step_run = self._decode.start(now_ps, n_most, self._waiting.n + self._side.n_before_queue)
         self._in_flight.step_run = step_run
         if self._prompts.has_planned and self._prompts.planner.wake_ps < NEVER:
@@ -204,8 +204,8 @@ class ReplicaColumns(RankUnit):
             prompts.n_chunks = 0
         if self._pads:
             self.batch.end_batch(now_ps)
-        if self._coming.n:
-            self._coming.show(step_run.n_steps, self._waiting)
+        if self._coming.n or self._coming.skips:
+            self._coming.show(step_run.n_steps, step_run.n_prefill_tokens > 0, self._waiting)
         if self.tier is not None:
             self.tier.after_commit(now_ps)
 
@@ -252,7 +252,7 @@ class ReplicaColumns(RankUnit):
             queued_from, used_blocks = self._coming.left_steps(), self._in_flight.used_at_start
             rows = self._recorder.step_run_rows[self.place]
             self._decode.commit_but_last(step_run, used_blocks, blocked, queued_from, rows)
-            self._coming.show(n_first, self._waiting)
+            self._coming.show(n_first, False, self._waiting)
         step_run.n_accepted = self._decode.n_accepted(step_run, prompts.chunks())
 
     def _report(self, n_steps: i64, has_prefill: bool) -> None:

@@ -36,7 +36,7 @@ class ServerKnobs:
     has_latent: bool = False
     """Whether its attention has latent vectors."""
     captures_prompts: bool = True
-    """Whether CUDA graphs may hold steps with prompts: not with a role, a pipeline, such ranks, or host memory."""
+    """Whether CUDA graphs hold steps with prompts, where the engine has a rule for them."""
 
 
 def memory_share(engine: EngineSpec, gpu: GpuSpec, server: ServerKnobs) -> float:
@@ -56,7 +56,7 @@ def kept_free_mib(engine: EngineSpec, gpu: GpuSpec, server: ServerKnobs) -> floa
     if server.n_ranks > 1:
         each = rule.get("rank_graph", 0.0) * (1.5 if graphs > MANY_GRAPHS else 1.0)
         kept += rule.get("ranks", 0.0) + each * graphs * server.n_ranks
-    if "piecewise" in rule and server.captures_prompts and gpu.name not in rule["piecewise"]["except"]:
+    if "piecewise" in rule and server.captures_prompts:
         piecewise = rule["piecewise"]
         kept += piecewise["latent"] if server.has_latent else piecewise["size"] * n_piecewise(server.step_tokens)
     return float(max(kept, card.get("least", 0.0)) + rule["drafts"].get(server.drafts, 0.0))

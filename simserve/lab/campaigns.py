@@ -43,11 +43,14 @@ class Campaign:
     memory_fracs: Mapping[str, float] = field(default_factory=dict)
     """gpu_memory_utilization by server; others keep their own."""
     kv_dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Dtype of the cache by server, or by "engine model gpu"; bf16 for others."""
+    """Dtype of the cache by server, by "engine model gpu" or as in `of_row`; bf16 for others."""
     kv_as_weights: frozenset[str] = frozenset()
     """Engines that use an fp8 cache with fp8 weights."""
     moe_backends: Mapping[str, str] = field(default_factory=dict)
     """Kernels of experts by "engine model gpu"; others choose by themselves."""
+    recv_intervals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Decode steps after which SGLang looks for arrivals, below MANY_CLIENTS and from there on; one for others. See
+    `of_row`."""
     cold_start_s: Mapping[str, float] = field(default_factory=dict)
     """Time by which a server that was not warmed up delays its first step, by server."""
 
@@ -55,6 +58,11 @@ class Campaign:
         """Return the engine's setting of the kernels of experts; empty where it chooses by itself."""
         backend = self.moe_backends.get(f"{engine} {model} {gpu}")
         return {} if backend is None else {"moe_backend": backend}
+
+    def recv_interval(self, row: "ServingRow") -> int | None:
+        """Return the decode steps after which a server looks for arrivals; None for one."""
+        found = of_row(self.recv_intervals, row)
+        return found and found[row.concurrency >= MANY_CLIENTS]
 
     def cache_dtype(self, engine: str, model: str, gpu: str) -> str | None:
         """Return the dtype of a server's cache; None where its script leaves it to the engine."""
@@ -74,6 +82,19 @@ COLD_START_S = {
 """Time by which a server that no request had warmed up delays its first step, by server. DeepSeek: the median over
 runs of other versions of the gap between mean and median TTFT; others: of what means lack (docs/validation.md)."""
 
+MANY_CLIENTS = 16
+"""Clients from which InferenceX's scripts let SGLang look less often."""
+
+RECV_INTERVALS = {
+    "sglang b200-sxm": (10, 30),
+    "sglang b300-sxm": (10, 30),
+    "sglang glm-5 fp8_block": (1, 1),
+    "sglang glm-5 nvfp4": (10, 10),
+    "sglang qwen3.5-397b-a17b nvfp4 b200-sxm": (30, 30),
+}
+"""--scheduler-recv-interval of SGLang on Blackwell (InferenceX: dsr1_fp8_b200.sh, qwen3.5_bf16_b200.sh,
+glm5_fp4_b200.sh and their siblings)."""
+
 CAMPAIGNS = {
     "aiconfigurator": Campaign(
         name="aiconfigurator",
@@ -88,8 +109,9 @@ CAMPAIGNS = {
         name="inferencemax",
         source="SemiAnalysis InferenceMAX (InferenceX), benchmarks/*.sh: 10 requests per client, lengths uniform in "
         "0.8 to 1 of nominal; vLLM and TensorRT-LLM with an fp8 cache, but for MiniMax and gpt-oss on Hopper; SGLang "
-        "on Hopper with the model's; vLLM with VLLM_MXFP4_USE_MARLIN=1 on Hopper, and on B200 with "
-        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 (gptoss_fp4_b200.sh)",
+        "on Hopper with the model's, on Blackwell with an fp8 cache for weights of at most 8 bits; vLLM with "
+        "VLLM_MXFP4_USE_MARLIN=1 on Hopper, and on B200 with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 "
+        "(gptoss_fp4_b200.sh)",
         shortest_frac=0.8,
         budgets={
             "vllm": Budget(8192),
@@ -99,7 +121,13 @@ CAMPAIGNS = {
             "sglang": Budget(32768),
         },
         slots_by_concurrency=True,
-        memory_fracs={"sglang": 0.82, "trtllm": 0.75, "trtllm gpt-oss-120b": 0.85, "vllm minimax-m2.5": 0.95},
+        memory_fracs={
+            "sglang": 0.82,
+            "sglang glm-5": 0.85,
+            "trtllm": 0.75,
+            "trtllm gpt-oss-120b": 0.85,
+            "vllm minimax-m2.5": 0.95,
+        },
         kv_dtypes={
             "vllm": "fp8",
             "trtllm": "fp8",
@@ -109,12 +137,16 @@ CAMPAIGNS = {
             "trtllm gpt-oss-120b b200-sxm": "fp8",
             "trtllm gpt-oss-120b gb200": "fp8",
             "vllm minimax-m2.5": "bf16",
+            "sglang b200-sxm": "fp8",
+            "sglang b300-sxm": "fp8",
+            "sglang qwen3.5-397b-a17b bf16": "bf16",
         },
         moe_backends={
             "vllm gpt-oss-120b h100-sxm": "marlin",
             "vllm gpt-oss-120b h200-sxm": "marlin",
             "vllm gpt-oss-120b b200-sxm": "flashinfer_trtllm_afp8",
         },
+        recv_intervals=RECV_INTERVALS,
         cold_start_s=COLD_START_S,
     ),
     "plain": Campaign(name="plain", source="10 requests per client, fixed lengths, the engine's defaults"),
@@ -147,6 +179,13 @@ class ServingRow:
     knobs: Mapping[str, int] = field(default_factory=dict)
     ep: int = 1
     """GPUs that share the experts."""
+
+
+def of_row(settings: Mapping[str, T], row: ServingRow) -> T | None:
+    """Return a setting of "engine model dtype gpu", "engine model dtype" or "engine gpu"."""
+    server = f"{row.engine} {row.model} {row.weight_dtype}"
+    keys = (f"{server} {row.gpu}", server, f"{row.engine} {row.gpu}")
+    return next((settings[key] for key in keys if key in settings), None)
 
 
 def run_of(row: ServingRow, campaign: Campaign, source: str = "") -> MeasuredRun:
@@ -191,7 +230,7 @@ def _pool(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
 
 def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
     as_weights = row.engine in campaign.kv_as_weights and row.weight_dtype.startswith("fp8")
-    own = campaign.cache_dtype(row.engine, row.model, row.gpu) or "bf16"
+    own = of_row(campaign.kv_dtypes, row) or campaign.cache_dtype(row.engine, row.model, row.gpu) or "bf16"
     return row.kv_dtype or ("fp8" if as_weights else own)
 
 
@@ -206,6 +245,7 @@ def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
             "max_num_batched_tokens", budget and budget.tokens(row.isl, row.concurrency)
         ),
         policy.slots_argument: row.knobs.get("max_num_seqs", slots),
+        "scheduler_recv_interval": campaign.recv_interval(row),
     }
     kept = {name: value for name, value in given.items() if value is not None}
     return {"kind": own["kind"], **kept} if kept else {}

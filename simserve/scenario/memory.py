@@ -75,15 +75,22 @@ def memory_share_of(pool: Pool, machine: Machine, scheduler: Scheduler | None) -
 def server_of(pool: Pool, machine: Machine, scheduler: Scheduler | None) -> ServerKnobs:
     """Return what an engine's rule for free memory depends on."""
     parallel, n_ranks = pool.parallel, pool.parallel.n_sharing(machine.model)
-    is_alone = pool.role == "both" and n_ranks == parallel.pipeline == 1 and pool.host_tier is None
     return ServerKnobs(
         step_tokens=step_tokens(scheduler, machine.engine),
         n_gpus=parallel.gpus_per_lane * n_ranks,
         n_ranks=n_ranks,
         drafts=None if pool.speculation is None else pool.speculation.kind,
         has_latent=machine.model.mla is not None,
-        captures_prompts=is_alone,
+        captures_prompts=captures_prompts(pool, machine),
     )
+
+
+def captures_prompts(pool: Pool, machine: Machine) -> bool:
+    """Tell whether the engine's CUDA graphs hold steps with prompts: not with a role, a pipeline, ranks or host memory,
+    nor on the cards and for the models that it leaves out."""
+    n_ranks, rule = pool.parallel.n_sharing(machine.model), (machine.engine.kept_free_mib or {}).get("piecewise")
+    is_alone = pool.role == "both" and n_ranks == pool.parallel.pipeline == 1 and pool.host_tier is None
+    return is_alone and rule is not None and not {machine.gpu.name, machine.model.name}.intersection(rule["except"])
 
 
 def _most_chunk(scheduler: Scheduler | None, speculation: SpeculationSetup | None) -> int | None:

@@ -18,7 +18,7 @@ from simserve.cost.timed_forms import borrowed
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.host_tier import host_tier_spec
 from simserve.scenario.machine import Machine, calibration_of, load_engine
-from simserve.scenario.memory import memory_of
+from simserve.scenario.memory import captures_prompts, memory_of
 from simserve.scenario.parallel import Parallel
 from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.speculation import SpeculationSetup, speculation_setup
@@ -179,6 +179,8 @@ def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
     if "async_scheduling" not in named.constants and _excludes_async(engine, pool):
         engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
+    if "eager_kernel_s" not in named.constants and captures_prompts(pool, machine):
+        machine = replace(machine, engine=replace(engine, eager_kernel_s=0.0))
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
     max_model_len = pool.max_model_len

@@ -66,6 +66,11 @@ class Scheduler:
         return None if self.slots_argument is None else getattr(self, self.slots_argument)
 
     @property
+    def recv_interval(self) -> int:
+        """Decode steps after which it looks for arrivals; it also does after a step with prompts."""
+        return 1
+
+    @property
     def most_chunk(self) -> int | None:
         """Most tokens of one prompt that a step ever computes; None: prompts are computed whole."""
         return None

@@ -48,6 +48,9 @@ class SgLang(Scheduler):
     schedule_conservativeness: NonNegativeFloat = 1.0
     """Factor on init_new_token_ratio; larger values mean fewer retractions and smaller batches (SGLang
     `--schedule-conservativeness`)."""
+    scheduler_recv_interval: Annotated[PositiveInt, Field(le=1_000_000)] = 1
+    """Decode steps after which it looks for requests that have come; it also does after a step with prompts (SGLang
+    `--scheduler-recv-interval`)."""
     init_new_token_ratio: Share = 0.7
     """[share] Initial share of remaining tokens that running requests are charged for (SGLANG_INIT_NEW_TOKEN_RATIO)."""
     min_new_token_ratio_factor: Share = 0.14
@@ -81,6 +84,11 @@ class SgLang(Scheduler):
     def new_token_ratio(self) -> float:
         """Current ratio of remaining tokens that running requests are charged for."""
         return self._planner.ratio.now
+
+    @property
+    def recv_interval(self) -> int:
+        """Decode steps between two looks."""
+        return self.scheduler_recv_interval
 
     @property
     def most_chunk(self) -> int | None:

@@ -135,7 +135,7 @@ def test_the_kv_cache_holds_as_many_tokens_as_the_server_said(log: Log) -> None:
         ("h200-sxm", "0.5.12", ServerKnobs(8192, 1), 1 - (13440 + 57 * 8) / 143771),
         ("h200-sxm", "0.5.12", ServerKnobs(8192, 1, has_latent=True), 1 - (13440 + 1536) / 143771),
         ("h200-sxm", "0.5.12", ServerKnobs(8192, 1, captures_prompts=False), 1 - 13440 / 143771),
-        ("mi300x", "0.5.12", ServerKnobs(16384, 1), 1 - (512 + 24576 + 1024 + 128) / 196592),
+        ("mi300x", "0.5.12", ServerKnobs(16384, 1, captures_prompts=False), 1 - (512 + 24576 + 1024 + 128) / 196592),
         ("l4", "0.5.12", ServerKnobs(2048, 1, captures_prompts=False), 1 - (512 + 3072 + 48 + 128) / 23034),
     ],
 )

@@ -127,6 +127,18 @@ def test_a_campaign_says_how_many_requests_how_long_and_with_which_knobs() -> No
     assert spread.kv_dtype == "fp8"
 
 
+def test_inferencemax_lets_sglang_look_for_arrivals_less_often_on_blackwell() -> None:
+    def interval(**changes: Any) -> int | None:
+        run = run_of(row(engine="sglang", engine_version="", tp=8, **changes), CAMPAIGNS["inferencemax"])
+        found: int | None = run.pools[0]["scheduler"].get("scheduler_recv_interval")
+        return found
+
+    glm: dict[str, Any] = {"gpu": "b200-sxm", "model": "glm-5"}
+    assert [interval(gpu="b200-sxm", concurrency=n) for n in (8, 16)] == [10, 30]
+    assert [interval(**glm, weight_dtype=each, concurrency=64) for each in ("nvfp4", "fp8_block")] == [10, 1]
+    assert interval(gpu="h200-sxm", concurrency=64) is None
+
+
 @pytest.mark.parametrize(
     ("engine", "kv_dtype", "budget", "memory_frac"),
     [("vllm", "fp8", 8192, 0.9), ("trtllm", "fp8", 8192 + 4 + 64, 0.75), ("sglang", "bf16", 32768, 0.82)],

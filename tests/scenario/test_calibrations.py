@@ -106,3 +106,21 @@ def test_a_kernel_that_the_model_needs_and_nobody_timed_is_a_mistake(op: str, me
     with pytest.raises(ScenarioError, match=messages_of) as error:
         scenario({"calibration": str(tmp_path / "mine.json"), "parallel": {"tensor": 2}})
     assert "cluster.pools.0.calibration: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "pool", "is_eager"),
+    [
+        ("0.5.12", {}, False),
+        ("0.5.9", {}, True),
+        ("0.5.12", {"gpu": "mi300x"}, True),
+        ("0.5.12", {"model": "qwen3.5-27b"}, True),
+        ("0.5.12", {"parallel": {"pipeline": 2}}, True),
+        ("0.5.12", {"engine": {"name": "sglang", "version": "0.5.12", "eager_kernel_s": 1e-5}}, True),
+    ],
+)
+def test_sglang_launches_prompts_kernel_by_kernel_where_no_graph_holds_them(
+    version: str, pool: dict[str, Any], is_eager: bool
+) -> None:
+    (setup,) = scenario(pool, engine={"name": "sglang", "version": version}).setups
+    assert (setup.engine.eager_kernel_s != 0.0) == is_eager

@@ -33,6 +33,22 @@ def test_mixed_chunks_let_running_requests_decode_beside_prompts() -> None:
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(5, 0), (0, 1), (4, 1), (4, 1)]
 
 
+@pytest.mark.parametrize(("is_ahead", "scheduled_ms"), [(False, [0, 50, 60, 110]), (True, [0, 50, 100, 100])])
+def test_it_looks_for_arrivals_after_every_few_decode_steps_and_after_prompts(
+    is_ahead: bool, scheduled_ms: list[int]
+) -> None:
+    how = replace(setup(SgLang(scheduler_recv_interval=4)), async_scheduling=is_ahead)
+    cluster = serve(how, trace([0.0, 0.015, 0.055, 0.075], [8] * 4, [20, 1, 1, 1], max_tokens=[20] * 4))
+    # It looks at 10, after the first prompt, and at 50, after four decode steps. Planned ahead, the third request could
+    # run from 70 on: the look at 60, after the second prompt, is too early for it.
+    assert instants(cluster, "scheduled_ps") == scheduled_ms
+
+
+def test_it_looks_for_arrivals_at_once_while_nothing_runs() -> None:
+    cluster = serve(setup(SgLang(scheduler_recv_interval=4)), trace([0.0, 0.033], [8, 8], [2, 1], max_tokens=[9, 9]))
+    assert instants(cluster, "scheduled_ps") == [0, 33]
+
+
 def test_a_prompt_begun_is_finished_before_others_start() -> None:
     policy = SgLang(chunked_prefill_size=10)
     cluster = serve(setup(policy), trace([0.0, 0.001], [25, 3], [1, 1], max_tokens=[5, 5]))

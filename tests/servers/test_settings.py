@@ -58,6 +58,10 @@ def note(settings: ServerSettings, name: str) -> ServerSetting:
             },
         ),
         ("vllm serve qwen3-8b --quantization fp8", {"model": "qwen3-8b", "weight_dtype": "fp8"}),
+        (
+            f"{DEEPSEEK} --scheduler-recv-interval 30 --stream-interval 30",
+            {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "scheduler.scheduler_recv_interval": 30},
+        ),
         ("vllm serve qwen3-8b --dtype half", {"model": "qwen3-8b", "weight_dtype": "fp16"}),
         ("vllm serve Qwen/Qwen3-8B-FP8 --quantization fp8 --dtype half", {"model": "Qwen/Qwen3-8B-FP8"}),
         ("vllm serve /models/Qwen3-32B-AWQ", {"model": "qwen3-32b", "weight_dtype": "int4"}),
