@@ -80,6 +80,7 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
         tie_word_embeddings=family in TIED_FAMILIES if tied is None else tied,
         gated_mlp=family not in UNGATED_FAMILIES,
         gated_attention=isinstance(state, LinearAttention) and config.get("attn_output_gate") is not False,
+        norms_all_heads=config.get("qk_norm_type") == "per_layer",
         groups=read_groups(config),
         experts=experts,
         mla=mla,

@@ -85,6 +85,8 @@ class ModelSpec:
     """Three MLP matrices (gate, up, down) rather than two."""
     gated_attention: bool = False
     """Whether queries come with a gate of the same width for the output of attention (Qwen3-Next)."""
+    norms_all_heads: bool = False
+    """Whether queries and keys are normalized over the heads of all GPUs, which sum their squares (MiniMax-M2)."""
     groups: tuple[LayerGroup, ...] = ()
     """The layers by kind; empty stands for one group of all, latent with mla and full without."""
     experts: Experts | None = None

@@ -19,6 +19,9 @@ from simserve.tables.facts import WorkFacts
 ELEMENTWISE_KERNELS = 3
 """Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
 
+SQUARES_BYTES = 4
+"""A sum of squares in 32 bits."""
+
 NORMS = 2
 REDUCES = 2
 ATTENTION = 3
@@ -151,8 +154,18 @@ class RankOperations:
 
     def _attention_s(self, n_tokens: Any) -> Any:
         """Return a layer with attention, but for attention itself."""
-        projections_s = self.kernels.projections_s(self.shard, n_tokens)
+        projections_s = self.kernels.projections_s(self.shard, n_tokens) + self._head_norms_s(n_tokens)
         return projections_s + self._common_s(n_tokens) + 2 * self._reduce_s(n_tokens)
+
+    def _head_norms_s(self, n_tokens: Any) -> Any:
+        """Return norms over the queries and keys of all GPUs, where there are any: one kernel sums squares, which GPUs
+        add up, another scales."""
+        shard = self.shard
+        if not shard.model.norms_all_heads:
+            return 0.0
+        n_values = n_tokens * (shard.n_heads + shard.n_kv_heads) * shard.model.head_dim
+        norms_s = self.kernels.elementwise_s(3 * ACTIVATION_BYTES * n_values, 2)
+        return norms_s + self.links.all_reduce_s(2 * SQUARES_BYTES * n_tokens)
 
     def _state_s(self, n_tokens: Any) -> Any:
         """Return a layer with a state."""

@@ -61,16 +61,21 @@ class Campaign:
 
     def recv_interval(self, row: "ServingRow") -> int | None:
         """Return the decode steps after which a server looks for arrivals; None for one."""
-        found = of_row(self.recv_intervals, row)
-        return found and found[row.concurrency >= MANY_CLIENTS]
+        few_and_many = of_row(self.recv_intervals, row)
+        return few_and_many and few_and_many[row.concurrency >= MANY_CLIENTS]
 
     def cache_dtype(self, engine: str, model: str, gpu: str) -> str | None:
         """Return the dtype of a server's cache; None where its script leaves it to the engine."""
         return self.kv_dtypes.get(f"{engine} {model} {gpu}") or of_server(self.kv_dtypes, engine, model)
 
-    def cold_share_s(self, engine: str, model: str) -> float:
-        """Return what a cold start adds to mean TTFT: the first request of each client waits for the first step."""
-        return (of_server(self.cold_start_s, engine, model) or 0.0) / self.requests_per_client
+    def cold_share_s(self, engine: str, model: str, *about: str) -> float:
+        """Return what a cold start adds to mean TTFT: the first request of each client waits for the first step.
+
+        about: the server's GPU and version.
+        """
+        servers = (*(f"{engine} {model} {each}" for each in about), f"{engine} {model}", engine)
+        cold_s = next((self.cold_start_s[each] for each in servers if each in self.cold_start_s), 0.0)
+        return cold_s / self.requests_per_client
 
 
 COLD_START_S = {
@@ -78,9 +83,13 @@ COLD_START_S = {
     "trtllm deepseek-v3": 1.7,
     "trtllm gpt-oss-120b": 0.6,
     "vllm minimax-m2.5": 0.65,
+    "trtllm deepseek-v3 b200-sxm": 0.0,
+    "trtllm gpt-oss-120b b200-sxm": 0.0,
+    "vllm minimax-m2.5 0.19.0": 0.0,
 }
 """Time by which a server that no request had warmed up delays its first step, by server. DeepSeek: the median over
-runs of other versions of the gap between mean and median TTFT; others: of what means lack (docs/validation.md)."""
+runs of other versions of the gap between mean and median TTFT; others: of what means lack, which those on a B200 and of
+a later version do not (docs/validation.md)."""
 
 MANY_CLIENTS = 16
 """Clients from which InferenceX's scripts let SGLang look less often."""
@@ -137,6 +146,8 @@ CAMPAIGNS = {
             "trtllm gpt-oss-120b b200-sxm": "fp8",
             "trtllm gpt-oss-120b gb200": "fp8",
             "vllm minimax-m2.5": "bf16",
+            "vllm minimax-m2.5 b200-sxm": "fp8",
+            "vllm minimax-m2.5 b300-sxm": "fp8",
             "sglang b200-sxm": "fp8",
             "sglang b300-sxm": "fp8",
             "sglang qwen3.5-397b-a17b bf16": "bf16",
@@ -213,7 +224,7 @@ def run_of(row: ServingRow, campaign: Campaign, source: str = "") -> MeasuredRun
         concurrency=row.concurrency,
         requests_per_client=campaign.requests_per_client,
         shortest_frac=campaign.shortest_frac,
-        cold_s=campaign.cold_share_s(row.engine, row.model),
+        cold_s=campaign.cold_share_s(row.engine, row.model, row.gpu, row.engine_version),
     )
 
 

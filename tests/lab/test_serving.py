@@ -130,8 +130,8 @@ def test_a_campaign_says_how_many_requests_how_long_and_with_which_knobs() -> No
 def test_inferencemax_lets_sglang_look_for_arrivals_less_often_on_blackwell() -> None:
     def interval(**changes: Any) -> int | None:
         run = run_of(row(engine="sglang", engine_version="", tp=8, **changes), CAMPAIGNS["inferencemax"])
-        found: int | None = run.pools[0]["scheduler"].get("scheduler_recv_interval")
-        return found
+        interval: int | None = run.pools[0]["scheduler"].get("scheduler_recv_interval")
+        return interval
 
     glm: dict[str, Any] = {"gpu": "b200-sxm", "model": "glm-5"}
     assert [interval(gpu="b200-sxm", concurrency=n) for n in (8, 16)] == [10, 30]
