@@ -19,8 +19,8 @@ from simserve.tables.facts import WorkFacts
 ELEMENTWISE_KERNELS = 3
 """Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
 
-SQUARES_BYTES = 4
-"""A sum of squares in 32 bits."""
+HEAD_NORMS = 2
+"""Sums of squares over the queries and keys of all GPUs, and their scaling."""
 
 NORMS = 2
 REDUCES = 2
@@ -104,7 +104,8 @@ class RankOperations:
         shard, model = self.shard, self.shard.model
         n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
-        attention = ATTENTION + (LATENT if model.mla else 0) + self._n_products(shard.attention_matrices)
+        norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
+        attention = ATTENTION + norms + (LATENT if model.mla else 0) + self._n_products(shard.attention_matrices)
         state = ATTENTION + self._n_products(shard.linear_matrices)
         shared = self._n_products(shard.shared_matrices) + 2 if shard.shared_matrices else 0  # activation and sum
         experts = ROUTING + 2 * _n_per_matrix(shard.weight_dtype) + 1
@@ -154,18 +155,17 @@ class RankOperations:
 
     def _attention_s(self, n_tokens: Any) -> Any:
         """Return a layer with attention, but for attention itself."""
-        projections_s = self.kernels.projections_s(self.shard, n_tokens) + self._head_norms_s(n_tokens)
-        return projections_s + self._common_s(n_tokens) + 2 * self._reduce_s(n_tokens)
+        own_s = self.kernels.projections_s(self.shard, n_tokens) + self._head_norms_s(n_tokens)
+        return own_s + self._common_s(n_tokens) + 2 * self._reduce_s(n_tokens)
 
     def _head_norms_s(self, n_tokens: Any) -> Any:
-        """Return norms over the queries and keys of all GPUs, where there are any: one kernel sums squares, which GPUs
-        add up, another scales."""
+        """Return norms over the queries and keys of all GPUs, which add up their squares; 0 without."""
         shard = self.shard
         if not shard.model.norms_all_heads:
             return 0.0
         n_values = n_tokens * (shard.n_heads + shard.n_kv_heads) * shard.model.head_dim
-        norms_s = self.kernels.elementwise_s(3 * ACTIVATION_BYTES * n_values, 2)
-        return norms_s + self.links.all_reduce_s(2 * SQUARES_BYTES * n_tokens)
+        norms_s = self.kernels.elementwise_s(3 * ACTIVATION_BYTES * n_values, HEAD_NORMS)
+        return norms_s + self.links.all_reduce_s(8 * n_tokens)  # sums for queries and keys, in 32 bits
 
     def _state_s(self, n_tokens: Any) -> Any:
         """Return a layer with a state."""

@@ -37,45 +37,30 @@ class Campaign:
     shortest_frac: float = 1.0
     """Lengths are uniform between this share of isl and osl, and all of it."""
     budgets: Mapping[str, "Budget"] = field(default_factory=dict)
-    """Token budget of a step by server; others keep their own. A server is "engine model", else "engine"."""
+    """Token budget of a step by server, see `of_server`; others keep their own."""
     slots_by_concurrency: bool = False
     """Whether servers run at most `concurrency` requests at once."""
     memory_fracs: Mapping[str, float] = field(default_factory=dict)
     """gpu_memory_utilization by server; others keep their own."""
     kv_dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Dtype of the cache by server, by "engine model gpu" or as in `of_row`; bf16 for others."""
+    """Dtype of the cache by server; bf16 for others."""
     kv_as_weights: frozenset[str] = frozenset()
     """Engines that use an fp8 cache with fp8 weights."""
     moe_backends: Mapping[str, str] = field(default_factory=dict)
-    """Kernels of experts by "engine model gpu"; others choose by themselves."""
+    """Kernels of experts by server; others choose by themselves."""
     recv_intervals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Decode steps after which SGLang looks for arrivals, below MANY_CLIENTS and from there on; one for others. See
-    `of_row`."""
+    """Decode steps after which SGLang looks for arrivals, below MANY_CLIENTS and from there on; one for others."""
     cold_start_s: Mapping[str, float] = field(default_factory=dict)
     """Time by which a server that was not warmed up delays its first step, by server."""
 
     def moe_backend(self, engine: str, model: str, gpu: str) -> dict[str, str]:
         """Return the engine's setting of the kernels of experts; empty where it chooses by itself."""
-        backend = self.moe_backends.get(f"{engine} {model} {gpu}")
+        backend = of_server(self.moe_backends, engine, model, gpu)
         return {} if backend is None else {"moe_backend": backend}
 
-    def recv_interval(self, row: "ServingRow") -> int | None:
-        """Return the decode steps after which a server looks for arrivals; None for one."""
-        few_and_many = of_row(self.recv_intervals, row)
-        return few_and_many and few_and_many[row.concurrency >= MANY_CLIENTS]
-
-    def cache_dtype(self, engine: str, model: str, gpu: str) -> str | None:
-        """Return the dtype of a server's cache; None where its script leaves it to the engine."""
-        return self.kv_dtypes.get(f"{engine} {model} {gpu}") or of_server(self.kv_dtypes, engine, model)
-
-    def cold_share_s(self, engine: str, model: str, *about: str) -> float:
-        """Return what a cold start adds to mean TTFT: the first request of each client waits for the first step.
-
-        about: the server's GPU and version.
-        """
-        servers = (*(f"{engine} {model} {each}" for each in about), f"{engine} {model}", engine)
-        cold_s = next((self.cold_start_s[each] for each in servers if each in self.cold_start_s), 0.0)
-        return cold_s / self.requests_per_client
+    def cold_share_s(self, *server: str) -> float:
+        """Return what a cold start adds to mean TTFT: the first request of each client waits for the first step."""
+        return (of_server(self.cold_start_s, *server) or 0.0) / self.requests_per_client
 
 
 COLD_START_S = {
@@ -164,9 +149,10 @@ CAMPAIGNS = {
 }
 
 
-def of_server(settings: Mapping[str, T], engine: str, model: str) -> T | None:
-    """Return a setting of the engine with that model, else of the engine."""
-    return settings.get(f"{engine} {model}", settings.get(engine))
+def of_server(settings: Mapping[str, T], *server: str) -> T | None:
+    """Return the setting whose key says most of a server: its engine, and any of model, dtype, GPU and version."""
+    keys = [key for key in settings if set(key.split()) <= set(server)]
+    return settings[max(keys, key=lambda key: len(key.split()))] if keys else None
 
 
 @dataclass(frozen=True)
@@ -190,13 +176,6 @@ class ServingRow:
     knobs: Mapping[str, int] = field(default_factory=dict)
     ep: int = 1
     """GPUs that share the experts."""
-
-
-def of_row(settings: Mapping[str, T], row: ServingRow) -> T | None:
-    """Return a setting of "engine model dtype gpu", "engine model dtype" or "engine gpu"."""
-    server = f"{row.engine} {row.model} {row.weight_dtype}"
-    keys = (f"{server} {row.gpu}", server, f"{row.engine} {row.gpu}")
-    return next((settings[key] for key in keys if key in settings), None)
 
 
 def run_of(row: ServingRow, campaign: Campaign, source: str = "") -> MeasuredRun:
@@ -241,8 +220,8 @@ def _pool(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
 
 def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
     as_weights = row.engine in campaign.kv_as_weights and row.weight_dtype.startswith("fp8")
-    own = of_row(campaign.kv_dtypes, row) or campaign.cache_dtype(row.engine, row.model, row.gpu) or "bf16"
-    return row.kv_dtype or ("fp8" if as_weights else own)
+    own = of_server(campaign.kv_dtypes, row.engine, row.model, row.weight_dtype, row.gpu)
+    return row.kv_dtype or ("fp8" if as_weights else own or "bf16")
 
 
 def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
@@ -251,12 +230,13 @@ def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
     policy = plugins.build("schedulers", own)
     budget = of_server(campaign.budgets, row.engine, row.model)
     slots = row.concurrency if campaign.slots_by_concurrency else None
+    few_and_many = of_server(campaign.recv_intervals, row.engine, row.model, row.weight_dtype, row.gpu)
     given = {
         policy.budget_argument: row.knobs.get(
             "max_num_batched_tokens", budget and budget.tokens(row.isl, row.concurrency)
         ),
         policy.slots_argument: row.knobs.get("max_num_seqs", slots),
-        "scheduler_recv_interval": campaign.recv_interval(row),
+        "scheduler_recv_interval": few_and_many and few_and_many[row.concurrency >= MANY_CLIENTS],
     }
     kept = {name: value for name, value in given.items() if value is not None}
     return {"kind": own["kind"], **kept} if kept else {}

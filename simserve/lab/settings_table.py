@@ -12,6 +12,7 @@ from simserve.catalog.hub import known_model
 from simserve.cost.calibration import release
 from simserve.errors import CalibrationError
 from simserve.input_files import ANSWER_BYTES, read_file
+from simserve.lab.campaigns import of_server
 from simserve.lab.inferencex import CAMPAIGN, TRAY, Setting, Side, tokens_per_step
 
 MARK = "decode_dp_attention"
@@ -122,7 +123,7 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting:
             version=version,
             model=model,
             weight_dtype="mxfp4" if model == "gpt-oss-120b" else "nvfp4" if fp4 else row["precision"],
-            kv_dtype="bf16" if keeps_16_bits else CAMPAIGN.cache_dtype(ENGINES[engine], model, gpu) or "fp8",
+            kv_dtype="bf16" if keeps_16_bits else of_server(CAMPAIGN.kv_dtypes, ENGINES[engine], model, gpu) or "fp8",
             sides=sides,
             tokens_per_step=tokens_per_step(ENGINES[engine], float(row[ITL]) / tpot_s, osl) if has_mtp else None,
             isl=isl,

@@ -214,3 +214,8 @@ def test_all_of_many_wrong_values_are_told_in_a_time_that_grows_with_their_numbe
         TypeAdapter(list[list[int]]).validate_python(data)
     assert [str(problem) for problem in problems_of(caught.value, data)][-1] == "29999: must be a list, got 'x'"
     assert time.perf_counter() - start_s < 20  # pairs of them take minutes
+
+
+def test_norms_of_a_whole_layer_are_over_all_heads(tmp_path: Path) -> None:
+    for kind, over_all in (("per_layer", True), ("per_head", False)):
+        assert load(tmp_path, {**config_of("minimax_m2"), "qk_norm_type": kind}).norms_all_heads == over_all

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from simserve import catalog
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
@@ -26,6 +28,20 @@ def test_a_dense_layer_has_two_norms_four_products_and_what_is_between_them() ->
     assert n_launches(Shard(llama, weight_dtype="fp8")) == 32 * (2 + 5 + 3 + 4)  # each product after a quantization
     assert n_launches(Shard(llama, weight_dtype="fp8"), ["fp8"]) == n_launches(Shard(llama))  # by the kernel before
     assert n_launches(Shard(llama, weight_dtype="int4")) == n_launches(Shard(llama))  # products in 16 bits
+
+
+def test_norms_over_the_heads_of_all_gpus_add_up_squares() -> None:
+    minimax = catalog.load_model("minimax-m2.5")
+    plain = replace(minimax, norms_all_heads=False)
+    assert minimax.norms_all_heads
+    for tensor, launches in ((1, 2), (8, 3)):  # squares, the sum over GPUs, scaling
+        assert n_launches(Shard(minimax, tensor=tensor)) - n_launches(Shard(plain, tensor=tensor)) == 62 * launches
+    costs = [StepCost(Shard(each, tensor=8), H100, IDEAL) for each in (minimax, plain)]
+    links = [cost.kernels.all_reduce_s(8, 100 * 2 * 4) for cost in costs]
+    moved_s = 3 * 2 * 100 * (6 + 1) * 128 / H100.hbm_bytes_per_s
+    more_s = to_s(costs[0].tokens_ps(100) - costs[1].tokens_ps(100)) / 62
+    assert more_s >= links[0] + moved_s - 1e-9
+    assert more_s == pytest.approx(links[0] + costs[0].kernels.elementwise_s(3 * 2 * 100 * 7 * 128, 2), rel=1e-3)
 
 
 def test_layers_of_deepseek_launch_as_many_kernels_as_their_parts_have() -> None:
