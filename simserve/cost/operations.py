@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.layers import Matrices
+from simserve.catalog.layers import LinearAttention, Mamba2, Matrices
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
 from simserve.cost.comm import SENT_BYTES, Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.kernels import Kernels, matrices_s
@@ -22,12 +22,13 @@ ELEMENTWISE_KERNELS = 3
 HEAD_NORMS = 2
 """Sums of squares over the queries and keys of all GPUs, and their scaling."""
 
-NORMS = 2
-REDUCES = 2
-ATTENTION = 3
-"""Rotation, KV write and attention."""
+NORMS, REDUCES, ATTENTION = 2, 2, 3
+"""Around a layer; and rotation, KV write and attention."""
 LATENT = 4
 """Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys."""
+STATE = {LinearAttention: 11, Mamba2: 7}
+"""Convolution, gates, norms and the kernels over chunks of a prompt (flash-linear-attention, gated_delta_rule/chunk.py;
+mamba_ssm, ssd_combined.py)."""
 ROUTING = 3
 """Choice of experts, sorting of rows by expert, and the weighted sum; the gate is a product."""
 
@@ -106,7 +107,7 @@ class RankOperations:
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
         attention = ATTENTION + norms + (LATENT if model.mla else 0) + self._n_products(shard.attention_matrices)
-        state = ATTENTION + self._n_products(shard.linear_matrices)
+        state = STATE.get(type(model.linear), 0) + self._n_products(shard.linear_matrices)
         shared = self._n_products(shard.shared_matrices) + 2 if shard.shared_matrices else 0  # activation and sum
         experts = ROUTING + 2 * _n_per_matrix(shard.weight_dtype) + 1
         rows = [

@@ -85,6 +85,7 @@ RECV_INTERVALS = {
     "sglang glm-5 fp8_block": (1, 1),
     "sglang glm-5 nvfp4": (10, 10),
     "sglang qwen3.5-397b-a17b nvfp4 b200-sxm": (30, 30),
+    "sglang qwen3.5-397b-a17b fp8_block b300-sxm": (10, 10),
 }
 """--scheduler-recv-interval of SGLang on Blackwell (InferenceX: dsr1_fp8_b200.sh, qwen3.5_bf16_b200.sh,
 glm5_fp4_b200.sh and their siblings)."""

@@ -41,6 +41,9 @@ VLLM_BUDGET = 8192
 """Tokens of a step of InferenceX's vLLM servers, which are started with as many slots as clients (InferenceX,
 benchmarks/*.sh)."""
 
+SGLANG_TOKENS = {"h200-sxm": 32768}
+"""Tokens of a step with prompts of aggregated servers under SGLang, by card (InferenceX, dsr1_fp8_h200.sh)."""
+
 DEFAULT_BUDGET = "1.3"
 """First version of TensorRT-LLM with the default of 8,192 tokens a step or more in InferenceX's scripts; before, a step
 has the campaign's budget (InferenceX, benchmarks/*_trt*.sh)."""
@@ -215,7 +218,8 @@ def _limits(setting: Setting, side: Side) -> dict[str, int]:
     if setting.engine == "vllm":
         return {"max_num_batched_tokens": VLLM_BUDGET, "max_num_seqs": setting.concurrency}
     if setting.engine != "trtllm":
-        return {}
+        n_tokens = SGLANG_TOKENS.get(setting.gpu) if setting.engine == "sglang" and side.role == "both" else None
+        return {} if n_tokens is None else {"chunked_prefill_size": n_tokens, "max_prefill_tokens": n_tokens}
     if side.role == "prefill":
         return {"max_num_tokens": PREFILL_TOKENS[setting.model]} if setting.model in PREFILL_TOKENS else {}
     if side.role == "decode":

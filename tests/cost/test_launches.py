@@ -30,6 +30,18 @@ def test_a_dense_layer_has_two_norms_four_products_and_what_is_between_them() ->
     assert n_launches(Shard(llama, weight_dtype="int4")) == n_launches(Shard(llama))  # products in 16 bits
 
 
+def test_a_layer_with_a_state_launches_the_kernels_of_its_family() -> None:
+    experts = 4 + 2 + 1  # gate, choice, sort, sum; two products and the activation
+    qwen = Shard(catalog.load_model("qwen3-next-80b-a3b"))
+    shared = len(qwen.shared_matrices) + 1 + 1
+    state = 2 + 11 + len(qwen.linear_matrices)
+    assert n_launches(qwen) == 36 * state + 12 * (2 + 3 + len(qwen.attention_matrices)) + 48 * (experts + shared)
+    granite = Shard(catalog.load_model("granite-4.0-h-small"))
+    mamba = 2 + 7 + len(granite.linear_matrices)
+    others = 4 * (2 + 3 + len(granite.attention_matrices)) + 40 * (experts + len(granite.shared_matrices) + 2)
+    assert n_launches(granite) == 36 * mamba + others
+
+
 def test_norms_over_the_heads_of_all_gpus_add_up_squares() -> None:
     minimax = catalog.load_model("minimax-m2.5")
     plain = replace(minimax, norms_all_heads=False)
