@@ -95,14 +95,11 @@ class Coming(Line):
         super().__init__(live)
         self._interval = interval
         """Decode steps after which it looks."""
+        self.skips = interval > 1
+        """It does not look after every step."""
         self._n_begun: i64 = 0
         self._n_looked: i64 = 0
         """Steps that had begun when it last looked."""
-
-    @property
-    def skips(self) -> bool:
-        """It does not look at every step."""
-        return self._interval > 1
 
     @property
     def looks(self) -> bool:
@@ -119,9 +116,13 @@ class Coming(Line):
         late = (self._n_begun + n_steps - self._n_looked) % self._interval
         return n_steps + self._interval - late if late else n_steps
 
+    def left(self, place: i64) -> i64:
+        """Return the decode steps that an arrival still waits for."""
+        return self.seen_after(self._live.due_step[place] - self._n_begun)
+
     def left_steps(self) -> list[int]:
         """Return the decode steps that each arrival still waits for."""
-        return [int(self.seen_after(self._live.due_step[place] - self._n_begun)) for place in self.places()]
+        return [int(self.left(place)) for place in self.places()]
 
     def show(self, n_steps: i64, has_prefill: bool, waiting: Line) -> None:
         """Let n_steps begin: queue the arrivals that can be seen when it looks."""

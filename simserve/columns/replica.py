@@ -152,7 +152,7 @@ class ReplicaColumns(RankUnit):
         if self._prompts.has_planned and self._prompts.planner.valid_steps:
             n_most = min(self._prompts.planner.valid_steps, n_most or NEVER)
         if not blocked and self._coming.n:
-            n_most = self._coming.left_steps()[0]
+            n_most = self._coming.left(self._coming.head)
         step_run = self._decode.start(now_ps, n_most, self._waiting.n + self._side.n_before_queue)
         self._in_flight.step_run = step_run
         if self._prompts.has_planned and self._prompts.planner.wake_ps < NEVER:
