@@ -151,7 +151,7 @@ CAMPAIGNS = {
 
 
 def of_server(settings: Mapping[str, T], *server: str) -> T | None:
-    """Return the setting whose key says most of a server: its engine, and any of model, dtype, GPU and version."""
+    """Return the setting of the key that says most of a server: engine, and any of model, dtype, GPU and version."""
     keys = [key for key in settings if set(key.split()) <= set(server)]
     return settings[max(keys, key=lambda key: len(key.split()))] if keys else None
 
