@@ -73,7 +73,7 @@ class Live:
     chunks_ps: vec[i64]
     """Duration of the steps that computed a part of its prompt, not the last."""
     due_step: vec[i64]
-    """Steps of its replica that begin before the scheduler sees it, from the first on."""
+    """Steps of its replica that begin before the scheduler can see it, from the first on."""
     after: vec[i64]
     """The place behind it in its line, or among the free places."""
     older: vec[i64]
