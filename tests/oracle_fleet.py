@@ -45,6 +45,9 @@ class Script:
         for change in self.changes:
             self.at(change.at_ps, change)
 
+    def goes_on(self) -> bool:
+        return True
+
     def at(self, at_ps: int, change: Change, member: Member | None = None) -> None:
         Alarm(self.clock, lambda now_ps: self.act(now_ps, change, member), FLEET_PHASE).set(at_ps)
 

@@ -87,6 +87,7 @@ class Cluster:
         """When they are sent; None: when a replica is ready."""
         self.failed_ps: dict[int, int] = {}
         """When each row failed that did."""
+        fleet.n_held = lambda: len(self.held)
         for setup in setups:
             fleet.order(setup, "at the start")
         self.refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)

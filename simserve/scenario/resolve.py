@@ -27,6 +27,7 @@ from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
+from simserve.scenario.resolve_fleet import resolve_fleet
 from simserve.scenario.workload import resolve_workload
 
 STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
@@ -47,7 +48,7 @@ DTYPES = PRECISIONS | {"gptq": "int4", "w4a16": "int4", "fp8_e4m3": "fp8"}
 DTYPES |= {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 """Other names of precisions."""
 
-PLUGIN_KEYS = {"router", "admission", "scheduler", "arrivals", "lengths", "prefixes"}
+PLUGIN_KEYS = {"router", "admission", "scheduler", "autoscaler", "arrivals", "lengths", "prefixes"}
 """Keys that plug-ins check themselves, as some of them accept infinity."""
 
 MOST_ROUNDS = 8
@@ -63,7 +64,7 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
         "model": draft.absolute_model(parsed.model),
         "gpu": draft.absolute_gpu(parsed.gpu),
         "engine": with_version(draft.below("engine"), parsed.engine),
-        "cluster": resolve_cluster(draft.below("cluster"), cluster, parsed),
+        "cluster": resolve_fleet(draft.below("cluster"), resolve_cluster(draft.below("cluster"), cluster, parsed)),
         "workload": resolve_workload(draft.below("workload"), workload, measure, cluster.admission),
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,
     }

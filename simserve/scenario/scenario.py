@@ -89,9 +89,16 @@ class Scenario(Experiment):
         spec = self.cluster.disaggregate
         return None if spec is None or spec["kind"] == "always" else plugins.build("splitters", spec)
 
+    @property
+    def changes(self) -> bool:
+        """Whether replicas come or go during a run."""
+        return bool(self.cluster.failures) or any(pool.autoscaler for pool in self.cluster.pools)
+
     def why_one_process(self) -> str | None:
         """Return why one process must serve all replicas; None: processes of their own give the same tables."""
         cluster, workload = self.cluster, self.workload
+        if self.changes:
+            return "replicas come and go"
         if sum(setup.n_independent for setup in self.setups) < 2:
             return "there is only one replica"
         if cluster.kv_link is not None:
@@ -135,6 +142,7 @@ FAMILIES = {
     "admission": "admission",
     "disaggregate": "splitters",
     "scheduler": "schedulers",
+    "autoscaler": "autoscalers",
     **{key: f"workload.{key}" for key in ("arrivals", "lengths", "prefixes")},
 }
 """Keys that hold a plug-in, in whatever section, and its family."""

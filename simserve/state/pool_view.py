@@ -1,4 +1,4 @@
-"""PoolView: a pool as an autoscaler sees it: the samples scraped of its members and of the gateway, never the present."""
+"""PoolView: a pool as an autoscaler sees it: samples of its members and of the gateway, never the present."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence

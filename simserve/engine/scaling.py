@@ -1,0 +1,113 @@
+"""Scaling: what decides about a fleet that changes: autoscalers, which look at samples, and failures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from simserve.autoscalers.base import Autoscaler
+from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
+from simserve.engine.checks import broke, raised
+from simserve.engine.deployment import Deployment, PoolPlan, Site
+from simserve.engine.failing import Failing
+from simserve.engine.fleet import Fleet
+from simserve.engine.placement import Placement
+from simserve.engine.signals import Scraper
+from simserve.scenario.fleet import Failure, Scrape
+from simserve.state.pool_view import PoolView
+from simserve.units import PS_PER_S, to_ps
+
+LONGEST_WAIT_PS = 86_400 * PS_PER_S
+"""A run ends when requests have waited at the gateway for a day in which nothing else happened."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a fleet changes."""
+
+    plans: Sequence[PoolPlan]
+    """One for each pool, in their order."""
+    autoscalers: Sequence[Autoscaler | None]
+    """Of each pool."""
+    seed: int
+    placement: Placement
+    scrape: Scrape
+    failures: Sequence[Failure] = ()
+    gpu_budget: int | None = None
+    resends: bool = False
+
+
+class Scaling:
+    """Lets autoscalers and failures change a fleet."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._waits_since_ps: int | None = None
+
+    def begin(self, fleet: Fleet, clock: Clock) -> None:
+        """Take over the replicas that are there, and set alarms."""
+        changes, self._clock, self._fleet = self._changes, clock, fleet
+        n_gpus = sum(changes.plans[each.setup.pool].n_gpus for each in fleet.members)
+        free_gpus = None if changes.gpu_budget is None else changes.gpu_budget - n_gpus
+        self._site = site = Site(fleet, clock, changes.placement, changes.seed, free_gpus, changes.resends)
+        for pool, plan in enumerate(changes.plans):
+            Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])
+        failing = Failing(changes.failures, site)
+        site.on_ready = failing.watch
+        for deployment in site.deployments:
+            for pod in deployment.pods:
+                failing.watch(pod, deployment)
+        self._let_scale()
+
+    def goes_on(self) -> bool:
+        """Return whether requests wait for a replica; nothing else matters when all have ended."""
+        if not self._fleet.n_held():
+            self._waits_since_ps = None
+            return False
+        if self._waits_since_ps is None or any(each.pods for each in self._site.deployments):
+            self._waits_since_ps = self._clock.now_ps
+        return self._clock.now_ps - self._waits_since_ps < LONGEST_WAIT_PS
+
+    def _let_scale(self) -> None:
+        """Set the alarms of samples and decisions; each begins at an instant of its own, as in reality."""
+        changes = self._changes
+        stream = Random(f"scrape/{changes.seed}")
+        self._scraper = scraper = Scraper(changes.scrape, self._fleet, stream)
+        is_needed = False
+        for deployment, policy in zip(self._site.deployments, changes.autoscalers, strict=True):
+            if policy is not None:
+                is_needed = True
+                policy.begin()
+                scraper.watch(deployment, frozenset(policy.metrics))
+                first_ps = to_ps(stream.random() * policy.interval_s)
+                Alarm(self._clock, _Loop(policy, deployment, self).decide, FLEET_PHASE).set(first_ps)
+        if is_needed:
+            Alarm(self._clock, scraper.take, FLEET_PHASE).set(to_ps(stream.random() * changes.scrape.interval_s))
+
+    def view(self, deployment: Deployment, now_ps: int) -> PoolView:
+        """Return a pool as its autoscaler sees it."""
+        return deployment.view(now_ps, self._changes.scrape.delay_s, self._scraper.gateway)
+
+
+@dataclass
+class _Loop:
+    """The decisions about one pool."""
+
+    policy: Any
+    """Any: one of a plug-in may answer anything."""
+    deployment: Deployment
+    scaling: Scaling
+
+    def decide(self, now_ps: int) -> int:
+        """Ask the autoscaler, and follow it; return the instant of the next decision. Raises PolicyError."""
+        policy, deployment = self.policy, self.deployment
+        view = self.scaling.view(deployment, now_ps)
+        try:
+            wanted = policy.desired_replicas(view)
+        except Exception as error:
+            raise raised(policy, "desired_replicas", now_ps, error) from error
+        if type(wanted) is not int or wanted < 0:
+            raise broke(policy, "desired_replicas", now_ps, "must return a whole number, 0 or more", wanted)
+        if wanted != deployment.wanted:
+            deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
+        return now_ps + to_ps(policy.interval_s)
