@@ -42,8 +42,7 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cluster import KvLink
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.experiment import traffic_notes
-from simserve.scenario.fleet import Placement as PlacementSection
-from simserve.scenario.fleet import Scrape, Shutdown, Startup
+from simserve.scenario.fleet import OnFailure, PlacementSection, Scrape, Shutdown, Startup
 from simserve.scenario.loader import AnyScenario, scenario_from
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
@@ -275,7 +274,7 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
         )
         for setup, replica, pool in zip(setups, replicas, cluster.pools, strict=True)
     ]
-    nodes = cluster.placement or PlacementSection()
+    nodes, loss = cluster.placement or PlacementSection(), cluster.on_failure or OnFailure()
     return Scaling(
         Changes(
             plans,
@@ -285,7 +284,8 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
             cluster.scrape or Scrape(),
             cluster.failures or (),
             cluster.gpu_budget,
-            resends=cluster.on_failure is not None and cluster.on_failure.clients == "retry",
+            resends=loss.clients == "retry",
+            most_sends=loss.max_attempts,
         )
     )
 

@@ -85,6 +85,8 @@ class Cluster:
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self.release_ps: int | None = None
         """When they are sent; None: when a replica is ready."""
+        self._n_sends: dict[int, int] = {}
+        """How often each row was sent that was sent again."""
         self.failed_ps: dict[int, int] = {}
         """When each row failed that did."""
         fleet.n_held = lambda: len(self.held)
@@ -146,7 +148,9 @@ class Cluster:
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, n_stored)
             return
-        if lost.resends and not lost.lost.has_tokens:
+        n_sends = self._n_sends.get(row, 1)
+        if lost.resends and not lost.lost.has_tokens and n_sends < self.fleet.most_sends:
+            self._n_sends[row] = n_sends + 1
             self.recorder.restart(row, lost.lost.life, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)

@@ -14,6 +14,7 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.wiring import Wiring
+from simserve.integers import NEVER
 
 
 @dataclass(eq=False)
@@ -77,6 +78,9 @@ class Ranks(Protocol):
     def order(self, ranks: Sequence[Replica]) -> None:
         """Make room for the ranks of a member."""
 
+    def n_held(self) -> int:
+        """Return how many computed prompts wait for a decode replica to be ready."""
+
     def is_empty(self, rank: Replica) -> bool:
         """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
 
@@ -114,6 +118,8 @@ class Fleet:
         self.serving: Ranks | None = None
         """What serves the ranks, once the run has begun."""
         self._on_ready, self._on_loss = on_ready, on_loss
+        self.most_sends: int = NEVER
+        """How often the gateway sends a request, at most."""
         self.is_alone = False
         """There is one rank at all times, without host memory, and no request waits for an answer."""
         self._stores: dict[str, HostStore] = {}

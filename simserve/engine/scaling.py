@@ -35,6 +35,9 @@ class Changes:
     failures: Sequence[Failure] = ()
     gpu_budget: int | None = None
     resends: bool = False
+    """The gateway sends once more what was lost before its first token."""
+    most_sends: int = 3
+    """How often it sends a request, at most."""
 
 
 class Scaling:
@@ -47,6 +50,7 @@ class Scaling:
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Take over the replicas that are there, and set alarms."""
         changes, self._clock, self._fleet = self._changes, clock, fleet
+        fleet.most_sends = changes.most_sends
         n_gpus = sum(changes.plans[each.setup.pool].n_gpus for each in fleet.members)
         free_gpus = None if changes.gpu_budget is None else changes.gpu_budget - n_gpus
         self._site = site = Site(fleet, clock, changes.placement, changes.seed, free_gpus, changes.resends)
@@ -61,7 +65,8 @@ class Scaling:
 
     def goes_on(self) -> bool:
         """Return whether requests wait for a replica; nothing else matters when all have ended."""
-        if not self._fleet.n_held():
+        serving = self._fleet.serving
+        if not self._fleet.n_held() and not (serving is not None and serving.n_held()):
             self._waits_since_ps = None
             return False
         if self._waits_since_ps is None or any(each.pods for each in self._site.deployments):

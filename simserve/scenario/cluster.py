@@ -12,7 +12,7 @@ from simserve.errors import CatalogError
 from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
-from simserve.scenario.fleet import Failure, OnFailure, Placement, Scrape
+from simserve.scenario.fleet import Failure, OnFailure, PlacementSection, Scrape
 from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.resolve_pool import resolve_pool
 from simserve.scenario.scheduler_rules import check_role
@@ -71,7 +71,7 @@ class ClusterSection(Section):
     """GPUs that all pools share: replicas beyond it wait for others to go; null: no limit."""
     scrape: Scrape | None = None
     """What autoscalers see of replicas, and when; null: samples each 15 s, a second later."""
-    placement: Placement | None = None
+    placement: PlacementSection | None = None
     """Nodes and racks; null: nodes of the card's size, all in one rack."""
     failures: tuple[Failure, ...] | None = None
     """Failures of processes, GPUs, nodes and racks; null: none."""

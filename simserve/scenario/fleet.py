@@ -103,11 +103,13 @@ class OnFailure(Section):
     """What becomes of the requests of a replica that fails."""
 
     clients: Literal["fail", "retry"] = "fail"
-    """`retry`: the gateway sends requests once more of which no token was sent; all others fail for their clients, who
+    """`retry`: the gateway sends requests once more of which no token was sent; all others fail for their clients, which
     may try again by `workload.retries`."""
+    max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
+    """Most times that the gateway sends a request, with `retry`."""
 
 
-class Placement(Section):
+class PlacementSection(Section):
     """Where replicas are; they fill nodes in the order of joining."""
 
     gpus_per_node: Count | None = None

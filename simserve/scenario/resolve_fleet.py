@@ -8,7 +8,7 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Startup
 from simserve.scenario.pool import Pool
 
-Mistake = tuple[tuple[str | int, ...], str, object, str]
+Finding = tuple[tuple[str | int, ...], str, object, str]
 """Place, rule, value and remedy."""
 
 FAILURES_ONLY = ("placement", "on_failure")
@@ -40,7 +40,7 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
     return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
 
 
-def _of_cluster(cluster: ClusterSection, *, scales: bool) -> Iterator[Mistake]:
+def _of_cluster(cluster: ClusterSection, *, scales: bool) -> Iterator[Finding]:
     """Yield sections without use, and a budget that is too small."""
     fails = bool(cluster.failures)
     for key in FAILURES_ONLY:
@@ -61,7 +61,7 @@ def _of_cluster(cluster: ClusterSection, *, scales: bool) -> Iterator[Mistake]:
         yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas"
 
 
-def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Mistake]:
+def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Finding]:
     """Yield failures without a time, of pools that there are not, and of a replica at a rate."""
     names = [pool.name for pool in cluster.pools]
     for index, failure in enumerate(failures):
