@@ -112,6 +112,7 @@ ALLOWED: dict[str, set[str]] = {
     "routers": {"state"},
     "admission": {"state"},
     "splitters": {"state"},
+    "autoscalers": {"state"},
     "state": {"catalog.layers"},
     "workload": {"tables", "plugins"},
     "tables": set(),
@@ -218,7 +219,7 @@ def test_a_library_is_imported_only_by_the_part_that_owns_it() -> None:
         assert not wrong, f"{file}: {_part(file)} must not import {wrong}"
 
 
-@pytest.mark.parametrize("family", ["schedulers", "routers", "admission", "splitters"])
+@pytest.mark.parametrize("family", ["schedulers", "routers", "admission", "splitters", "autoscalers"])
 def test_a_policy_sees_only_the_state_and_its_own_base(family: str) -> None:
     for file in (PACKAGE / family).glob("*.py"):
         siblings = [name for name in _own_imports(file) if name.startswith(f"{family}.") and name != f"{family}.base"]
