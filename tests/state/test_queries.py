@@ -69,7 +69,7 @@ def test_a_sample_is_forgotten_after_five_minutes() -> None:
     assert parse(WAITING).values(pool([old], now_s=400)) == [None]
 
 
-def series(metric: str, samples: dict[float, float]) -> Signals:
+def series(metric: str, samples: dict[int, float]) -> Signals:
     made = signals()
     for at_s, value in samples.items():
         made.add(metric, at_s, value)
@@ -77,7 +77,7 @@ def series(metric: str, samples: dict[float, float]) -> Signals:
     return made
 
 
-def at_60_s(metric: str, query: str, samples: dict[float, float]) -> float | None:
+def at_60_s(metric: str, query: str, samples: dict[int, float]) -> float | None:
     one = member()
     one.signals._series = series(metric, samples)._series
     one.signals.until_s = 60
