@@ -72,7 +72,7 @@ class ScaleUp:
     select_policy: SelectPolicy = "max"
     """Limit that counts: `max` permits the largest change, `min` the smallest, `disabled` none."""
     tolerance: Share | None = None
-    """Ratio of a metric to its target above 1 up to which nothing is added; null: the autoscaler's own `tolerance`."""
+    """Distance of metric / target above 1 at which nothing is added; null: the autoscaler's own `tolerance`."""
 
 
 @dataclass(config=STRICT)
@@ -88,8 +88,7 @@ class ScaleDown:
     select_policy: SelectPolicy = "max"
     """Limit that counts: `max` permits the largest change, `min` the smallest, `disabled` none."""
     tolerance: Share | None = None
-    """Ratio of a metric to its target below 1 down to which nothing is removed; null: the autoscaler's own
-    `tolerance`."""
+    """Distance of metric / target below 1 at which nothing is removed; null: the autoscaler's own `tolerance`."""
 
 
 @dataclass(config=STRICT)

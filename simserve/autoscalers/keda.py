@@ -35,7 +35,7 @@ class Trigger:
     activation_threshold: float = 0.0
     """Value above which the pool leaves zero replicas (`activationThreshold`)."""
     metric_type: Literal["average_value", "value"] = "average_value"
-    """`average_value`: the threshold is a replica's share of the value; `value`: it is the value's itself."""
+    """`average_value`: the threshold is a replica's share of the value; `value`: it is that of the whole pool."""
     use_cached_metrics: bool = False
     """The Kubernetes autoscaler sees the value of KEDA's last poll, instead of a query of its own."""
 
