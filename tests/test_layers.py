@@ -192,7 +192,7 @@ STATEMENTS: dict[str, int] = {
     "shards": 152,
     "simulation": 269,
     "splitters": 40,
-    "state": 2875,
+    "state": 2879,
     "study": 4970,
     "tables": 1375,
     "units": 25,

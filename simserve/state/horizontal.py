@@ -88,8 +88,8 @@ class PodSamples:
 def wish_by_pods(pods: PodSamples, target: float, n_now: int, tolerance: Tolerance) -> int | None:
     """Return the replicas at which the mean of the pods meets the target; None without samples.
 
-    Missing pods count as at the target on the way down and as 0 on the way up; pending ones as 0 on the way up, and
-    not at all on the way down.
+    Missing pods count as at the target on the way down and as 0 on the way up. Pending ones count as 0 on the way up,
+    and not at all on the way down.
     """
     if not pods.values:
         return None

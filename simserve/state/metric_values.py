@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from statistics import fmean
 from typing import Final
 
@@ -180,7 +181,8 @@ class Arithmetic(Expression):
     def _result(self, left: float | None, right: float | None) -> float | None:
         if left is None or right is None or (self.sign == "/" and not right):
             return None
-        return OPERATIONS[self.sign](left, right)
+        result = OPERATIONS[self.sign](left, right)
+        return result if isfinite(result) else None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ MEMBER_LABELS: Final = frozenset(
 
 SECONDS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
+MOST_NESTED: Final = 50
+"""Most parentheses of a query."""
+
 TOKEN = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)|(?P<name>[A-Za-z_][\w:]*)
     |(?P<labels>\{(?:"(?:\\.|[^"\\])*"|'[^']*'|[^}"'])*\})|(?P<window>\[[^\]]*\])|(?P<sign>[-()+*/,]))""",
@@ -53,6 +56,8 @@ TOKEN = re.compile(
 def parse(text: str) -> Expression:
     """Return what a query says. Raises ValueError that quotes it, for what is no query or outside the subset."""
     try:
+        if text.count("(") > MOST_NESTED:
+            raise _Unsupported("it nests too deeply")
         return _Parser(text).expression()
     except _Unsupported as error:
         raise ValueError(

@@ -61,6 +61,7 @@ def test_nothing_is_no_value_unless_the_query_says_zero() -> None:
     for query in ("num_requests_waiting", "sum(num_requests_waiting)", "count(num_requests_waiting)", "1 / 0"):
         assert parse(query).total(empty) is None
     assert parse("sum(num_requests_waiting) or vector(0)").total(empty) == 0
+    assert parse("1e300 * 1e300").total(empty) is None
 
 
 def test_a_sample_is_forgotten_after_five_minutes() -> None:
@@ -127,6 +128,7 @@ def test_a_rate_is_the_growth_of_a_counter_a_second_and_a_fall_is_a_restart() ->
         ("max by (pod", "it ends too early"),
         ("", "it ends too early"),
         ("sum() 5", "')' is not expected"),
+        ("(" * 300 + "1" + ")" * 300, "nests too deeply"),
     ],
 )
 def test_what_is_outside_the_subset_is_quoted_with_what_to_write(query: str, why: str) -> None:
