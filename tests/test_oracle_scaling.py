@@ -31,7 +31,7 @@ class Wavering(Autoscaler):
     counts: list[int]
     interval_s: float
     n_asked: int = 0
-    metrics = GAUGES
+    min_replicas, max_replicas, metric_names = 1, 9, GAUGES
 
     def begin(self) -> None:
         self.n_asked = 0

@@ -83,7 +83,7 @@ class Scaling:
             if policy is not None:
                 is_needed = True
                 policy.begin()
-                scraper.watch(deployment, frozenset(policy.metrics))
+                scraper.watch(deployment, frozenset(policy.metric_names))
                 first_ps = to_ps(stream.random() * policy.interval_s)
                 Alarm(self._clock, _Loop(policy, deployment, self).decide, FLEET_PHASE).set(first_ps)
         if is_needed:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Literal
 
 GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
@@ -34,10 +35,11 @@ class Signals:
         while series[0][0] < at_s - LONGEST_WINDOW_S:
             series.popleft()
 
-    def last(self, metric: str) -> float | None:
-        """Return the youngest visible value; None: there is none."""
+    def last(self, metric: str, since_s: float = -inf) -> float | None:
+        """Return the youngest visible value, if it was taken after an instant; None: there is none."""
         series = self._series.get(metric, ())
-        return next((value for at_s, value in reversed(series) if at_s <= self.until_s), None)
+        at_s, value = next((sample for sample in reversed(series) if sample[0] <= self.until_s), (-inf, None))
+        return value if at_s > since_s else None
 
     def over(self, metric: str, window_s: float) -> list[tuple[float, float]]:
         """Return the visible samples of the last window, oldest first."""
@@ -68,7 +70,7 @@ class PoolView:
     wanted: int
     """Replicas that it shall have, as decided last."""
     members: Sequence[MemberView]
-    """Those that have not been told to leave, in the order of joining; those that wait for GPUs last."""
+    """Members that have not been told to leave, in the order of joining; those that wait for GPUs come last."""
     gateway: Signals
 
     @property
