@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.report.cautions import run_warnings
 from simserve.report.chart_data import (
     MAX_BANDS,
@@ -23,6 +24,7 @@ from simserve.report.html import page
 from simserve.report.latency_charts import by_prompt, cdf, tail
 from simserve.report.margin import margin
 from simserve.report.mechanisms import mechanism_list, use
+from simserve.report.members import members
 from simserve.report.nominal_load import drawn_load
 from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
@@ -62,6 +64,7 @@ def tell(results: "Results") -> Document:
         Chapter("latency", "Latency", latencies, drawn_load(reader)),
         *slowest(reader),
         Chapter("timeline", "Timeline", [_over_time(first, page_data)]),
+        *members(first, Lifetimes(results.facts)),
         percentiles(reader),
         *classes(reader),
         *tenants(reader),

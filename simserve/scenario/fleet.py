@@ -103,8 +103,8 @@ class OnFailure(Section):
     """What becomes of the requests of a replica that fails."""
 
     clients: Literal["fail", "retry"] = "fail"
-    """`retry`: the gateway sends requests once more of which no token was sent; all others fail for their clients, which
-    may try again by `workload.retries`."""
+    """`retry`: the gateway sends requests once more of which no token was sent. All others fail for their clients, and
+    these may try again by `workload.retries`."""
     max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
     """Most times that the gateway sends a request, with `retry`."""
 

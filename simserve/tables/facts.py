@@ -219,6 +219,8 @@ class RunFacts:
     members: tuple[MemberFacts, ...] = ()
     """When each rank was in the fleet; empty: all from start to end."""
     bench: BenchFacts | None = None
+    changes: bool = False
+    """Replicas may come and go."""
 
     @property
     def pools_by_replica(self) -> list[PoolFacts]:
