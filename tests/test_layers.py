@@ -132,6 +132,7 @@ ALLOWED: dict[str, set[str]] = {
         "schedulers.base",
         "routers.base",
         "admission.base",
+        "autoscalers.base",
     },
     "__main__": {"cli"},
 }
