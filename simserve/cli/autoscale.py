@@ -33,13 +33,13 @@ Policies = Annotated[
     ),
 ]
 
+Pool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool to scale. Default: the first.")]
+
 
 def autoscale(
     scenario: ScenarioFile,
     policy: Policies = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", metavar="NAME", help="Pool to scale. Default: the first.")
-    ] = None,
+    pool: Pool = None,
     max_replicas: Annotated[
         int | None, typer.Option("--max-replicas", min=1, help="Most replicas of policies that are named alone.")
     ] = None,

@@ -24,10 +24,7 @@ def tell(answer: AutoscaleAnswer) -> Document:
         title=_title(answer, best),
         lead=lead,
         kept=[] if best is None else [f"{best.usd_per_hour or 0.0:,.2f} USD/h"],
-        setup=(
-            f"{plural(len(answer.policies), 'policy').replace('policys', 'policies')} of pool {answer.pool}, "
-            f"{plural(answer.n_runs, 'run')}.",
-        ),
+        setup=(f"{_policies(answer)} of pool {answer.pool}, {plural(answer.n_runs, 'run')}.",),
         tiles=_tiles(best),
         parts=(
             *margin({} if best is None else {"": best.decision}),
@@ -36,7 +33,7 @@ def tell(answer: AutoscaleAnswer) -> Document:
             *chosen,
         ),
         made={"simserve": answer.version, "scenario": answer.scenario.digest},
-        brief=(f"{_title(answer, best)}: {lead}", table, *(_troubles(answer))),
+        brief=(f"{_title(answer, best)}: {lead}", table, *_next(answer)),
         warnings=_warnings(answer),
     )
 
@@ -82,19 +79,18 @@ def _cells(each: ScaledFleet) -> list[str]:
     ]
 
 
-def _troubles(answer: AutoscaleAnswer) -> list[str]:
-    """Return which policies oscillate, and what could not run."""
+def _policies(answer: AutoscaleAnswer) -> str:
+    n = len(answer.policies)
+    return f"{n} {'policy' if n == 1 else 'policies'}"
+
+
+def _next(answer: AutoscaleAnswer) -> list[str]:
+    """Return which policies oscillate, and the setting to take."""
     cycling = [each.policy for each in answer.policies if each.cycle_s is not None]
-    texts = (
-        [f"{listed(cycling)}: a limit cycle, scaling up and down again and again while the load stays."]
-        if cycling
-        else []
-    )
-    return texts + (
-        [f"Next: write the autoscaler of {answer.policies[answer.best].policy} into the pool:\n{answer.yaml}"]
-        if answer.best is not None and answer.yaml
-        else []
-    )
+    texts = [f"In a limit cycle, up and down while the load stays: {listed(cycling)}."] if cycling else []
+    if answer.best is not None and answer.yaml:
+        texts.append(f"Next: give pool {answer.pool} this key.\n{answer.yaml}")
+    return texts
 
 
 def _warnings(answer: AutoscaleAnswer) -> list[str]:

@@ -12,7 +12,7 @@ from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.metrics.decision import Effort
 from simserve.scenario import Scenario
-from simserve.scenario.dump import flow, yaml_text
+from simserve.scenario.dump import yaml_text
 from simserve.scenario.template import Override, Template
 from simserve.scenario.yaml_lines import NotYaml, scalar
 from simserve.study.sweep.facts import pareto_front
@@ -70,7 +70,7 @@ class AutoscaleQuestion:
         given = [each for text in policies for each in _listed(text)]
         if not given:
             raise _problem("needs at least one policy", None, f"for example {','.join([*PRESETS][:3])}")
-        specs = [_spec(scenario, place, each, most_replicas) for each in given]
+        specs = _numbered([_spec(scenario, place, each, most_replicas) for each in given])
         key = ("cluster", "pools", str(place))
         points = [
             SweepPoint(
@@ -108,13 +108,20 @@ def _listed(text: str | Mapping[str, Any]) -> Sequence[Any]:
     return values
 
 
+def _numbered(specs: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return policies with distinct names: `hpa`, `hpa 2`."""
+    names = [name for name, _ in specs]
+    n_before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [(f"{name} {n + 1}" if n else name, spec) for n, (name, spec) in zip(n_before, specs, strict=True)]
+
+
 def _spec(scenario: Scenario, place: int, given: Any, most_replicas: int | None) -> tuple[str, dict[str, Any]]:
     """Return the name of a policy, and the keys of its pool that it sets."""
     pool = scenario.cluster.pools[place]
     own = pool.autoscaler
     match given:
         case dict():
-            return flow(given), {"autoscaler": given}
+            return str(given.get("kind", "?")), {"autoscaler": given}
         case "own" if own is None:
             raise _problem("the scenario has no autoscaler of its own", OWN, "leave it out, or name another")
         case "own":
