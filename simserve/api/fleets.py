@@ -1,6 +1,6 @@
 """Questions about fleets that change: autoscale."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ POLICIES = ("hpa", "keda", "wva")
 def autoscale(
     scenario: "AnyScenario",
     *,
-    policies: Sequence[str | Mapping[str, Any]] = POLICIES,
+    policies: Sequence[Any] = POLICIES,
     pool: str | None = None,
     max_replicas: int | None = None,
     replications: int = 8,
@@ -46,7 +46,7 @@ def autoscale(
     from simserve.tables.journal import open_journal
 
     template, effort = template_from(scenario, with_seed(changes, seed)), effort_of(budget_runs, confidence, by)
-    question = AutoscaleQuestion.of(template, policies, pool, max_replicas, replications, goal_of(goal), effort)
+    question = AutoscaleQuestion.of(template, policies, (pool, max_replicas), replications, goal_of(goal), effort)
     with ExitStack() as stack:
         stack.enter_context(limited_to(jobs))
         folder = out or Path(stack.enter_context(TemporaryDirectory()))

@@ -41,7 +41,7 @@ def autoscale(
     policy: Policies = None,
     pool: Pool = None,
     max_replicas: Annotated[
-        int | None, typer.Option("--max-replicas", min=1, help="Most replicas of policies that are named alone.")
+        int | None, typer.Option("--max-replicas", min=1, help="Most replicas of policies given by name.")
     ] = None,
     replications: Annotated[
         int, typer.Option("--replications", min=1, max=1000, help="Runs of each policy, on the same seeds.")

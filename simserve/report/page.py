@@ -24,11 +24,10 @@ from simserve.report.html import page
 from simserve.report.latency_charts import by_prompt, cdf, tail
 from simserve.report.margin import margin
 from simserve.report.mechanisms import mechanism_list, use
-from simserve.report.members import members
+from simserve.report.members import members, replicas
 from simserve.report.nominal_load import drawn_load
 from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
-from simserve.report.replicas import replicas
 from simserve.report.run_head import run_head
 from simserve.report.run_view import RunView
 from simserve.report.slowest import slowest

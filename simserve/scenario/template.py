@@ -19,9 +19,8 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.shipped import shipped_file
 from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, in_our_units, read_yaml, scalar
 
-SHORT_FORMS = {"engine": "name"} | dict.fromkeys(
-    ("router", "scheduler", "autoscaler", "arrivals", "lengths", "prefixes"), "kind"
-)
+KINDS = ("router", "scheduler", "autoscaler", "arrivals", "lengths", "prefixes")
+SHORT_FORMS = {"engine": "name"} | dict.fromkeys(KINDS, "kind")
 """Keys with a bare name as short form, and the key that the name stands for."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from simserve.errors import Problem, ScenarioError
 from simserve.metrics.answers.autoscale import AutoscaleAnswer, ScaledFleet
@@ -45,6 +45,22 @@ GROWTH = 4
 """Most replicas, as a multiple of those at the start, where nothing else says it."""
 
 
+class Policy(NamedTuple):
+    """A policy with its name in the answer."""
+
+    name: str
+    autoscaler: Any
+    """As a scenario has it; None: the replicas stay."""
+    replicas: int
+    """Replicas at the start."""
+
+    def overrides(self, pool: int) -> tuple[Override, ...]:
+        """Return what it changes in a pool."""
+        place, key = f"command line --policy {self.name}", ("cluster", "pools", str(pool))
+        changes = {"autoscaler": self.autoscaler, "replicas": self.replicas}
+        return tuple(Override(place, (*key, name), value) for name, value in changes.items())
+
+
 @dataclass(frozen=True)
 class AutoscaleQuestion:
     """Policies of a pool, with their seeds and goal."""
@@ -57,31 +73,25 @@ class AutoscaleQuestion:
     def of(
         cls,
         template: Template,
-        policies: Sequence[str | Mapping[str, Any]],
-        pool: str | None,
-        most_replicas: int | None,
+        given: Sequence[Any],
+        wanted: tuple[str | None, int | None],
         n_seeds: int,
         goal_frac: float,
         effort: Effort,
     ) -> "AutoscaleQuestion":
-        """Return the question about each policy. Raises SimserveError before anything runs."""
-        scenario = Scenario.of(template)
+        """Return the question about each policy. Raises SimserveError before anything runs.
+
+        given: names, files and mappings; text may list several. wanted: the pool, and its most replicas.
+        """
+        scenario, (pool, most_replicas) = Scenario.of(template), wanted
         place = _pool(scenario, pool)
-        given = [each for text in policies for each in _listed(text)]
-        if not given:
+        every = [each for one in given for each in _listed(one)]
+        if not every:
             raise _problem("needs at least one policy", None, f"for example {','.join([*PRESETS][:3])}")
-        specs = _numbered([_spec(scenario, place, each, most_replicas) for each in given])
-        key = ("cluster", "pools", str(place))
-        points = [
-            SweepPoint(
-                number,
-                tuple(Override(f"command line --policy {name}", (*key, part), value) for part, value in spec.items()),
-            )
-            for number, (name, spec) in enumerate(specs)
-        ]
-        return cls(
-            SweepQuestion(resolved(template, points), n_seeds, goal_frac, effort), place, [name for name, _ in specs]
-        )
+        policies = _numbered([_policy(scenario, place, each, most_replicas) for each in every])
+        points = [SweepPoint(number, policy.overrides(place)) for number, policy in enumerate(policies)]
+        asked = SweepQuestion(resolved(template, points), n_seeds, goal_frac, effort)
+        return cls(asked, place, [policy.name for policy in policies])
 
 
 def _pool(scenario: Scenario, name: str | None) -> int:
@@ -89,51 +99,55 @@ def _pool(scenario: Scenario, name: str | None) -> int:
     pools = scenario.cluster.pools
     names = [pool.name for pool in pools]
     if name is not None and name not in names:
-        raise ScenarioError(
-            [Problem("command line --pool", "there is no such pool", name, f"use {' or '.join(names)}")]
-        )
+        remedy = f"use {' or '.join(names)}"
+        raise ScenarioError([Problem("command line --pool", "there is no such pool", name, remedy)])
     if name is not None:
         return names.index(name)
     return next((place for place, pool in enumerate(pools) if pool.autoscaler), 0)
 
 
-def _listed(text: str | Mapping[str, Any]) -> Sequence[Any]:
+def _listed(given: Any) -> Sequence[Any]:
     """Return the policies of one option: names, files, and mappings in YAML."""
-    if not isinstance(text, str):
-        return [dict(text)]
-    try:
-        values: Sequence[Any] = scalar(f"[{text}]")
-    except NotYaml:
-        raise _problem("its policies cannot be read as YAML", text, "separate names by commas") from None
-    return values
-
-
-def _numbered(specs: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-    """Return policies with distinct names: `hpa`, `hpa 2`."""
-    names = [name for name, _ in specs]
-    n_before = [names[:place].count(name) for place, name in enumerate(names)]
-    return [(f"{name} {n + 1}" if n else name, spec) for n, (name, spec) in zip(n_before, specs, strict=True)]
-
-
-def _spec(scenario: Scenario, place: int, given: Any, most_replicas: int | None) -> tuple[str, dict[str, Any]]:
-    """Return the name of a policy, and the keys of its pool that it sets."""
-    pool = scenario.cluster.pools[place]
-    own = pool.autoscaler
     match given:
-        case dict():
-            return str(given.get("kind", "?")), {"autoscaler": given}
+        case str():
+            try:
+                values: Sequence[Any] = scalar(f"[{given}]")
+            except NotYaml:
+                raise _problem("its policies cannot be read as YAML", given, "separate names by commas") from None
+            return values
+    return [given]
+
+
+def _numbered(policies: Sequence[Policy]) -> list[Policy]:
+    """Return policies with distinct names: `hpa`, `hpa 2`."""
+    names = [policy.name for policy in policies]
+    n_before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [
+        policy._replace(name=f"{policy.name} {n + 1}") if n else policy
+        for n, policy in zip(n_before, policies, strict=True)
+    ]
+
+
+def _policy(scenario: Scenario, place: int, given: Any, most_replicas: int | None) -> Policy:
+    """Return a policy by what an option says."""
+    own, n = scenario.setups[place].autoscaler, scenario.cluster.pools[place].replicas
+    match given:
+        case {"kind": kind}:
+            return Policy(str(kind), dict(given), n)
         case "own" if own is None:
             raise _problem("the scenario has no autoscaler of its own", OWN, "leave it out, or name another")
         case "own":
-            return OWN, {"autoscaler": own}
+            return Policy(OWN, scenario.cluster.pools[place].autoscaler, n)
         case "fixed":
-            return FIXED, {"autoscaler": None}
+            return Policy(FIXED, None, n)
         case str() if given.startswith(f"{FIXED}:") and given.partition(":")[2].isdecimal():
-            return given, {"autoscaler": None, "replicas": int(given.partition(":")[2])}
+            return Policy(given, None, int(given.partition(":")[2]))
         case str() if given.endswith((".yaml", ".yml", ".json")):
-            return given, {"autoscaler": {"manifest": given}}
-    most = most_replicas or (own or {}).get("max_replicas") or GROWTH * pool.replicas
-    return str(given), {"autoscaler": {"kind": given, **PRESETS.get(str(given), {}), "max_replicas": most}}
+            return Policy(given, {"manifest": given}, n)
+        case str() if not given.startswith(FIXED):
+            most = most_replicas or (GROWTH * n if own is None else own.max_replicas)
+            return Policy(given, {"kind": given, **PRESETS.get(given, {}), "max_replicas": most}, n)
+    raise _problem("must be a name, a manifest, `fixed:4` or a mapping with `kind`", str(given), "for example hpa,keda")
 
 
 def autoscale_facts(question: AutoscaleQuestion, sweep: Sweep) -> AutoscaleAnswer:
