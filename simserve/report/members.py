@@ -29,7 +29,7 @@ def members(reader: RunView, lives: Lifetimes) -> list[Chapter]:
     scaling = reader.summary.scaling
     if scaling is None:
         return []
-    text = fleet_sentences(reader)
+    text = fleet_sentences(reader).removeprefix("Fleet: ")
     rows = [
         Row(f"{number}", [seconds(at_s) for at_s in instants], why)
         for number, (instants, why) in enumerate(_rows(lives))
