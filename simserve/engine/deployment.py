@@ -133,7 +133,8 @@ class Deployment:
             self._stop(pod, self._why)
 
     def fail(self, pod: Pod, what: str, detect_s: float, *, in_place: bool, returns: bool) -> None:
-        """Lose a replica with what failed. in_place: it starts again where it was. returns: it is replaced, once that is known."""
+        """Lose a replica with what failed. in_place: it starts again where it was. returns: it is replaced, once that
+        is known."""
         self.pods.remove(pod)
         pod.is_leaving, self._n_missed = True, self._n_missed + 1
         for member in pod.members:

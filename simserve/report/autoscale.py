@@ -121,4 +121,10 @@ def _plot(answer: AutoscaleAnswer) -> Plot:
         "xaxis": axis("Dollars an hour", rangemode="tozero"),
         "yaxis": axis("Share within the SLO", tickformat=".1~%"),
     }
-    return Plot("front", figure([marks], 340, **axes), "", "Up and to the left is better.", [("dot k1", "on the front"), ("dot k5", "beaten")])
+    return Plot(
+        "front",
+        figure([marks], 340, **axes),
+        "",
+        "Up and to the left is better.",
+        [("dot k1", "on the front"), ("dot k5", "beaten")],
+    )

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from simserve.catalog.types import Chance, Count, Name, Natural, NotNegative, Positive, Section
 from simserve.units import LONGEST_S
-from simserve.workload.amounts import Time, seconds
+from simserve.workload.amounts import DrawnSeconds, Time, seconds
 
 SOURCES = {"disk": 1.7e9, "network": 1.25e9, "host_memory": 2.0e10}
 """[bytes/s] Rates at which a replica's weights are loaded. Disk: Llama-2-70B in 84 s and OPT-30B in 34 s from local
@@ -55,6 +55,20 @@ class Startup(Section):
         drawn_s = [float(seconds(each, 1, rng)[0]) for each in (self.provision_s, self.image_s)]
         later_s = [float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)]
         return 0.0 if in_place else sum(drawn_s), sum(later_s) + weights_bytes / self.weights.rate
+
+    def typical_s(self, *, in_place: bool) -> float:
+        """Return the seconds of a typical start, weights left out."""
+        first = () if in_place else (self.provision_s, self.image_s)
+        return sum(map(_typical_s, (*first, self.process_s, self.compile_s, self.ready_probe_s)))
+
+
+def _typical_s(time: Time) -> float:
+    """Return a fixed time, or the mean or median of a drawn one."""
+    match time:
+        case DrawnSeconds():
+            return time.mean or time.median or 0.0
+        case _:
+            return float(time)
 
 
 class Shutdown(Section):

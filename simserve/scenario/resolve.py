@@ -174,13 +174,14 @@ def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
 Finding = tuple[tuple[str | int, ...], str, object, str]
 """Place, rule, value and remedy."""
 
-FAILURES_ONLY = ("placement", "on_failure")
+SHORTEST_GRACE_S = 0.1
+"""[s] Shorter graces end within a step of a large model."""
 
 
 def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
     """Return the cluster with the defaults of a fleet that changes, if it does."""
     failures, scales = cluster.failures or (), any(pool.autoscaler for pool in cluster.pools)
-    for path, rule, value, remedy in (*_of_cluster(cluster, scales=scales), *_of_failures(cluster, failures)):
+    for path, rule, value, remedy in (*_of_budget(cluster), *_of_failures(cluster, failures)):
         if not draft.touched(*path):
             draft.problem(path, rule, value, remedy)
     if not scales and not failures:
@@ -203,25 +204,17 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
     return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
 
 
-def _of_cluster(cluster: ClusterSection, *, scales: bool) -> Iterator[Finding]:
-    """Yield sections without use, and a budget that is too small."""
-    fails = bool(cluster.failures)
-    for key in FAILURES_ONLY:
-        if getattr(cluster, key) is not None and not fails:
-            yield (key,), "is for replicas that fail", None, "give failures, or leave it out"
-    if cluster.scrape is not None and not scales:
-        yield ("scrape",), "is what autoscalers see", None, "give a pool an autoscaler, or leave it out"
-    if cluster.gpu_budget is not None and not scales and not fails:
-        yield ("gpu_budget",), "is for fleets that change", None, "give a pool an autoscaler, or leave it out"
-    for index, pool in enumerate(cluster.pools):
-        for key in ("startup", "shutdown"):
-            if getattr(pool, key) is not None and not scales and not fails:
-                rule = "is for replicas that come and go"
-                yield ("pools", index, key), rule, None, "give the pool an autoscaler, or leave it out"
+def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
+    """Yield a budget that is too small, and graces that end within a step."""
     n_gpus = sum(pool.replicas * pool.parallel.n_gpus for pool in cluster.pools)
     if cluster.gpu_budget is not None and cluster.gpu_budget < n_gpus:
         rule = f"must hold the {n_gpus} GPUs of the replicas at the start"
         yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas"
+    for index, pool in enumerate(cluster.pools):
+        shutdown = pool.shutdown or Shutdown()
+        if shutdown.drain and shutdown.grace_s is not None and shutdown.grace_s < SHORTEST_GRACE_S:
+            rule = f"must be at least {SHORTEST_GRACE_S:g} s, as less ends within a step"
+            yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "to cut at once, set drain: false"
 
 
 def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Finding]:
@@ -236,3 +229,17 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterat
             yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
         if failure.pool is not None and failure.pool not in names:
             yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
+        if failure.mtbf_s is not None and failure.recover == "restart":
+            yield from _standing(cluster, failure, failure.mtbf_s, here)
+
+
+def _standing(
+    cluster: ClusterSection, failure: Failure, mtbf_s: float, here: tuple[str | int, ...]
+) -> Iterator[Finding]:
+    """Yield a rate at which replicas live for less than they take to start."""
+    for pool in cluster.pools:
+        start_s = (pool.startup or Startup()).typical_s(in_place=failure.what == "process")
+        n = pool.parallel.n_gpus if failure.what == "gpu" else 1
+        if failure.pool in (None, pool.name) and mtbf_s / n < start_s:
+            rule = f"must leave replicas of pool {pool.name} standing, which start in {start_s:.3g} s or more"
+            yield (*here, "mtbf_s"), rule, mtbf_s, f"give at least {n * start_s:.3g}"
