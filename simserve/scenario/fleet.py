@@ -56,6 +56,17 @@ class Startup(Section):
         later_s = [float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)]
         return 0.0 if in_place else sum(drawn_s), sum(later_s) + weights_bytes / self.weights.rate
 
+    def explained(self, weights_bytes: float) -> str:
+        """Return the phases of a typical start in words, with the rate that weights are loaded at."""
+        weights_s = weights_bytes / self.weights.rate
+        source, gigabytes = self.weights.source.replace("_", " "), f"{weights_bytes / 1e9:.3g} GB"
+        loaded = f"{weights_s:.3g} s to load {gigabytes} from {source} at {self.weights.rate / 1e9:.3g} GB/s"
+        names = ("provisioning", "image", "process", "compilation", "probe")
+        times = (self.provision_s, self.image_s, self.process_s, self.compile_s, self.ready_probe_s)
+        known = [(name, _typical_s(time)) for name, time in zip(names, times, strict=True)]
+        parts = [loaded, *(f"{time_s:.3g} s {name}" for name, time_s in known if time_s)]
+        return f"about {self.typical_s(in_place=False) + weights_s:.3g} s: {', '.join(parts)}"
+
     def typical_s(self, *, in_place: bool) -> float:
         """Return the seconds of a typical start, weights left out."""
         first = () if in_place else (self.provision_s, self.image_s)
