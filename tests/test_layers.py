@@ -91,6 +91,7 @@ ALLOWED: dict[str, set[str]] = {
         "routers.base",
         "admission.base",
         "splitters.base",
+        "autoscalers.base",
         "workload.trace",
     },
     "scenario": {
@@ -101,6 +102,7 @@ ALLOWED: dict[str, set[str]] = {
         "routers.base",
         "admission.base",
         "splitters.base",
+        "autoscalers.base",
         "tables.facts",
         "workload.amounts",
         "workload.size",

@@ -32,7 +32,7 @@ class Trigger:
     """A query in the simulated part of PromQL, or a metric's name; several series are summed."""
     threshold: Threshold
     """Value to keep: of a replica, or of the pool with `metric_type: value`."""
-    activation_threshold: float = 0.0
+    activation_threshold: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """Value above which the pool leaves zero replicas (`activationThreshold`)."""
     metric_type: Literal["average_value", "value"] = "average_value"
     """`average_value`: the threshold is a replica's share of the value; `value`: it is that of the whole pool."""

@@ -39,13 +39,13 @@ class Kpa(Autoscaler):
     target: Threshold = 100.0
     """Concurrent requests per replica without `container_concurrency` (`container-concurrency-target-default`)."""
     target_utilization_frac: Annotated[float, Field(gt=0, le=1)] = 0.7
-    """Share of the target or of `container_concurrency` to keep (`container-concurrency-target-percentage`)."""
+    """[share] Part of the target or of `container_concurrency` to keep (`container-concurrency-target-percentage`)."""
     stable_window_s: Annotated[float, Field(ge=6, le=3600)] = 60.0
     """[s] Window of the mean outside a panic (`stable-window`)."""
     panic_window_frac: Annotated[float, Field(ge=0.01, le=1)] = 0.10
-    """Share of the stable window that the panic window takes (`panic-window-percentage`)."""
+    """[share] Part of the stable window that the panic window takes (`panic-window-percentage`)."""
     panic_threshold_frac: Annotated[float, Field(gt=1, le=10)] = 2.0
-    """Wished replicas, as a share of the ready ones, at which a panic begins (`panic-threshold-percentage`)."""
+    """[share] Wished replicas over ready ones at which a panic begins (`panic-threshold-percentage`)."""
     max_scale_up_rate: Annotated[float, Field(gt=1, le=1e9)] = 1000.0
     """Largest ratio of wished to ready replicas on the way up (`max-scale-up-rate`)."""
     max_scale_down_rate: Annotated[float, Field(gt=1, le=1e9)] = 2.0

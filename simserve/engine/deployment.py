@@ -21,7 +21,7 @@ class PoolPlan:
 
     name: str
     setup: ReplicaSetup
-    """Of each of the members that are a replica; its policy has no state yet."""
+    """Setup of each of the members that are a replica; its policy has no state yet."""
     n_members: int
     """Members of a replica: several where its ranks share nothing."""
     n_gpus: int
@@ -60,7 +60,7 @@ class Site:
     placement: Placement
     seed: int
     free_gpus: int | None
-    """GPUs of the budget that nobody has; None: there is no budget."""
+    """GPUs of the budget that no replica has; None: there is no budget."""
     resends: bool = False
     """The gateway sends once more what was lost before its first token."""
     on_ready: Callable[[Pod, "Deployment"], None] = lambda pod, deployment: None
@@ -107,7 +107,7 @@ class Deployment:
         self.wanted = len(self.pods)
         """Replicas that the pool shall have."""
         self._n_missed = 0
-        """Replicas that have failed and are not replaced: not yet, as nobody knows, or never."""
+        """Replicas that have failed and are not replaced: not before that is known, or never."""
         self._why = ""
         self._n_starts = 0
 

@@ -85,7 +85,7 @@ class Changes:
     plans: Sequence[PoolPlan]
     """One for each pool, in their order."""
     autoscalers: Sequence[Autoscaler | None]
-    """Of each pool."""
+    """Policy of each pool, if it has one."""
     seed: int
     placement: Placement
     scrape: Scrape

@@ -15,7 +15,7 @@ REPLACES = ("restarted after", "replaces one after")
 """Beginnings of the reasons of replicas that replace others."""
 
 BIN_S = 15.0
-"""Length of the intervals of arrivals whose attainment is looked at, at least; each has LEAST_ARRIVALS on average."""
+"""Least length of an interval of arrivals; each has LEAST_ARRIVALS on average."""
 LEAST_ARRIVALS = 20
 LOW_FRAC = 0.9
 """Share of an interval's requests below which it counts as time below the SLO."""

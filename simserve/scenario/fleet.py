@@ -115,7 +115,7 @@ class Failure(Section):
     at_s: Instant | None = None
     """[s] Instant of one failure; null: with `mtbf_s`."""
     member: Natural | None = None
-    """Id of the replica that fails at `at_s`, or whose node or rack does; null: the first that serves."""
+    """Id of the replica that fails at `at_s`, or of one on the node or rack that does; null: the first that serves."""
     mtbf_s: Positive | None = None
     """[s] Mean time between failures of ONE such unit, exponential; null: with `at_s`."""
     detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0

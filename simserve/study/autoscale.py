@@ -90,8 +90,8 @@ class AutoscaleQuestion:
             raise _problem("needs at least one policy", None, f"for example {','.join([*PRESETS][:3])}")
         policies = _numbered([_policy(scenario, place, each, most_replicas) for each in every])
         points = [SweepPoint(number, policy.overrides(place)) for number, policy in enumerate(policies)]
-        asked = SweepQuestion(resolved(template, points), n_seeds, goal_frac, effort)
-        return cls(asked, place, [policy.name for policy in policies])
+        question = SweepQuestion(resolved(template, points), n_seeds, goal_frac, effort)
+        return cls(question, place, [policy.name for policy in policies])
 
 
 def _pool(scenario: Scenario, name: str | None) -> int:
