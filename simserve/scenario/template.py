@@ -17,7 +17,8 @@ from simserve.scenario.glossary import remedy_for_unknown
 from simserve.scenario.pool import Pool
 from simserve.scenario.resolve import resolve
 from simserve.scenario.shipped import shipped_file
-from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, in_our_units, read_yaml, scalar
+from simserve.scenario.written_units import in_our_units
+from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, read_yaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(
     ("router", "scheduler", "autoscaler", "arrivals", "lengths", "prefixes"), "kind"
