@@ -1,7 +1,7 @@
 """Resolve plain data into an Experiment with every default filled in, or raise all problems at once."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -22,7 +22,7 @@ from simserve.plugins.validation import (
     shown,
 )
 from simserve.scenario.cluster import check_sessions, resolve_cluster
-from simserve.scenario.draft import Draft, Problems
+from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
@@ -73,29 +73,17 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
     if problems:
         raise problems.as_error(remedy_for_unknown)
     scenario = parsed.model_copy(update=filled_in)
-    scenario.set_origins(_origins(scenario, data, draft), folders[0])
+    scenario.set_origins(_origins(scenario, data, draft), folders[0], draft.notes)
     return scenario
 
 
 def _origins(scenario: Experiment, data: Any, draft: Draft) -> dict[str, str]:
     """Return the origin of each value of the resolved scenario."""
     origins = {}
-    for path, value in _leaves(scenario_data(scenario), ()):
+    for path, value in leaves(scenario_data(scenario), ()):
         origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
         origins[dotted(path)] = draft.replaced.get(path, origin)
     return origins
-
-
-def _leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield every value that is not a mapping, with its path; a list of plain values is one value."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from _leaves(value, (*path, key))
-    elif isinstance(data, list) and any(isinstance(item, Mapping) for item in data):
-        for index, item in enumerate(data):
-            yield from _leaves(item, (*path, index))
-    else:
-        yield path, data
 
 
 def _is_written(data: Any, path: Path, value: Any) -> bool:

@@ -3,9 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from simserve import plugins
+from simserve.plugins.validation import Path
 from simserve.scenario.cluster import ClusterSection
-from simserve.scenario.draft import Draft
+from simserve.scenario.draft import Draft, leaves
 from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Startup
+from simserve.scenario.manifest import ManifestError
+from simserve.scenario.manifest_kinds import read_manifest
 from simserve.scenario.pool import Pool
 
 Finding = tuple[tuple[str | int, ...], str, object, str]
@@ -35,9 +39,65 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
     """Return a pool with its autoscaler spelled out, and how its replicas start and stop."""
     autoscaler = pool.autoscaler
     if autoscaler is not None:
-        autoscaler = draft.below("autoscaler").spelled_out("autoscalers", autoscaler)
+        here = draft.below("autoscaler")
+        by_manifest = "manifest" in autoscaler
+        autoscaler = _of_manifest(here, autoscaler) if by_manifest else here.spelled_out("autoscalers", autoscaler)
     starts, stops = pool.startup or Startup(), pool.shutdown or Shutdown()
     return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
+
+
+def _of_manifest(draft: Draft, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the policy of a manifest with the keys that the scenario gives, or what it gives after its problems."""
+    file, name = given["manifest"], given.get("name")
+    for key, value in (("manifest", file), ("name", name)):
+        if type(value) is not str and (key == "manifest" or value is not None):
+            draft.problem((key,), "must be text", value, "give the path of a file" if key == "manifest" else "quote it")
+            return given
+    path = draft.find_file(file)
+    if path is None:
+        draft.problem(("manifest",), "there is no such file", file, f"looked in {draft.looked_in()}")
+        return given
+    try:
+        manifest = read_manifest(path, file, name)
+    except ManifestError as error:
+        draft.problems.extend((each if each.path else each.below(("manifest",)) for each in error.problems), draft.at)
+        return given
+    own = {key: value for key, value in given.items() if key not in ("manifest", "name")}
+    kind = manifest.spec["kind"]
+    if own.get("kind", kind) != kind:
+        draft.problem(("kind",), f"must be {kind}, as {file} is of that kind", own["kind"], "leave it out")
+        return given
+    spec = _over(manifest.spec, own)
+    policy, problems = plugins.check("autoscalers", spec)
+    located = (each if _has(own, each.path) else manifest.located(each).below(("manifest",)) for each in problems)
+    draft.problems.extend(located, draft.at)
+    for place, _ in leaves(manifest.spec, ()):
+        if not _has(own, place):
+            draft.set_origin(place, path.name)
+    if manifest.note is not None:
+        draft.notes[draft.at] = manifest.note
+    return spec if policy is None else {"kind": kind, **plugins.spelled_out(policy)}
+
+
+def _over(below: Any, above: Any) -> Any:
+    """Return a value with what another one says over it: mappings by key, others as a whole."""
+    match below, above:
+        case {**lower}, {**upper}:
+            return lower | {key: _over(lower.get(key), value) for key, value in upper.items()}
+    return above
+
+
+def _has(given: Any, path: Path) -> bool:
+    """Return whether what the scenario gives reaches a path, or replaces what is there."""
+    for key in path:
+        match given:
+            case {**keys} if key in keys:
+                given = keys[key]
+            case {**_keys}:
+                return False
+            case _:
+                return True
+    return bool(path)
 
 
 def _of_cluster(cluster: ClusterSection, *, scales: bool) -> Iterator[Finding]:
