@@ -146,6 +146,7 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         respond_s=to_s(_front_end(setups).respond_ps),
         members=served.members,
         bench=_bench_facts(scenario),
+        changes=scenario.changes,
     )
 
 

@@ -58,7 +58,8 @@ def startups(draw: st.DrawFn, unit_s: float) -> Startup:
 
 @st.composite
 def failures(draw: st.DrawFn, unit_s: float) -> Failure:
-    what, detect_s = draw(st.sampled_from(("process", "gpu", "node", "rack"))), draw(st.integers(0, 9)) * unit_s
+    what: Any = draw(st.sampled_from(("process", "gpu", "node", "rack")))
+    detect_s = draw(st.integers(0, 9)) * unit_s
     if draw(st.booleans()):
         return Failure.model_construct(what=what, at_s=draw(st.integers(0, 90)) * unit_s, detect_s=detect_s)
     return Failure.model_construct(what=what, mtbf_s=draw(st.integers(20, 500)) * max(unit_s, 2e-5), detect_s=detect_s)

@@ -50,6 +50,8 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield f"Pool {pool.name} ({pool.role}): {pool.n_replicas} x {replica}"
     if version:
         yield from _origin_lines(pool)
+    if pool.start is not None:
+        yield f"  A start: {pool.start}"
     yield "\n  Memory of each GPU"
     parts = [(name.replace("_", " "), f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()]
     yield table(parts, indent="    ")

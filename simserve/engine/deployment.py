@@ -132,25 +132,26 @@ class Deployment:
         for pod in self._last(len(self.pods) + self._n_missed - self.wanted):
             self._stop(pod, self._why)
 
-    def fail(self, pod: Pod, why: str, detect_s: float, *, in_place: bool, returns: bool) -> None:
-        """Lose a replica. in_place: it starts again where it was. returns: it is replaced, once that is known."""
+    def fail(self, pod: Pod, what: str, detect_s: float, *, in_place: bool, returns: bool) -> None:
+        """Lose a replica with what failed. in_place: it starts again where it was. returns: it is replaced, once that
+        is known."""
         self.pods.remove(pod)
         pod.is_leaving, self._n_missed = True, self._n_missed + 1
         for member in pod.members:
             member.on_gone = None
-            self._site.fleet.fail(member, why, resends=self._site.resends)
+            self._site.fleet.fail(member, f"a {what} failed", resends=self._site.resends)
         if returns and in_place:
             self._n_missed -= 1
-            self._order(f"restarted after {why}", pod.taken, detect_s)
+            self._order(f"restarted after a {what} failure", pod.taken, detect_s)
             return
         self._site.give(self.plan.n_gpus, pod.taken)
         if returns:
-            self._site.at(self._site.clock.now_ps + to_ps(detect_s), lambda: self._replace(why))
+            self._site.at(self._site.clock.now_ps + to_ps(detect_s), lambda: self._replace(what))
 
-    def _replace(self, why: str) -> None:
+    def _replace(self, what: str) -> None:
         """Order what replaces a replica that has failed."""
         self._n_missed -= 1
-        self._why = f"replaces one after {why}"
+        self._why = f"replaces one after a {what} failure"
         self.bring()
 
     def _order(self, why: str, taken: dict[int, int] | None = None, detect_s: float = 0.0) -> None:

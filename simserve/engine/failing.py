@@ -67,8 +67,7 @@ class Failing:
         for deployment in self._site.deployments:
             for each in [pod for pod in deployment.pods if pod in struck]:
                 in_place, returns = failure.what == "process", failure.recover == "restart"
-                why = f"a {failure.what} failed"
-                deployment.fail(each, why, failure.detect_s, in_place=in_place, returns=returns)
+                deployment.fail(each, failure.what, failure.detect_s, in_place=in_place, returns=returns)
 
     def _chosen(self, failure: Failure) -> Pod | None:
         """Return the replica of a failure at an instant: the given one, or the first that serves."""

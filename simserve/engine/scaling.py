@@ -1,6 +1,6 @@
-"""Scaling: what decides about a fleet that changes: autoscalers, which look at samples, and failures."""
+"""Scaling: what changes a fleet: autoscalers, which see samples as a monitoring system takes them, and failures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -11,11 +11,68 @@ from simserve.engine.checks import broke, raised
 from simserve.engine.deployment import Deployment, PoolPlan, Site
 from simserve.engine.failing import Failing
 from simserve.engine.fleet import Fleet
+from simserve.engine.live_view import LiveView
 from simserve.engine.placement import Placement
-from simserve.engine.signals import Scraper
 from simserve.scenario.fleet import Failure, Scrape
-from simserve.state.pool_view import PoolView
-from simserve.units import PS_PER_S, to_ps
+from simserve.state.pool_view import PoolView, Signals
+from simserve.units import PS_PER_S, to_ps, to_s
+
+Loads = Sequence[LiveView]
+
+
+def _used_share(ranks: Loads) -> float:
+    return sum(each.held_blocks() / each.total_blocks for each in ranks) / len(ranks)
+
+
+OF_MEMBER: dict[str, Callable[[Loads], float]] = {
+    "num_requests_running": lambda ranks: sum(each.n_outstanding - each.n_waiting for each in ranks),
+    "num_requests_waiting": lambda ranks: sum(each.n_waiting for each in ranks),
+    "kv_cache_usage_perc": _used_share,
+    "request_success_total": lambda ranks: sum(each.n_arrived - each.n_outstanding for each in ranks),
+    "request_arrival_total": lambda ranks: sum(each.n_arrived for each in ranks),
+}
+"""How each metric of a replica is read from its ranks."""
+
+
+class Scraper:
+    """Samples what autoscalers read of their pools."""
+
+    def __init__(self, scrape: Scrape, fleet: Fleet, stream: Random) -> None:
+        self._scrape, self._fleet, self._stream = scrape, fleet, stream
+        self._interval_ps = to_ps(scrape.interval_s)
+        self.gateway = Signals()
+        self._watched: list[tuple[Deployment, Collection[str]]] = []
+
+    def watch(self, deployment: Deployment, metrics: Collection[str]) -> None:
+        """Sample these metrics of a pool from now on."""
+        self._watched.append((deployment, metrics))
+
+    def take(self, now_ps: int) -> int:
+        """Take a sample of each; return the instant of the next."""
+        at_s = to_s(now_ps)
+        for deployment, metrics in self._watched:
+            for pod in deployment.pods:
+                if pod.phase == "ready":
+                    ranks = [rank.load for member in pod.members for rank in member.ranks]
+                    for metric in metrics & OF_MEMBER.keys():
+                        self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks))
+        n_held = self._fleet.n_held()
+        self._add(self.gateway, "gateway_queue_size", at_s, n_held)
+        self._add(self.gateway, "gateway_arrival_total", at_s, n_held + self._n_arrived())
+        return now_ps + self._interval_ps
+
+    def _n_arrived(self) -> int:
+        """Count the requests that the gateway has sent to replicas."""
+        first = (member for member in self._fleet.members if member.setup.role != "decode")
+        return sum(rank.load.n_arrived for member in first for rank in member.ranks)
+
+    def _add(self, signals: Signals, metric: str, at_s: float, value: float) -> None:
+        """Store a sample; that of a gauge has noise."""
+        noise_frac = self._scrape.noise_frac
+        if noise_frac and not metric.endswith("_total"):
+            value = max(0.0, value * self._stream.gauss(1.0, noise_frac))
+        signals.add(metric, at_s, value)
+
 
 LONGEST_WAIT_PS = 86_400 * PS_PER_S
 """A run ends when requests have waited at the gateway for a day in which nothing else happened."""

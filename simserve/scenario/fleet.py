@@ -7,7 +7,7 @@ from pydantic import Field
 
 from simserve.catalog.types import Chance, Count, Name, Natural, NotNegative, Positive, Section
 from simserve.units import LONGEST_S
-from simserve.workload.amounts import Time, seconds
+from simserve.workload.amounts import DrawnSeconds, Time, seconds
 
 SOURCES = {"disk": 1.7e9, "network": 1.25e9, "host_memory": 2.0e10}
 """[bytes/s] Rates at which a replica's weights are loaded. Disk: Llama-2-70B in 84 s and OPT-30B in 34 s from local
@@ -56,6 +56,31 @@ class Startup(Section):
         later_s = [float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)]
         return 0.0 if in_place else sum(drawn_s), sum(later_s) + weights_bytes / self.weights.rate
 
+    def explained(self, weights_bytes: float) -> str:
+        """Return the phases of a typical start in words, with the rate that weights are loaded at."""
+        weights_s = weights_bytes / self.weights.rate
+        source, gigabytes = self.weights.source.replace("_", " "), f"{weights_bytes / 1e9:.3g} GB"
+        loaded = f"{weights_s:.3g} s to load {gigabytes} from {source} at {self.weights.rate / 1e9:.3g} GB/s"
+        names = ("provisioning", "image", "process", "compilation", "probe")
+        times = (self.provision_s, self.image_s, self.process_s, self.compile_s, self.ready_probe_s)
+        known = [(name, _typical_s(time)) for name, time in zip(names, times, strict=True)]
+        parts = [loaded, *(f"{time_s:.3g} s {name}" for name, time_s in known if time_s)]
+        return f"about {self.typical_s(in_place=False) + weights_s:.3g} s: {', '.join(parts)}"
+
+    def typical_s(self, *, in_place: bool) -> float:
+        """Return the seconds of a typical start, weights left out."""
+        first = () if in_place else (self.provision_s, self.image_s)
+        return sum(map(_typical_s, (*first, self.process_s, self.compile_s, self.ready_probe_s)))
+
+
+def _typical_s(time: Time) -> float:
+    """Return a fixed time, or the mean or median of a drawn one."""
+    match time:
+        case DrawnSeconds():
+            return time.mean or time.median or 0.0
+        case _:
+            return float(time)
+
 
 class Shutdown(Section):
     """What a replica that is told to leave does."""
@@ -103,8 +128,8 @@ class OnFailure(Section):
     """What becomes of the requests of a replica that fails."""
 
     clients: Literal["fail", "retry"] = "fail"
-    """`retry`: the gateway sends requests once more of which no token was sent; all others fail for their clients, which
-    may try again by `workload.retries`."""
+    """`retry`: the gateway sends requests once more of which no token was sent. All others fail for their clients, and
+    these may try again by `workload.retries`."""
     max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
     """Most times that the gateway sends a request, with `retry`."""
 

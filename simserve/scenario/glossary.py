@@ -13,8 +13,9 @@ from simserve.scenario.cluster import ClusterSection, Views
 from simserve.scenario.experiment import Experiment, Slo, Targets
 from simserve.scenario.manifest_hpa import HPA_KEYS
 from simserve.scenario.manifest_keda import KEDA_KEYS
-from simserve.scenario.manifest_kinds import KSERVE_KEYS
+from simserve.scenario.manifest_kinds import KIND_KEYS
 from simserve.scenario.manifest_knative import KNATIVE_KEYS
+from simserve.scenario.manifest_kserve import KSERVE_KEYS
 from simserve.scenario.manifest_ray import RAY_KEYS
 from simserve.scenario.parallel import Parallel
 from simserve.scenario.pool import Pool
@@ -160,7 +161,7 @@ NEIGHBORS = MappingProxyType(
         "hardware": "gpu",
         "random_seed": "seed",
     }
-    | {**HPA_KEYS, **KEDA_KEYS, **KNATIVE_KEYS, **KSERVE_KEYS, **RAY_KEYS}
+    | {**KIND_KEYS, **HPA_KEYS, **KEDA_KEYS, **KNATIVE_KEYS, **KSERVE_KEYS, **RAY_KEYS}
 )
 """A neighbor's key (with underscores) -> ours; `[]` stands for the index of a pool."""
 

@@ -15,8 +15,6 @@ RULES = f"{SCALER}.behavior.scale_down"
 
 HPA_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "hpa": SCALER,
-        "autoscaling": SCALER,
         "min_replicas": f"{SCALER}.min_replicas",
         "max_replicas": f"{SCALER}.max_replicas",
         "minreplicas": f"{SCALER}.min_replicas",

@@ -12,7 +12,6 @@ from simserve.scenario.manifest_hpa import SCALER, TARGET_TYPES, ScalingBehavior
 
 KEDA_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "keda": SCALER,
         "minreplicacount": f"{SCALER}.min_replicas",
         "maxreplicacount": f"{SCALER}.max_replicas",
         "idlereplicacount": f"{SCALER}.idle_replica_count",

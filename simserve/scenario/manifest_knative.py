@@ -12,7 +12,6 @@ from simserve.scenario.manifest_hpa import SCALER
 
 KNATIVE_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "kpa": SCALER,
         "min_scale": f"{SCALER}.min_replicas",
         "max_scale": f"{SCALER}.max_replicas",
         "minscale": f"{SCALER}.min_replicas",

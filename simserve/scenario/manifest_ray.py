@@ -14,8 +14,6 @@ from simserve.scenario.yaml_lines import YamlDocument
 
 RAY_KEYS: Mapping[str, str] = MappingProxyType(
     {
-        "ray_serve": SCALER,
-        "autoscaling_config": SCALER,
         "target_ongoing_requests": f"{SCALER}: {{kind: ray_serve, target_ongoing_requests: 2}}",
         "target_num_ongoing_requests_per_replica": f"{SCALER}.target_ongoing_requests",
         "smoothing_factor": f"{SCALER}.upscaling_factor and downscaling_factor",

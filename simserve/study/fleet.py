@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.parts import StudiedFleet
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.scenario import Scenario
 from simserve.workload.load import offered_load
 
@@ -37,6 +38,17 @@ def gains_by_replicas(scenario: Scenario) -> bool:
         or setup.scheduler.runs_to_completion
         or load.trace.prefixes is not None
         or load.trace.dependencies is not None
+    )
+
+
+def mean_fleet(lives: Lifetimes) -> StudiedFleet:
+    """Return the GPUs of a fleet that changed, on average over its run, with their price and power."""
+    pools = lives.facts.pools
+    gpus = lives.gpus_by_pool((0.0, lives.facts.end_s)).tolist()
+    return StudiedFleet(
+        n_gpus=max(1, round(sum(gpus))),
+        usd_per_hour=sum(n * pool.price_per_gpu_hour_usd for n, pool in zip(gpus, pools, strict=True)),
+        kw=sum(n * pool.tdp_w for n, pool in zip(gpus, pools, strict=True)) / 1000,
     )
 
 
