@@ -241,9 +241,11 @@ def run(
             ending = fleet.pick(change)
             if member is None and change.kind == "join":
                 member = order(fresh(fleet.setups, change.which), now_ps)
-                if change.takes_ps != NEVER_PS:
+                if change.takes_ps == NEVER_PS:
+                    continue
+                if change.takes_ps:
                     fleet.changes.append((now_ps + change.takes_ps, change, member))
-                continue
+                    continue
             if member is not None:
                 if member.gone_ps is None:
                     fleet.let_in(member, now_ps)

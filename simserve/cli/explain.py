@@ -50,8 +50,6 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield f"Pool {pool.name} ({pool.role}): {pool.n_replicas} x {replica}"
     if version:
         yield from _origin_lines(pool)
-    if pool.start is not None:
-        yield f"  A start: {pool.start}"
     yield "\n  Memory of each GPU"
     parts = [(name.replace("_", " "), f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()]
     yield table(parts, indent="    ")
@@ -117,6 +115,8 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
         planned = "planned one ahead" if pool.plans_ahead else "not planned ahead"
         yield f"  Steps: {planned}; the GPU waits for host times"
     yield f"  How sure: {pool.accuracy}"
+    if pool.start is not None:
+        yield f"  A start: {pool.start}"
 
 
 def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:

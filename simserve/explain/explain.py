@@ -36,13 +36,13 @@ def explain(scenario: Scenario) -> Answer:
     """Dry-run a scenario without simulating it. Raises TraceError and PolicyError for a load that a run refuses."""
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     pairs = zip(scenario.setups, scenario.cluster.pools, strict=True)
-    pools = tuple(_with_reservation(_pool(setup, pool), setup, load) for setup, pool in pairs)
+    pools = tuple(_with_start(_with_reservation(_pool(setup), setup, load), setup, pool) for setup, pool in pairs)
     return Answer(
         scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), scenario.why_one_process()
     )
 
 
-def _pool(setup: PoolSetup, pool: Pool) -> PoolAnswer:
+def _pool(setup: PoolSetup) -> PoolAnswer:
     balance = setup.parallel.balance
     return PoolAnswer(
         name=setup.name,
@@ -79,10 +79,14 @@ def _pool(setup: PoolSetup, pool: Pool) -> PoolAnswer:
         **_host_tier(setup),
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),
-        start=None
-        if pool.startup is None
-        else pool.startup.explained(setup.ledger.weights_bytes * setup.gpus_per_replica),
     )
+
+
+def _with_start(answer: PoolAnswer, setup: PoolSetup, pool: Pool) -> PoolAnswer:
+    """Add how long a replica takes to start, if replicas do."""
+    if pool.startup is None:
+        return answer
+    return replace(answer, start=pool.startup.explained(setup.ledger.weights_bytes * setup.gpus_per_replica))
 
 
 def _with_reservation(pool: PoolAnswer, setup: PoolSetup, load: Load) -> PoolAnswer:
