@@ -117,7 +117,8 @@ class ManifestPart:
 
     def located(self, problem: ValueProblem, path: Path | None = None) -> ValueProblem:
         """Return a problem with its place in its rule; `path` is where it stands, if its own path is another's."""
-        remedy = problem.remedy or ("add it" if problem.kind == "missing" else None)
+        has_own = problem.remedy is not None or ";" in problem.rule
+        remedy = problem.remedy if has_own else "add it" if problem.kind == "missing" else "correct it"
         rule = f"{self.place(problem.path if path is None else path)}: {problem.rule}"
         return replace(problem, path=(), rule=rule, remedy=remedy, kind="value")
 
@@ -169,7 +170,10 @@ class ManifestPolicy:
         place, rest = self.places[problem.path[:depth]], problem.path[depth:]
         while rest and (lower := self._below(place, str(rest[0]), rest[0])) is not None:
             place, rest = lower, rest[1:]
-        remedy = "give it in the scenario, next to `manifest`" if problem.kind == "missing" else problem.remedy
+        here = f"give {dotted(problem.path[:1]) or 'the key'} in the scenario, next to `manifest`"
+        remedy = here if problem.kind == "missing" else problem.remedy
+        if remedy is None and ";" not in problem.rule:
+            remedy = f"correct it, or {here}"
         rule = " ".join(filter(None, (dotted(rest), problem.rule)))
         return self.part.located(replace(problem, rule=rule, remedy=remedy), place)
 

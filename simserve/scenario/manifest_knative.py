@@ -74,7 +74,10 @@ class KnativeAnnotations(Shape):
     def _with_new_names(cls, data: Any) -> Any:
         """Return the annotations with minScale and maxScale under their present names."""
         old = {f"{KNATIVE}/{way}Scale": f"{KNATIVE}/{way}-scale" for way in ("min", "max")}
-        return {old.get(key, key): value for key, value in data.items()}
+        match data:
+            case {**texts}:
+                return {old.get(str(key), key): value for key, value in texts.items()}
+        return data
 
     @property
     def arguments(self) -> dict[str, Any]:

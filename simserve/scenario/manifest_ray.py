@@ -59,7 +59,7 @@ class RayAutoscaling(RayShape):
     @property
     def arguments(self) -> dict[str, Any]:
         """The keys that the policy has, and its names for the others."""
-        own = dict(self)
+        own = {key: getattr(self, key) for key in type(self).model_fields}
         up, down, both = (own.pop(f"{prefix}smoothing_factor") for prefix in ("upscale_", "downscale_", ""))
         earlier = own.pop("target_num_ongoing_requests_per_replica")
         old = {"target_ongoing_requests": earlier, "upscaling_factor": up or both, "downscaling_factor": down or both}
