@@ -189,7 +189,7 @@ STATEMENTS: dict[str, int] = {
     "plugins": 368,
     "report": 6165,
     "routers": 169,
-    "scenario": 3021,
+    "scenario": 3759,
     "schedulers": 300,
     "servers": 1204,
     "shards": 152,

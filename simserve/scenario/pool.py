@@ -32,7 +32,8 @@ class Pool(Section):
     replicas: Count = 1
     """Number of replicas, each of `tensor` × `pipeline` × `data` GPUs; with an autoscaler, at the start."""
     autoscaler: PluginSpec | None = None
-    """Policy that changes the number of replicas as the load changes; null: it stays."""
+    """Policy that changes the number of replicas as the load changes, or `{manifest: my-hpa.yaml}`, a file of
+    Kubernetes, KEDA, Knative, KServe or Ray Serve, with keys that replace its own; null: it stays."""
     startup: Startup | None = None
     """How long a new replica takes until it serves; null: a start on a machine that is there."""
     shutdown: Shutdown | None = None

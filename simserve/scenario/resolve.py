@@ -22,12 +22,13 @@ from simserve.plugins.validation import (
     shown,
 )
 from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cluster
-from simserve.scenario.draft import Draft, Problems
+from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
 from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Startup
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
+from simserve.scenario.manifest_kinds import policy_of_file
 from simserve.scenario.pool import Pool
 from simserve.scenario.workload import resolve_workload
 
@@ -74,29 +75,17 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
     if problems:
         raise problems.as_error(remedy_for_unknown)
     scenario = parsed.model_copy(update=filled_in)
-    scenario.set_origins(_origins(scenario, data, draft), folders[0])
+    scenario.set_origins(_origins(scenario, data, draft), folders[0], draft.notes)
     return scenario
 
 
 def _origins(scenario: Experiment, data: Any, draft: Draft) -> dict[str, str]:
     """Return the origin of each value of the resolved scenario."""
     origins = {}
-    for path, value in _leaves(scenario_data(scenario), ()):
+    for path, value in leaves(scenario_data(scenario), ()):
         origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
         origins[dotted(path)] = draft.replaced.get(path, origin)
     return origins
-
-
-def _leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield every value that is not a mapping, with its path; a list of plain values is one value."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from _leaves(value, (*path, key))
-    elif isinstance(data, list) and any(isinstance(item, Mapping) for item in data):
-        for index, item in enumerate(data):
-            yield from _leaves(item, (*path, index))
-    else:
-        yield path, data
 
 
 def _is_written(data: Any, path: Path, value: Any) -> bool:
@@ -199,7 +188,9 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
     """Return a pool with its autoscaler spelled out, and how its replicas start and stop."""
     autoscaler = pool.autoscaler
     if autoscaler is not None:
-        autoscaler = draft.below("autoscaler").spelled_out("autoscalers", autoscaler)
+        here = draft.below("autoscaler")
+        by_file = "manifest" in autoscaler
+        autoscaler = policy_of_file(here, autoscaler) if by_file else here.spelled_out("autoscalers", autoscaler)
     starts, stops = pool.startup or Startup(), pool.shutdown or Shutdown()
     return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
 

@@ -1,6 +1,7 @@
 """Scenario: one resolved experiment, with its pools ready for the engine, and the JSON Schema of its YAML."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ class Scenario(Experiment):
     @cached_property
     def setups(self) -> tuple[PoolSetup, ...]:
         """The pools with their model, GPU, engine, scheduler and memory ledger, ready for the engine."""
-        return tuple(pool_setup(self, pool) for pool in self.cluster.pools)
+        return tuple(
+            replace(pool_setup(self, pool), scaler_note=self.note_on("cluster", "pools", index, "autoscaler"))
+            for index, pool in enumerate(self.cluster.pools)
+        )
 
     def build_router(self) -> Router:
         """Return a new router without state."""
@@ -189,6 +193,9 @@ def _plugin(family: str, parts: dict[str, Any]) -> list[dict[str, Any]]:
     kinds.append({"type": "object", "properties": {"kind": kind}, "required": ["kind"]})
     if family == "schedulers":  # arguments of the engine's own policy
         kinds.append({"type": "object", "not": {"required": ["kind"]}})
+    if family == "autoscalers":  # the arguments that its manifest has not
+        file = {"type": "string", "description": "File of an autoscaler's manifest."}
+        kinds.append({"type": "object", "properties": {"manifest": file}, "required": ["manifest"]})
     return [{"enum": names}, outside, *kinds]
 
 

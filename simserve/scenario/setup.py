@@ -70,6 +70,8 @@ class PoolSetup:
     """None: one token per step."""
     autoscaler: Autoscaler | None = None
     """What changes the number of replicas; None: it stays."""
+    scaler_note: str | None = None
+    """What of the autoscaler's manifest is not simulated; None: all is, or it has none."""
 
     @property
     def calibrated(self) -> bool:
