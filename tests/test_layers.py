@@ -185,7 +185,7 @@ STATEMENTS: dict[str, int] = {
     "integers": 112,
     "interruptions": 17,
     "lab": 4212,
-    "metrics": 4587,
+    "metrics": 4589,
     "plugins": 368,
     "report": 6165,
     "routers": 169,

@@ -5,9 +5,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from simserve.metrics import summary_schema
 from simserve.metrics.answers.parts import Index, ScenarioName
 from simserve.metrics.answers.struct import (
+    FINITE,
     Amount,
+    Column,
     Count,
     Flag,
     Name,
@@ -21,6 +24,8 @@ from simserve.metrics.answers.struct import (
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.summary_schema import Slo
 from simserve.tables.schema import SCHEMA
+
+Hours = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "h")]
 
 
 class ScaledFleet(Struct):
@@ -42,7 +47,7 @@ class ScaledFleet(Struct):
     """[USD/h] Price of its GPUs on average, those included of replicas that start or drain."""
     mean_gpus: Amount = Field(None, title="GPUs")
     """GPUs on average."""
-    gpu_hours: Amount = Field(None, title="GPU-hours")
+    gpu_hours: Hours = Field(None, title="GPU-hours")
     """[h] GPU time of a run."""
     n_scalings: Amount = Field(None, title="Scalings")
     """Instants of a run at which replicas were added or removed."""
