@@ -53,7 +53,8 @@ class Jobs:
 
 def drawn(jobs: Sequence[Job], seed: int) -> Jobs:
     """Draw the requests of all jobs, in the order of arrival."""
-    arrival_s, prompts, outputs, of_job = [], [], [], []
+    arrival_s, of_job = list[Floats](), list[Ints]()
+    prompts, outputs = list[Ints](), list[Ints]()
     for place, job in enumerate(jobs):
         gaps_s = np.random.default_rng([seed, place]).exponential(1 / job.rate_per_s, job.n_prompts)
         arrival_s.append(job.start_s + np.cumsum(gaps_s))

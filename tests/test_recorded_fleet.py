@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from tests.autoscalers.pools import FLEET, KV, WAITING, needs_fleet
-from tests.effort import runs
+from tests.effort import is_thorough, runs
 from tests.recorded_jobs import Job, Steps, drawn, fleet, replica_seconds, replicas, sent_s, served
 
 RECORDED_REPLICA_S = 2650.0
 SAME_S = 45.0
-"""Simulated and recorded instants differ by less."""
+"""The median of simulated instants is as near to the recorded one."""
 STARTS_S = (0.0, 150.0, 254.0)
 """Starts of the jobs after that of the first: the second as the notes of the data say, the third as the timeline shows
 it, where the KV cache in use rises beyond what two jobs need. Both are late for their settings, 120 and 240 s."""
@@ -130,14 +130,87 @@ def test_the_recorded_run_is_read_as_its_description_says() -> None:
 @needs_fleet
 def test_the_fleet_of_the_recorded_run_costs_as_many_replica_seconds() -> None:
     end_s = timeline()[-1].at_s
-    costs = [replica_seconds(steps, end_s) for steps in simulated(runs(20, 3))]
+    costs = [replica_seconds(steps, end_s) for steps in simulated(runs(20, 2))]
     assert np.median(costs) == pytest.approx(RECORDED_REPLICA_S, rel=0.2)
+    if is_thorough():
+        least, most = np.percentile(costs, [5, 95])
+        assert least <= RECORDED_REPLICA_S <= most
 
 
 @needs_fleet
 def test_the_fleet_grows_and_shrinks_when_the_recorded_one_did() -> None:
-    for steps in simulated(runs(20, 3)):
-        assert changes(steps) == pytest.approx(recorded_changes(), abs=SAME_S)
+    every = simulated(runs(20, 2))
+    instants = np.median([changes(steps) for steps in every], axis=0)
+    assert instants.tolist() == pytest.approx(list(recorded_changes()), abs=SAME_S)
+    for steps in every:
         assert max(n for _, n in steps) == 10
-        assert next(n for _, n in steps if n > 2) == 6
         assert steps[-1][1] == 1
+    assert np.median([next(n for _, n in steps if n > 2) for steps in every]) == 6
+
+
+class WvaRun(NamedTuple):
+    """A run under llm-d's autoscaler, version 1, and what is known of it."""
+
+    name: str
+    delays_s: tuple[float, ...]
+    """Starts of its jobs after that of the first, as its settings say."""
+    rates_per_s: tuple[float, ...]
+    lasts_s: float
+    """How long each job sends."""
+    tick_s: float
+    kv_cache_threshold: float
+    """Of 7 December it is only known that replicas are added beyond a mean KV cache use between 0.40 and 0.52."""
+
+
+WVA_RUNS = [
+    # Its settings say 480 s; completions end as if each job had lasted 360 s, which is what its job files say.
+    WvaRun("capacity-based-moderate-parallel-20251127-181520", (0, 60, 120), (10, 15, 12), 360, 30, 0.5),
+    WvaRun(
+        "capacity-based-moderate-parallel-extended-20251207-190235", (0, 180, 360, 540), (10, 12, 10, 10), 600, 60, 0.65
+    ),
+    WvaRun("capacity-based-smooth-gradual-20251207-165405", (0, 120, 240, 360, 480, 600), (5,) * 6, 720, 60, 0.65),
+]
+SAME_DECISION_S = 5.0
+
+
+def decisions(run: str) -> list[Row]:
+    """Return the decisions of a run, from the first; most are logged twice."""
+    with (FLEET / "wva_decisions.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["run"] == run]
+    times = [datetime.fromisoformat(row["time_utc"]).timestamp() for row in rows]
+    kept: list[Row] = []
+    for at_s, row in zip(times, rows, strict=True):
+        if not kept or at_s - times[0] - kept[-1].at_s >= SAME_DECISION_S:
+            kv_frac = max(map(float, row["pods_kv_usage_max_1m"].split(";")))
+            kept.append(Row(at_s - times[0], int(row["current_replicas"]), int(row["target_replicas"]), kv_frac))
+    return kept
+
+
+def mean_replicas(run: WvaRun, rows: list[Row], seed: int) -> float:
+    """Return the mean replicas of a simulated run. A last request keeps it going until the recorded end."""
+    end_s = rows[-1].at_s
+    first_s = next(row.at_s for row in rows if row.kv_frac > 0) - run.tick_s / 2
+    jobs = [
+        Job(first_s + delay_s, rate, round(rate * run.lasts_s))
+        for delay_s, rate in zip(run.delays_s, run.rates_per_s, strict=True)
+    ]
+    at_once = {"stabilization_window_s": 0}  # replicas follow the published number within a tick
+    autoscaler = {
+        "kind": "wva",
+        "max_replicas": 10,
+        "kv_cache_threshold": run.kv_cache_threshold,
+        "kv_spare_trigger": 0.2,
+        "optimization_interval_s": run.tick_s,
+        "behavior": {"scale_up": at_once, "scale_down": at_once},
+    }
+    steps = replicas(served(fleet(autoscaler, seed), drawn([*jobs, Job(end_s, 1e4, 1)], seed)))
+    return replica_seconds(steps, end_s) / end_s
+
+
+@needs_fleet
+@pytest.mark.thorough
+@pytest.mark.parametrize("run", WVA_RUNS, ids=lambda run: run.name)
+def test_the_fleet_of_a_run_under_wva_has_as_many_replicas(run: WvaRun) -> None:
+    rows = decisions(run.name)
+    recorded = sum(row.replicas * (after.at_s - row.at_s) for row, after in pairwise(rows)) / rows[-1].at_s
+    assert np.mean([mean_replicas(run, rows, seed) for seed in range(4)]) == pytest.approx(recorded, rel=0.15)
