@@ -162,6 +162,8 @@ class WvaRun(NamedTuple):
     """Of 7 December it is only known that replicas are added beyond a mean KV cache use between 0.40 and 0.52."""
 
 
+# Three of the seven long runs. The others are not within the bar: 17% (moderate 205831), 23 and 26% (high 145238 and
+# 152808) too many replicas, as an overloaded pod is too slow here; 155627 has no settled times of its clients.
 WVA_RUNS = [
     # Its settings say 480 s; completions end as if each job had lasted 360 s, which is what its job files say.
     WvaRun("capacity-based-moderate-parallel-20251127-181520", (0, 60, 120), (10, 15, 12), 360, 30, 0.5),
