@@ -34,15 +34,15 @@ class ScalingJson(Figures):
     """GPUs on average, those included of replicas that start or drain."""
     gpu_hours: Measured = None
     """[h] GPU time of the whole run."""
-    most_replicas: Count = 0
+    most_replicas: Count
     """Replicas that were ready at a time, at most; data-parallel ranks count one by one."""
-    n_scalings: Count = 0
+    n_scalings: Count
     """Instants at which replicas were added or removed, without those that replace others."""
-    n_reversals: Count = 0
+    n_reversals: Count
     """Times that a removal followed additions, or an addition removals."""
     cycle_s: Measured = None
     """[s] Period of a limit cycle: scaling up and down again and again while the load stays; null without one."""
-    n_failures: Count = 0
+    n_failures: Count
     """Replicas that failed; those that are cut at the end of their grace are none."""
     below_s: Measured = None
     """[s] Time in which fewer than 90% of the arriving requests met the SLO; null without an SLO."""
