@@ -196,7 +196,7 @@ STATEMENTS: dict[str, int] = {
     "simulation": 300,
     "splitters": 40,
     "state": 2879,
-    "study": 5126,
+    "study": 5134,
     "tables": 1382,
     "units": 25,
     "version": 1,

@@ -66,3 +66,13 @@ def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
     with pytest.raises(ScenarioError) as error:
         scenario(pool, **cluster)
     assert message in str(error.value).replace("'x'", "x")
+
+
+@pytest.mark.parametrize("command", [["plan"], ["capacity", "--replicas", "serve"]])
+def test_a_command_that_looks_for_a_number_of_replicas_names_what_decides_it(command: list[str], tmp_path: Any) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(Scenario.from_dict(scenario({"autoscaler": HPA}).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())
+    outcome = invoke(command[0], file, *command[1:], "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "cluster.pools.0.autoscaler: changes the number of replicas" in outcome.err
+    assert "or use simserve autoscale" in outcome.err
