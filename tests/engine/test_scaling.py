@@ -168,3 +168,11 @@ def test_a_controller_sees_nothing_that_was_not_scraped_and_that_late() -> None:
     assert len({round(at_s % 7, 6) for at_s in instants}) == 1
     assert all(at_s <= now_s - 4 for now_s, seen in odd_autoscalers.SEEN for at_s, _ in seen)
     assert max(value for _, seen in odd_autoscalers.SEEN for _, value in seen) > 5
+
+
+def test_a_fleet_that_was_too_small_says_so_instead_of_blaming_its_servers() -> None:
+    pool = {"autoscaler": steps((5, 6)), "startup": FAST | {"provision_s": 40}, "scheduler": {"max_num_seqs": 16}}
+    tight = scenario(pool, 60.0, 6000).to_dict() | {"slo": {"ttft_s": 0.5}}
+    results = simulate(Scenario.from_dict(tight))
+    assert results.summary["scaling"]["longest_below_s"] > 15
+    assert "The fleet was too small for " in str(results._repr_html_()) + repr(results)
