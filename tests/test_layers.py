@@ -177,7 +177,7 @@ STATEMENTS: dict[str, int] = {
     "cli": 1851,
     "columns": 3110,
     "cost": 2177,
-    "engine": 3146,
+    "engine": 3144,
     "errors": 43,
     "explain": 259,
     "forks": 27,

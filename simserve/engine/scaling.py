@@ -75,7 +75,7 @@ class Scraper:
 
 
 LONGEST_WAIT_PS = 86_400 * PS_PER_S
-"""A run ends when requests have waited at the gateway for a day in which nothing else happened."""
+"""A run ends when requests have waited for a replica for a day in which nothing else happened."""
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,18 @@ class Scaling:
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
-        self._waits_since_ps: int | None = None
+        self._n_waiting, self._waits_since_ps = 0, 0
+        """Requests that waited when nothing else happened, and since when as many do."""
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Take over the replicas that are there, and set alarms."""
         changes, self._clock, self._fleet = self._changes, clock, fleet
         fleet.most_sends = changes.most_sends
-        n_gpus = sum(changes.plans[each.setup.pool].n_gpus for each in fleet.members)
-        free_gpus = None if changes.gpu_budget is None else changes.gpu_budget - n_gpus
-        self._site = site = Site(fleet, clock, changes.placement, changes.seed, free_gpus, changes.resends)
+        self._site = site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.resends)
         for pool, plan in enumerate(changes.plans):
-            Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])
+            deployment = Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])
+            if site.free_gpus is not None:
+                site.free_gpus -= plan.n_gpus * len(deployment.pods)
         failing = Failing(changes.failures, site)
         site.on_ready = failing.watch
         for deployment in site.deployments:
@@ -122,13 +123,11 @@ class Scaling:
 
     def goes_on(self) -> bool:
         """Return whether requests wait for a replica; nothing else matters when all have ended."""
-        serving = self._fleet.serving
-        if not self._fleet.n_held() and not (serving is not None and serving.n_held()):
-            self._waits_since_ps = None
-            return False
-        if self._waits_since_ps is None or any(each.pods for each in self._site.deployments):
-            self._waits_since_ps = self._clock.now_ps
-        return self._clock.now_ps - self._waits_since_ps < LONGEST_WAIT_PS
+        serving, now_ps = self._fleet.serving, self._clock.now_ps
+        n_waiting = self._fleet.n_held() + (0 if serving is None else serving.n_held())
+        if n_waiting != self._n_waiting:
+            self._n_waiting, self._waits_since_ps = n_waiting, now_ps
+        return n_waiting > 0 and now_ps - self._waits_since_ps < LONGEST_WAIT_PS
 
     def _let_scale(self) -> None:
         """Set the alarms of samples and decisions; each begins at an instant of its own, as in reality."""

@@ -92,6 +92,15 @@ def test_a_budget_of_gpus_is_shared_and_those_that_wait_take_what_becomes_free()
     assert len(table) == 2  # five GPUs hold two of two
 
 
+def test_ranks_that_share_nothing_are_one_replica() -> None:
+    """A replica of a dense model in data parallel is two members, which come, count and go together."""
+    pool = {"autoscaler": steps((5, 2), (12, 3), (30, 1)), "startup": FAST, "parallel": {"data": 2}}
+    table = members(simulate(scenario(pool, gpu_budget=4)))
+    assert len(table) == 4
+    assert table["ready_s"][2] == table["ready_s"][3] == pytest.approx(table["ordered_s"][2] + 6, abs=1e-3)
+    assert table["draining_s"][2] == table["draining_s"][3] == pytest.approx(30, abs=1.1)
+
+
 def test_a_process_restarts_where_it_was_and_a_gpu_is_replaced_from_the_beginning() -> None:
     startup = {"provision_s": 20, **FAST}
     cases = {"process": 10 + 6, "gpu": 10 + 20 + 6}
