@@ -175,7 +175,7 @@ STATEMENTS: dict[str, int] = {
     "autoscalers": 388,
     "catalog": 1185,
     "cli": 1851,
-    "columns": 3110,
+    "columns": 3116,
     "cost": 2177,
     "engine": 3144,
     "errors": 43,

@@ -46,7 +46,7 @@ class Loads:
     fewest need not be asked."""
 
     def __init__(self, cluster: Cluster, members: Collection[int], *, joins_shortest: bool) -> None:
-        changes = cluster.control is not None
+        changes, members = cluster.control is not None, list(dict.fromkeys(members))
         joins_shortest = joins_shortest and cluster.refresher is None and not (changes and cluster.handoff is not None)
         has_choice = changes or len(members) > 1
         self.is_asked = has_choice and not joins_shortest
@@ -54,29 +54,37 @@ class Loads:
         self.counts = has_choice and joins_shortest
         """What `count` says matters."""
         self._loads = Tournament(len(cluster.replicas))
-        self._ready: set[int] | None = set(members) if changes else None
-        """Members that get requests, of a fleet that changes."""
-        for member in members:
-            self._loads.set(member, 0)
+        self._in_order: list[int] | None = members if changes else None
+        """Members of a fleet that changes in the order of joining, which decides between equals, those included that
+        get no more requests, and ..."""
+        self._places: dict[int, int] = {member: place for place, member in enumerate(members)} if changes else {}
+        """... the places there of those that do."""
+        for place, member in enumerate(members):
+            self._loads.set(place if changes else member, 0)
 
     def shortest(self) -> i64:
         """Return the first replica with the fewest requests; NONE: none is ready."""
-        return self._loads.first() if self._loads.least() < NEVER else NONE
+        if self._in_order is None:
+            return self._loads.first()
+        return self._in_order[self._loads.first()] if self._loads.least() < NEVER else NONE
 
     def count(self, place: i64, n: i64) -> None:
         """Note how many requests a replica has."""
-        if self._ready is None or place in self._ready:
+        if self._in_order is None:
             self._loads.set(place, n)
+        elif place in self._places:
+            self._loads.set(self._places[place], n)
 
-    def show(self, place: i64, *, is_ready: bool) -> None:
-        """Note that a replica gets requests from now on, or none any more."""
-        assert self._ready is not None, "the fleet changes"
-        self._loads.widen(place + 1)
-        self._loads.set(place, 0 if is_ready else NEVER)
-        if is_ready:
-            self._ready.add(place)
-        else:
-            self._ready.discard(place)
+    def show(self, replica: int, n: int, *, is_ready: bool) -> None:
+        """Note that a replica with n requests gets more from now on, or none any more."""
+        assert self._in_order is not None, "the fleet changes"
+        if not is_ready:
+            self._loads.set(self._places.pop(replica), NEVER)
+            return
+        self._places[replica] = len(self._in_order)
+        self._in_order.append(replica)
+        self._loads.widen(len(self._in_order))
+        self._loads.set(self._places[replica], n)
 
 
 class Entrance:
@@ -119,7 +127,7 @@ class Entrance:
             limits = EntryLimits(replica, self._entries[replica], keeps=False)
             self._by_place += [limits] * (replica.id + 1 - len(self._by_place))
             self._by_place[replica.id] = limits
-        self.loads.show(replica.id, is_ready=is_ready)
+        self.loads.show(replica.id, replica.load.n_outstanding, is_ready=is_ready)
 
 
 class RoutedEntrance(Entrance):
