@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from docs.scenario_reference import slug
+from simserve.metrics.answers.autoscale import ScaledFleet
 from simserve.metrics.answers.baseline import Baseline
 from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.struct import Struct, fields_of
@@ -63,6 +64,7 @@ ROWS: Mapping[str, tuple[type[Struct], str]] = {
     ),
     "twin": (ServerSetting, "One row per flag, as `settings` of twin.json."),
     "tune": (TriedPoint, "One row per point, as `points` of tune.json."),
+    "autoscale": (ScaledFleet, "One row per policy, as `policies` of autoscale.json."),
 }
 """Tables of studies with a struct for each row, and what a row is."""
 

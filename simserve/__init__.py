@@ -14,7 +14,8 @@ from simserve.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from simserve.admission.base import Admission
-    from simserve.api import capacity, check, compare, plan, run, sweep, tune, twin, validate
+    from simserve.api import autoscale, capacity, check, compare, plan, run, sweep, tune, twin, validate
+    from simserve.autoscalers.base import Autoscaler
     from simserve.metrics.result_folder import load_results
     from simserve.metrics.results import Results
     from simserve.routers.base import Router
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Admission": "simserve.admission.base",
+    "Autoscaler": "simserve.autoscalers.base",
     "Results": "simserve.metrics.results",
     "Router": "simserve.routers.base",
     "Scenario": "simserve.scenario",
@@ -31,14 +33,18 @@ _HOMES = {
     "load_results": "simserve.metrics.result_folder",
     "load_scenario": "simserve.scenario",
     "simulate": "simserve.simulation",
-} | dict.fromkeys(("capacity", "check", "compare", "plan", "run", "sweep", "tune", "twin", "validate"), "simserve.api")
+} | dict.fromkeys(
+    ("autoscale", "capacity", "check", "compare", "plan", "run", "sweep", "tune", "twin", "validate"), "simserve.api"
+)
 
 __all__ = [
     "Admission",
+    "Autoscaler",
     "Results",
     "Router",
     "Scenario",
     "Scheduler",
+    "autoscale",
     "capacity",
     "check",
     "compare",

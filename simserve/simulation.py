@@ -18,20 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.columns import run as columns
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.decode import Speculation
+from simserve.engine.deployment import PoolPlan
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.host_tier import host_facts
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
+from simserve.engine.placement import Placement
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
+from simserve.engine.scaling import Changes, Scaling
 from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
 from simserve.forks import can_fork
@@ -40,6 +42,7 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cluster import KvLink
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.experiment import traffic_notes
+from simserve.scenario.fleet import OnFailure, PlacementSection, Scrape, Shutdown, Startup
 from simserve.scenario.loader import AnyScenario, scenario_from
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
@@ -127,7 +130,7 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         seed=scenario.seed,
         digest=scenario.digest,
         pools=tuple(map(_pool_facts, setups, priced.costs, (pool.scheduler for pool in scenario.cluster.pools))),
-        replica_pool=tuple(_replica_pool(scenario).tolist()),
+        replica_pool=served.replica_pool,
         peak_kv_blocks=served.peak_kv_blocks,
         slo=slo.default.given,
         slo_classes={name: targets.given for name, targets in slo.classes.items()},
@@ -143,6 +146,7 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         respond_s=to_s(_front_end(setups).respond_ps),
         members=served.members,
         bench=_bench_facts(scenario),
+        changes=scenario.changes,
     )
 
 
@@ -175,6 +179,8 @@ class _Served:
     """Products of the clock."""
 
     tables: RunTables
+    replica_pool: tuple[int, ...]
+    """Pool of each rank."""
     peak_kv_blocks: tuple[int, ...]
     """Peak of each rank."""
     drafting_s: tuple[float, ...]
@@ -221,10 +227,12 @@ def _serve(
     except (OverflowError, ValueError, struct.error) as error:  # an instant that a column does not hold
         if cluster.clock.now_ps <= MAX_PS and not isinstance(error, EndsTooLate):
             raise
-        raise _too_late(cluster, setups, _replica_pool(scenario)) from error
-    block_bytes = [setups[pool].ledger.block_bytes * setups[pool].gpus_per_lane for pool in _replica_pool(scenario)]
+        raise _too_late(cluster, setups) from error
+    replica_pool = tuple(member.setup.pool for member in cluster.members for _ in member.ranks)
+    block_bytes = [setups[pool].ledger.block_bytes * setups[pool].gpus_per_lane for pool in replica_pool]
     return _Served(
-        tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups)),
+        tabulate(cluster, np.array(replica_pool, np.int32), tuple(setup.name for setup in setups)),
+        replica_pool,
         tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
         tuple(to_s(replica.decode.drafting_ps) for replica in cluster.replicas),
         host_facts([replica.tier for replica in cluster.replicas], block_bytes),
@@ -233,47 +241,74 @@ def _serve(
 
 
 def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
-    setups, views = priced.setups, scenario.cluster.views
+    views, has_prefixes = scenario.cluster.views, load.trace.prefixes is not None
+    pools = list(enumerate(zip(priced.setups, priced.costs, strict=True)))
+    replicas = [_replica(pool, *of_pool, has_prefixes, scenario.seed) for pool, of_pool in pools]
     return Cluster(
-        [
-            replica
-            for setup, cost in zip(setups, priced.costs, strict=True)
-            for replica in _replicas(setup, cost, load.trace.prefixes is not None, scenario.seed)
-        ],
+        [each for pool, (setup, _) in pools for each in replicas[pool].copies(setup.n_independent)],
         scenario.build_router(),
         replace(_offered(load), patience=_patience(scenario)),
         router_seed=f"router/{scenario.seed}",
-        front_end=_front_end(setups),
+        front_end=_front_end(priced.setups),
         disaggregation=_disaggregation(scenario, priced),
         delay=None if views is None else Delay(to_ps(views.refresh_s), views.counts_own_sends),
         admission=scenario.build_admission(),
+        control=_control(scenario, priced.setups, replicas),
         scratch=priced.scratch,
     )
 
 
-def _too_late(cluster: Cluster, setups: Sequence[PoolSetup], replica_pool: NDArray[np.int32]) -> TraceError:
+def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence[ReplicaSetup]) -> Scaling | None:
+    """Return what changes the fleet; None: it stays as it is."""
+    cluster = scenario.cluster
+    if not scenario.changes:
+        return None
+    plans = [
+        PoolPlan(
+            setup.name,
+            replica,
+            setup.n_independent // setup.n_replicas,
+            setup.gpus_per_replica,
+            setup.ledger.weights_bytes * setup.gpus_per_replica,
+            pool.startup or Startup(),
+            pool.shutdown or Shutdown(),
+        )
+        for setup, replica, pool in zip(setups, replicas, cluster.pools, strict=True)
+    ]
+    nodes, loss = cluster.placement or PlacementSection(), cluster.on_failure or OnFailure()
+    return Scaling(
+        Changes(
+            plans,
+            [setup.autoscaler and deepcopy(setup.autoscaler) for setup in setups],
+            scenario.seed,
+            Placement(nodes.gpus_per_node or max(setup.gpu.gpus_per_node for setup in setups), nodes.nodes_per_rack),
+            cluster.scrape or Scrape(),
+            cluster.failures or (),
+            cluster.gpu_budget,
+            resends=loss.clients == "retry",
+            most_sends=loss.max_attempts,
+        )
+    )
+
+
+def _too_late(cluster: Cluster, setups: Sequence[PoolSetup]) -> TraceError:
     """Return the error of a run beyond the instant that 64 bits hold, which names its longest step."""
     longest_ps, pool = 0, ""
-    for replica, index in zip(cluster.replicas, replica_pool.tolist(), strict=True):
-        runs = cluster.recorder.step_runs(replica.id)
-        last_ps = int((runs["first_ps"] + runs["growth_ps"] * (runs["n_steps"] - 1)).max(initial=0))
-        longest_ps, pool = max((longest_ps, pool), (last_ps, setups[index].name))
+    for member in cluster.members:
+        for rank in member.ranks:
+            runs = cluster.recorder.step_runs(rank.id)
+            last_ps = int((runs["first_ps"] + runs["growth_ps"] * (runs["n_steps"] - 1)).max(initial=0))
+            longest_ps, pool = max((longest_ps, pool), (last_ps, setups[member.setup.pool].name))
     step = f"a step of pool {pool} took {to_s(longest_ps) / 3600:,.3g} h" if longest_ps else "no step had ended by then"
     rule = f"a run must end within {LONGEST} of simulated time"
     return TraceError(f"{rule}, and {step}; check the constants of engine and calibration, or shorten the load")
 
 
-def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
-    """Return the pool of each rank, `(n_ranks,)`; tables and metrics call ranks replicas."""
-    n_ranks = [setup.n_replicas * setup.ranks_per_replica for setup in scenario.setups]
-    return np.repeat(np.arange(len(n_ranks), dtype=np.int32), n_ranks)
-
-
-def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -> list[ReplicaSetup]:
-    """Return the replicas of a pool; data-parallel ranks that share nothing are replicas of their own."""
+def _replica(pool: int, setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -> ReplicaSetup:
+    """Return a replica of a pool; data-parallel ranks that share nothing are replicas of their own."""
     how = setup.speculation
     speculation = None if how is None else Speculation.drawn(how.rates, seed, how.n_slots)
-    replica = ReplicaSetup(
+    return ReplicaSetup(
         deepcopy(setup.scheduler),
         cost if how is None else how.running_cost(cost),
         setup.ledger.lane_blocks,
@@ -288,8 +323,8 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
         host_tier=setup.host_tier,
         speculation=speculation,
         balance=setup.parallel.balance,
+        pool=pool,
     )
-    return replica.copies(setup.n_independent)
 
 
 def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
@@ -298,7 +333,7 @@ def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
         to_ps(max(getattr(setup.engine, name) for setup in setups))
         for name in ("receive_s", "receive_token_s", "respond_s", "hand_over_s")
     )
-    n_servers = sum(setup.n_replicas * setup.parallel.data for setup in setups)
+    n_servers = sum(setup.most_replicas * setup.parallel.data for setup in setups)
     hands_over = any(setup.role != "both" for setup in setups)
     return FrontEnd(receive_ps, token_ps, respond_ps, n_servers, hand_over_ps if hands_over else 0)
 

@@ -13,6 +13,7 @@ from simserve.columns import run as columns
 from simserve.columns.arrivals import NextRows
 from simserve.columns.loop import Loop
 from simserve.engine.cluster import Cluster
+from simserve.engine.fleet import Control
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
@@ -35,7 +36,7 @@ from tests import oracle
 from tests.conservation import assert_tokens_are_conserved, wasted_tokens
 from tests.effort import proved
 from tests.metrics.stories import pool_facts, run_facts
-from tests.oracle_fleet import Change, Script
+from tests.oracle_fleet import Change, Observed, Script
 
 ROUNDING_S = 1e-9
 """Far above the rounding of sums in seconds, far below any step."""
@@ -61,18 +62,23 @@ def run_both(
     splitter: Splitter | None = None,
     n_timed: int = 0,
     changes: Sequence[Change] | None = None,
+    control: Control | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
-    """Serve the same load with both, each with policies of its own; check how the engine's times are split."""
+    """Serve the same load with both, each with policies of its own; check how the engine's times are split. What a
+    control has changed in the engine's fleet, the oracle's is told to change."""
 
     def how() -> Disaggregation | None:
         return None if link is None else Disaggregation(router(), link, is_pushed, splitter)
 
     offered = Offered(load, concurrency, None, stop_ps, patience, n_timed)
-    control = None if changes is None else Script(changes, own(setups))
+    observed = None if control is None else Observed(control)
+    decides = observed if changes is None else Script(changes, own(setups))
 
-    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), control)
+    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), decides)
     run_watched(cluster)
     assert_times_are_split(*request_table(cluster, how()))
+    if observed is not None and observed.recorded is not None:
+        changes = observed.recorded.changes
     sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes)
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), *sent)
 

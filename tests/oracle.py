@@ -23,7 +23,7 @@ from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_cache import blocks_by_name
 from tests.oracle_clients import OracleClients, Server
-from tests.oracle_fleet import Change, OracleFleet, OracleMember, fresh, lost_with
+from tests.oracle_fleet import NEVER_PS, Change, OracleFleet, OracleMember, fresh, lost_with
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_host import OracleStore
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
@@ -236,9 +236,13 @@ def run(
         is_any_ready = False
         while (due := fleet.due(now_ps)) is not None:
             change, member = due
+            if change.kind == "ready":
+                member = fleet.members[change.which]
             ending = fleet.pick(change)
             if member is None and change.kind == "join":
                 member = order(fresh(fleet.setups, change.which), now_ps)
+                if change.takes_ps == NEVER_PS:
+                    continue
                 if change.takes_ps:
                     fleet.changes.append((now_ps + change.takes_ps, change, member))
                     continue

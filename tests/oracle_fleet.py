@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
-from simserve.engine.fleet import Fleet, Member
+from simserve.engine.fleet import Control, Fleet, Member
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import OracleReplica
 
-Kind = Literal["join", "drain", "fail", "resend"]
+Kind = Literal["join", "ready", "drain", "fail", "resend"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A decision about the fleet; `resend`: a member fails, and the gateway sends again what it may."""
+    """A decision about the fleet; `resend`: a member fails, and the gateway sends again what it may; `ready`: the one
+    with that number in the order of joining is."""
 
     at_ps: int
     kind: Kind
@@ -45,6 +46,9 @@ class Script:
         for change in self.changes:
             self.at(change.at_ps, change)
 
+    def goes_on(self) -> bool:
+        return True
+
     def at(self, at_ps: int, change: Change, member: Member | None = None) -> None:
         Alarm(self.clock, lambda now_ps: self.act(now_ps, change, member), FLEET_PHASE).set(at_ps)
 
@@ -60,8 +64,7 @@ class Script:
             else:
                 fleet.ready(ordered)
         else:
-            there = [each for each in fleet.members if each.gone_ps is None and each.draining_ps is None]
-            there += [each for each in fleet.members if each.gone_ps is None and each.draining_ps is not None]
+            there = there_in(fleet)
             member = there[change.which % len(there)] if there else None
             if member is None:
                 return
@@ -69,6 +72,64 @@ class Script:
                 fleet.fail(member, "failed", resends=change.kind == "resend")
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
+
+
+NEVER_PS = -1
+"""How long a member takes of which another change says when it is ready."""
+
+
+@dataclass
+class Recorded:
+    """A fleet that notes what is done to it, as changes for the oracle."""
+
+    fleet: Fleet
+    clock: Clock
+    changes: list[Change] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fleet, name)
+
+    def order(self, setup: ReplicaSetup, why: str) -> Member:
+        member = self.fleet.order(setup, why)
+        self.changes.append(Change(self.clock.now_ps, "join", setup.pool, NEVER_PS))
+        return member
+
+    def ready(self, member: Member) -> None:
+        self.changes.append(Change(self.clock.now_ps, "ready", self.fleet.members.index(member)))
+        self.fleet.ready(member)
+
+    def drain(self, member: Member, why: str) -> None:
+        self.note("drain", member)
+        self.fleet.drain(member, why)
+
+    def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
+        self.note("resend" if resends else "fail", member)
+        self.fleet.fail(member, why, resends=resends)
+
+    def note(self, kind: Kind, member: Member) -> None:
+        there = there_in(self.fleet)
+        self.changes.append(Change(self.clock.now_ps, kind, there.index(member)))
+
+
+@dataclass
+class Observed:
+    """A control that decides for a fleet while that is recorded."""
+
+    control: Control
+    recorded: Recorded | None = None
+
+    def begin(self, fleet: Fleet, clock: Clock) -> None:
+        self.recorded = Recorded(fleet, clock)
+        self.control.begin(cast(Fleet, self.recorded), clock)
+
+    def goes_on(self) -> bool:
+        return self.control.goes_on()
+
+
+def there_in(fleet: Fleet) -> list[Member]:
+    """Return the members to end: those that drain are counted last."""
+    there = [each for each in fleet.members if each.gone_ps is None and each.draining_ps is None]
+    return there + [each for each in fleet.members if each.gone_ps is None and each.draining_ps is not None]
 
 
 @dataclass

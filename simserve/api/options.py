@@ -60,7 +60,7 @@ def goal_of(goal: Goal) -> float:
 
 def slo_of(given: Mapping[str, float] | str | None) -> dict[str, float]:
     """Return the goals of an SLO by their keys, from `ttft=0.5,tpot=50ms` or a mapping. Raises SimserveError."""
-    from simserve.scenario.yaml_lines import in_our_units
+    from simserve.scenario.written_units import in_our_units
 
     pairs = [text.partition("=") for text in given.split(",")] if type(given) is str else []
     written = {key.strip(): value.strip() for key, _, value in pairs} or dict(given or {})  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from simserve.cli import (
+    autoscale,
     calibrate,
     capacity,
     catalog,
@@ -75,6 +76,7 @@ app.add_typer(lab.app, name="lab")
 app.command("compare")(compare.compare)
 app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)
+app.command("autoscale")(autoscale.autoscale)
 app.command("check")(check.check)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)

@@ -14,6 +14,7 @@ FAMILIES = {
     "routers": "routers",
     "admission": "admission",
     "splitters": "splitters",
+    "autoscalers": "autoscalers",
     "arrivals": "workload.arrivals",
     "lengths": "workload.lengths",
     "prefixes": "workload.prefixes",

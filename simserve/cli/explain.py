@@ -115,6 +115,8 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
         planned = "planned one ahead" if pool.plans_ahead else "not planned ahead"
         yield f"  Steps: {planned}; the GPU waits for host times"
     yield f"  How sure: {pool.accuracy}"
+    if pool.start is not None:
+        yield f"  A start: {pool.start}"
 
 
 def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:

@@ -68,6 +68,7 @@ class BatchColumns:
             self._load.count_out()
         else:
             self._load.n_outstanding = self._n_outstanding
+            self._load.n_arrived += n
 
     def uncomputed_tokens(self) -> int:
         """Return the prefill tokens left to compute after the committed steps; O(queue)."""

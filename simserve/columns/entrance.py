@@ -9,9 +9,10 @@ from mypy_extensions import i64
 from numpy.typing import NDArray
 
 from simserve.engine.cluster import TOO_LONG, Cluster
+from simserve.engine.replica import Replica
 from simserve.engine.routing_view import Destination, Entry
 from simserve.engine.wiring import LocalDecodeIntake
-from simserve.integers import Tournament
+from simserve.integers import NEVER, NONE, Tournament
 from simserve.state.request import Request
 
 
@@ -45,22 +46,45 @@ class Loads:
     fewest need not be asked."""
 
     def __init__(self, cluster: Cluster, members: Collection[int], *, joins_shortest: bool) -> None:
-        joins_shortest = joins_shortest and cluster.refresher is None and cluster.control is None
-        self.is_asked = (len(members) > 1 and not joins_shortest) or cluster.control is not None
+        changes, members = cluster.control is not None, list(dict.fromkeys(members))
+        joins_shortest = joins_shortest and cluster.refresher is None and not (changes and cluster.handoff is not None)
+        has_choice = changes or len(members) > 1
+        self.is_asked = has_choice and not joins_shortest
         """The router is asked, about a request."""
-        self.counts = len(members) > 1 and joins_shortest
+        self.counts = has_choice and joins_shortest
         """What `count` says matters."""
         self._loads = Tournament(len(cluster.replicas))
-        for member in members:
-            self._loads.set(member, 0)
+        self._in_order: list[int] | None = members if changes else None
+        """Members of a fleet that changes in the order of joining, which decides between equals, those included that
+        get no more requests, and ..."""
+        self._places: dict[int, int] = {member: place for place, member in enumerate(members)} if changes else {}
+        """... the places there of those that do."""
+        for place, member in enumerate(members):
+            self._loads.set(place if changes else member, 0)
 
     def shortest(self) -> i64:
-        """Return the first replica with the fewest requests."""
-        return self._loads.first()
+        """Return the first replica with the fewest requests; NONE: none is ready."""
+        if self._in_order is None:
+            return self._loads.first()
+        return self._in_order[self._loads.first()] if self._loads.least() < NEVER else NONE
 
     def count(self, place: i64, n: i64) -> None:
         """Note how many requests a replica has."""
-        self._loads.set(place, n)
+        if self._in_order is None:
+            self._loads.set(place, n)
+        elif place in self._places:
+            self._loads.set(self._places[place], n)
+
+    def show(self, replica: int, n: int, *, is_ready: bool) -> None:
+        """Note that a replica with n requests gets more from now on, or none any more."""
+        assert self._in_order is not None, "the fleet changes"
+        if not is_ready:
+            self._loads.set(self._places.pop(replica), NEVER)
+            return
+        self._places[replica] = len(self._in_order)
+        self._in_order.append(replica)
+        self._loads.widen(len(self._in_order))
+        self._loads.set(self._places[replica], n)
 
 
 class Entrance:
@@ -84,7 +108,8 @@ class Entrance:
     def pick(self, row: i64, request: Request | None, now_ps: i64) -> EntryLimits | None:
         """Return the limits of the replica that a row goes to, which may be seen as a request; None: none is ready."""
         if not self.is_asked or request is None:
-            return self._by_place[self.loads.shortest()]
+            place = self.loads.shortest()
+            return None if place < 0 else self._by_place[place]
         self._clock._now = now_ps
         destination = self._pick(request)
         if destination is None:
@@ -93,6 +118,16 @@ class Entrance:
             keeps = type(destination) is LocalDecodeIntake
             self._limits[destination] = EntryLimits(destination, self._entries[destination], keeps=keeps)
         return self._limits[destination]
+
+    def show(self, replica: Replica, is_ready: bool) -> None:
+        """Note that a member gets requests from now on, or none any more."""
+        if replica not in self._entries:
+            return
+        if is_ready:
+            limits = EntryLimits(replica, self._entries[replica], keeps=False)
+            self._by_place += [limits] * (replica.id + 1 - len(self._by_place))
+            self._by_place[replica.id] = limits
+        self.loads.show(replica.id, replica.load.n_outstanding, is_ready=is_ready)
 
 
 class RoutedEntrance(Entrance):

@@ -133,6 +133,10 @@ class Members:
         """Make room for the ranks of a member."""
         self._order()
 
+    def n_held(self) -> int:
+        """Return how many computed prompts wait for a decode replica to be ready."""
+        return 0 if self._handover is None else len(self._handover.held)
+
     def is_empty(self, rank: Replica) -> bool:
         """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
         is_stepping = rank.in_flight.step_run is not None

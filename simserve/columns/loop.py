@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mypy_extensions import i64
 
@@ -49,7 +49,9 @@ class Loop:
         if cluster.deadlines is not None:
             cluster.deadlines.servers = Leaving(cluster.rows, records, dispatcher.batches, handover, turns)
         self._control: Clock | None = None
-        """The clock of what decides when members join and leave."""
+        """The clock of what decides when members join and leave, and ..."""
+        self._goes_on: Callable[[], bool] = bool
+        """... whether that matters when nothing else happens."""
         self._coming = Tournament(1) if handover is None else handover.arrivals
         """Next keys and values of each replica."""
         self.now_ps: i64 = 0
@@ -67,7 +69,7 @@ class Loop:
 
     def begin(self, control: Control, members: Members) -> None:
         """Let a control decide when members join and leave."""
-        self._cluster.fleet.serving, self._control = members, Clock()
+        self._cluster.fleet.serving, self._control, self._goes_on = members, Clock(), control.goes_on
         control.begin(self._cluster.fleet, self._control)
 
     def run(self, n_instants: i64) -> bool:
@@ -104,7 +106,7 @@ class Loop:
             at_ps = self._due_ps()
         if self._tiers is not None and self._tiers.next_ps() < at_ps:
             at_ps = self._tiers.next_ps()
-        if self._control is not None and self._control.next_ps < at_ps:
+        if self._control is not None and self._control.next_ps < at_ps and (at_ps < NEVER or self._goes_on()):
             at_ps = self._control.next_ps
         return at_ps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from simserve.engine.cluster import Cluster, OnSend
 from simserve.engine.fleet import Control, Member
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import RoleName
+from simserve.engine.routing_view import RoutingView
 from simserve.engine.senders import TraceSender
 from simserve.errors import Problem, ScenarioError
 from simserve.integers import NEVER
@@ -78,6 +79,8 @@ class Building:
     def let_change(self, cluster: Cluster, control: Control) -> None:
         """Let a control decide when members join and leave."""
         loop, members = self.loop, cluster.members
+        if not cluster.splits:
+            cast("RoutingView", cluster.intake).on_show = self._entrance.show
         how = self.handover, lambda: self.add(members[-1]), self._turns
         loop.begin(control, Members(self.records, loop.replicas, *how))
 

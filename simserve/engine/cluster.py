@@ -86,7 +86,10 @@ class Cluster:
         self.release_ps: int | None = None
         """When they are sent; None: when a replica is ready."""
         self.failed_ps: dict[int, int] = {}
-        """When each row failed that did."""
+        """When each row failed that did, and ..."""
+        self._n_sends: dict[int, int] = {}
+        """... how often one was sent again."""
+        fleet.n_held = lambda: len(self.held)
         for setup in setups:
             fleet.order(setup, "at the start")
         self.refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
@@ -145,7 +148,8 @@ class Cluster:
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, n_stored)
             return
-        if lost.resends and not lost.lost.has_tokens:
+        if lost.resends and not lost.lost.has_tokens and self._n_sends.get(row, 1) < self.fleet.most_sends:
+            self._n_sends[row] = self._n_sends.get(row, 1) + 1
             self.recorder.restart(row, lost.lost.life, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)

@@ -14,6 +14,7 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.wiring import Wiring
+from simserve.integers import NEVER
 
 
 @dataclass(eq=False)
@@ -30,11 +31,22 @@ class Member:
     draining_ps: int | None = None
     """It receives none from then on, and finishes those it has."""
     gone_ps: int | None = None
+    """It has no GPUs from then on; this may lie ahead, as it keeps them for a time."""
+    keeps_until_ps: int = 0
+    """It keeps its GPUs until then, even if it drains in less."""
+    on_gone: Callable[[int], None] | None = None
+    """Called with the instant at which it is gone, once that is known."""
 
     def note_empty(self, is_empty: Callable[[Replica], bool], now_ps: int) -> None:
         """Note that a rank may have nothing left to do; a draining member is gone once all of them have nothing."""
         if self.gone_ps is None and all(map(is_empty, self.ranks)):
-            self.gone_ps = now_ps
+            self.leave(max(now_ps, self.keeps_until_ps))
+
+    def leave(self, at_ps: int) -> None:
+        """Note when it is gone."""
+        self.gone_ps = at_ps
+        if self.on_gone is not None:
+            self.on_gone(at_ps)
 
 
 @dataclass
@@ -66,6 +78,9 @@ class Ranks(Protocol):
     def order(self, ranks: Sequence[Replica]) -> None:
         """Make room for the ranks of a member."""
 
+    def n_held(self) -> int:
+        """Return how many computed prompts wait for a decode replica to be ready."""
+
     def is_empty(self, rank: Replica) -> bool:
         """Return whether a rank has no requests, and neither its step nor its blocks are in use."""
 
@@ -95,12 +110,16 @@ class Fleet:
         """All members so far, in the order of their orders."""
         self.replicas: list[Replica] = []
         """Their ranks."""
+        self.n_held: Callable[[], int] = int
+        """Counts the requests that wait at the gateway."""
         self.gated: list[QueueView] | None = None
         """What an admission policy sees, if there is one: the ranks that receive requests."""
         self._clock, self._rows, self._recorder, self._wiring = clock, rows, recorder, wiring
         self.serving: Ranks | None = None
         """What serves the ranks, once the run has begun."""
         self._on_ready, self._on_loss = on_ready, on_loss
+        self.most_sends: int = NEVER
+        """How often the gateway sends a request, at most."""
         self.is_alone = False
         """There is one rank at all times, without host memory, and no request waits for an answer."""
         self._stores: dict[str, HostStore] = {}
@@ -132,7 +151,7 @@ class Fleet:
         """Send a member no more requests; it is gone when those it has, running or waiting, have ended."""
         member.why += f"; {why}"
         if member.ready_ps is None:
-            member.gone_ps = self._clock.now_ps
+            member.leave(self._clock.now_ps)
             return
         member.draining_ps = self._clock.now_ps
         self._shut(member)
@@ -151,13 +170,14 @@ class Fleet:
         member.why += f"; {why}"
         if member.ready_ps is not None and member.draining_ps is None:
             self._shut(member)
-        member.gone_ps = now_ps
+        member.gone_ps = now_ps  # before its ranks are empty, which is no end of a drain
         assert self.serving is not None, "the run has begun"
         for rank in member.ranks:
             lost += self.serving.fail(rank, now_ps)
         sent_ps = self._rows.arrival_ps
         for each in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
             self._on_loss(LostRequest(each, why, resends))
+        member.leave(now_ps)
 
     def _shut(self, member: Member) -> None:
         """Hide a member from routers and admission."""
@@ -210,3 +230,6 @@ class Control(Protocol):
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Set alarms for its decisions, of FLEET_PHASE; called once, before the first event."""
+
+    def goes_on(self) -> bool:
+        """Return whether its alarms matter when nothing else happens any more."""

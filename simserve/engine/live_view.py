@@ -17,6 +17,8 @@ class LiveView:
         self.total_blocks, self.block_size = memory.pool.total_blocks, memory.pool.block_size
         self.block_tokens = self.block_size if memory.caches else None
         self.n_outstanding = 0
+        self.n_arrived = 0
+        """Requests that it was sent so far."""
         self.on_fewer: Callable[[int, int], None] | None = None
         """Called with its id when fewer requests are outstanding, and their number, if its router asks for that."""
         self.queues: Sequence[Sized] = ()

@@ -51,6 +51,8 @@ class ReplicaSetup:
     """Speculative decoding; None: one token per step."""
     balance: BalanceSection | None = None
     """Ranks in lockstep hold prompts back until each has one; None: none waits for other ranks."""
+    pool: int = 0
+    """Number of its pool in the scenario."""
 
     def copies(self, n: int) -> "list[ReplicaSetup]":
         """Return the setup of each of n replicas, with a policy of its own; those of simserve without state are shared.

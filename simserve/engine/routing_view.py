@@ -58,18 +58,25 @@ class RoutingView:
         """Views in the order of joining."""
         self._members: dict[int, Replica] = {}
         """Members by the identity of their view: one that a router kept is no key."""
+        self.on_show: Callable[[Replica, bool], None] | None = None
+        """Called with each member that joins (True) or goes, once the run has begun."""
 
     def add(self, replica: Replica) -> None:
         """Let a member join as the last."""
         view = self._view(replica)
         self._members[id(view)] = replica
         self._show((*self.views, view))
+        if self.on_show is not None:
+            self.on_show(replica, True)
 
     def remove(self, member: int) -> None:
         """Let a member go; it gets no more requests."""
         gone = next(view for view in self.views if view.id == member)
-        self._members.pop(id(gone)).load.on_fewer = None
+        replica = self._members.pop(id(gone))
+        replica.load.on_fewer = None
         self._show(view for view in self.views if view is not gone)
+        if self.on_show is not None:
+            self.on_show(replica, False)
 
     def pick(self, request: Request) -> Replica | None:
         """Return the member that the router picks; None: no member is ready. Raises PolicyError."""

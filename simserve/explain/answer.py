@@ -157,6 +157,8 @@ class PoolAnswer:
     """None where experts are not spread over several nodes."""
     reservation: ReservationAnswer | None = None
     """None where the policy reserves nothing, or enough requests fit at once."""
+    start: str | None = None
+    """How long a replica takes to start, by phases; None where none does."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from simserve.explain.answer import (
 )
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import accuracy, of_nodes, wide_intervals
+from simserve.scenario.pool import Pool
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.typical_steps import decodes, slow_dtypes, whole_prompts
 from simserve.units import to_s
@@ -34,7 +35,8 @@ from simserve.workload.trace import MOST_TOKENS
 def explain(scenario: Scenario) -> Answer:
     """Dry-run a scenario without simulating it. Raises TraceError and PolicyError for a load that a run refuses."""
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    pools = tuple(_with_reservation(_pool(setup), setup, load) for setup in scenario.setups)
+    pairs = zip(scenario.setups, scenario.cluster.pools, strict=True)
+    pools = tuple(_with_start(_with_reservation(_pool(setup), setup, load), setup, pool) for setup, pool in pairs)
     return Answer(
         scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), scenario.why_one_process()
     )
@@ -78,6 +80,13 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),
     )
+
+
+def _with_start(answer: PoolAnswer, setup: PoolSetup, pool: Pool) -> PoolAnswer:
+    """Add how long a replica takes to start, if replicas do."""
+    if pool.startup is None:
+        return answer
+    return replace(answer, start=pool.startup.explained(setup.ledger.weights_bytes * setup.gpus_per_replica))
 
 
 def _with_reservation(pool: PoolAnswer, setup: PoolSetup, load: Load) -> PoolAnswer:

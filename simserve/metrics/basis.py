@@ -17,6 +17,7 @@ from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson, cautions, reliability, steadiness
 from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings
 from simserve.metrics.stats import Distribution
 from simserve.metrics.tails import Sample, in_groups, tails_of
 from simserve.metrics.utilization import Utilization
@@ -101,6 +102,11 @@ class RunBasis:
         queue = steadiness(self.requests, self.steps, self.window, self.facts.replica_pool, there_frac)
         return reliability(self.facts, self.window, queue, self.outcomes.finished)
 
+    @cached_property
+    def scaling(self) -> ScalingJson | None:
+        """What happened to a fleet that changed; None for a fixed one."""
+        return scaling(self.requests, self.facts, self.met)
+
     @property
     def tails(self) -> list[TailJson]:
         """How close the requests of each class come to their limits."""
@@ -125,5 +131,6 @@ class RunBasis:
             load_warning(self.load),
             cautions(self.trust, self.facts, self.window, self.outcomes.finished),
             class_cautions(self.classes),
+            scaling_warnings(self.scaling),
         )
         return list(chain(*texts))

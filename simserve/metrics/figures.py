@@ -24,6 +24,7 @@ from simserve.metrics.lifetimes import FleetTimeJson
 from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson
 from simserve.metrics.routing import RoutingJson, TransferJson, routing, transfer
+from simserve.metrics.scaling import ScalingJson
 from simserve.metrics.sessions import RetryFactsJson, SessionsJson, WastedJson, retries, sessions, wasted
 from simserve.metrics.slowest import TimeSplitJson, time_split
 from simserve.metrics.stats import NO_SAMPLE, LatencyJson
@@ -140,6 +141,8 @@ class Summary(Figures, extra="allow"):
     """[s] GPU time of the run, from when each replica was ordered to its end."""
     fleet: Annotated[FleetTimeJson, lambda run: run.lives.by_state()] = FleetTimeJson.model_construct()
     """[s] GPU time by the state of replicas."""
+    scaling: Annotated[ScalingJson | None, lambda run: run.scaling] = None
+    """What happened to a fleet that changed; null for a fixed one (docs/fleets.md)."""
     busy_frac: Annotated[Measured, lambda run: run.measured.use.whole.busy_frac] = None
     """[share] Time with a step in progress, over the window, of all replicas while they were ready."""
     mfu: Annotated[Measured, lambda run: run.measured.use.whole.mfu] = None

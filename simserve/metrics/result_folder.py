@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.errors import OutputError
 from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
+from simserve.metrics.answers.autoscale import AutoscaleAnswer
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
@@ -26,6 +27,7 @@ from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict
 from simserve.tables.files import read_json
 from simserve.tables.folder import (
+    AUTOSCALE,
     CAPACITY,
     CHECK,
     COMPARISON,
@@ -50,6 +52,7 @@ ANSWERS: dict[Kind, tuple[str, Any]] = {
     SWEEP: ("sweep.json", SweepAnswer),
     TWIN: ("twin.json", TwinAnswer),
     TUNE: ("tune.json", TuneAnswer),
+    AUTOSCALE: ("autoscale.json", AutoscaleAnswer),
 }
 """The answer file of each command, and its schema."""
 

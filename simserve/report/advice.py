@@ -29,6 +29,10 @@ def advice(reader: RunView) -> str:
     n_lost = sum(reader.n(fate) for fate in FATES)
     if n_lost * 2 > (1 - (reader.attainment or 0.0)) * reader.n("arrived"):
         return f"{plural(n_lost, 'attempt' if reader.has_retries else 'request')} got no full answer{lost(reader)}"
+    scaling = reader.summary.scaling
+    if scaling is not None and scaling.longest_below_s:
+        act = "Scale up sooner, start replicas faster, or keep more of them"
+        return f"The fleet was too small for {seconds(scaling.longest_below_s)} at a stretch. {act}"
     worst = worst_slo(reader)
     if worst is None:
         return "No single goal is to blame. Look at the bursts in the timeline, smooth them or add replicas"

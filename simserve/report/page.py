@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.report.cautions import run_warnings
 from simserve.report.chart_data import (
     MAX_BANDS,
@@ -23,10 +24,10 @@ from simserve.report.html import page
 from simserve.report.latency_charts import by_prompt, cdf, tail
 from simserve.report.margin import margin
 from simserve.report.mechanisms import mechanism_list, use
+from simserve.report.members import members, replicas
 from simserve.report.nominal_load import drawn_load
 from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
-from simserve.report.replicas import replicas
 from simserve.report.run_head import run_head
 from simserve.report.run_view import RunView
 from simserve.report.slowest import slowest
@@ -62,6 +63,7 @@ def tell(results: "Results") -> Document:
         Chapter("latency", "Latency", latencies, drawn_load(reader)),
         *slowest(reader),
         Chapter("timeline", "Timeline", [_over_time(first, page_data)]),
+        *members(first, Lifetimes(results.facts)),
         percentiles(reader),
         *classes(reader),
         *tenants(reader),

@@ -14,6 +14,7 @@ from simserve.report.formats import (
 from simserve.report.groups import group_tables
 from simserve.report.headline import STATES, detail, level_of, ratio_span, ratio_text
 from simserve.report.mechanisms import asked_for
+from simserve.report.members import fleet_sentences
 from simserve.report.nominal_load import drawn_load, unit_of
 from simserve.report.percentiles import how_sure, over_runs, prediction, terminal_table
 from simserve.report.pools import pools_words
@@ -35,6 +36,7 @@ def run_head(reader: RunView) -> Document:
         how_sure(reader),
         *group_tables(reader),
         *asked_for(reader),
+        fleet_sentences(reader),
         predicted,
     ]
     return Document(

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from simserve.errors import SimserveError
+from simserve.metrics.answers.autoscale import AutoscaleAnswer
 from simserve.metrics.answers.capacity import ConcurrencyCapacity, RateCapacity, RatioCapacity, ReplicasCapacity
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
@@ -16,7 +17,7 @@ from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.answers.tune import TuneAnswer
 from simserve.metrics.answers.twin import TwinAnswer
 from simserve.metrics.results import Results
-from simserve.report import tune, twin
+from simserve.report import autoscale, tune, twin
 from simserve.report.capacity import page as capacity
 from simserve.report.check import page as check
 from simserve.report.comparison import page as comparison
@@ -44,13 +45,14 @@ TELLERS: dict[type, Any] = {
     SweepAnswer: sweep.tell,
     TwinAnswer: twin.tell,
     TuneAnswer: tune.tell,
+    AutoscaleAnswer: autoscale.tell,
 }
 """The function that tells each kind of answer."""
 
 
 def tell(answer: object) -> Document:
-    """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan, a sweep, a twin or a
-    tuning; others have a document of their own."""
+    """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan, a sweep, a twin, a
+    tuning or an autoscaling study; others have a document of their own."""
     tell_own: Callable[[Any], Document] = TELLERS.get(type(answer), attrgetter("document"))
     return tell_own(answer)
 

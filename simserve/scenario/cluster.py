@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simserve import plugins
-from simserve.catalog.types import PluginSpec, Section
+from simserve.catalog.types import Count, PluginSpec, Section
 from simserve.cost.comm import NIC_LATENCY_S
 from simserve.errors import CatalogError
 from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
+from simserve.scenario.fleet import Failure, OnFailure, PlacementSection, Scrape
 from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.resolve_pool import resolve_pool
 from simserve.scenario.scheduler_rules import check_role
@@ -66,6 +67,16 @@ class ClusterSection(Section):
     disaggregate: PluginSpec | None = None
     """Requests that go to prefill replicas; null: all. Others go to `role: both` pools, or without any to decode
     replicas, which then also prefill them."""
+    gpu_budget: Count | None = None
+    """GPUs that all pools share: replicas beyond it wait for others to go; null: no limit."""
+    scrape: Scrape | None = None
+    """What autoscalers see of replicas, and when; null: samples each 15 s, a second later."""
+    placement: PlacementSection | None = None
+    """Nodes and racks; null: nodes of the card's size, all in one rack."""
+    failures: tuple[Failure, ...] | None = None
+    """Failures of processes, GPUs, nodes and racks; null: none."""
+    on_failure: OnFailure | None = None
+    """What becomes of the requests of a replica that fails; null: they fail."""
 
 
 def resolve_cluster(draft: Draft, cluster: ClusterSection, defaults: Defaults) -> ClusterSection:

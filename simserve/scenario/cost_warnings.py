@@ -61,10 +61,20 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
 
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """Return the requested features with costs that were neither timed nor validated against a server, with the pools
-    that have them if others have not."""
+    """Return the requested features with costs that were neither timed nor validated against a server, and what of
+    manifests is not simulated, with the pools that have them if others have not."""
     pools: dict[str, list[str]] = {}
-    for of in (_of_constants, _of_version, _of_dtype, _of_states, _of_ranks, of_nodes, _of_speculation, wide_intervals):
+    for of in (
+        _of_scaler,
+        _of_constants,
+        _of_version,
+        _of_dtype,
+        _of_states,
+        _of_ranks,
+        of_nodes,
+        _of_speculation,
+        wide_intervals,
+    ):
         for setup in setups:
             if (note := of(setup)) is not None:
                 pools.setdefault(note, []).append(setup.name)
@@ -72,6 +82,10 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
         note if len(names) == len(setups) else f"pool{'s' * (len(names) > 1)} {' and '.join(names)}: {note}"
         for note, names in pools.items()
     )
+
+
+def _of_scaler(setup: PoolSetup) -> str | None:
+    return setup.scaler_note
 
 
 def _of_constants(setup: PoolSetup) -> str | None:

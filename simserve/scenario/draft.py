@@ -1,6 +1,6 @@
 """Draft: a section between parsing and resolving; Problems: what is wrong with it; ScenarioSource: its lines."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -134,17 +134,19 @@ class Draft:
     """Origins of values that are neither the user's nor a field's default."""
     replaced: dict[Path, str] = field(default_factory=dict)
     """Origins of values that stand for those that the user gave."""
+    notes: dict[Path, str] = field(default_factory=dict)
+    """What of the files that sections name is not simulated."""
     at: Path = ()
     """The path of the section."""
 
     def below(self, *keys: str | int) -> "Draft":
         """Return the section at these keys."""
-        return Draft(self.problems, self.folders, self.origins, self.replaced, (*self.at, *keys))
+        return Draft(self.problems, self.folders, self.origins, self.replaced, self.notes, (*self.at, *keys))
 
     @property
     def root(self) -> "Draft":
         """The whole scenario."""
-        return Draft(self.problems, self.folders, self.origins, self.replaced)
+        return Draft(self.problems, self.folders, self.origins, self.replaced, self.notes)
 
     def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
         """Report values that do not fit together; None leaves the value out of the message."""
@@ -196,6 +198,18 @@ class Draft:
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""
         return " and ".join(dict.fromkeys(str(folder) for folder in self.folders))
+
+
+def leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield every value that is not a mapping, with its path; a list of plain values is one value."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(data, list) and any(isinstance(item, Mapping) for item in data):
+        for index, item in enumerate(data):
+            yield from leaves(item, (*path, index))
+    else:
+        yield path, data
 
 
 def _upwards(path: Path) -> list[Path]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -64,6 +65,8 @@ def plain(value: Any) -> Any:
         items = ((field.alias or key, plain(getattr(value, key))) for key, field in fields)
         data = {key: inner for key, inner in items if inner is not None and inner != {}}
         return data["name"] if type(value).__name__ == "Engine" and len(data) == 1 else data
+    if is_dataclass(value):
+        return {key: inner for key, inner in vars(value).items() if inner is not None}
     if isinstance(value, tuple):
         return [plain(inner) for inner in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Glossary: the keys of a scenario, and those of vLLM, SGLang, TensorRT-LLM and their benchmarks, mapped to them."""
+"""Glossary: the keys of a scenario, and those of engines, their benchmarks and controllers, mapped to them."""
 
 import difflib
 import inspect
@@ -11,6 +11,12 @@ from simserve.catalog.types import Section
 from simserve.plugins.validation import Path
 from simserve.scenario.cluster import ClusterSection, Views
 from simserve.scenario.experiment import Experiment, Slo, Targets
+from simserve.scenario.manifest_hpa import HPA_KEYS
+from simserve.scenario.manifest_keda import KEDA_KEYS
+from simserve.scenario.manifest_kinds import KIND_KEYS
+from simserve.scenario.manifest_knative import KNATIVE_KEYS
+from simserve.scenario.manifest_kserve import KSERVE_KEYS
+from simserve.scenario.manifest_ray import RAY_KEYS
 from simserve.scenario.parallel import Parallel
 from simserve.scenario.pool import Pool
 from simserve.scenario.trace_file import TraceFile
@@ -155,6 +161,7 @@ NEIGHBORS = MappingProxyType(
         "hardware": "gpu",
         "random_seed": "seed",
     }
+    | {**KIND_KEYS, **HPA_KEYS, **KEDA_KEYS, **KNATIVE_KEYS, **KSERVE_KEYS, **RAY_KEYS}
 )
 """A neighbor's key (with underscores) -> ours; `[]` stands for the index of a pool."""
 
@@ -179,13 +186,13 @@ SENTENCES = MappingProxyType(
 
 def remedy_for_unknown(path: Path) -> str | None:
     """Return the remedy for an unknown key that a neighbor uses or that belongs elsewhere; None for other keys."""
-    key = str(path[-1]).lower().replace("-", "_").lstrip("_")
+    key = str(path[-1]).rpartition("/")[2].lower().replace("-", "_").lstrip("_")
     if key in SENTENCES:
         return SENTENCES[key]
     ours = NEIGHBORS.get(key) or _places_of_keys().get(key)
     if ours is None or ours.split(",")[0] == _unindexed(path):
         return None
-    return f"use {ours}"
+    return f"use {ours.replace('scale_down', 'scale_up') if 'scale_up' in path else ours}"
 
 
 def nearest_place(key: str) -> str | None:

@@ -62,6 +62,11 @@ class Parallel(Section):
     """Ranks that step together hold prompts back until each has one; null: no prompt waits for other ranks."""
 
     @property
+    def n_gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.tensor * self.pipeline * self.data
+
+    @property
     def gpus_per_lane(self) -> int:
         """GPUs that hold parts of a block."""
         return self.tensor * self.pipeline

@@ -12,6 +12,7 @@ from simserve.cost.calibrated import Calibrated
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.scenario.draft import Draft
+from simserve.scenario.fleet import Shutdown, Startup
 from simserve.scenario.host_tier import HostTierSection
 from simserve.scenario.machine import CalibrationFile, Machine, calibration_of
 from simserve.scenario.parallel import Parallel
@@ -29,7 +30,14 @@ class Pool(Section):
     """`both`: replicas compute prompts and answers; `prefill` and `decode`: the first compute prompts, the second
     generate answers."""
     replicas: Count = 1
-    """Number of replicas, each of `tensor` × `pipeline` × `data` GPUs."""
+    """Number of replicas, each of `tensor` × `pipeline` × `data` GPUs; with an autoscaler, at the start."""
+    autoscaler: PluginSpec | None = None
+    """Policy that changes the number of replicas as the load changes, or `{manifest: my-hpa.yaml}`, a file of
+    Kubernetes, KEDA, Knative, KServe or Ray Serve, with keys that replace its own; null: it stays."""
+    startup: Startup | None = None
+    """How long a new replica takes until it serves; null: a start on a machine that is there."""
+    shutdown: Shutdown | None = None
+    """What a replica that is told to leave does; null: it finishes its requests, within 30 s."""
     parallel: Parallel = Parallel()
     """How each replica is split over GPUs; by default it has one."""
     scheduler: PluginSpec | None = None

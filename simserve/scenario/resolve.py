@@ -1,7 +1,7 @@
 """Resolve plain data into an Experiment with every default filled in, or raise all problems at once."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -21,12 +21,15 @@ from simserve.plugins.validation import (
     problems_of,
     shown,
 )
-from simserve.scenario.cluster import check_sessions, resolve_cluster
-from simserve.scenario.draft import Draft, Problems
+from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cluster
+from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
+from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Startup
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
+from simserve.scenario.manifest_kinds import policy_of_file
+from simserve.scenario.pool import Pool
 from simserve.scenario.workload import resolve_workload
 
 STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
@@ -47,7 +50,7 @@ DTYPES = PRECISIONS | {"gptq": "int4", "w4a16": "int4", "fp8_e4m3": "fp8"}
 DTYPES |= {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 """Other names of precisions."""
 
-PLUGIN_KEYS = {"router", "admission", "scheduler", "arrivals", "lengths", "prefixes"}
+PLUGIN_KEYS = {"router", "admission", "scheduler", "autoscaler", "arrivals", "lengths", "prefixes"}
 """Keys that plug-ins check themselves, as some of them accept infinity."""
 
 MOST_ROUNDS = 8
@@ -63,7 +66,7 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
         "model": draft.absolute_model(parsed.model),
         "gpu": draft.absolute_gpu(parsed.gpu),
         "engine": with_version(draft.below("engine"), parsed.engine),
-        "cluster": resolve_cluster(draft.below("cluster"), cluster, parsed),
+        "cluster": resolve_fleet(draft.below("cluster"), resolve_cluster(draft.below("cluster"), cluster, parsed)),
         "workload": resolve_workload(draft.below("workload"), workload, measure, cluster.admission),
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,
     }
@@ -72,29 +75,17 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
     if problems:
         raise problems.as_error(remedy_for_unknown)
     scenario = parsed.model_copy(update=filled_in)
-    scenario.set_origins(_origins(scenario, data, draft), folders[0])
+    scenario.set_origins(_origins(scenario, data, draft), folders[0], draft.notes)
     return scenario
 
 
 def _origins(scenario: Experiment, data: Any, draft: Draft) -> dict[str, str]:
     """Return the origin of each value of the resolved scenario."""
     origins = {}
-    for path, value in _leaves(scenario_data(scenario), ()):
+    for path, value in leaves(scenario_data(scenario), ()):
         origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
         origins[dotted(path)] = draft.replaced.get(path, origin)
     return origins
-
-
-def _leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield every value that is not a mapping, with its path; a list of plain values is one value."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from _leaves(value, (*path, key))
-    elif isinstance(data, list) and any(isinstance(item, Mapping) for item in data):
-        for index, item in enumerate(data):
-            yield from _leaves(item, (*path, index))
-    else:
-        yield path, data
 
 
 def _is_written(data: Any, path: Path, value: Any) -> bool:
@@ -167,3 +158,79 @@ def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
     if problem.kind == "missing":
         return {**data, key: STAND_INS.get(str(key), "")}
     return {name: value for name, value in data.items() if name != key}
+
+
+Finding = tuple[tuple[str | int, ...], str, object, str]
+"""Place, rule, value and remedy."""
+
+SHORTEST_GRACE_S = 0.1
+"""[s] Shorter graces end within a step of a large model."""
+
+
+def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
+    """Return the cluster with the defaults of a fleet that changes, if it does."""
+    failures, scales = cluster.failures or (), any(pool.autoscaler for pool in cluster.pools)
+    for path, rule, value, remedy in (*_of_budget(cluster), *_of_failures(cluster, failures)):
+        if not draft.touched(*path):
+            draft.problem(path, rule, value, remedy)
+    if not scales and not failures:
+        return cluster
+    pools = tuple(_pool(draft.below("pools", index), pool) for index, pool in enumerate(cluster.pools))
+    update: dict[str, Any] = {"pools": pools}
+    if scales:
+        update["scrape"] = cluster.scrape or Scrape()
+    if failures:
+        update["on_failure"] = cluster.on_failure or OnFailure()
+    return cluster.model_copy(update=update)
+
+
+def _pool(draft: Draft, pool: Pool) -> Pool:
+    """Return a pool with its autoscaler spelled out, and how its replicas start and stop."""
+    autoscaler = pool.autoscaler
+    if autoscaler is not None:
+        here = draft.below("autoscaler")
+        by_file = "manifest" in autoscaler
+        autoscaler = policy_of_file(here, autoscaler) if by_file else here.spelled_out("autoscalers", autoscaler)
+    starts, stops = pool.startup or Startup(), pool.shutdown or Shutdown()
+    return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
+
+
+def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
+    """Yield a budget that is too small, and graces that end within a step."""
+    n_gpus = sum(pool.replicas * pool.parallel.n_gpus for pool in cluster.pools)
+    if cluster.gpu_budget is not None and cluster.gpu_budget < n_gpus:
+        rule = f"must hold the {n_gpus} GPUs of the replicas at the start"
+        yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas"
+    for index, pool in enumerate(cluster.pools):
+        shutdown = pool.shutdown or Shutdown()
+        if shutdown.drain and shutdown.grace_s is not None and shutdown.grace_s < SHORTEST_GRACE_S:
+            rule = f"must be at least {SHORTEST_GRACE_S:g} s, as less ends within a step"
+            yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "to cut at once, set drain: false"
+
+
+def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Finding]:
+    """Yield failures without a time, of pools that there are not, and of a replica at a rate."""
+    names = [pool.name for pool in cluster.pools]
+    for index, failure in enumerate(failures):
+        here = ("failures", index)
+        if (failure.at_s is None) == (failure.mtbf_s is None):
+            remedy = "at_s is the instant of one failure, mtbf_s the mean time between failures of a unit"
+            yield here, "needs either at_s or mtbf_s", None, remedy
+        if failure.member is not None and failure.mtbf_s is not None:
+            yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
+        if failure.pool is not None and failure.pool not in names:
+            yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
+        if failure.mtbf_s is not None and failure.recover == "restart":
+            yield from _standing(cluster, failure, failure.mtbf_s, here)
+
+
+def _standing(
+    cluster: ClusterSection, failure: Failure, mtbf_s: float, here: tuple[str | int, ...]
+) -> Iterator[Finding]:
+    """Yield a rate at which replicas live for less than they take to start."""
+    for pool in cluster.pools:
+        start_s = (pool.startup or Startup()).typical_s(in_place=failure.what == "process")
+        n = pool.parallel.n_gpus if failure.what == "gpu" else 1
+        if failure.pool in (None, pool.name) and mtbf_s / n < start_s:
+            rule = f"must leave replicas of pool {pool.name} standing, which start in {start_s:.3g} s or more"
+            yield (*here, "mtbf_s"), rule, mtbf_s, f"give at least {n * start_s:.3g}"

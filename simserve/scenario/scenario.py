@@ -1,6 +1,7 @@
 """Scenario: one resolved experiment, with its pools ready for the engine, and the JSON Schema of its YAML."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ class Scenario(Experiment):
     @cached_property
     def setups(self) -> tuple[PoolSetup, ...]:
         """The pools with their model, GPU, engine, scheduler and memory ledger, ready for the engine."""
-        return tuple(pool_setup(self, pool) for pool in self.cluster.pools)
+        return tuple(
+            replace(pool_setup(self, pool), scaler_note=self.note_on("cluster", "pools", index, "autoscaler"))
+            for index, pool in enumerate(self.cluster.pools)
+        )
 
     def build_router(self) -> Router:
         """Return a new router without state."""
@@ -89,9 +93,16 @@ class Scenario(Experiment):
         spec = self.cluster.disaggregate
         return None if spec is None or spec["kind"] == "always" else plugins.build("splitters", spec)
 
+    @property
+    def changes(self) -> bool:
+        """Whether replicas come or go during a run."""
+        return bool(self.cluster.failures) or any(pool.autoscaler for pool in self.cluster.pools)
+
     def why_one_process(self) -> str | None:
         """Return why one process must serve all replicas; None: processes of their own give the same tables."""
         cluster, workload = self.cluster, self.workload
+        if self.changes:
+            return "replicas come and go"
         if sum(setup.n_independent for setup in self.setups) < 2:
             return "there is only one replica"
         if cluster.kv_link is not None:
@@ -135,6 +146,7 @@ FAMILIES = {
     "admission": "admission",
     "disaggregate": "splitters",
     "scheduler": "schedulers",
+    "autoscaler": "autoscalers",
     **{key: f"workload.{key}" for key in ("arrivals", "lengths", "prefixes")},
 }
 """Keys that hold a plug-in, in whatever section, and its family."""
@@ -181,6 +193,9 @@ def _plugin(family: str, parts: dict[str, Any]) -> list[dict[str, Any]]:
     kinds.append({"type": "object", "properties": {"kind": kind}, "required": ["kind"]})
     if family == "schedulers":  # arguments of the engine's own policy
         kinds.append({"type": "object", "not": {"required": ["kind"]}})
+    if family == "autoscalers":  # the arguments that its manifest has not
+        file = {"type": "string", "description": "File of an autoscaler's manifest."}
+        kinds.append({"type": "object", "properties": {"manifest": file}, "required": ["manifest"]})
     return [{"enum": names}, outside, *kinds]
 
 

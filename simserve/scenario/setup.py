@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from simserve import catalog, plugins
+from simserve.autoscalers.base import Autoscaler
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import GpuSpec, ModelSpec
@@ -67,6 +68,10 @@ class PoolSetup:
     """Host memory tier of each replica."""
     speculation: SpeculationSetup | None = None
     """None: one token per step."""
+    autoscaler: Autoscaler | None = None
+    """What changes the number of replicas; None: it stays."""
+    scaler_note: str | None = None
+    """What of the autoscaler's manifest is not simulated; None: all is, or it has none."""
 
     @property
     def calibrated(self) -> bool:
@@ -86,9 +91,14 @@ class PoolSetup:
         return self.calibration is not None and bool(host_constants(self.calibration, self.engine.name))
 
     @property
+    def most_replicas(self) -> int:
+        """Most replicas at a time, as far as its autoscaler decides."""
+        return self.n_replicas if self.autoscaler is None else max(self.n_replicas, self.autoscaler.max_replicas)
+
+    @property
     def gpus_per_replica(self) -> int:
         """GPUs of all ranks."""
-        return self.parallel.tensor * self.ranks_per_replica
+        return self.parallel.n_gpus
 
     @property
     def gpus_per_lane(self) -> int:
@@ -207,6 +217,7 @@ def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
         asked_version=None if named.version == catalog.default_version(named.name) else named.version,
         host_tier=None if tier is None else host_tier_spec(tier, pool.parallel, memory, pool.name),
         speculation=speculation_setup(pool.speculation, weight_dtype, max_model_len),
+        autoscaler=None if pool.autoscaler is None else plugins.build("autoscalers", pool.autoscaler),
     )
 
 

@@ -17,9 +17,11 @@ from simserve.scenario.glossary import remedy_for_unknown
 from simserve.scenario.pool import Pool
 from simserve.scenario.resolve import resolve
 from simserve.scenario.shipped import shipped_file
-from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, in_our_units, read_yaml, scalar
+from simserve.scenario.written_units import in_our_units
+from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, YamlDocument, read_yaml, scalar
 
-SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
+KINDS = ("router", "scheduler", "autoscaler", "arrivals", "lengths", "prefixes")
+SHORT_FORMS = {"engine": "name"} | dict.fromkeys(KINDS, "kind")
 """Keys with a bare name as short form, and the key that the name stands for."""
 
 
@@ -222,8 +224,7 @@ def _with(data: Any, keys: Sequence[str], value: Any, path: Path) -> tuple[Any, 
     if not keys:
         return value, path
     key, *rest = keys
-    if data is None:
-        data = [] if key == "0" else {}
+    data = ([] if key == "0" else {}) if data is None else data
     short = SHORT_FORMS.get(str(path[-1])) if path else None
     if isinstance(data, str) and short is not None:
         data = {short: data}

@@ -1,9 +1,8 @@
 """Read YAML 1.2 as plain data with the line of every value."""
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -17,13 +16,6 @@ MOST_LEVELS = 50
 """Limit on lists and mappings inside each other; a scenario has fewer than ten."""
 
 MOST_DIGITS = 400
-
-SECONDS = {"us": "1e-6", "ms": "1e-3", "s": "1", "sec": "1", "min": "60", "m": "60", "h": "3600", "d": "86400"}
-SECONDS |= {f"{word}{s}": SECONDS[word[0]] for word in ("second", "minute", "hour", "day") for s in ("", "s")}
-WITH_UNIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]+)")
-THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+")
-TEXTS = frozenset({"name", "version"})
-"""Keys of texts that may look like numbers."""
 
 NULL, BOOL, INT, FLOAT, TEXT = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str"))
 
@@ -69,11 +61,22 @@ class NotYaml(Exception):
 
 def read_yaml(text: str) -> YamlDocument:
     """Read the single document of a text. Raises NotYaml."""
+    (document,) = _documents(text, lambda loader: [loader.get_single_node()])
+    return document
+
+
+def read_documents(text: str) -> list[YamlDocument]:
+    """Read all documents of a text. Raises NotYaml."""
+    return _documents(text, lambda loader: iter(lambda: loader.get_node() if loader.check_node() else None, None))
+
+
+def _documents(text: str, roots_of: Callable[[Any], Iterable[yaml.Node | None]]) -> list[YamlDocument]:
+    """Read the documents with these roots; None is an empty one."""
     try:
         _check_size(text)
         loader = _Loader(text)
         try:
-            root = loader.get_single_node()
+            return [_Reader(YamlDocument()).document(root) for root in roots_of(loader)]
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -82,11 +85,6 @@ def read_yaml(text: str) -> YamlDocument:
         raise NotYaml(_what_is_wrong(text, error, mark), mark.line + 1 if mark else None) from error
     except yaml.YAMLError as error:
         raise NotYaml(f"is not YAML: {' '.join(str(error).split())}", None) from error
-    document = YamlDocument()
-    if root is not None:
-        document.lines[()] = root.start_mark.line + 1
-        document.data = _Reader(document).read(root, ())
-    return document
 
 
 YAML_REMEDIES = {
@@ -140,6 +138,13 @@ class _Reader:
         self._document = document
         self._open: set[int] = set()
         self._n_nodes = 0
+
+    def document(self, root: yaml.Node | None) -> YamlDocument:
+        """Return the document with its root read."""
+        if root is not None:
+            self._document.lines[()] = root.start_mark.line + 1
+            self._document.data = self.read(root, ())
+        return self._document
 
     def read(self, node: yaml.Node, path: Path) -> Any:
         """Return the node's data; record lines and problems."""
@@ -218,29 +223,3 @@ def _whole_number(text: str) -> int:
     digits = text.lstrip("+-").lower()
     base = {"0x": 16, "0o": 8}.get(digits[:2], 10)
     return int(text, base) if base != 10 else int(text)
-
-
-def in_our_units(data: Any, path: Path = ()) -> Any:
-    """Return the data of a scenario with texts that are numbers in the units of their keys, where it is clear what they
-    mean: times as 500ms or 15min below a key that ends in `_s`, shares as 5%, and 1,000. Others stay as they are."""
-    match data:
-        case Mapping():
-            return {key: in_our_units(value, (*path, key)) for key, value in data.items()}
-        case list():
-            return [in_our_units(value, (*path, index)) for index, value in enumerate(data)]
-        case str() if not TEXTS.intersection(path[-1:]):
-            number = _number(data.strip(), path)
-            return data if number is None else number
-    return data
-
-
-def _number(text: str, path: Path) -> float | None:
-    """Return the number that a text means in the unit of its key; None: it is none, or it is not clear which."""
-    if THOUSANDS.fullmatch(text):
-        return int(text.replace(",", ""))
-    match = WITH_UNIT.fullmatch(text)
-    if match is None:
-        return None
-    is_time = any(str(key).endswith("_s") and not str(key).endswith("per_s") for key in path)
-    scale = ({"%": "0.01"} | (SECONDS if is_time else {})).get(match[2])
-    return None if scale is None else float(Decimal(match[1]) * Decimal(scale))

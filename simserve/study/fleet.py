@@ -1,19 +1,31 @@
 """Fleet: a scenario with other numbers of replicas; its GPUs, price and power."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from simserve.errors import SimserveError
+from simserve.errors import Problem, ScenarioError, SimserveError
 from simserve.metrics.answers.parts import StudiedFleet
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.scenario import Scenario
 from simserve.workload.load import offered_load
 
 
 def with_replicas(scenario: Scenario, replicas: Mapping[int, int]) -> Scenario:
-    """Return the scenario with other numbers of replicas, by the index of their pool."""
+    """Return the scenario with other numbers of replicas, by the index of their pool. Raises ScenarioError."""
+    check_fixed(scenario, replicas)
     data = scenario.to_dict()
     for place, n in replicas.items():
         data["cluster"]["pools"][place]["replicas"] = n
     return Scenario.from_dict(data)
+
+
+def check_fixed(scenario: Scenario, pools: Iterable[int]) -> None:
+    """Check that none of these pools has an autoscaler, which decides how many replicas there are. Raises
+    ScenarioError."""
+    for place in pools:
+        if scenario.cluster.pools[place].autoscaler is not None:
+            key = f"cluster.pools.{place}.autoscaler"
+            rule = "changes the number of replicas, which this command looks for"
+            raise ScenarioError([Problem(key, rule, None, f"add --set {key}=null, or use simserve autoscale")])
 
 
 def of_any_size(scenario: Scenario) -> str:
@@ -37,6 +49,17 @@ def gains_by_replicas(scenario: Scenario) -> bool:
         or setup.scheduler.runs_to_completion
         or load.trace.prefixes is not None
         or load.trace.dependencies is not None
+    )
+
+
+def mean_fleet(lives: Lifetimes) -> StudiedFleet:
+    """Return the GPUs of a fleet that changed, on average over its run, with their price and power."""
+    pools = lives.facts.pools
+    gpus = lives.gpus_by_pool((0.0, lives.facts.end_s)).tolist()
+    return StudiedFleet(
+        n_gpus=max(1, round(sum(gpus))),
+        usd_per_hour=sum(n * pool.price_per_gpu_hour_usd for n, pool in zip(gpus, pools, strict=True)),
+        kw=sum(n * pool.tdp_w for n, pool in zip(gpus, pools, strict=True)) / 1000,
     )
 
 

@@ -26,7 +26,7 @@ STUDIED = (
 )
 """Figures that most studies read of each run. Others take as long as all these, so a study says which it reads."""
 
-MEASURED = (*STUDIED, "busy_frac", "mfu", "mbu")
+MEASURED = (*STUDIED, "busy_frac", "mfu", "mbu", "scaling")
 """Figures of studies that report the use of the GPUs, too."""
 
 

@@ -85,21 +85,20 @@ class PoolFacts:
     blocks_per_tokens: int | float = 1
     """Blocks that all layers together take for the same block_size tokens."""
     engine_version: str = ""
-    """The engine's version, or its default; empty in runs of earlier versions of simserve."""
+    """The engine's version, or its default; empty in earlier runs."""
     reserving: ReservingFacts | None = None
     """None: blocks are taken as tokens come."""
 
 
 @dataclass(frozen=True)
 class MemberFacts:
-    """The instants of a rank in the fleet, in seconds; None for one that never came."""
+    """The instants of a rank in the fleet, in seconds, None for one that never came; why; and its first lane."""
 
     ordered_s: float = 0.0
     ready_s: float | None = 0.0
     draining_s: float | None = None
     gone_s: float | None = None
     why: str = ""
-    """Reasons for its joining and its leaving."""
     first_lane: int | None = None
     """The rank that is the first lane of a pipeline on the same GPUs; None: itself."""
 
@@ -154,10 +153,7 @@ class LinkFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Copies of all replicas to and from host memory and disk, over the whole run.
-
-    Invariant: swapped_out = swapped_in + dropped + left.
-    """
+    """Copies of all replicas to and from host memory and disk in a run: swapped_out = swapped_in + dropped + left."""
 
     swapped_out_bytes: float
     """Copied out for preempted requests."""
@@ -219,6 +215,8 @@ class RunFacts:
     members: tuple[MemberFacts, ...] = ()
     """When each rank was in the fleet; empty: all from start to end."""
     bench: BenchFacts | None = None
+    changes: bool = False
+    """Replicas may come and go."""
 
     @property
     def pools_by_replica(self) -> list[PoolFacts]:

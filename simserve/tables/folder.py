@@ -63,8 +63,14 @@ TUNE = Kind(
     frozenset({"tune.json"}),
     journal="tune.jsonl",
 )
+AUTOSCALE = Kind(
+    "autoscale",
+    frozenset({"autoscale.jsonl", "autoscale.json", "autoscale.parquet", "report.html"}),
+    frozenset({"autoscale.json"}),
+    journal="autoscale.jsonl",
+)
 
-KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN, TUNE)
+KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN, TUNE, AUTOSCALE)
 
 _SHEETS = (
     *("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options"),

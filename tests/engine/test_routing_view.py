@@ -230,6 +230,9 @@ def test_a_member_gets_requests_only_while_it_is_ready(router: Router, delay: De
     class Away:
         """A control that hides replicas from the router, and shows one again."""
 
+        def goes_on(self) -> bool:
+            return True
+
         def begin(self, fleet: Fleet, clock: Clock) -> None:
             routing_view = cluster.intake
             assert isinstance(routing_view, RoutingView)

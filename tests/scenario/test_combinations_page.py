@@ -189,6 +189,8 @@ ALONE = {
     "mtp needs a layer that predicts further tokens, and {} has none",
     "multiplies blocks with scales, as cards with a rate for fp4 do, and {} has none",
     "must be at most the {} tokens of the draft model {}",
+    "must be {}, as {} is of that kind",
+    "must be text",
     "must be less than e2e_s, {}, or it never applies",
     "must be less than workload.n_requests, {}",
     "must be less than {}",

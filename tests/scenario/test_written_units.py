@@ -6,7 +6,7 @@ import pytest
 
 from simserve import load_scenario
 from simserve.errors import ScenarioError
-from simserve.scenario.yaml_lines import in_our_units
+from simserve.scenario.written_units import in_our_units
 from tests.cli.scenarios import write_scenario
 
 

@@ -26,6 +26,7 @@ def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -
     row |= {key.replace("__", "."): value for key, value in changes.items()}
     row = {"outcomes": outcomes(row["slo_attainment.frac"], row["saturated"]), "load": LOAD, "warnings": []} | row
     row |= {"sample": UNKNOWN, "service_s": 0.0}
+    row |= {"mean_gpus": 1.0, "gpu_hours": 0.1, "n_failed": 0, "scaling": None}
     return FinishedRun.model_validate(row)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from simserve import load_results
+from simserve.metrics.answers.autoscale import ScaledFleet
 from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.struct import Struct, fields_of
 from simserve.metrics.answers.sweep_runs import FinishedRun
@@ -51,7 +52,14 @@ def test_every_column_is_told_with_its_type_and_unit(name: str, fields: tuple[Fi
 
 
 @pytest.mark.parametrize(
-    ("name", "struct"), [("plan", PlanOption), ("sweep", FinishedRun), ("twin", ServerSetting), ("tune", TriedPoint)]
+    ("name", "struct"),
+    [
+        ("plan", PlanOption),
+        ("sweep", FinishedRun),
+        ("twin", ServerSetting),
+        ("tune", TriedPoint),
+        ("autoscale", ScaledFleet),
+    ],
 )
 def test_every_column_of_a_struct_is_told_in_the_unit_of_its_key(name: str, struct: type[Struct]) -> None:
     rows, aliases = items(f"{name}.parquet"), {each.alias or key: key for key, each in struct.model_fields.items()}

@@ -10,6 +10,7 @@ from simserve.metrics.answers.kept_sample import KeptSample
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.answers.struct import FINITE, Column, Struct
+from simserve.metrics.scaling import ScalingJson
 from simserve.metrics.summary_schema import Amount, Share, Signed, Size
 
 CATEGORY, INTEGER = Column("text", "category"), Column("count", "int64")
@@ -66,6 +67,14 @@ class FinishedRun(Measures[Annotated[Signed, FINITE]], StartedRun):
     """How close its requests come to their limits."""
     service_s: Amount
     """Mean time of an answer without waiting; 0 where unknown."""
+    mean_gpus: Amount
+    """GPUs on average."""
+    gpu_hours: Amount
+    """[h] GPU time of the run."""
+    n_failed: Amount
+    """Requests that were lost or cut with their replica."""
+    scaling: ScalingJson | None
+    """What happened to a fleet that changed; None for a fixed one."""
 
 
 class DrawnRun(StartedRun):

@@ -1,11 +1,15 @@
-"""Fleets that each month of growth and each hour of a day need."""
+"""Fleets that each month of growth and each hour of a day need, and what a fleet costs a month."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from simserve.metrics.answers.option_cost import OptionCost, OptionUse
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.intervals import Estimate, mean_of
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.outcome import Bounds, Sized
+from simserve.units import HOURS_A_MONTH
 
 LEAST_SHARE = 0.05
 """Lowest share of the peak that is simulated: at less, a short run has too few requests."""
@@ -67,3 +71,108 @@ def _filled(need: Callable[[float], int | None], scales: Sequence[float]) -> lis
         return [first, last]
     middle = len(scales) // 2
     return _filled(need, scales[: middle + 1])[:-1] + _filled(need, scales[middle:])
+
+
+MONTH_S = HOURS_A_MONTH * 3600
+
+
+@dataclass(frozen=True)
+class FleetCost:
+    """Cost of one fleet, including spare replicas."""
+
+    n_gpus: int
+    usd_per_gpu_hour: float
+    usd_low: float
+    """Monthly cost of the smallest statistically tied fleet, including spares; else of this fleet."""
+    usd_high: float
+    """Monthly cost of this fleet, which meets the SLO."""
+    output_tokens: Estimate
+    """Tokens a month, as in the next two fields."""
+    tokens: Estimate
+    good_tokens: Estimate
+    """Output tokens a month of requests that met every SLO."""
+    busy_frac: float
+    """Share of time with a step in progress."""
+    tdp_w: float
+    """Power of a GPU at its TDP."""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return the hourly cost of all GPUs."""
+        return self.n_gpus * self.usd_per_gpu_hour
+
+    @property
+    def usd_per_month(self) -> float:
+        """Return the monthly cost."""
+        return self.usd_per_hour * HOURS_A_MONTH
+
+    @property
+    def kwh_at_tdp(self) -> float:
+        """Return the monthly energy at TDP: an upper bound without hosts and cooling."""
+        return self.n_gpus * self.tdp_w / 1000 * HOURS_A_MONTH
+
+    @property
+    def kwh(self) -> float:
+        """Return the monthly energy at TDP while a step runs and zero between steps."""
+        return self.kwh_at_tdp * self.busy_frac
+
+    def usd_per_million(self, tokens: Estimate) -> Estimate:
+        """Return the cost of a million tokens; the upper token count gives the lower cost."""
+        return Estimate(*(self.usd_per_month / each * 1e6 for each in (tokens.value, tokens.high, tokens.low)))
+
+    def price(self) -> OptionCost:
+        """Return the columns of cost and energy."""
+        good = self.usd_per_million(self.good_tokens)
+        return OptionCost(
+            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            usd_per_hour=self.usd_per_hour,
+            usd_per_month=self.usd_per_month,
+            usd_per_month_low=self.usd_low,
+            usd_per_month_high=self.usd_high,
+            usd_per_m_output_tokens=self.usd_per_million(self.output_tokens).value,
+            usd_per_m_tokens=self.usd_per_million(self.tokens).value,
+            usd_per_m_good_tokens=good.value,
+            usd_per_m_good_tokens_low=good.low,
+            usd_per_m_good_tokens_high=good.high,
+            tdp_w=self.tdp_w,
+            kwh_per_month=self.kwh,
+            kwh_per_month_at_tdp=self.kwh_at_tdp,
+            gpu_hours_per_month=self.n_gpus * HOURS_A_MONTH,
+            kwh_per_m_output_tokens=self.kwh / self.output_tokens.value * 1e6,
+        )
+
+    def use(self) -> OptionUse:
+        """Return the columns of what the fleet does at the mean demand."""
+        return OptionUse(
+            output_tokens_per_month=self.output_tokens.value,
+            tokens_per_month=self.tokens.value,
+            good_tokens_per_month=self.good_tokens.value,
+            busy_frac=self.busy_frac,
+        )
+
+
+def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
+    """Return the cost of the fleet."""
+    setup = sized.fleets.least.setups[0]
+    per_replica = sized.fleets.gpus_per_replica
+    n_gpus = sum(sized.all_up.replicas) * per_replica
+    n_saved = 0 if sized.tied is None else sum(sized.needed.replicas) - sum(sized.tied.replicas)
+    one_replica = per_replica * usd_per_gpu_hour * HOURS_A_MONTH
+    usd = n_gpus * usd_per_gpu_hour * HOURS_A_MONTH
+    usage = sized.usage.point
+    return FleetCost(
+        n_gpus=n_gpus,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        usd_low=usd - n_saved * one_replica,
+        usd_high=usd,
+        output_tokens=_a_month(usage, "output_tokens_per_s"),
+        tokens=_a_month(usage, "total_tokens_per_s"),
+        good_tokens=_a_month(usage, "goodput.output_tokens_per_s"),
+        busy_frac=mean_of([run.at("busy_frac") for run in usage.runs]).value,
+        tdp_w=setup.gpu.tdp_w,
+    )
+
+
+def _a_month(point: LoadPoint, per_s: str) -> Estimate:
+    mean = mean_of([run.at(per_s) for run in point.runs])
+    return Estimate(*(end * MONTH_S for end in (mean.value, mean.low, mean.high)))

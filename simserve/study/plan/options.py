@@ -9,6 +9,7 @@ from simserve.errors import CatalogError, Problem, ScenarioError, SimserveError,
 from simserve.scenario import Scenario
 from simserve.scenario.cards import is_file, load_gpu
 from simserve.scenario.cluster import DISAGGREGATED_ONLY
+from simserve.study.fleet import check_fixed
 
 OF_ONE_SIZE = ("num_gpu_blocks", "host_tier", "calibration")
 """Pool keys that are specific to a GPU and a number of ranks; other options are planned without them."""
@@ -43,6 +44,7 @@ Replicas = tuple[int, ...]
 
 def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, is_split: bool) -> list[Option]:
     """Return the options to compare; raise SimserveError for a GPU that is neither in the catalog nor a file."""
+    check_fixed(scenario, range(len(scenario.cluster.pools)))
     try:
         wanted = [gpu if is_file(gpu) else catalog.load_gpu(gpu).name for gpu in gpus]
     except CatalogError as error:

@@ -7,9 +7,8 @@ from functools import cached_property
 
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.plan.cost import FleetCost, cost_of
 from simserve.study.plan.demand import Demand, demand_of
-from simserve.study.plan.growth import Need, hours_of, needs, outgrown_month
+from simserve.study.plan.growth import FleetCost, Need, cost_of, hours_of, needs, outgrown_month
 from simserve.study.plan.options import Fleets, checked, options, usd_per_gpu_hour
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of, settled
 from simserve.study.progress import enter

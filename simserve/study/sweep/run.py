@@ -10,6 +10,7 @@ from simserve.metrics.answers.kept_sample import KeptSample
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import NominalLoad
 from simserve.metrics.answers.sweep_runs import ClassOutcome, DrawnRun, FailedRun, FinishedRun, ProbedPoint, SweepRun
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.outcomes import outcomes
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
@@ -18,7 +19,7 @@ from simserve.scenario.setup import Distortion
 from simserve.simulation import simulate
 from simserve.study.capacity_probe import near_capacity
 from simserve.study.cost_draws import Draw
-from simserve.study.fleet import fleet_of
+from simserve.study.fleet import fleet_of, mean_fleet
 from simserve.study.processes import Task, limited_to
 from simserve.study.run_seeds import MEASURED, as_text, scenario_of
 from simserve.version import __version__
@@ -121,8 +122,10 @@ def failed_row(seed: int, reason: str, *, is_final: bool = True) -> FailedRun:
 
 
 def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRun:
-    summary = results.part(MEASURED)
-    figures: dict[str, Any] = vars(fleet_of(scenario)) | {key: summary.at(key) for key in KEYS}
+    summary, lives = results.part(MEASURED), Lifetimes(results.facts)
+    fleet = fleet_of(scenario) if summary.scaling is None else mean_fleet(lives)
+    figures: dict[str, Any] = vars(fleet) | {key: summary.at(key) for key in KEYS}
+    gpu_s, end_s = lives.gpu_seconds(), results.facts.end_s
     return FinishedRun(
         seed=scenario.seed,
         saturated=summary.trust.saturated,
@@ -132,5 +135,9 @@ def _finished(scenario: Scenario, results: Results, wall_s: float) -> FinishedRu
         warnings=[*results.facts.warnings, *reservation_warnings([summary.kv])],
         sample=KeptSample.of(results.sample),
         service_s=summary.service_s,
+        mean_gpus=gpu_s / end_s if end_s else fleet.n_gpus,
+        gpu_hours=gpu_s / 3600,
+        n_failed=summary.requests.failed,
+        scaling=summary.scaling,
         **figures,
     )

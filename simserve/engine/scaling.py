@@ -1,0 +1,174 @@
+"""Scaling: what changes a fleet: autoscalers, which see samples as a monitoring system takes them, and failures."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from simserve.autoscalers.base import Autoscaler
+from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
+from simserve.engine.checks import broke, raised
+from simserve.engine.deployment import Deployment, PoolPlan, Site
+from simserve.engine.failing import Failing
+from simserve.engine.fleet import Fleet
+from simserve.engine.live_view import LiveView
+from simserve.engine.placement import Placement
+from simserve.scenario.fleet import Failure, Scrape
+from simserve.state.pool_view import PoolView, Signals
+from simserve.units import PS_PER_S, to_ps, to_s
+
+Loads = Sequence[LiveView]
+
+
+def _used_share(ranks: Loads) -> float:
+    return sum(each.held_blocks() / each.total_blocks for each in ranks) / len(ranks)
+
+
+OF_MEMBER: dict[str, Callable[[Loads], float]] = {
+    "num_requests_running": lambda ranks: sum(each.n_outstanding - each.n_waiting for each in ranks),
+    "num_requests_waiting": lambda ranks: sum(each.n_waiting for each in ranks),
+    "kv_cache_usage_perc": _used_share,
+    "request_success_total": lambda ranks: sum(each.n_arrived - each.n_outstanding for each in ranks),
+    "request_arrival_total": lambda ranks: sum(each.n_arrived for each in ranks),
+}
+"""How each metric of a replica is read from its ranks."""
+
+
+class Scraper:
+    """Samples what autoscalers read of their pools."""
+
+    def __init__(self, scrape: Scrape, fleet: Fleet, stream: Random) -> None:
+        self._scrape, self._fleet, self._stream = scrape, fleet, stream
+        self._interval_ps = to_ps(scrape.interval_s)
+        self.gateway = Signals()
+        self._watched: list[tuple[Deployment, Collection[str]]] = []
+
+    def watch(self, deployment: Deployment, metrics: Collection[str]) -> None:
+        """Sample these metrics of a pool from now on."""
+        self._watched.append((deployment, metrics))
+
+    def take(self, now_ps: int) -> int:
+        """Take a sample of each; return the instant of the next."""
+        at_s = to_s(now_ps)
+        for deployment, metrics in self._watched:
+            for pod in deployment.pods:
+                if pod.phase == "ready":
+                    ranks = [rank.load for member in pod.members for rank in member.ranks]
+                    for metric in metrics & OF_MEMBER.keys():
+                        self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks))
+        n_held = self._fleet.n_held()
+        self._add(self.gateway, "gateway_queue_size", at_s, n_held)
+        self._add(self.gateway, "gateway_arrival_total", at_s, n_held + self._n_arrived())
+        return now_ps + self._interval_ps
+
+    def _n_arrived(self) -> int:
+        """Count the requests that the gateway has sent to replicas."""
+        first = (member for member in self._fleet.members if member.setup.role != "decode")
+        return sum(rank.load.n_arrived for member in first for rank in member.ranks)
+
+    def _add(self, signals: Signals, metric: str, at_s: float, value: float) -> None:
+        """Store a sample; that of a gauge has noise."""
+        noise_frac = self._scrape.noise_frac
+        if noise_frac and not metric.endswith("_total"):
+            value = max(0.0, value * self._stream.gauss(1.0, noise_frac))
+        signals.add(metric, at_s, value)
+
+
+LONGEST_WAIT_PS = 86_400 * PS_PER_S
+"""A run ends when requests have waited for a replica for a day in which nothing else happened."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a fleet changes."""
+
+    plans: Sequence[PoolPlan]
+    """One for each pool, in their order."""
+    autoscalers: Sequence[Autoscaler | None]
+    """Policy of each pool, if it has one."""
+    seed: int
+    placement: Placement
+    scrape: Scrape
+    failures: Sequence[Failure] = ()
+    gpu_budget: int | None = None
+    resends: bool = False
+    """The gateway sends once more what was lost before its first token."""
+    most_sends: int = 3
+    """How often it sends a request, at most."""
+
+
+class Scaling:
+    """Lets autoscalers and failures change a fleet."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._n_waiting, self._waits_since_ps = 0, 0
+        """Requests that waited when nothing else happened, and since when as many do."""
+
+    def begin(self, fleet: Fleet, clock: Clock) -> None:
+        """Take over the replicas that are there, and set alarms."""
+        changes, self._clock, self._fleet = self._changes, clock, fleet
+        fleet.most_sends = changes.most_sends
+        self._site = site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.resends)
+        for pool, plan in enumerate(changes.plans):
+            deployment = Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])
+            if site.free_gpus is not None:
+                site.free_gpus -= plan.n_gpus * len(deployment.pods)
+        failing = Failing(changes.failures, site)
+        site.on_ready = failing.watch
+        for deployment in site.deployments:
+            for pod in deployment.pods:
+                failing.watch(pod, deployment)
+        self._let_scale()
+
+    def goes_on(self) -> bool:
+        """Return whether requests wait for a replica; nothing else matters when all have ended."""
+        serving, now_ps = self._fleet.serving, self._clock.now_ps
+        n_waiting = self._fleet.n_held() + (0 if serving is None else serving.n_held())
+        if n_waiting != self._n_waiting:
+            self._n_waiting, self._waits_since_ps = n_waiting, now_ps
+        return n_waiting > 0 and now_ps - self._waits_since_ps < LONGEST_WAIT_PS
+
+    def _let_scale(self) -> None:
+        """Set the alarms of samples and decisions; each begins at an instant of its own, as in reality."""
+        changes = self._changes
+        stream = Random(f"scrape/{changes.seed}")
+        self._scraper = scraper = Scraper(changes.scrape, self._fleet, stream)
+        is_needed = False
+        for deployment, policy in zip(self._site.deployments, changes.autoscalers, strict=True):
+            if policy is not None:
+                is_needed = True
+                policy.begin()
+                scraper.watch(deployment, frozenset(policy.metric_names))
+                first_ps = to_ps(stream.random() * policy.interval_s)
+                Alarm(self._clock, _Loop(policy, deployment, self).decide, FLEET_PHASE).set(first_ps)
+        if is_needed:
+            Alarm(self._clock, scraper.take, FLEET_PHASE).set(to_ps(stream.random() * changes.scrape.interval_s))
+
+    def view(self, deployment: Deployment, now_ps: int) -> PoolView:
+        """Return a pool as its autoscaler sees it."""
+        return deployment.view(now_ps, self._changes.scrape.delay_s, self._scraper.gateway)
+
+
+@dataclass
+class _Loop:
+    """The decisions about one pool."""
+
+    policy: Any
+    """Any: one of a plug-in may answer anything."""
+    deployment: Deployment
+    scaling: Scaling
+
+    def decide(self, now_ps: int) -> int:
+        """Ask the autoscaler, and follow it; return the instant of the next decision. Raises PolicyError."""
+        policy, deployment = self.policy, self.deployment
+        view = self.scaling.view(deployment, now_ps)
+        try:
+            wanted = policy.desired_replicas(view)
+        except Exception as error:
+            raise raised(policy, "desired_replicas", now_ps, error) from error
+        if type(wanted) is not int or wanted < 0:
+            raise broke(policy, "desired_replicas", now_ps, "must return a whole number, 0 or more", wanted)
+        if wanted != deployment.wanted:
+            deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
+        return now_ps + to_ps(policy.interval_s)

@@ -1,0 +1,98 @@
+"""Autoscale as an answer: what policies make of a load, as autoscale.json has it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from simserve.metrics import summary_schema
+from simserve.metrics.answers.parts import Index, ScenarioName
+from simserve.metrics.answers.struct import (
+    FINITE,
+    Amount,
+    Column,
+    Count,
+    Flag,
+    Name,
+    Seconds,
+    Share,
+    Struct,
+    StudyAnswer,
+    Text,
+    UsdPerHour,
+)
+from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.summary_schema import Slo
+from simserve.tables.schema import SCHEMA
+
+Hours = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "h")]
+
+
+class ScaledFleet(Struct):
+    """What a policy makes of the load: means over its seeds."""
+
+    policy: Name = Field(title="Policy")
+    """Its name, as given."""
+    settings: Mapping[str, Any] | None
+    """The autoscaler as a scenario has it; null where the replicas stay."""
+    word: Text = Field(None, title="SLO")
+    """The decision in a word; null without an SLO."""
+    reason: Text = Field(None, title="Reason")
+    """Why runs failed; null if none did."""
+    on_front: Flag = Field(None, title="On the front")
+    """Whether no other policy costs less and attains more."""
+    attained_frac: Share = Field(None, title="Attained")
+    """[share] Requests that met every limit, at the nominal load."""
+    usd_per_hour: UsdPerHour = Field(None, title="USD/h")
+    """[USD/h] Price of its GPUs on average, those included of replicas that start or drain."""
+    mean_gpus: Amount = Field(None, title="GPUs")
+    """GPUs on average."""
+    gpu_hours: Hours = Field(None, title="GPU-hours")
+    """[h] GPU time of a run."""
+    n_scalings: Amount = Field(None, title="Scalings")
+    """Instants of a run at which replicas were added or removed."""
+    cycle_s: Seconds = Field(None, title="Limit cycle")
+    """[s] Period at which it oscillates by itself, in most runs; null if it does not."""
+    below_s: Seconds = Field(None, title="Time below")
+    """[s] Time of a run in which fewer than 90% of arriving requests met the SLO."""
+    longest_below_s: Seconds = Field(None, title="Longest below")
+    """[s] The longest such time at a stretch, such as from a step of the load until it has scaled for it."""
+    n_failed: Amount = Field(None, title="Cut")
+    """Requests of a run that failed: cut at the end of a grace, or lost with their replica."""
+    n_seeds: Count = Field(None, title="Seeds")
+    """Seeds that finished."""
+    decision: DecisionJson | None = None
+    """The decision with all that it rests on; null without an SLO."""
+
+
+class AutoscaleAnswer(StudyAnswer):
+    """What `simserve autoscale` found."""
+
+    command: ClassVar[str] = "autoscale"
+    listed: ClassVar[tuple[str, type[Struct]] | None] = ("policies", ScaledFleet)
+
+    schema_: str = Field(SCHEMA, alias="schema")
+    """Version of the schema."""
+    version: str | None = None
+    """Version of simserve that ran it."""
+    scenario: ScenarioName
+    """The scenario of which one pool is scaled."""
+    pool: str
+    """The pool that is scaled."""
+    goal_frac: Annotated[float, Field(ge=0, le=1)]
+    """[share] Requests that must meet every limit."""
+    slo: Slo | None = None
+    """[s] Limits by latency."""
+    n_runs: Count
+    """Runs that it took, those with draws of costs too."""
+    best: Index | None
+    """Number of the policy to take: the cheapest that meets the SLO; null where none does."""
+    policies: Sequence[ScaledFleet]
+    """All policies, in the order given."""
+    yaml: str | None = None
+    """The policy to take, as the key of its pool in a scenario."""
+
+    @property
+    def decision(self) -> DecisionJson | None:
+        """The decision about the policy to take; None without one."""
+        return None if self.best is None else self.policies[self.best].decision

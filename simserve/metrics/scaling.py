@@ -1,0 +1,140 @@
+"""Scaling: what happened to a fleet that changed, and whether its autoscaler oscillates by itself."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from simserve.metrics.answers.struct import Figures
+from simserve.metrics.goodput import all_met
+from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.summary_schema import Count, Measured
+from simserve.tables.columns import Columns, Flags, Floats
+from simserve.tables.facts import MemberFacts, RunFacts
+
+REPLACES = ("restarted after", "replaces one after")
+"""Beginnings of the reasons of replicas that replace others."""
+
+BIN_S = 15.0
+"""Least length of an interval of arrivals; each has LEAST_ARRIVALS on average."""
+LEAST_ARRIVALS = 20
+LOW_FRAC = 0.9
+"""Share of an interval's requests below which it counts as time below the SLO."""
+
+LEAST_CYCLES = 3
+MOST_SPREAD = 0.25
+"""A limit cycle repeats this often, with periods that differ by no more than this (standard deviation / mean)."""
+MOST_LOAD_CHANGE = 0.1
+"""Where arrivals in its low and high phases differ by more, the load is the cause."""
+
+
+class ScalingJson(Figures):
+    """What happened to a fleet that changed."""
+
+    mean_gpus: Measured = None
+    """GPUs on average, those included of replicas that start or drain."""
+    gpu_hours: Measured = None
+    """[h] GPU time of the whole run."""
+    most_replicas: Count
+    """Replicas that were ready at a time, at most; data-parallel ranks count one by one."""
+    n_scalings: Count
+    """Instants at which replicas were added or removed, without those that replace others."""
+    n_reversals: Count
+    """Times that a removal followed additions, or an addition removals."""
+    cycle_s: Measured = None
+    """[s] Period of a limit cycle: scaling up and down again and again while the load stays; null without one."""
+    n_failures: Count
+    """Replicas that failed; those that are cut at the end of their grace are none."""
+    below_s: Measured = None
+    """[s] Time in which fewer than 90% of the arriving requests met the SLO; null without an SLO."""
+    longest_below_s: Measured = None
+    """[s] The longest such time at a stretch, such as from a step of the load until replicas have started for it."""
+
+
+def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> ScalingJson | None:
+    """Return what happened to the fleet; None where it did not change."""
+    if not facts.changes:
+        return None
+    lives = Lifetimes(facts)
+    events = _events(facts)
+    turns = _turns(events)
+    gpu_seconds = lives.gpu_seconds()
+    below_s, longest_s = _below(requests, met)
+    return ScalingJson(
+        mean_gpus=gpu_seconds / facts.end_s if facts.end_s else None,
+        gpu_hours=gpu_seconds / 3600,
+        most_replicas=_most_ready(facts.members),
+        n_scalings=len(events),
+        n_reversals=max(0, len(turns) - 1),
+        cycle_s=_cycle_s(turns, requests["arrival_s"]),
+        n_failures=sum("failed" in member.why for member in facts.members),
+        below_s=below_s,
+        longest_below_s=longest_s,
+    )
+
+
+def scaling_warnings(scaling: ScalingJson | None) -> list[str]:
+    """Return a warning of an autoscaler that oscillates."""
+    if scaling is None or scaling.cycle_s is None:
+        return []
+    period = f"every {scaling.cycle_s:.0f} s, {scaling.n_reversals} reversals in all"
+    remedy = "widen its window for scaling down, or its distance between scaling up and down"
+    return [f"the autoscaler oscillates in a limit cycle ({period}) while the load stays: {remedy}"]
+
+
+def _events(facts: RunFacts) -> list[tuple[float, int]]:
+    """Return the instants at which replicas were added (1) or removed (-1), in order."""
+    added = {
+        each.ordered_s
+        for each in facts.members
+        if each.why != "at the start" and each.ordered_s > 0 and not each.why.startswith(REPLACES)
+    }
+    removed = {
+        at_s
+        for each in facts.members
+        if "failed" not in each.why
+        for at_s in (each.draining_s if each.ready_s is not None else each.gone_s,)
+        if at_s is not None
+    }
+    return sorted([*((at_s, 1) for at_s in added), *((at_s, -1) for at_s in removed)])
+
+
+def _turns(events: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Return the first of each row of additions or removals."""
+    return [event for event, before in zip(events, [(0.0, 0), *events], strict=False) if event[1] != before[1]]
+
+
+def _cycle_s(turns: list[tuple[float, int]], arrival_s: Floats) -> float | None:
+    """Return the period of a limit cycle; None without one, or where the load goes up and down alike."""
+    ups = np.array([at_s for at_s, sign in turns if sign > 0])
+    periods_s = np.diff(ups)
+    if len(periods_s) < LEAST_CYCLES or periods_s.std() > MOST_SPREAD * periods_s.mean():
+        return None
+    edges_s = np.array([at_s for at_s, _ in turns])
+    n_arrived = np.diff(np.searchsorted(np.sort(arrival_s), edges_s))
+    lengths_s, is_high = np.diff(edges_s), np.array([sign > 0 for _, sign in turns[:-1]])
+    high_per_s, low_per_s = (n_arrived[part].sum() / lengths_s[part].sum() for part in (is_high, ~is_high))
+    is_steady = abs(high_per_s - low_per_s) <= MOST_LOAD_CHANGE * max(high_per_s, low_per_s)
+    return float(periods_s.mean()) if is_steady else None
+
+
+def _most_ready(members: tuple[MemberFacts, ...]) -> int:
+    """Return the most replicas that were ready at a time."""
+    starts = [(each.ready_s, 1) for each in members if each.ready_s is not None]
+    ends = [(each.draining_s if each.draining_s is not None else each.gone_s, -1) for each in members]
+    events = sorted([*starts, *((at_s, sign) for at_s, sign in ends if at_s is not None)])
+    return int(np.cumsum([sign for _, sign in events]).max(initial=0))
+
+
+def _below(requests: Columns, met: Mapping[str, Flags]) -> tuple[float | None, float | None]:
+    """Return the time below the SLO, in all and the longest at a stretch; None without an SLO."""
+    all_of_it, arrival_s = all_met(met), requests["arrival_s"]
+    if all_of_it is None or not len(arrival_s):
+        return None, None
+    last_s = float(arrival_s.max())
+    n_bins = max(1, int(min(last_s / BIN_S, len(arrival_s) / LEAST_ARRIVALS)))
+    place = np.minimum((arrival_s / max(last_s, 1e-9) * n_bins).astype(np.int64), n_bins - 1)
+    n_met, n = np.bincount(place, all_of_it, n_bins), np.bincount(place, minlength=n_bins)
+    is_low = (n > 0) & (n_met < LOW_FRAC * n)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_low.astype(np.int8), [0]])))
+    longest = int(np.diff(edges)[::2].max(initial=0))
+    return float(is_low.sum()) * last_s / n_bins, longest * last_s / n_bins

@@ -1,0 +1,143 @@
+"""The sections of a fleet that changes: how replicas start and stop, what is scraped of them, and how they fail."""
+
+from typing import Annotated, Literal
+
+from numpy.random import Generator
+from pydantic import Field
+
+from simserve.catalog.types import Chance, Count, Name, Natural, NotNegative, Positive, Section
+from simserve.units import LONGEST_S
+from simserve.workload.amounts import DrawnSeconds, Time, seconds
+
+SOURCES = {"disk": 1.7e9, "network": 1.25e9, "host_memory": 2.0e10}
+"""[bytes/s] Rates at which a replica's weights are loaded. Disk: Llama-2-70B in 84 s and OPT-30B in 34 s from local
+NVMe (ServerlessLLM, OSDI 2024). Network: 10 Gb/s, and host memory: a PCIe 4.0 link (assumed)."""
+
+Instant = Annotated[float, Field(ge=0, le=LONGEST_S)]
+
+
+class Weights(Section):
+    """Where the weights of a starting replica come from."""
+
+    source: Literal["disk", "network", "host_memory"] = Field("disk", alias="from")
+    """`disk`: the machine's own; `network`: a store elsewhere; `host_memory`: a copy that a sleeping server keeps."""
+    bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
+    """[bytes/s] Rate at which all GPUs of a replica together read them; null: 1.7e9, 1.25e9 and 2e10."""
+
+    @property
+    def rate(self) -> float:
+        """[bytes/s] The rate that is used."""
+        return self.bytes_per_s or SOURCES[self.source]
+
+
+class Startup(Section):
+    """The phases of a start, one after the other: seconds, or a distribution `{mean}` or `{median, sigma, max}`."""
+
+    provision_s: Time = 0.0
+    """[s] Until a machine with free GPUs is there; by default it is."""
+    image_s: Time = 0.0
+    """[s] To pull the image; by default the machine has it (79 s for vLLM's: vllm#48193)."""
+    process_s: Time = 36.0
+    """[s] From the start of the containers until weights are loaded: imports, workers, communicators (Qwen3-32B under
+    vLLM: 40% of 90.7 s)."""
+    weights: Weights = Weights()
+    """Source of the weights; their time is their bytes by its rate."""
+    compile_s: Time = 39.0
+    """[s] To compile and to capture CUDA graphs (a model of 35B under vLLM)."""
+    ready_probe_s: Time = 10.0
+    """[s] Until a probe finds it ready and routers know (a probe every 10 s, as Kubernetes does by default)."""
+
+    def draw(self, rng: Generator, weights_bytes: float, *, in_place: bool) -> tuple[float, float]:
+        """Draw one start: the seconds until its containers run, and from then on until it serves.
+
+        in_place: a process is started again where it was, so that machine and image are there.
+        """
+        drawn_s = [float(seconds(each, 1, rng)[0]) for each in (self.provision_s, self.image_s)]
+        later_s = [float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)]
+        return 0.0 if in_place else sum(drawn_s), sum(later_s) + weights_bytes / self.weights.rate
+
+    def explained(self, weights_bytes: float) -> str:
+        """Return the phases of a typical start in words, with the rate that weights are loaded at."""
+        weights_s = weights_bytes / self.weights.rate
+        source, gigabytes = self.weights.source.replace("_", " "), f"{weights_bytes / 1e9:.3g} GB"
+        loaded = f"{weights_s:.3g} s to load {gigabytes} from {source} at {self.weights.rate / 1e9:.3g} GB/s"
+        names = ("provisioning", "image", "process", "compilation", "probe")
+        times = (self.provision_s, self.image_s, self.process_s, self.compile_s, self.ready_probe_s)
+        known = [(name, _typical_s(time)) for name, time in zip(names, times, strict=True)]
+        parts = [loaded, *(f"{time_s:.3g} s {name}" for name, time_s in known if time_s)]
+        return f"about {self.typical_s(in_place=False) + weights_s:.3g} s: {', '.join(parts)}"
+
+    def typical_s(self, *, in_place: bool) -> float:
+        """Return the seconds of a typical start, weights left out."""
+        first = () if in_place else (self.provision_s, self.image_s)
+        return sum(map(_typical_s, (*first, self.process_s, self.compile_s, self.ready_probe_s)))
+
+
+def _typical_s(time: Time) -> float:
+    """Return a fixed time, or the mean or median of a drawn one."""
+    match time:
+        case DrawnSeconds():
+            return time.mean or time.median or 0.0
+        case _:
+            return float(time)
+
+
+class Shutdown(Section):
+    """What a replica that is told to leave does."""
+
+    drain: bool = True
+    """Whether it finishes the requests it has; else they are cut at once (vLLM without `--shutdown-timeout`)."""
+    pre_stop_s: NotNegative = 0.0
+    """[s] Time that it keeps its GPUs at least (Kubernetes `preStop`); requests go on meanwhile."""
+    grace_s: NotNegative | None = 30.0
+    """[s] Time after which what is left is cut, a failed request each (Kubernetes `terminationGracePeriodSeconds`);
+    null: never."""
+
+
+class Scrape(Section):
+    """What autoscalers see: samples of each ready replica and of the gateway."""
+
+    interval_s: Annotated[float, Field(ge=0.1, le=3600)] = 15.0
+    """[s] Time between two samples (Prometheus `scrape_interval`)."""
+    delay_s: Annotated[float, Field(ge=0, le=3600)] = 1.0
+    """[s] Time until a sample can be read."""
+    noise_frac: Chance = 0.0
+    """[share] Standard deviation of a factor on each sample."""
+
+
+class Failure(Section):
+    """Failures of one kind, at an instant or with a rate."""
+
+    what: Literal["process", "gpu", "node", "rack"]
+    """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there."""
+    pool: Name | None = None
+    """Pool of the replicas that fail; null: any."""
+    at_s: Instant | None = None
+    """[s] Instant of one failure; null: with `mtbf_s`."""
+    member: Natural | None = None
+    """Id of the replica that fails at `at_s`, or of one on the node or rack that does; null: the first that serves."""
+    mtbf_s: Positive | None = None
+    """[s] Mean time between failures of ONE such unit, exponential; null: with `at_s`."""
+    detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    """[s] Time until the failure is known, and a replacement begins to start."""
+    recover: Literal["restart", "none"] = "restart"
+    """`restart`: a process starts again where it was, and what lost its GPUs on others; `none`: nothing does."""
+
+
+class OnFailure(Section):
+    """What becomes of the requests of a replica that fails."""
+
+    clients: Literal["fail", "retry"] = "fail"
+    """`retry`: the gateway sends requests once more of which no token was sent. All others fail for their clients, and
+    these may try again by `workload.retries`."""
+    max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
+    """Most times that the gateway sends a request, with `retry`."""
+
+
+class PlacementSection(Section):
+    """Where replicas are; they fill nodes in the order of joining."""
+
+    gpus_per_node: Count | None = None
+    """GPUs of a node; null: the card's."""
+    nodes_per_rack: Count | None = None
+    """Nodes of a rack; null: all are in one."""

@@ -1,0 +1,107 @@
+"""`simserve autoscale`: policies on the same seeds, the cheapest that meets the SLO, and what goes wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simserve
+from simserve.errors import ScenarioError
+from simserve.tables.folder import AUTOSCALE
+from tests.cli.invoke import Outcome, invoke
+
+SCENARIO = """schema: simserve/1
+name: fleet
+model: llama-3.1-8b
+gpu: h100-sxm
+engine: vllm
+cluster:
+  pools:
+    - replicas: 1
+      autoscaler: {kind: schedule, steps: [{at_s: 5, replicas: 3}]}
+      startup: {process_s: 2, compile_s: 2, ready_probe_s: 1}
+workload:
+  arrivals: {kind: poisson, rate_per_s: 150}
+  lengths: {kind: uniform, prompt_tokens: [100, 300], output_tokens: [100, 200]}
+  duration_s: 60
+slo: {ttft_s: 0.5, tpot_s: 0.02}
+"""
+MORE = "{kind: target, metric: num_requests_running, target: 40, max_replicas: 4}"
+
+
+def autoscale(folder: Path, *arguments: object, text: str = SCENARIO) -> Outcome:
+    path = folder / "fleet.yaml"
+    path.write_text(text)
+    return invoke("autoscale", path, "--out", folder / "out", "--replications", 2, *arguments)
+
+
+def test_the_cheapest_policy_that_meets_the_slo_is_named_and_can_be_taken(tmp_path: Path) -> None:
+    outcome = autoscale(tmp_path, "--policy", "fixed:6,fixed:3,own,wva")
+    assert outcome.exit_code == 0, outcome.err
+    assert outcome.out.startswith("Cheapest that meets the SLO: fixed:3: ")
+    answer = json.loads((tmp_path / "out" / "autoscale.json").read_text())
+    rows = {each["policy"]: each for each in answer["policies"]}
+    assert [*rows] == ["fixed:6", "fixed:3", "own", "wva"]
+    assert rows["fixed:3"]["usd_per_hour"] == pytest.approx(rows["fixed:6"]["usd_per_hour"] / 2)
+    assert rows["own"]["mean_gpus"] < 3 and rows["own"]["n_scalings"] == 1
+    assert rows["own"]["attained_frac"] < rows["fixed:3"]["attained_frac"]
+    assert rows["own"]["settings"]["kind"] == "schedule"
+    assert answer["best"] == 1 and answer["yaml"] is None
+    assert rows["fixed:3"]["on_front"] and not rows["fixed:6"]["on_front"]
+    assert 8 <= answer["n_runs"] <= 40
+
+
+def test_an_interrupted_study_goes_on_and_a_folder_of_another_is_kept(tmp_path: Path) -> None:
+    first = autoscale(tmp_path, "--policy", f"own,{MORE}", "--json")
+    again = autoscale(tmp_path, "--policy", f"own,{MORE}", "--json")
+    assert first.out == again.out
+    assert {file.name for file in (tmp_path / "out").iterdir()} == AUTOSCALE.files
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    assert autoscale(tmp_path).exit_code == 2
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+def test_python_gives_the_same_answer(tmp_path: Path) -> None:
+    outcome = autoscale(tmp_path, "--policy", MORE, "--json")
+    policy: dict[str, Any] = {"kind": "target", "metric": "num_requests_running", "target": 40, "max_replicas": 4}
+    answer = simserve.autoscale(tmp_path / "fleet.yaml", policies=[policy], replications=2)
+    assert answer.facts() == json.loads(outcome.out)
+    assert "target" in repr(answer) and len(answer.to_frame()) == 1
+    assert answer.policies[0].settings is not None and answer.policies[0].settings["target"] == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "hpb"], "unknown autoscaler, got 'hpb'; did you mean hpa?"),
+        (["--policy", "fixed:x"], "must be a name, a manifest, `fixed:4` or a mapping with `kind`, got fixed:x"),
+        (["--policy", "[a"], "its policies cannot be read as YAML, got [a"),
+        (["--policy", ""], "needs at least one policy"),
+        (["--pool", "x"], "command line --pool: there is no such pool, got x; use serve"),
+        (["--policy", "own", "--set", "cluster.pools.0.autoscaler=null"],
+         "the scenario has no autoscaler of its own"),
+    ],
+)  # fmt: skip
+def test_bad_policies_are_refused_before_anything_runs(tmp_path: Path, arguments: list[str], message: str) -> None:
+    outcome = autoscale(tmp_path, *arguments)
+    assert outcome.exit_code == 2
+    assert message in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_policy_that_cannot_run_is_said_and_the_others_stay(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="min_replicas must be at most max_replicas"):
+        simserve.autoscale(SCENARIO_DATA, policies=[{"kind": "wva", "min_replicas": 3, "max_replicas": 2}])
+
+
+SCENARIO_DATA: dict[str, Any] = {
+    "schema": "simserve/1",
+    "model": "llama-3.1-8b",
+    "gpu": "h100-sxm",
+    "workload": {
+        "arrivals": {"kind": "poisson", "rate_per_s": 5},
+        "lengths": {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 10},
+        "n_requests": 10,
+    },
+}

@@ -1,0 +1,187 @@
+"""Fleets that change by autoscalers and failures: starts, drains, budgets, and what a controller may see."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simserve import Scenario, simulate
+from simserve.errors import PolicyError
+from simserve.metrics.results import Results
+
+FAST = {"process_s": 3, "compile_s": 2, "ready_probe_s": 1, "weights": {"from": "host_memory", "bytes_per_s": 1e15}}
+"""A start of 6 s."""
+
+
+def scenario(
+    pool: dict[str, Any], rate_per_s: float = 4.0, n: int = 200, prompt_tokens: int = 200, **cluster: Any
+) -> Scenario:
+    """Return a load of equal requests on a pool."""
+    return Scenario.from_dict(
+        {
+            "schema": "simserve/1",
+            "model": "llama-3.1-8b",
+            "gpu": "h100-sxm",
+            "engine": "vllm",
+            "cluster": {"pools": [{"name": "serve", **pool}], **cluster},
+            "workload": {
+                "arrivals": {"kind": "constant", "rate_per_s": rate_per_s},
+                "lengths": {"kind": "fixed", "prompt_tokens": prompt_tokens, "output_tokens": 100},
+                "n_requests": n,
+            },
+            "measure": {"replays": 0},
+        }
+    )
+
+
+def steps(*pairs: tuple[float, int], **more: Any) -> dict[str, Any]:
+    """Return an autoscaler by the clock."""
+    return {"kind": "schedule", "steps": [{"at_s": at_s, "replicas": n} for at_s, n in pairs], **more}
+
+
+def members(results: Results) -> pd.DataFrame:
+    return results.members
+
+
+def test_a_fleet_whose_autoscaler_never_acts_equals_the_fixed_one_to_the_bit() -> None:
+    fixed = simulate(scenario({"replicas": 2}, 30.0, 600))
+    never = simulate(scenario({"replicas": 2, "autoscaler": steps((0, 2))}, 30.0, 600))
+    for name in ("requests", "steps", "timeseries"):
+        pd.testing.assert_frame_equal(getattr(fixed, name), getattr(never, name))
+
+
+def test_a_start_takes_the_sum_of_its_phases_and_a_drain_what_its_requests_take() -> None:
+    table = members(simulate(scenario({"autoscaler": steps((10, 2), (30, 1)), "startup": {"provision_s": 4, **FAST}})))
+    ordered_s = table["ordered_s"][1]
+    assert 10 <= ordered_s <= 11.0001
+    assert table["ready_s"][1] == pytest.approx(ordered_s + 10)
+    assert table["draining_s"][1] == pytest.approx(ordered_s + 20)
+    assert 0 < table["gone_s"][1] - table["draining_s"][1] < 2
+    assert table["why"].tolist() == ["at the start", "schedule: 1 -> 2; schedule: 2 -> 1"]
+    assert np.isnan(table["gone_s"][0])
+
+
+def test_weights_take_their_bytes_by_the_rate_of_their_source() -> None:
+    startup = {"process_s": 0, "compile_s": 0, "ready_probe_s": 0, "weights": {"from": "disk", "bytes_per_s": 1e9}}
+    table = members(simulate(scenario({"autoscaler": steps((1, 2)), "startup": startup})))
+    assert table["ready_s"][1] - table["ordered_s"][1] == pytest.approx(16.06, abs=0.2)  # 8.03e9 parameters in bf16
+
+
+def test_gpus_are_kept_until_the_end_of_pre_stop() -> None:
+    pool = {"autoscaler": steps((10, 2), (30, 1)), "startup": FAST, "shutdown": {"pre_stop_s": 15}}
+    table = members(simulate(scenario(pool)))
+    assert table["gone_s"][1] - table["draining_s"][1] == pytest.approx(15)
+
+
+@pytest.mark.parametrize(("shutdown", "least_s"), [({"grace_s": 0.5}, 0.5), ({"drain": False}, 0.0)])
+def test_what_is_left_at_the_end_of_the_grace_fails_and_is_counted(shutdown: dict[str, Any], least_s: float) -> None:
+    pool = {"replicas": 2, "autoscaler": steps((10, 1)), "shutdown": shutdown}
+    results = simulate(scenario(pool, 20.0, 400))
+    table, failed = members(results), results.requests["status"] == "failed"
+    assert table["gone_s"][1] - table["draining_s"][1] == pytest.approx(least_s)
+    assert table["why"][1] == "at the start; schedule: 2 -> 1; its grace ended"
+    assert 0 < failed.sum() == results.summary["requests"]["failed"] < 20
+    assert set(results.requests["replica"][failed]) == {1}
+    assert (results.requests["status"] == "finished").sum() + failed.sum() == 400
+
+
+def test_a_budget_of_gpus_is_shared_and_those_that_wait_take_what_becomes_free() -> None:
+    pool = {"autoscaler": steps((5, 4), (30, 3)), "startup": FAST, "parallel": {"tensor": 2}}
+    table = members(simulate(scenario(pool, gpu_budget=5)))
+    assert len(table) == 2  # five GPUs hold two of two
+
+
+def test_ranks_that_share_nothing_are_one_replica() -> None:
+    """A replica of a dense model in data parallel is two members, which come, count and go together."""
+    pool = {"autoscaler": steps((5, 2), (12, 3), (30, 1)), "startup": FAST, "parallel": {"data": 2}}
+    table = members(simulate(scenario(pool, gpu_budget=4)))
+    assert len(table) == 4
+    assert table["ready_s"][2] == table["ready_s"][3] == pytest.approx(table["ordered_s"][2] + 6, abs=1e-3)
+    assert table["draining_s"][2] == table["draining_s"][3] == pytest.approx(30, abs=1.1)
+
+
+def test_a_process_restarts_where_it_was_and_a_gpu_is_replaced_from_the_beginning() -> None:
+    startup = {"provision_s": 20, **FAST}
+    cases = {"process": 10 + 6, "gpu": 10 + 20 + 6}
+    for what, later_s in cases.items():
+        failing = [{"what": what, "at_s": 12.0, "member": 1, "detect_s": 10}]
+        table = members(simulate(scenario({"replicas": 2, "startup": startup}, failures=failing)))
+        assert table["gone_s"][1] == 12.0
+        assert table["ready_s"][2] == pytest.approx(12 + later_s)
+        assert table["why"][1] == f"at the start; a {what} failed"
+        assert table["ordered_s"][2] == pytest.approx(12.0 if what == "process" else 22.0)
+
+
+def test_a_node_takes_all_replicas_on_it_and_a_rack_all_its_nodes() -> None:
+    placed = {"gpus_per_node": 2, "nodes_per_rack": 2}
+    for what, n_gone in (("node", 2), ("rack", 4)):
+        failing = [{"what": what, "at_s": 12.0, "member": 0, "recover": "none"}]
+        results = simulate(scenario({"replicas": 5}, failures=failing, placement=placed))
+        gone = members(results)["gone_s"].notna()
+        assert gone.tolist() == [i < n_gone for i in range(5)]
+        scaling = results.summary["scaling"]
+        assert scaling["n_failures"] == n_gone
+        assert scaling["n_scalings"] == 0
+
+
+def test_requests_of_a_replica_that_fails_fail_or_are_sent_again_if_they_have_no_token() -> None:
+    failing = [{"what": "process", "at_s": 10.0, "member": 0}]
+    load: dict[str, Any] = {"rate_per_s": 16.0, "n": 400, "prompt_tokens": 6000}
+    lost = simulate(scenario({"replicas": 2}, **load, failures=failing)).requests
+    again = simulate(scenario({"replicas": 2}, **load, failures=failing, on_failure={"clients": "retry"})).requests
+    n_lost, n_again = ((table["status"] == "failed").sum() for table in (lost, again))
+    assert 0 < n_again < n_lost
+    assert (again["status"] == "finished").sum() == 400 - n_again
+
+
+def test_failures_at_a_rate_strike_each_unit_as_often_as_they_say() -> None:
+    """Lives are exponential: of 8 replicas of 2 GPUs over 2,000 s, one in 200 s a GPU and 20 s to come back."""
+    failing = [{"what": "gpu", "mtbf_s": 400.0, "detect_s": 14.0}]
+    pool = {"replicas": 8, "parallel": {"tensor": 2}, "startup": FAST}
+    results = simulate(scenario(pool, 2.0, 4000, failures=failing))
+    n_failures = results.summary["scaling"]["n_failures"]
+    expected = 8 * 2000 / (200 + 20)
+    assert n_failures == pytest.approx(expected, abs=4 * expected**0.5)
+
+
+def test_without_any_replica_requests_wait_at_the_gateway_and_the_run_ends() -> None:
+    pool = {"autoscaler": steps((10, 0), (40, 1)), "startup": FAST}
+    results = simulate(scenario(pool, 1.0, 60))
+    late = results.requests.query("arrival_s > 11 and arrival_s < 40")
+    assert (results.requests["status"] == "finished").all()
+    assert late["scheduled_s"].min() == pytest.approx(46, abs=1.1)
+    never = simulate(scenario({"autoscaler": steps((10, 0), (2000, 0), (3000, 1), period_s=None)}, 1.0, 60))
+    assert (never.requests["status"] == "finished").all()
+    for_good = simulate(scenario({"autoscaler": steps((0.5, 1), (10, 0))}, 1.0, 60))
+    unfinished = for_good.requests.query("status == 'unfinished'")
+    assert set(unfinished["status_reason"]) == {"waits at the gateway: no replica is ready"}
+
+
+def test_a_policy_that_breaks_the_rule_is_named() -> None:
+    for answer in ("-1", "2.5", "None"):
+        with pytest.raises(PolicyError, match=r"desired_replicas.*whole number, 0 or more"):
+            simulate(scenario({"autoscaler": {"kind": "tests.engine.odd_autoscalers:Answers", "answer": answer}}))
+    with pytest.raises(PolicyError, match=r"desired_replicas.*ZeroDivisionError"):
+        simulate(scenario({"autoscaler": "tests.engine.odd_autoscalers:Raises"}))
+
+
+def test_a_controller_sees_nothing_that_was_not_scraped_and_that_late() -> None:
+    from tests.engine import odd_autoscalers
+
+    odd_autoscalers.SEEN.clear()
+    pool = {"replicas": 2, "autoscaler": "tests.engine.odd_autoscalers:Watches"}
+    simulate(scenario(pool, 30.0, 1500, scrape={"interval_s": 7, "delay_s": 4}))
+    assert len(odd_autoscalers.SEEN) > 20
+    instants = {at_s for _, seen in odd_autoscalers.SEEN for at_s, _ in seen}
+    assert len({round(at_s % 7, 6) for at_s in instants}) == 1
+    assert all(at_s <= now_s - 4 for now_s, seen in odd_autoscalers.SEEN for at_s, _ in seen)
+    assert max(value for _, seen in odd_autoscalers.SEEN for _, value in seen) > 5
+
+
+def test_a_fleet_that_was_too_small_says_so_instead_of_blaming_its_servers() -> None:
+    pool = {"autoscaler": steps((5, 6)), "startup": FAST | {"provision_s": 40}, "scheduler": {"max_num_seqs": 16}}
+    tight = scenario(pool, 60.0, 6000).to_dict() | {"slo": {"ttft_s": 0.5}}
+    results = simulate(Scenario.from_dict(tight))
+    assert results.summary["scaling"]["longest_below_s"] > 15
+    assert "The fleet was too small for " in str(results._repr_html_()) + repr(results)

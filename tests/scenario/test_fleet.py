@@ -1,0 +1,78 @@
+"""Fleets that change, as a scenario writes them: defaults, origins, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from simserve import Scenario
+from simserve.errors import ScenarioError
+from tests.cli.invoke import invoke
+
+BASE: dict[str, Any] = {
+    "schema": "simserve/1",
+    "model": "llama-3.1-8b",
+    "gpu": "h100-sxm",
+    "workload": {
+        "arrivals": {"kind": "poisson", "rate_per_s": 1},
+        "lengths": {"kind": "fixed", "prompt_tokens": 100, "output_tokens": 10},
+        "n_requests": 10,
+    },
+}
+HPA = {"kind": "hpa", "max_replicas": 4, "metrics": [{"metric": "num_requests_waiting", "target": 5}]}
+
+
+def scenario(pool: dict[str, Any], **cluster: Any) -> Scenario:
+    return Scenario.from_dict(BASE | {"cluster": {"pools": [pool], **cluster}})
+
+
+def test_defaults_are_spelled_out_for_a_fleet_that_changes_alone() -> None:
+    fixed, scaled = scenario({}), scenario({"autoscaler": HPA})
+    assert fixed.cluster.pools[0].startup is None and fixed.cluster.scrape is None
+    startup = scaled.cluster.pools[0].startup
+    assert startup is not None and startup.compile_s == 39.0 and startup.weights.rate == 1.7e9
+    assert scaled.cluster.scrape is not None and scaled.cluster.scrape.interval_s == 15
+    assert scaled.origins["cluster.pools.0.autoscaler.interval_s"] == "default"
+    assert Scenario.from_dict(scaled.to_dict()) == scaled
+    assert "failures" not in fixed.to_yaml() and fixed.digest != scaled.digest
+
+
+def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
+    startup = {"provision_s": {"mean": 60}, "image_s": {"median": 80, "sigma": 0.3, "max": 300}}
+    drawn = scenario({"autoscaler": HPA, "startup": startup})
+    file = tmp_path / "s.yaml"
+    file.write_text(drawn.to_yaml())
+    assert invoke("explain", file).exit_code == 0
+    assert Scenario.from_dict(drawn.to_dict()) == drawn
+
+
+@pytest.mark.parametrize(
+    ("pool", "cluster", "message"),
+    [
+        ({"replicas": 4, "autoscaler": HPA}, {"gpu_budget": 3}, "cluster.gpu_budget: must hold the 4 GPUs"),
+        ({"autoscaler": HPA | {"min_replicas": 9}}, {}, "min_replicas must be at most max_replicas, got 9 > 4"),
+        ({"autoscaler": HPA | {"metrics": [{"metric": "queue", "target": 5}]}}, {}, "unknown metric 'queue'"),
+        ({"autoscaler": {"kind": "wva", "max_replicas": 3, "version": "v2"}}, {}, "version: v2 is not simulated"),
+        ({"autoscaler": HPA, "shutdown": {"grace_s": 0.001}}, {}, "must be at least 0.1 s, as less ends within a step"),
+        ({}, {"failures": [{"what": "node"}]}, "failures.0: needs either at_s or mtbf_s"),
+        ({}, {"failures": [{"what": "gpu", "at_s": 1, "pool": "x"}]}, "there is no such pool, got x"),
+        ({}, {"failures": [{"what": "gpu", "mtbf_s": 1e6, "member": 1}]}, "is for one failure, at at_s"),
+        ({}, {"failures": [{"what": "process", "mtbf_s": 50}]}, "standing, which start in 85 s or more, got 50"),
+        ({"startup": {"weights": {"from": "tape"}}}, {}, "must be one of disk, network or host_memory"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
+    pool: dict[str, Any], cluster: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ScenarioError) as error:
+        scenario(pool, **cluster)
+    assert message in str(error.value).replace("'x'", "x")
+
+
+@pytest.mark.parametrize("command", [["plan"], ["capacity", "--replicas", "serve"]])
+def test_a_command_that_looks_for_a_number_of_replicas_names_what_decides_it(command: list[str], tmp_path: Any) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(Scenario.from_dict(scenario({"autoscaler": HPA}).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())
+    outcome = invoke(command[0], file, *command[1:], "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "cluster.pools.0.autoscaler: changes the number of replicas" in outcome.err
+    assert "or use simserve autoscale" in outcome.err
