@@ -16,11 +16,14 @@ from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
 from simserve.scenario.fleet import Failure, Scrape, Shutdown, Startup
 from simserve.state.pool_view import GAUGES, PoolView
+from simserve.units import to_s
 from tests.effort import examples
 from tests.test_oracle_patience import patiences
 from tests.test_oracle_routers import delays, routers
 from tests.test_oracle_together import Scene, World, loads, rushed, separate, together
 
+MOST = 4
+"""Replicas of a pool, at most; a budget holds as many of all, as else one pool may keep another waiting without end."""
 UNITS_S = (5.000003e-6, 17e-6, 170e-6, 1e-3)
 
 
@@ -62,19 +65,21 @@ def failures(draw: st.DrawFn, unit_s: float) -> Failure:
     detect_s = draw(st.integers(0, 9)) * unit_s
     if draw(st.booleans()):
         return Failure.model_construct(what=what, at_s=draw(st.integers(0, 90)) * unit_s, detect_s=detect_s)
-    return Failure.model_construct(what=what, mtbf_s=draw(st.integers(20, 500)) * max(unit_s, 2e-5), detect_s=detect_s)
+    return Failure.model_construct(
+        what=what, mtbf_s=draw(st.integers(200, 2000)) * max(unit_s, 2e-5), detect_s=detect_s
+    )
 
 
 @st.composite
-def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], load_s: float) -> Scaling:
+def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scaling:
     """Draw autoscalers, starts, stops and failures; each replica of a world has a pool of its own."""
-    unit_s = max(draw(st.sampled_from(UNITS_S)), load_s / 100)
+    unit_s = max(draw(st.sampled_from(UNITS_S)), span_s / 100)
     plans, autoscalers = [], list[Autoscaler | None]()
     for i, setup in enumerate(setups):
         grace_s = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s))
         shutdown = Shutdown.model_construct(drain=draw(st.booleans()), pre_stop_s=0.0, grace_s=grace_s)
         plans.append(PoolPlan(f"p{i}", setup, 1, draw(st.integers(1, 4)), 0.0, draw(startups(unit_s)), shutdown))
-        counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+        counts = draw(st.lists(st.integers(1, MOST), min_size=1, max_size=5))
         wavering = Wavering(counts, draw(st.sampled_from((3, 7, 29))) * unit_s)
         autoscalers.append(draw(st.sampled_from((None, wavering, wavering))))
     return Scaling(
@@ -85,7 +90,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], load_s: float) -> Scal
             Placement(draw(st.sampled_from((2, 8))), draw(st.sampled_from((None, 1, 2)))),
             Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
             draw(st.lists(failures(unit_s), max_size=2)),
-            draw(st.sampled_from((None, sum(plan.n_gpus for plan in plans) + 3))),
+            draw(st.sampled_from((None, MOST * sum(plan.n_gpus for plan in plans)))),
             draw(st.booleans()),
             10**9,
         )
@@ -95,7 +100,9 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], load_s: float) -> Scal
 def check(world: World, router: Any, data: st.DataObject, delay: Delay | None, patience: Patience | None) -> None:
     load = data.draw(rushed(loads(world)))
     own = replace(world, setups=[replace(each, pool=i) for i, each in enumerate(world.setups)])
-    scaling = data.draw(scalings(own.setups, float(load.arrival_s[-1])))
+    limits_ps = () if patience is None else filter(None, (patience.ttft_ps, patience.e2e_ps))
+    span_s = max(float(load.arrival_s[-1]), to_s(max(limits_ps, default=0)))  # ticks go on while clients may give up
+    scaling = data.draw(scalings(own.setups, span_s))
     Scene(own, router, None, FrontEnd(), delay).check(load, control=scaling, patience=patience)
 
 
