@@ -102,11 +102,12 @@ def check(world: World, router: Any, data: st.DataObject, delay: Delay | None, p
     own = replace(world, setups=[replace(each, pool=i) for i, each in enumerate(world.setups)])
     limits_ps = () if patience is None else filter(None, (patience.ttft_ps, patience.e2e_ps))
     span_s = max(float(load.arrival_s[-1]), to_s(max(limits_ps, default=0)))  # ticks go on while clients may give up
-    scaling = data.draw(scalings(own.setups, span_s))
+    waits_s = 0.3 if patience is not None and patience.backoff is not None else 0.0
+    scaling = data.draw(scalings(own.setups, max(span_s, waits_s)))
     Scene(own, router, None, FrontEnd(), delay).check(load, control=scaling, patience=patience)
 
 
-@settings(max_examples=examples(200), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(together(), routers(), st.data(), st.none() | delays(), st.none() | patiences())
 def test_replicas(
     world: World, router: Any, data: st.DataObject, delay: Delay | None, patience: Patience | None
@@ -114,7 +115,7 @@ def test_replicas(
     check(world, router, data, delay, patience)
 
 
-@settings(max_examples=examples(200), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(separate(), routers(), st.data(), st.none() | delays(), st.none() | patiences())
 def test_hand_overs(
     world: World, router: Any, data: st.DataObject, delay: Delay | None, patience: Patience | None
