@@ -24,7 +24,7 @@ def autoscale(
     max_replicas: int | None = None,
     replications: int = 8,
     goal: Goal = None,
-    by: By = "noise",
+    by: By = None,
     confidence: float = CONFIDENCE,
     budget_runs: int = BUDGET_RUNS,
     seed: int | None = None,

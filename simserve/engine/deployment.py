@@ -100,7 +100,9 @@ class Deployment:
         """members: those that serve from the start."""
         self.plan, self._site = plan, site
         self.pods: list[Pod] = []
-        """Replicas that have not been told to leave, in the order of joining."""
+        """Replicas that have not been told to leave, in the order of joining, and ..."""
+        self.leaving: list[Pod] = []
+        """... those that have, and still have GPUs."""
         site.deployments.append(self)
         for first in range(0, len(members), plan.n_members):
             self._add(members[first : first + plan.n_members], "ready")
@@ -147,6 +149,11 @@ class Deployment:
         self._site.give(self.plan.n_gpus, pod.taken)
         if returns:
             self._site.at(self._site.clock.now_ps + to_ps(detect_s), lambda: self._replace(what))
+
+    def lose_leaving(self, nodes: set[int], what: str) -> None:
+        """Lose the replicas that leave and are on these nodes."""
+        for pod in [each for each in self.leaving if nodes & each.taken.keys()]:
+            self._cut(pod, f"a {what} failed")
 
     def _replace(self, what: str) -> None:
         """Order what replaces a replica that has failed."""
@@ -199,22 +206,23 @@ class Deployment:
     def _stop(self, pod: Pod, why: str) -> None:
         """Let a replica finish what it has, within its grace, or cut it at once."""
         self.pods.remove(pod)
+        self.leaving.append(pod)
         pod.is_leaving, shutdown, fleet = True, self.plan.shutdown, self._site.fleet
         now_ps = self._site.clock.now_ps
         if shutdown.drain and shutdown.grace_s is not None and pod.phase == "ready":
-            self._site.at(now_ps + to_ps(shutdown.grace_s), lambda: self._cut(pod))
+            self._site.at(now_ps + to_ps(shutdown.grace_s), lambda: self._cut(pod, "its grace ended"))
         for member in pod.members:
             if pod.phase == "ready":
                 member.keeps_until_ps = now_ps + to_ps(shutdown.pre_stop_s)
             fleet.drain(member, why)
         if not shutdown.drain:
-            self._cut(pod)
+            self._cut(pod, "it does not drain")
 
-    def _cut(self, pod: Pod) -> None:
+    def _cut(self, pod: Pod, why: str) -> None:
         """End what a replica that leaves has not finished."""
         for member in pod.members:
             if member.gone_ps is None:
-                self._site.fleet.fail(member, "its grace ended", resends=self._site.resends)
+                self._site.fleet.fail(member, why, resends=self._site.resends)
 
     def _note_gone(self, pod: Pod, at_ps: int) -> None:
         """Free the GPUs of a replica once all its members are gone."""
@@ -223,4 +231,5 @@ class Deployment:
             self._site.at(max(at_ps, *filter(None, gone_ps), self._site.clock.now_ps), lambda: self._free(pod))
 
     def _free(self, pod: Pod) -> None:
+        self.leaving.remove(pod)
         self._site.give(self.plan.n_gpus, pod.taken)

@@ -59,12 +59,13 @@ class Failing:
             if pod is None:
                 return
             node = min(pod.taken)
-        struck = {pod}
+        struck, nodes = {pod}, set[int]()
         if failure.what in ("node", "rack"):
             assert node is not None, "a replica is on nodes"
             nodes = self._site.placement.lose(node, whole_rack=failure.what == "rack")
             struck = {each for pool in self._site.deployments for each in pool.pods if nodes & each.taken.keys()}
         for deployment in self._site.deployments:
+            deployment.lose_leaving(nodes, failure.what)
             for each in [pod for pod in deployment.pods if pod in struck]:
                 in_place, returns = failure.what == "process", failure.recover == "restart"
                 deployment.fail(each, failure.what, failure.detect_s, in_place=in_place, returns=returns)

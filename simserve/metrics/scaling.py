@@ -43,7 +43,7 @@ class ScalingJson(Figures):
     cycle_s: Measured = None
     """[s] Period of a limit cycle: scaling up and down again and again while the load stays; null without one."""
     n_failures: Count
-    """Replicas that failed; those that are cut at the end of their grace are none."""
+    """Replicas that failed, data-parallel ranks one by one; those that are cut at the end of their grace are none."""
     below_s: Measured = None
     """[s] Time in which fewer than 90% of the arriving requests met the SLO; null without an SLO."""
     longest_below_s: Measured = None

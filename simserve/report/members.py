@@ -29,7 +29,7 @@ def members(reader: RunView, lives: Lifetimes) -> list[Chapter]:
     scaling = reader.summary.scaling
     if scaling is None:
         return []
-    text = fleet_sentences(reader).removeprefix("Fleet: ")
+    text = fleet_sentences(reader)
     rows = [
         Row(f"{number}", [seconds(at_s) for at_s in instants], why)
         for number, (instants, why) in enumerate(_rows(lives))
@@ -47,7 +47,7 @@ def fleet_sentences(reader: RunView) -> str:
     starting = f", {share(starting_s / gpu_s)} of it starting" if starting_s and gpu_s else ""
     return " ".join(
         [
-            f"Fleet: {rate(scaling.mean_gpus)} GPUs on average ({rate(scaling.gpu_hours)} GPU-hours{starting}), up to "
+            f"{rate(scaling.mean_gpus)} GPUs on average ({rate(scaling.gpu_hours)} GPU-hours{starting}), up to "
             f"{plural(scaling.most_replicas, 'ready replica')}, scaled {plural(scaling.n_scalings, 'time')}.",
             *_trouble(scaling),
         ]
@@ -73,7 +73,9 @@ def _chart(lives: Lifetimes) -> Plot:
     """Return two lines: ready replicas, and all that have GPUs."""
     end_s = lives.facts.end_s
     unit_s, unit = clock(end_s)
-    ready = _line([(each.ready_s, each.draining_s or each.gone_s) for each in lives.members], end_s)
+    ready = _line(
+        [(each.ready_s, each.gone_s if each.draining_s is None else each.draining_s) for each in lives.members], end_s
+    )
     there = _line([(each.ordered_s, each.gone_s) for each in lives.members], end_s)
     lines = [
         scatter(

@@ -36,7 +36,7 @@ def run_head(reader: RunView) -> Document:
         how_sure(reader),
         *group_tables(reader),
         *asked_for(reader),
-        fleet_sentences(reader),
+        f"Fleet: {changed}" if (changed := fleet_sentences(reader)) else "",
         predicted,
     ]
     return Document(

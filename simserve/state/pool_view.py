@@ -78,11 +78,6 @@ class PoolView:
         """Members that serve."""
         return sum(member.phase == "ready" for member in self.members)
 
-    @property
-    def n_starting(self) -> int:
-        """Members that do not serve yet."""
-        return len(self.members) - self.n_ready
-
     def last(self, metric: str) -> list[float]:
         """Return the youngest visible value of each member that has one."""
         return present(member.signals.last(metric) for member in self.members)

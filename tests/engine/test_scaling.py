@@ -74,22 +74,40 @@ def test_gpus_are_kept_until_the_end_of_pre_stop() -> None:
     assert table["gone_s"][1] - table["draining_s"][1] == pytest.approx(15)
 
 
-@pytest.mark.parametrize(("shutdown", "least_s"), [({"grace_s": 0.5}, 0.5), ({"drain": False}, 0.0)])
-def test_what_is_left_at_the_end_of_the_grace_fails_and_is_counted(shutdown: dict[str, Any], least_s: float) -> None:
+@pytest.mark.parametrize(
+    ("shutdown", "least_s", "why"),
+    [({"grace_s": 0.5}, 0.5, "its grace ended"), ({"drain": False}, 0.0, "it does not drain")],
+)
+def test_what_is_left_at_the_end_fails_and_is_counted(shutdown: dict[str, Any], least_s: float, why: str) -> None:
     pool = {"replicas": 2, "autoscaler": steps((10, 1)), "shutdown": shutdown}
     results = simulate(scenario(pool, 20.0, 400))
     table, failed = members(results), results.requests["status"] == "failed"
     assert table["gone_s"][1] - table["draining_s"][1] == pytest.approx(least_s)
-    assert table["why"][1] == "at the start; schedule: 2 -> 1; its grace ended"
+    assert table["why"][1] == f"at the start; schedule: 2 -> 1; {why}"
     assert 0 < failed.sum() == results.summary["requests"]["failed"] < 20
     assert set(results.requests["replica"][failed]) == {1}
     assert (results.requests["status"] == "finished").sum() + failed.sum() == 400
 
 
 def test_a_budget_of_gpus_is_shared_and_those_that_wait_take_what_becomes_free() -> None:
-    pool = {"autoscaler": steps((5, 4), (30, 3)), "startup": FAST, "parallel": {"tensor": 2}}
-    table = members(simulate(scenario(pool, gpu_budget=5)))
-    assert len(table) == 2  # five GPUs hold two of two
+    """Pool b wants a second replica from 5 s on, and gets it when pool a gives one up."""
+    own = {"replicas": 2, "autoscaler": steps((20, 1))}
+    other = {"name": "b", "replicas": 1, "autoscaler": steps((5, 2)), "startup": FAST}
+    both = scenario(own, gpu_budget=3).to_dict()
+    both["cluster"]["pools"].append(other)
+    table = members(simulate(Scenario.from_dict(both)))
+    assert len(table) == 4
+    assert table["pool"].tolist() == ["serve", "serve", "b", "b"]
+    assert table["ordered_s"][3] == table["gone_s"][1] >= 20
+
+
+def test_a_replica_that_drains_is_lost_with_its_node() -> None:
+    failing = [{"what": "node", "at_s": 20.3, "member": 0, "recover": "none"}]
+    pool = {"replicas": 3, "autoscaler": steps((20, 1), interval_s=0.1)}
+    results = simulate(scenario(pool, 60.0, 1800, failures=failing, placement={"gpus_per_node": 2}))
+    table = members(results)
+    assert table["why"][1] == "at the start; schedule: 3 -> 1; a node failed"
+    assert table["draining_s"][1] < table["gone_s"][1] == 20.3
 
 
 def test_ranks_that_share_nothing_are_one_replica() -> None:
