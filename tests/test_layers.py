@@ -187,7 +187,7 @@ STATEMENTS: dict[str, int] = {
     "lab": 4212,
     "metrics": 4589,
     "plugins": 368,
-    "report": 6171,
+    "report": 6174,
     "routers": 169,
     "scenario": 3759,
     "schedulers": 300,

@@ -24,7 +24,7 @@ def autoscale(
     max_replicas: int | None = None,
     replications: int = 8,
     goal: Goal = None,
-    by: By = None,
+    by: By = "noise",
     confidence: float = CONFIDENCE,
     budget_runs: int = BUDGET_RUNS,
     seed: int | None = None,

@@ -50,7 +50,7 @@ def autoscale(
     out: Place = None,
     assignments: Assignments = None,
     seed: Seed = None,
-    by: By = None,
+    by: By = "noise",
     confidence: Confidence = CONFIDENCE,
     budget_runs: BudgetRuns = BUDGET_RUNS,
     jobs: Jobs = None,

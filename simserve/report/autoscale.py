@@ -87,7 +87,10 @@ def _policies(answer: AutoscaleAnswer) -> str:
 def _next(answer: AutoscaleAnswer) -> list[str]:
     """Return which policies oscillate, and the setting to take."""
     cycling = [each.policy for each in answer.policies if each.cycle_s is not None]
-    texts = [f"In a limit cycle, up and down while the load stays: {listed(cycling)}."] if cycling else []
+    judged = [each.decision for each in answer.policies if each.decision is not None]
+    exact = ["Costs count as exact here; --by total allows for their error, as run does."]
+    texts = [] if any(each.n_draws for each in judged) else exact
+    texts += [f"In a limit cycle, up and down while the load stays: {listed(cycling)}."] if cycling else []
     if answer.best is not None and answer.yaml:
         texts.append(f"Next: give pool {answer.pool} this key.\n{answer.yaml}")
     return texts
