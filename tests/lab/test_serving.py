@@ -200,7 +200,7 @@ def test_constants_are_found_again_from_the_runs_they_made() -> None:
     assert match.n_rows == 4
     assert match.tpot_mape_frac < 0.01
     assert match.ttft_mape_frac < 0.05
-    assert match.constants.keys() == STEP.keys() | DOOR.keys()
+    assert match.constants.keys() == (STEP.keys() | DOOR.keys()) - {"busy_fp8_frac"}  # of runs in bf16
 
 
 def _front_end_queue() -> dict[str, float]:
