@@ -148,10 +148,10 @@ class Members:
         replica.let_drain(on_empty)
         self._turns.follow(rank.id, replica.batch.wake(now_ps))
 
-    def hang(self, rank: Replica, now_ps: int) -> None:
+    def freeze(self, rank: Replica, now_ps: int) -> None:
         """Let a rank end the step in flight, and begin no other."""
         self._turns.follow(rank.id, self._batch(rank.id).wake(now_ps))
-        self._turns.hang(rank.id)
+        self._turns.freeze(rank.id)
 
     def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""

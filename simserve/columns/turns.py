@@ -10,7 +10,7 @@ from simserve.columns.units import StepUnit
 from simserve.integers import NEVER, NONE, Tournament, filled, vec, widened
 
 
-class HungUnit(StepUnit):
+class FrozenUnit(StepUnit):
     """A unit that ends the step in flight, and begins no other."""
 
     def __init__(self, unit: StepUnit) -> None:
@@ -118,10 +118,10 @@ class UnitTurns:
             self.ends.set(unit.place, unit.end_ps())
         planning.n = 0
 
-    def hang(self, place: i64) -> None:
+    def freeze(self, place: i64) -> None:
         """Let the unit of a replica begin no step any more."""
         unit = self._units[self._units[place].place]
-        self._units[unit.place] = HungUnit(unit)
+        self._units[unit.place] = FrozenUnit(unit)
 
     def halt(self, place: i64) -> None:
         """Let the step in flight of a replica neither end nor another one begin."""

@@ -69,17 +69,17 @@ class Deployment:
         for pod in self._last(len(self.pods) + self._n_missed - self.wanted):
             self._stop(pod, self._why)
 
-    def hang(self, pod: Pod) -> None:
+    def freeze(self, pod: Pod) -> None:
         """Let a replica answer no more; routers send it requests, and monitoring has no samples of it, until that is
         known."""
-        pod.is_hung = True
+        pod.is_frozen = True
         for member in pod.members:
-            self._site.fleet.hang(member)
+            self._site.fleet.freeze(member)
 
-    def n_hung(self) -> int:
-        """Count the requests of replicas that have failed while nobody knows."""
-        hung = [pod for pod in self.there if pod.is_hung]
-        return sum(rank.load.n_outstanding for pod in hung for member in pod.members for rank in member.ranks)
+    def n_frozen(self) -> int:
+        """Count the requests of replicas that have failed, which is not known yet."""
+        frozen = [pod for pod in self.there if pod.is_frozen]
+        return sum(rank.load.n_outstanding for pod in frozen for member in pod.members for rank in member.ranks)
 
     def fail(self, pod: Pod, what: str, *, in_place: bool, returns: bool) -> None:
         """Lose a replica with what failed, as is known now. in_place: it starts again where it was. returns: it is
@@ -110,7 +110,7 @@ class Deployment:
     def _take_over(self, what: str, *, only_warm: bool) -> bool:
         """Let a spare take the place of a failed replica, one that is loaded before others; return whether there is
         one. only_warm: a cold one would take as long as a restart."""
-        known = [each for each in self.spares if not each.is_hung]
+        known = [each for each in self.spares if not each.is_frozen]
         ready = [each for each in known if each.is_warm or not (only_warm or each.phase == "pending")]
         spare = min(ready, key=lambda each: (not each.is_warm, each.phase != "ready"), default=None)
         if spare is None:
@@ -170,7 +170,7 @@ class Deployment:
 
     def _serve(self, pod: Pod) -> None:
         """Let a replica receive requests."""
-        if pod.is_leaving or pod.is_hung:
+        if pod.is_leaving or pod.is_frozen:
             return
         if pod in self.spares and not pod.is_warm:
             return

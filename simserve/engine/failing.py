@@ -67,8 +67,8 @@ class Failing:
             there = (each for pool in self._deployments for each in pool.there)
             struck = {each for each in there if nodes & each.taken.keys()}
         for deployment in self._deployments:
-            for each in [pod for pod in deployment.there if pod in struck and not pod.is_hung]:
-                deployment.hang(each)
+            for each in [pod for pod in deployment.there if pod in struck and not pod.is_frozen]:
+                deployment.freeze(each)
                 self._detect(failure, each, deployment)
 
     def _detect(self, failure: Failure, pod: Pod, deployment: Deployment) -> None:
@@ -89,5 +89,5 @@ class Failing:
         if failure.member is not None:
             there = [pod for pod in there if pod.id == failure.member]
         else:
-            there = [pod for pod in there if pod.phase == "ready" and not pod.is_hung]
+            there = [pod for pod in there if pod.phase == "ready" and not pod.is_frozen]
         return min(there, key=lambda pod: pod.id, default=None)

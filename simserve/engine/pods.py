@@ -42,8 +42,8 @@ class Pod:
     """It was told to leave, or was lost."""
     is_warm: bool = False
     """As a spare, it is loaded."""
-    is_hung: bool = False
-    """It has failed, and nobody knows yet."""
+    is_frozen: bool = False
+    """It has failed, which is not known yet."""
     signals: Signals = field(default_factory=Signals)
 
     @property

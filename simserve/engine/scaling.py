@@ -54,7 +54,7 @@ class Scraper:
         at_s = to_s(now_ps)
         for deployment, metrics in self._watched:
             for pod in deployment.pods:
-                if pod.phase == "ready" and not pod.is_hung:
+                if pod.phase == "ready" and not pod.is_frozen:
                     ranks = [rank.load for member in pod.members for rank in member.ranks]
                     for metric in metrics & OF_MEMBER.keys():
                         self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks))
@@ -127,11 +127,11 @@ class Scaling:
         self._let_scale()
 
     def goes_on(self) -> bool:
-        """Return whether requests wait for a replica, or in one of which nobody knows that it has failed; nothing else
+        """Return whether requests wait for a replica, or in one that has failed, which is not known yet; nothing else
         matters when all have ended."""
         serving, now_ps = self._fleet.serving, self._clock.now_ps
         n_waiting = self._fleet.n_held() + (0 if serving is None else serving.n_held())
-        n_waiting += sum(each.n_hung() for each in self._deployments)
+        n_waiting += sum(each.n_frozen() for each in self._deployments)
         if n_waiting != self._n_waiting:
             self._n_waiting, self._waits_since_ps = n_waiting, now_ps
         return n_waiting > 0 and now_ps - self._waits_since_ps < LONGEST_WAIT_PS
