@@ -11,7 +11,7 @@ from simserve.engine.fleet import Fleet, Member
 from simserve.engine.placement import Placement
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.scenario.fleet import Shutdown, Startup
-from simserve.state.pool_view import MemberPhase, MemberView, PoolView, Signals
+from simserve.state.pool_view import MemberPhase, MemberView, PoolView, ReplicaFacts, Signals
 from simserve.units import to_ps, to_s
 
 
@@ -30,6 +30,13 @@ class PoolPlan:
     """Bytes of weights on all GPUs of a replica."""
     startup: Startup
     shutdown: Shutdown
+
+    @property
+    def facts(self) -> ReplicaFacts:
+        """What autoscalers know of each replica."""
+        setup, n_ranks = self.setup, self.setup.n_ranks * self.n_members
+        kv_tokens = setup.layers.tokens_in(setup.n_blocks) * n_ranks
+        return ReplicaFacts(setup.role, self.n_gpus, n_ranks, setup.max_model_len, kv_tokens)
 
 
 @dataclass(eq=False)
@@ -98,7 +105,7 @@ class Deployment:
 
     def __init__(self, plan: PoolPlan, site: Site, members: Sequence[Member]) -> None:
         """members: those that serve from the start."""
-        self.plan, self._site = plan, site
+        self.plan, self._site, self._facts = plan, site, plan.facts
         self.pods: list[Pod] = []
         """Replicas that have not been told to leave, in the order of joining, and ..."""
         self.leaving: list[Pod] = []
@@ -120,7 +127,7 @@ class Deployment:
             pod.signals.until_s = gateway.until_s
         there = [MemberView(pod.id, pod.phase, pod.signals) for pod in self.pods]
         waiting = [MemberView(-1, "pending", Signals())] * max(0, self.wanted - self._n_missed - len(there))
-        return PoolView(to_s(now_ps), self.wanted, [*there, *waiting], gateway)
+        return PoolView(to_s(now_ps), self.wanted, [*there, *waiting], gateway, self._facts)
 
     def scale(self, wanted: int, why: str) -> None:
         """Have another number of replicas from now on."""
