@@ -92,11 +92,11 @@ class DynamoPlanner(Autoscaler):
             check_predictor(self.load_predictor)
         if not self._forecasts and not self.enable_load_scaling:
             raise ValueError("enable_load_scaling: false needs prefill_tokens_per_s or decode_tokens_per_s")
-        queues = self.prefill_scale_up_queue_tokens, self.prefill_scale_down_queue_tokens
-        shares = self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate
-        if self.optimization_target != "load" and {*queues, *shares} != {None}:
+        self._queues = self.prefill_scale_up_queue_tokens, self.prefill_scale_down_queue_tokens
+        self._shares = self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate
+        if self.optimization_target != "load" and {*self._queues, *self._shares} != {None}:
             raise ValueError("thresholds are for optimization_target: load; leave them out, or set it")
-        for up, down in (queues, shares):
+        for up, down in (self._queues, self._shares):
             if up is not None and down is not None and up <= down:
                 raise ValueError(f"a threshold to scale up must be above that to scale down, got {up} and {down}")
         self.min_replicas, self.max_replicas = self.min_endpoint, self.max_gpu_budget
@@ -136,6 +136,7 @@ class DynamoPlanner(Autoscaler):
         """Start without forecasts or changes."""
         self._load = Tick(self.load_adjustment_interval_s)
         self._throughput = Tick(self.throughput_adjustment_interval_s)
+        self._throughput.is_due(0.0)  # a forecast comes at the end of its interval
         variances = self.kalman_q_level, self.kalman_q_trend, self.kalman_r
         roles = ("both", "prefill", "decode")
         self._series = {role: [forecaster(self.load_predictor, variances) for _ in range(3)] for role in roles}
@@ -208,16 +209,10 @@ class DynamoPlanner(Autoscaler):
 
     def _thresholds(self, role: str, longest: int) -> tuple[float | None, float | None]:
         """Return the thresholds to scale up and down: tokens for prefill, else a share."""
-        is_load, is_queue = self.optimization_target == "load", role == "prefill"
-        match is_load, is_queue:
-            case True, True:
-                return self.prefill_scale_up_queue_tokens, self.prefill_scale_down_queue_tokens
-            case True, False:
-                return self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate
-            case _, True:
-                up, down = QUEUES[self.optimization_target]
-                return up * longest, down * longest
-        return KV_SHARES[self.optimization_target]
+        if self.optimization_target == "load":
+            return self._queues if role == "prefill" else self._shares
+        up, down = QUEUES[self.optimization_target] if role == "prefill" else KV_SHARES[self.optimization_target]
+        return (up * longest, down * longest) if role == "prefill" else (up, down)
 
     def _within_budget(self, pools: Sequence[PoolView], wished: Sequence[int]) -> list[int]:
         """Return what fits into the budget: the share of a prefill pool, rounded down, then the rest."""

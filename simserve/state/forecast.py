@@ -15,18 +15,18 @@ FEWEST_SAMPLES: Final = 5
 
 
 class Forecast:
-    """The last sample stays."""
+    """The last sample stays (`constant`)."""
 
     def __init__(self) -> None:
-        self._level = 0.0
+        self._history = deque[float](maxlen=LONGEST_HISTORY)
 
     def add(self, value: float) -> None:
         """Store a sample."""
-        self._level = value
+        self._history.append(value)
 
     def ahead(self, n_steps: int = 1) -> float:
         """Return the forecast n_steps after the last sample, never below 0."""
-        return max(0.0, self._level)
+        return max(0.0, self._history[-1]) if self._history else 0.0
 
 
 class Kalman(Forecast):
@@ -38,44 +38,34 @@ class Kalman(Forecast):
     """
 
     def __init__(self, q_level: float = 1.0, q_trend: float = 0.1, r: float = 10.0, start: float = 1000.0) -> None:
-        super().__init__()
         self._q_level, self._q_trend, self._r = q_level, q_trend, r
-        self._trend = 0.0
         self._covariance = (start, 0.0, start)
         """P00, P01 and P11 after the last sample."""
-        self.gains: tuple[float, float] | None = None
-        """Gains of the last sample; None before the second."""
-        self._has_begun = False
+        self._level: float | None = None
+        self._trend = 0.0
+        self.gains = (0.0, 0.0)
+        """Gains of the last sample."""
 
     def add(self, value: float) -> None:
         """Store a sample."""
-        if not self._has_begun:
-            self._has_begun, self._level = True, value
+        if self._level is None:
+            self._level = value
             return
         p00, p01, p11 = self._covariance
         p00, p01, p11 = p00 + 2 * p01 + p11 + self._q_level, p01 + p11, p11 + self._q_trend
         of_level, of_trend = self.gains = p00 / (p00 + self._r), p01 / (p00 + self._r)
-        predicted = self._level + self._trend
-        self._level = predicted + of_level * (value - predicted)
-        self._trend += of_trend * (value - predicted)
+        error = value - self._level - self._trend
+        self._level += self._trend + of_level * error
+        self._trend += of_trend * error
         self._covariance = (1 - of_level) * p00, (1 - of_level) * p01, p11 - of_trend * p01
 
     def ahead(self, n_steps: int = 1) -> float:
         """Return the forecast n_steps after the last sample, never below 0."""
-        return max(0.0, self._level + n_steps * self._trend)
+        return max(0.0, (self._level or 0.0) + n_steps * self._trend)
 
 
 class Arima(Forecast):
-    """ARIMA(1, 1, 1) by statsmodels, fitted anew for each forecast; the planner searches for an order (pmdarima)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._history = deque[float](maxlen=LONGEST_HISTORY)
-
-    def add(self, value: float) -> None:
-        """Store a sample."""
-        super().add(value)
-        self._history.append(value)
+    """ARIMA(1, 1, 1) by statsmodels, fitted anew for each forecast (assumed: the planner searches for an order)."""
 
     def ahead(self, n_steps: int = 1) -> float:
         """Return the forecast n_steps after the last sample, never below 0."""
@@ -84,7 +74,7 @@ class Arima(Forecast):
         from statsmodels.tsa.arima.model import ARIMA
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # short series converge badly, and the forecast says no more than they do
+            warnings.simplefilter("ignore")  # of a short series, which converges badly
             fitted = ARIMA(list(self._history), order=(1, 1, 1)).fit()
             return max(0.0, float(fitted.forecast(n_steps)[-1]))
 

@@ -23,10 +23,11 @@ def check_fixed(scenario: Scenario, pools: Iterable[int]) -> None:
     ScenarioError."""
     for place in pools:
         if scenario.setups[place].autoscaler is not None:
-            is_own = scenario.cluster.pools[place].autoscaler is not None
-            key = f"cluster.pools.{place}.autoscaler" if is_own else "cluster.autoscaler"
+            key, also = f"cluster.pools.{place}.autoscaler", ", or use simserve autoscale"
+            if scenario.cluster.pools[place].autoscaler is None:
+                key, also = "cluster.autoscaler", ""
             rule = "changes the number of replicas, which this command looks for"
-            raise ScenarioError([Problem(key, rule, None, f"add --set {key}=null, or use simserve autoscale")])
+            raise ScenarioError([Problem(key, rule, None, f"add --set {key}=null{also}")])
 
 
 def of_any_size(scenario: Scenario) -> str:

@@ -1,19 +1,21 @@
 """Forecasts: exact gains of the local linear trend, and what each makes of a ramp."""
 
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from scipy.linalg import solve_discrete_are
 
 from simserve.state import forecast
-from simserve.state.forecast import Arima, Kalman, check_predictor, forecaster
+from simserve.state.forecast import Arima, Forecast, Kalman, check_predictor, forecaster
+
+ForecastT = TypeVar("ForecastT", bound=Forecast)
 
 RAMP = [10.0 + 3.0 * step for step in range(40)]
 
 
-def after(made: forecast.Forecast, samples: list[float]) -> forecast.Forecast:
+def after(made: ForecastT, samples: list[float]) -> ForecastT:
     for sample in samples:
         made.add(sample)
     return made
@@ -30,7 +32,7 @@ def test_first_gains_are_exact() -> None:
     for n_samples in (2, 3):
         made = after(Kalman(), RAMP[:n_samples])
         of_level, of_trend = p00 / (p00 + 10), p01 / (p00 + 10)
-        assert made.gains == pytest.approx((float(of_level), float(of_trend)), rel=1e-12)  # type: ignore[attr-defined]
+        assert made.gains == pytest.approx((float(of_level), float(of_trend)), rel=1e-12)
         p00, p01, p11 = (1 - of_level) * p00, (1 - of_level) * p01, p11 - of_trend * p01
         p00, p01, p11 = p00 + 2 * p01 + p11 + 1, p01 + p11, p11 + Fraction(1, 10)
 
@@ -42,7 +44,7 @@ def test_gains_settle_at_the_solution_of_the_riccati_equation(variances: tuple[f
     moves, sees = np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[1.0, 0.0]])
     covariance = solve_discrete_are(moves.T, sees.T, np.diag([q_level, q_trend]), np.array([[r]]))
     settled = covariance[0] / (covariance[0, 0] + r)
-    assert made.gains == pytest.approx(tuple(settled), rel=1e-9)  # type: ignore[attr-defined]
+    assert made.gains == pytest.approx(tuple(settled), rel=1e-9)
 
 
 def test_a_trend_is_followed_and_nothing_falls_below_zero() -> None:
