@@ -280,7 +280,7 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
     return Scaling(
         Changes(
             plans,
-            [setup.autoscaler and deepcopy(setup.autoscaler) for setup in setups],
+            deepcopy([setup.autoscaler for setup in setups]),  # at once, as pools may share one
             scenario.seed,
             Placement(nodes.gpus_per_node or max(setup.gpu.gpus_per_node for setup in setups), nodes.nodes_per_rack),
             cluster.scrape or Scrape(),

@@ -1,5 +1,6 @@
 """Engine and oracle agree while autoscalers and failures change a fleet: the oracle is told what they did."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.autoscalers.base import Autoscaler
+from simserve.autoscalers.dynamo_planner import DynamoPlanner
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Patience
 from simserve.engine.placement import Placement
@@ -15,7 +17,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
 from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup
-from simserve.state.pool_view import GAUGES, PoolView
+from simserve.state.pool_view import COUNTERS, GAUGES, PoolView
 from simserve.units import to_s
 from tests.effort import examples
 from tests.test_oracle_patience import patiences
@@ -34,14 +36,53 @@ class Wavering(Autoscaler):
     counts: list[int]
     interval_s: float
     n_asked: int = 0
-    min_replicas, max_replicas, metric_names = 1, 9, GAUGES
+    min_replicas, max_replicas, metric_names = 1, 9, (*GAUGES, *COUNTERS)
 
     def begin(self) -> None:
         self.n_asked = 0
 
-    def desired_replicas(self, pool: PoolView) -> int:
+    def desired_of_pools(self, pools: Sequence[PoolView]) -> Sequence[int]:
         self.n_asked += 1
-        return self.counts[min(self.n_asked, 20) % len(self.counts)]
+        return [self.counts[(min(self.n_asked, 20) + place) % len(self.counts)] for place in range(len(pools))]
+
+
+class Planner(DynamoPlanner):
+    """Decides eighty times; a load that is cut and comes again could let it flap without end."""
+
+    n_asked = 0
+
+    def desired_of_pools(self, pools: Sequence[PoolView]) -> Sequence[int]:
+        self.n_asked += 1
+        return super().desired_of_pools(pools) if self.n_asked < 80 else [pool.wanted for pool in pools]
+
+
+@st.composite
+def planners(draw: st.DrawFn, unit_s: float, n_gpus: int) -> Planner:
+    """Draw a planner with thresholds that small worlds reach; its intervals are shorter than a scenario may write."""
+    planner = Planner(
+        optimization_target="load",
+        max_gpu_budget=MOST * n_gpus,
+        prefill_scale_up_queue_tokens=draw(st.sampled_from((1, 40))),
+        prefill_scale_down_queue_tokens=draw(st.sampled_from((0, 0.5))),
+        decode_scale_up_kv_rate=draw(st.sampled_from((0.2, 0.6))),
+        decode_scale_down_kv_rate=draw(st.sampled_from((0.05, 0.19))),
+        prefill_tokens_per_s=draw(st.sampled_from((None, 1e2, 1e4, 1e6))),
+        decode_tokens_per_s=draw(st.sampled_from((None, 1e2, 1e4, 1e6))),
+        load_predictor=draw(st.sampled_from(("constant", "kalman"))),
+    )
+    planner.interval_s = planner.load_adjustment_interval_s = draw(st.sampled_from((3, 7))) * unit_s
+    planner.throughput_adjustment_interval_s = 29 * unit_s
+    return planner
+
+
+def share(draw: st.DrawFn, setups: list[ReplicaSetup], autoscalers: list[Autoscaler | None], planner: Planner) -> None:
+    """Let one policy scale several pools, or a planner the first prefill and decode pool, or one of both roles."""
+    how, roles = draw(st.sampled_from(("own", "own", "shared", "planner", "planner"))), [each.role for each in setups]
+    if how == "shared" and autoscalers[0] is not None:
+        autoscalers[:] = [autoscalers[0]] * len(autoscalers)
+    elif how == "planner":
+        for role in ("prefill", "decode") if "prefill" in roles else ("both",):
+            autoscalers[roles.index(role)] = planner
 
 
 @st.composite
@@ -84,6 +125,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
         counts = draw(st.lists(st.integers(1, MOST), min_size=1, max_size=5))
         wavering = Wavering(counts, draw(st.sampled_from((3, 7, 29))) * unit_s)
         autoscalers.append(draw(st.sampled_from((None, wavering, wavering))))
+    share(draw, setups, autoscalers, draw(planners(unit_s, sum(plan.n_gpus for plan in plans))))
     return Scaling(
         Changes(
             plans,

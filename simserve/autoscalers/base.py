@@ -1,6 +1,6 @@
 """Autoscaler: desired_replicas(pool) -> how many replicas the pool shall have."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from math import gcd
 from typing import Annotated, Literal
 
@@ -41,10 +41,26 @@ class Autoscaler:
         """Metrics that it reads, among those of `state/pool_view.py`."""
         return ()
 
+    @property
+    def pools_by_role(self) -> Mapping[str, str]:
+        """Names of the pools of a policy that decides for several, as `cluster.autoscaler`; else none."""
+        return {}
+
+    def check_pools(self, roles: Sequence[str], n_gpus: Sequence[int]) -> None:
+        """Check that it can scale pools with these roles, and GPUs a replica. Raises ValueError."""
+
+    def most_replicas(self, n_gpus: int) -> int:
+        """Return the most replicas of a pool with this many GPUs each."""
+        return self.max_replicas
+
     def desired_replicas(self, pool: PoolView) -> int:
         """Return how many replicas the pool shall have, those included that start. Members that start, drain or are
         replaced need not be counted by the policy: the pool is brought to this number."""
         raise NotImplementedError
+
+    def desired_of_pools(self, pools: Sequence[PoolView]) -> Sequence[int]:
+        """Return how many replicas each pool shall have; there is one, unless the policy names several."""
+        return [self.desired_replicas(pool) for pool in pools]
 
 
 @dataclass(config=STRICT)

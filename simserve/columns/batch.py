@@ -36,7 +36,8 @@ class BatchColumns:
         self._replica, self._rows, self._load = replica, rows, replica.load
         self._live, self._waiting, self._n_ahead = records.live, prompts.waiting, i64(replica.n_ahead)
         self._load.count_uncomputed = self.uncomputed_tokens
-        self._load.queues = (prompts.waiting, prompts.coming, *side.queues)
+        self._load.count_waiting = self.waiting_tokens
+        self._load.queues = self._queues = (prompts.waiting, prompts.coming, *side.queues)
         scheduler = replica.scheduler
         self._reserves, self._follows, self.looks = scheduler.reserves, prompts.planner.follows, prompts.planner.looks
         self.orders, self.pads, self.streams = scheduler.orders, scheduler.runs_to_completion, scheduler.stream
@@ -78,6 +79,14 @@ class BatchColumns:
                 if live.phase[place] < DECODES:  # other replicas compute what has another phase
                     n_left += live.left_tokens(place)
         return n_left
+
+    def waiting_tokens(self) -> int:
+        """Return the prompt tokens of the requests without a slot or blocks, computed elsewhere or not; O(queue)."""
+        live, n_tokens = self._live, 0
+        for line in self._queues:
+            for place in line.places():
+                n_tokens += live.prompt_tokens[place]
+        return n_tokens
 
     def arrive(self, place: i64, request: Request | None) -> None:
         """Accept a request, as routers saw it, which is queued at once or when another replica has blocks for it."""

@@ -16,7 +16,7 @@ class Deployment:
 
     def __init__(self, plan: PoolPlan, site: Site, members: Sequence[Member]) -> None:
         """members: those that serve from the start."""
-        self.plan, self._site = plan, site
+        self.plan, self._site, self._facts = plan, site, plan.facts
         self.pods: list[Pod] = []
         """Replicas that have not been told to leave, in the order of joining, ..."""
         self.leaving: list[Pod] = []
@@ -42,7 +42,7 @@ class Deployment:
             pod.signals.until_s = gateway.until_s
         there = [MemberView(pod.id, pod.phase, pod.signals) for pod in self.pods]
         waiting = [MemberView(-1, "pending", Signals())] * max(0, self.wanted - self._n_missed - len(there))
-        return PoolView(to_s(now_ps), self.wanted, [*there, *waiting], gateway)
+        return PoolView(to_s(now_ps), self.wanted, [*there, *waiting], gateway, self._facts)
 
     @property
     def there(self) -> list[Pod]:

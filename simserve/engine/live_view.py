@@ -25,6 +25,8 @@ class LiveView:
         """Requests without a slot or blocks."""
         self.count_uncomputed: Callable[[], int] = int
         """Counts the prefill tokens left to compute."""
+        self.count_waiting: Callable[[], int] = int
+        """Counts the prompt tokens of the requests without a slot or blocks; O(queue)."""
 
     def count_out(self) -> None:
         """Count a request out that is no longer outstanding here."""

@@ -8,7 +8,7 @@ from simserve.engine.fleet import Fleet, Member
 from simserve.engine.placement import Placement
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.scenario.fleet import Shutdown, Spares, Startup
-from simserve.state.pool_view import MemberPhase, Signals
+from simserve.state.pool_view import MemberPhase, ReplicaFacts, Signals
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,13 @@ class PoolPlan:
     startup: Startup
     shutdown: Shutdown
     spares: Spares
+
+    @property
+    def facts(self) -> ReplicaFacts:
+        """What autoscalers know of each replica."""
+        setup, n_ranks = self.setup, self.setup.n_ranks * self.n_members
+        kv_tokens = setup.layers.tokens_in(setup.n_blocks) * n_ranks
+        return ReplicaFacts(setup.role, self.n_gpus, n_ranks, setup.max_model_len, kv_tokens)
 
 
 @dataclass(eq=False)

@@ -125,6 +125,8 @@ class Recorder:
         self._pauses = bytearray()
         pauses.tails.append(self._pauses)
         self.add_replicas(n_replicas)
+        self._computed: dict[int, tuple[int, int, int]] = {}
+        """Rows of each replica that `computed_tokens` has read, with their prompt and decode tokens."""
         self._restarted_ps: dict[int, int] = {}
         """When each row that was lost with its replica started anew."""
         self._left_behind: set[Hashable] = set()
@@ -321,6 +323,18 @@ class Recorder:
     def step_runs(self, replica: int) -> NDArray[np.void]:
         """Return the step runs of a replica in order, `(n_step_runs,)` of STEP_RUN_ROW."""
         return self._step_run_buffers.rows(replica, STEP_RUN_ROW)
+
+    def computed_tokens(self, replica: int) -> tuple[int, int]:
+        """Return the prompt and decode tokens of the step runs so far; O(those since the last call)."""
+        n_seen, n_prompt, n_decode = self._computed.get(replica, (0, 0, 0))
+        n_rows, tail = self._step_run_buffers.n_bytes(replica) // STEP_RUN_ROW.itemsize, self.step_run_rows[replica]
+        n_bytes = (n_rows - n_seen) * STEP_RUN_ROW.itemsize
+        is_there = n_bytes <= len(tail)
+        new = np.frombuffer(tail[len(tail) - n_bytes :], STEP_RUN_ROW) if is_there else self.step_runs(replica)[n_seen:]
+        n_prompt += int(new["prefill_tokens"].sum())
+        n_decode += int((new["decode_requests"].astype(np.int64) * new["n_steps"] + new["accepted_tokens"]).sum())
+        self._computed[replica] = n_rows, n_prompt, n_decode
+        return n_prompt, n_decode
 
     def all_step_runs(self) -> tuple[NDArray[np.void], list[int]]:
         """Return the step runs of all replicas, one after the other, and the number of each."""

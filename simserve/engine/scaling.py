@@ -12,28 +12,38 @@ from simserve.engine.checks import broke, raised
 from simserve.engine.deployment import Deployment
 from simserve.engine.failing import Failing
 from simserve.engine.fleet import Fleet
-from simserve.engine.live_view import LiveView
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan, Site
+from simserve.engine.replica import Replica
 from simserve.scenario.fleet import Failure, Scrape
 from simserve.state.pool_view import PoolView, Signals
 from simserve.units import PS_PER_S, to_ps, to_s
 
-Loads = Sequence[LiveView]
+Ranks = Sequence[Replica]
 
 
-def _used_share(ranks: Loads) -> float:
-    return sum(each.held_blocks() / each.total_blocks for each in ranks) / len(ranks)
+def _used_share(ranks: Ranks) -> float:
+    return sum(each.load.held_blocks() / each.load.total_blocks for each in ranks) / len(ranks)
 
 
-OF_MEMBER: dict[str, Callable[[Loads], float]] = {
-    "num_requests_running": lambda ranks: sum(each.n_outstanding - each.n_waiting for each in ranks),
-    "num_requests_waiting": lambda ranks: sum(each.n_waiting for each in ranks),
-    "kv_cache_usage_perc": _used_share,
-    "request_success_total": lambda ranks: sum(each.n_arrived - each.n_outstanding for each in ranks),
-    "request_arrival_total": lambda ranks: sum(each.n_arrived for each in ranks),
+def _decode_tokens(rank: Replica, now_ps: int) -> int:
+    """Count the tokens of decode steps that have ended, those of the step run in flight included."""
+    step_run = rank.in_flight.step_run
+    n_in_flight = 0 if step_run is None else step_run.n_decoding * step_run.steps_done(now_ps)
+    return rank.recorder.computed_tokens(rank.id)[1] + n_in_flight
+
+
+OF_MEMBER: dict[str, Callable[[Ranks, int], float]] = {
+    "num_requests_running": lambda ranks, _: sum(each.load.n_outstanding - each.load.n_waiting for each in ranks),
+    "num_requests_waiting": lambda ranks, _: sum(each.load.n_waiting for each in ranks),
+    "kv_cache_usage_perc": lambda ranks, _: _used_share(ranks),
+    "prompt_tokens_waiting": lambda ranks, _: sum(each.load.count_waiting() for each in ranks),
+    "request_success_total": lambda ranks, _: sum(each.load.n_arrived - each.load.n_outstanding for each in ranks),
+    "request_arrival_total": lambda ranks, _: sum(each.load.n_arrived for each in ranks),
+    "prompt_tokens_total": lambda ranks, _: sum(each.recorder.computed_tokens(each.id)[0] for each in ranks),
+    "generation_tokens_total": lambda ranks, now_ps: sum(_decode_tokens(each, now_ps) for each in ranks),
 }
-"""How each metric of a replica is read from its ranks."""
+"""How each metric of a replica is read from its ranks at an instant."""
 
 
 class Scraper:
@@ -55,9 +65,9 @@ class Scraper:
         for deployment, metrics in self._watched:
             for pod in deployment.pods:
                 if pod.phase == "ready" and not pod.is_frozen:
-                    ranks = [rank.load for member in pod.members for rank in member.ranks]
-                    for metric in metrics & OF_MEMBER.keys():
-                        self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks))
+                    ranks = [rank for member in pod.members for rank in member.ranks]
+                    for metric in sorted(metrics & OF_MEMBER.keys()):  # in one order, as each takes its noise
+                        self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks, now_ps))
         n_held = self._fleet.n_held()
         self._add(self.gateway, "gateway_queue_size", at_s, n_held)
         self._add(self.gateway, "gateway_arrival_total", at_s, n_held + self._n_arrived())
@@ -87,7 +97,7 @@ class Changes:
     plans: Sequence[PoolPlan]
     """One for each pool, in their order."""
     autoscalers: Sequence[Autoscaler | None]
-    """Policy of each pool, if it has one."""
+    """Policy of each pool, if it has one; several pools may have one policy, which then decides for all of them."""
     seed: int
     placement: Placement
     scrape: Scrape
@@ -142,13 +152,18 @@ class Scaling:
         stream = Random(f"scrape/{changes.seed}")
         self._scraper = scraper = Scraper(changes.scrape, self._fleet, stream)
         is_needed = False
+        loops = dict[int, _Loop]()
         for deployment, policy in zip(self._deployments, changes.autoscalers, strict=True):
-            if policy is not None:
-                is_needed = True
-                policy.begin()
-                scraper.watch(deployment, frozenset(policy.metric_names))
-                first_ps = to_ps(stream.random() * policy.interval_s)
-                Alarm(self._clock, _Loop(policy, deployment, self).decide, FLEET_PHASE).set(first_ps)
+            if policy is None:
+                continue
+            is_needed = True
+            scraper.watch(deployment, frozenset(policy.metric_names))
+            if id(policy) in loops:
+                loops[id(policy)].deployments.append(deployment)
+                continue
+            policy.begin()
+            loop = loops[id(policy)] = _Loop(policy, [deployment], self)
+            Alarm(self._clock, loop.decide, FLEET_PHASE).set(to_ps(stream.random() * policy.interval_s))
         if is_needed:
             Alarm(self._clock, scraper.take, FLEET_PHASE).set(to_ps(stream.random() * changes.scrape.interval_s))
 
@@ -159,23 +174,24 @@ class Scaling:
 
 @dataclass
 class _Loop:
-    """The decisions about one pool."""
+    """The decisions of a policy about its pools: one, but for a policy that names several."""
 
     policy: Any
     """Any: one of a plug-in may answer anything."""
-    deployment: Deployment
+    deployments: list[Deployment]
     scaling: Scaling
 
     def decide(self, now_ps: int) -> int:
         """Ask the autoscaler, and follow it; return the instant of the next decision. Raises PolicyError."""
-        policy, deployment = self.policy, self.deployment
-        view = self.scaling.view(deployment, now_ps)
+        policy = self.policy
+        views = [self.scaling.view(each, now_ps) for each in self.deployments]
         try:
-            wanted = policy.desired_replicas(view)
+            decided = list(zip(self.deployments, policy.desired_of_pools(views), strict=True))
         except Exception as error:
             raise raised(policy, "desired_replicas", now_ps, error) from error
-        if type(wanted) is not int or wanted < 0:
-            raise broke(policy, "desired_replicas", now_ps, "must return a whole number, 0 or more", wanted)
-        if wanted != deployment.wanted:
-            deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
+        for deployment, wanted in decided:
+            if type(wanted) is not int or wanted < 0:
+                raise broke(policy, "desired_replicas", now_ps, "must return a whole number, 0 or more", wanted)
+            if wanted != deployment.wanted:
+                deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
         return now_ps + to_ps(policy.interval_s)

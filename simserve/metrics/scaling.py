@@ -55,17 +55,18 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
     if not facts.changes:
         return None
     lives = Lifetimes(facts)
-    events = _events(facts)
-    turns = _turns(events)
+    events = [_events(facts, pool) for pool in range(len(facts.pools))]
+    turns = [*map(_turns, events)]
+    cycles_s = [cycle_s for each in turns if (cycle_s := _cycle_s(each, requests["arrival_s"])) is not None]
     gpu_seconds = lives.gpu_seconds()
     below_s, longest_s = _below(requests, met)
     return ScalingJson(
         mean_gpus=gpu_seconds / facts.end_s if facts.end_s else None,
         gpu_hours=gpu_seconds / 3600,
         most_replicas=_most_ready(facts.members),
-        n_scalings=len(events),
-        n_reversals=max(0, len(turns) - 1),
-        cycle_s=_cycle_s(turns, requests["arrival_s"]),
+        n_scalings=sum(map(len, events)),
+        n_reversals=sum(max(0, len(each) - 1) for each in turns),
+        cycle_s=min(cycles_s, default=None),
         n_failures=sum("failed" in member.why for member in facts.members),
         below_s=below_s,
         longest_below_s=longest_s,
@@ -81,16 +82,17 @@ def scaling_warnings(scaling: ScalingJson | None) -> list[str]:
     return [f"the autoscaler oscillates in a limit cycle ({period}) while the load stays: {remedy}"]
 
 
-def _events(facts: RunFacts) -> list[tuple[float, int]]:
-    """Return the instants at which replicas were added (1) or removed (-1), in order."""
+def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
+    """Return the instants at which replicas of a pool were added (1) or removed (-1), in order."""
+    members = [each for each, own in zip(facts.members, facts.replica_pool, strict=True) if own == pool]
     added = {
         each.ordered_s
-        for each in facts.members
+        for each in members
         if each.why != "at the start" and each.ordered_s > 0 and not each.why.startswith(REPLACES)
     }
     removed = {
         at_s
-        for each in facts.members
+        for each in members
         if "failed" not in each.why
         for at_s in (each.draining_s if each.ready_s is not None else each.gone_s,)
         if at_s is not None

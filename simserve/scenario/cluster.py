@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simserve import plugins
+from simserve.autoscalers.base import Autoscaler
 from simserve.catalog.types import Count, PluginSpec, Section
 from simserve.cost.comm import NIC_LATENCY_S
 from simserve.errors import CatalogError
@@ -67,6 +68,8 @@ class ClusterSection(Section):
     disaggregate: PluginSpec | None = None
     """Requests that go to prefill replicas; null: all. Others go to `role: both` pools, or without any to decode
     replicas, which then also prefill them."""
+    autoscaler: PluginSpec | None = None
+    """Policy that scales several pools together, such as a prefill and a decode pool; null: pools have their own."""
     gpu_budget: Count | None = None
     """GPUs that all pools share: replicas beyond it wait for others to go; null: no limit."""
     scrape: Scrape | None = None
@@ -77,6 +80,11 @@ class ClusterSection(Section):
     """Failures of processes, GPUs, nodes and racks; null: none."""
     on_failure: OnFailure | None = None
     """What becomes of the requests of a replica that fails; null: they fail."""
+
+    @property
+    def scales(self) -> bool:
+        """Whether an autoscaler changes the number of replicas of some pool."""
+        return self.autoscaler is not None or any(pool.autoscaler for pool in self.pools)
 
 
 def resolve_cluster(draft: Draft, cluster: ClusterSection, defaults: Defaults) -> ClusterSection:
@@ -116,6 +124,36 @@ def check_sessions(draft: Draft, cluster: ClusterSection, workload: Workload) ->
             by_weight = spec.get("session")
             what, got = ("kind", spec["kind"]) if by_weight is None else ("session", by_weight)
             draft.problem((key, what), rule, got, remedy)
+
+
+def scaled_by(draft: Draft, spec: PluginSpec, pools: Sequence[Pool], own: Pool | None = None) -> PluginSpec:
+    """Return an autoscaler spelled out, after a check against the pool that it belongs to, or those that it names."""
+    spec = draft.spelled_out("autoscalers", spec)
+    if draft.touched():
+        return spec
+    policy: Autoscaler = plugins.build("autoscalers", spec)
+    named, there = policy.pools_by_role, {pool.name: index for index, pool in enumerate(pools)}
+    if own is not None and named:
+        draft.problem(("pools",), "is for cluster.autoscaler, which scales several pools", None, "move it there")
+    if own is None and not named:
+        remedy = f"move it to {' or '.join(f'cluster.pools.{index}.autoscaler' for index in there.values())}"
+        remedy += ", or for `kind: dynamo_planner` add pools: {prefill: NAME, decode: NAME}"
+        draft.problem((), "must name the pools that it scales", None, remedy)
+    for role, name in named.items() if own is None else ():
+        if name not in there:
+            draft.problem(("pools", role), "there is no such pool", name, f"use {' or '.join(there)}")
+        elif (pool := pools[there[name]]).role != role:
+            draft.problem(("pools", role), f"must be a pool with role: {role}", name, f"its role is {pool.role}")
+        elif pool.autoscaler is not None:
+            place = draft.root.below("cluster", "pools", there[name])
+            place.problem(("autoscaler",), "cluster.autoscaler scales this pool, too", None, "leave one of the two out")
+    if not draft.touched():
+        scaled = [own] if own is not None else [pools[there[name]] for name in named.values()]
+        try:
+            policy.check_pools([pool.role for pool in scaled], [pool.parallel.n_gpus for pool in scaled])
+        except ValueError as error:
+            draft.problem((), str(error))
+    return spec
 
 
 def _disaggregation(

@@ -21,7 +21,7 @@ from simserve.plugins.validation import (
     problems_of,
     shown,
 )
-from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cluster
+from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cluster, scaled_by
 from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
@@ -169,15 +169,17 @@ SHORTEST_GRACE_S = 0.1
 
 def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
     """Return the cluster with the defaults of a fleet that changes, if it does."""
-    failures, scales = cluster.failures or (), any(pool.autoscaler for pool in cluster.pools)
+    failures = cluster.failures or ()
     for path, rule, value, remedy in (*_of_budget(cluster), *_of_failures(cluster, failures)):
         if not draft.touched(*path):
             draft.problem(path, rule, value, remedy)
-    if not scales and not failures and not any(pool.spares for pool in cluster.pools):
+    if not cluster.scales and not failures and not any(pool.spares for pool in cluster.pools):
         return cluster
     pools = tuple(_pool(draft.below("pools", index), pool) for index, pool in enumerate(cluster.pools))
     update: dict[str, Any] = {"pools": pools}
-    if scales:
+    if cluster.autoscaler is not None:
+        update["autoscaler"] = scaled_by(draft.below("autoscaler"), cluster.autoscaler, cluster.pools)
+    if cluster.scales:
         update["scrape"] = cluster.scrape or Scrape()
     if failures:
         update["on_failure"] = cluster.on_failure or OnFailure()
@@ -190,7 +192,7 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
     if autoscaler is not None:
         here = draft.below("autoscaler")
         by_file = "manifest" in autoscaler
-        autoscaler = policy_of_file(here, autoscaler) if by_file else here.spelled_out("autoscalers", autoscaler)
+        autoscaler = policy_of_file(here, autoscaler) if by_file else scaled_by(here, autoscaler, [pool], pool)
     starts, stops = pool.startup or Startup(), pool.shutdown or Shutdown()
     return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
 

@@ -10,6 +10,7 @@ from pydantic import PrivateAttr
 
 from simserve import catalog, plugins
 from simserve.admission.base import Admission
+from simserve.autoscalers.base import Autoscaler
 from simserve.catalog.engine_spec import Engine, EngineSpec
 from simserve.plugins.arguments import plugin_schema
 from simserve.plugins.docstrings import DescribedSchema, describe_keys
@@ -68,10 +69,14 @@ class Scenario(Experiment):
     @cached_property
     def setups(self) -> tuple[PoolSetup, ...]:
         """The pools with their model, GPU, engine, scheduler and memory ledger, ready for the engine."""
-        return tuple(
-            replace(pool_setup(self, pool), scaler_note=self.note_on("cluster", "pools", index, "autoscaler"))
-            for index, pool in enumerate(self.cluster.pools)
-        )
+        spec = self.cluster.autoscaler
+        shared: Autoscaler | None = None if spec is None else plugins.build("autoscalers", spec)
+        result = []
+        for index, pool in enumerate(self.cluster.pools):
+            setup, note = pool_setup(self, pool), self.note_on("cluster", "pools", index, "autoscaler")
+            is_shared = shared is not None and pool.name in shared.pools_by_role.values()
+            result.append(replace(setup, scaler_note=note, autoscaler=shared if is_shared else setup.autoscaler))
+        return tuple(result)
 
     def build_router(self) -> Router:
         """Return a new router without state."""
@@ -96,7 +101,8 @@ class Scenario(Experiment):
     @property
     def changes(self) -> bool:
         """Whether replicas come or go during a run."""
-        return bool(self.cluster.failures) or any(pool.autoscaler or pool.spares for pool in self.cluster.pools)
+        cluster = self.cluster
+        return bool(cluster.failures or cluster.scales or any(pool.spares for pool in cluster.pools))
 
     def why_one_process(self) -> str | None:
         """Return why one process must serve all replicas; None: processes of their own give the same tables."""

@@ -93,7 +93,8 @@ class PoolSetup:
     @property
     def most_replicas(self) -> int:
         """Most replicas at a time, as far as its autoscaler decides."""
-        return self.n_replicas if self.autoscaler is None else max(self.n_replicas, self.autoscaler.max_replicas)
+        policy = self.autoscaler
+        return self.n_replicas if policy is None else max(self.n_replicas, policy.most_replicas(self.gpus_per_replica))
 
     @property
     def gpus_per_replica(self) -> int:

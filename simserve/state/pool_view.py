@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal
 
-GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_waiting")
 """What is true of a member when it is scraped, by the engine's own names: requests with a slot, requests without one,
-and the share of its KV blocks in use. A member of several ranks has their sum, and their mean share."""
+the share of its KV blocks in use, and the prompt tokens of the requests without a slot (ours: a sum of what Dynamo's
+workers report). A member of several ranks has their sum, and their mean share."""
 
-COUNTERS: Final = ("request_success_total", "request_arrival_total")
-"""What a member has counted since it was started: requests that ended, and requests that it was sent."""
+COUNTERS: Final = (
+    "request_success_total",
+    "request_arrival_total",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+)
+"""What a member has counted since it was started: requests that ended, requests that it was sent, prompt tokens that
+it computed, and tokens that its decode steps generated. A request's first token comes with its prompt, and is left
+out."""
 
 GATEWAY: Final = ("gateway_queue_size", "gateway_arrival_total")
 """What the gateway says: requests that wait there for a member, and those that have come."""
@@ -63,6 +71,20 @@ class MemberView:
 
 
 @dataclass(frozen=True)
+class ReplicaFacts:
+    """What is the same of all replicas of a pool at all times."""
+
+    role: Literal["both", "prefill", "decode"] = "both"
+    n_gpus: int = 1
+    n_ranks: int = 1
+    """Schedulers with a queue and KV blocks of their own."""
+    max_model_len: int = 1
+    """[tokens] Longest prompt with its answer."""
+    kv_tokens: int = 1
+    """[tokens] What the KV blocks of all ranks hold."""
+
+
+@dataclass(frozen=True)
 class PoolView:
     """A pool at the time of a decision."""
 
@@ -72,6 +94,7 @@ class PoolView:
     members: Sequence[MemberView]
     """Members that have not been told to leave, in the order of joining; those that wait for GPUs come last."""
     gateway: Signals
+    replica: ReplicaFacts = ReplicaFacts()
 
     @property
     def n_ready(self) -> int:

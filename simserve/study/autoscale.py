@@ -34,6 +34,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "kpa": {"min_replicas": 1},
     "ray_serve": {},
     "wva": {},
+    "dynamo_planner": {},
 }
 """Settings of policies that are named alone: of HPA those of llm-d's experiments, of KEDA llm-d's target of 16 running
 requests a replica, of `target` AIBrix' share of KV; of others the controllers' defaults."""
@@ -84,6 +85,9 @@ class AutoscaleQuestion:
         given: names, files and mappings; text may list several. wanted: the pool, and its most replicas.
         """
         scenario, (pool, most_replicas) = Scenario.of(template), wanted
+        if scenario.cluster.autoscaler is not None:
+            rule, remedy = "scales several pools, and policies here are of one", "add --set cluster.autoscaler=null"
+            raise ScenarioError([Problem("cluster.autoscaler", rule, None, remedy)])
         place = _pool(scenario, pool)
         every = [each for one in given for each in _listed(one)]
         if not every:
@@ -145,8 +149,10 @@ def _policy(scenario: Scenario, place: int, given: Any, most_replicas: int | Non
         case str() if given.endswith((".yaml", ".yml", ".json")):
             return Policy(given, {"manifest": given}, n)
         case str() if not given.startswith(FIXED):
-            most = most_replicas or (GROWTH * n if own is None else own.max_replicas)
-            return Policy(given, {"kind": given, **PRESETS.get(given, {}), "max_replicas": most}, n)
+            n_gpus = scenario.setups[place].gpus_per_replica
+            most = most_replicas or (GROWTH * n if own is None else own.most_replicas(n_gpus))
+            limit = {"max_gpu_budget": most * n_gpus} if given == "dynamo_planner" else {"max_replicas": most}
+            return Policy(given, {"kind": given, **PRESETS.get(given, {}), **limit}, n)
     raise _problem("must be a name, a manifest, `fixed:4` or a mapping with `kind`", str(given), "for example hpa,keda")
 
 

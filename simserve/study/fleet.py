@@ -22,10 +22,12 @@ def check_fixed(scenario: Scenario, pools: Iterable[int]) -> None:
     """Check that none of these pools has an autoscaler, which decides how many replicas there are. Raises
     ScenarioError."""
     for place in pools:
-        if scenario.cluster.pools[place].autoscaler is not None:
-            key = f"cluster.pools.{place}.autoscaler"
+        if scenario.setups[place].autoscaler is not None:
+            key, also = f"cluster.pools.{place}.autoscaler", ", or use simserve autoscale"
+            if scenario.cluster.pools[place].autoscaler is None:
+                key, also = "cluster.autoscaler", ""
             rule = "changes the number of replicas, which this command looks for"
-            raise ScenarioError([Problem(key, rule, None, f"add --set {key}=null, or use simserve autoscale")])
+            raise ScenarioError([Problem(key, rule, None, f"add --set {key}=null{also}")])
 
 
 def of_any_size(scenario: Scenario) -> str:

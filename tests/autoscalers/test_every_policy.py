@@ -22,6 +22,12 @@ SPECS = [
     {"kind": "ray_serve", "max_replicas": 8, "downscale_delay_s": 60},
     {"kind": "wva", "max_replicas": 8, "min_replicas": 2},
     {"kind": "target", "metric": f"avg_over_time({WAITING}[1m])", "target": 5, "max_replicas": 8},
+    {
+        "kind": "dynamo_planner",
+        "optimization_target": "latency",
+        "prefill_tokens_per_s": 3000,
+        "load_predictor": "kalman",
+    },
     {"kind": "schedule", "steps": [{"at_s": 50, "replicas": 8}, {"at_s": 90, "replicas": 1}], "period_s": 600},
 ]
 
@@ -37,6 +43,7 @@ def random_pool(stream: Random, now_s: float, n_wanted: int) -> PoolView:
     for _ in range(n_wanted):
         phase = stream.choices(["ready", "loading", "pending"], [8, 1, 1])[0]
         samples = {WAITING: stream.choice([0, 3, 80]), RUNNING: stream.choice([0, 9, 99]), KV: stream.random()}
+        samples["prompt_tokens_waiting"] = 0.0
         is_scraped = phase == "ready" and stream.random() < 0.9
         members.append(member(samples if is_scraped else None, now_s, phase))  # type: ignore[arg-type]
     return pool(members, now_s, n_wanted, {"gateway_queue_size": stream.choice([0, 0, 40])})

@@ -66,6 +66,16 @@ def test_windows_delay_either_direction() -> None:
     assert followed(policy, WAITING, [20, 40, 40, 40, 10, 10, 10, 10, 10], 2) == [2, 2, 4, 4, 4, 4, 4, 1, 1]
 
 
+def test_a_forecast_adds_replicas_a_start_ahead() -> None:
+    """A queue that grows by 5 each 15 s: the trend of two starts of 30 s is 10 more than is there."""
+    ramp = [5.0 * step for step in range(1, 30)]
+    late = followed(Target(WAITING, 5, max_replicas=99), WAITING, ramp, 1)
+    early = followed(Target(WAITING, 5, max_replicas=99, forecast="kalman", lead_s=30), WAITING, ramp, 1)
+    same = followed(Target(WAITING, 5, max_replicas=99, forecast="constant", lead_s=30), WAITING, ramp, 1)
+    assert late == same == list(range(1, 30))
+    assert [after - before for before, after in zip(late[9:], early[9:], strict=True)] == pytest.approx([2] * 20, abs=1)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -73,6 +83,7 @@ def test_windows_delay_either_direction() -> None:
         ({"target": 0}, "target: must be more than 0"),
         ({"down_below": 6}, "down_below must be at most the target 5.0, got 6.0"),
         ({"metric": "queue"}, "unknown metric 'queue'"),
+        ({"forecast": "prophet"}, "prophet is not simulated; use kalman, arima or constant"),
         ({"scale_up_window_s": -5}, "must be at least 0"),
     ],
 )

@@ -52,6 +52,13 @@ def test_the_cheapest_policy_that_meets_the_slo_is_named_and_can_be_taken(tmp_pa
     assert 8 <= answer["n_runs"] <= 40
 
 
+def test_a_planner_by_name_has_a_budget_of_as_many_replicas(tmp_path: Path) -> None:
+    outcome = autoscale(tmp_path, "--policy", "dynamo_planner", "--json")
+    assert outcome.exit_code == 0, outcome.err
+    settings = json.loads(outcome.out)["policies"][0]["settings"]
+    assert settings["kind"] == "dynamo_planner" and settings["max_gpu_budget"] == 3
+
+
 def test_an_interrupted_study_goes_on_and_a_folder_of_another_is_kept(tmp_path: Path) -> None:
     first = autoscale(tmp_path, "--policy", f"own,{MORE}", "--json")
     again = autoscale(tmp_path, "--policy", f"own,{MORE}", "--json")

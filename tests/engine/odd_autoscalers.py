@@ -1,14 +1,18 @@
-"""Autoscalers that do what none should, and one that notes what it sees."""
+"""Autoscalers that do what none should, and two that note what they see."""
 
 from pydantic.dataclasses import dataclass
 
 from simserve.autoscalers.base import STRICT, Autoscaler
-from simserve.state.pool_view import PoolView
+from simserve.state.pool_view import COUNTERS, GAUGES, PoolView
 
 ANSWERS = {"-1": -1, "2.5": 2.5, "None": None}
 
 SEEN: list[tuple[float, list[tuple[float, float]]]] = []
 """Instants of decisions, with the samples seen then."""
+
+
+COUNTED: list[tuple[str, dict[str, float]]] = []
+"""Role of a pool, and the samples of its first replica by metric."""
 
 
 class Odd(Autoscaler):
@@ -36,3 +40,14 @@ class Watches(Odd):
         seen = [each for member in pool.members for each in member.signals.over("num_requests_running", 30)]
         SEEN.append((pool.now_s, seen))
         return 2
+
+
+class Counts(Odd):
+    interval_s = 1.0
+    metric_names = (*GAUGES, *COUNTERS)
+
+    def desired_replicas(self, pool: PoolView) -> int:
+        seen = [(name, pool.members[0].signals.last(name)) for name in self.metric_names]
+        if all(value is not None for _, value in seen):
+            COUNTED.append((pool.replica.role, {name: value for name, value in seen if value is not None}))
+        return 1

@@ -68,6 +68,85 @@ def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
     assert message in str(error.value).replace("'x'", "x")
 
 
+PLANNER: dict[str, Any] = {"kind": "dynamo_planner", "pools": {"prefill": "p", "decode": "d"}}
+
+
+def pair(
+    planner: dict[str, Any], prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None
+) -> Scenario:
+    """Return a prefill and a decode pool that a planner scales."""
+    pools = [{"name": "p", "role": "prefill"} | (prefill or {}), {"name": "d", "role": "decode"} | (decode or {})]
+    return Scenario.from_dict(BASE | {"cluster": {"pools": pools, "autoscaler": planner}})
+
+
+def test_a_planner_of_two_pools_is_spelled_out_and_both_pools_have_it() -> None:
+    made = pair(PLANNER | {"max_gpu_budget": 6}, {"parallel": {"tensor": 2}})
+    assert made.changes and made.cluster.scrape is not None and made.cluster.pools[0].startup is not None
+    assert made.origins["cluster.autoscaler.max_gpu_budget"] == "explicit"
+    assert made.origins["cluster.autoscaler.load_adjustment_interval_s"] == "default"
+    assert "load_adjustment_interval_s: 5" in made.to_yaml()
+    assert made.setups[0].autoscaler is made.setups[1].autoscaler
+    assert [setup.most_replicas for setup in made.setups] == [3, 6]
+    assert Scenario.from_dict(made.to_dict()) == made
+    assert made.digest != pair(PLANNER).digest
+
+
+@pytest.mark.parametrize(
+    ("planner", "prefill", "message"),
+    [
+        ({"optimization_target": "sla"}, {}, "cluster.autoscaler: optimization_target: sla needs profile tables"),
+        ({"load_predictor": "prophet"}, {}, "cluster.autoscaler: prophet is not simulated; use kalman"),
+        (
+            {"pools": {"prefill": "x", "decode": "d"}},
+            {},
+            "autoscaler.pools.prefill: there is no such pool, got x; use p",
+        ),
+        (
+            {"pools": {"prefill": "d", "decode": "p"}},
+            {},
+            "pools.prefill: must be a pool with role: prefill, got 'd'; its",
+        ),
+        ({}, {"autoscaler": HPA}, "cluster.pools.0.autoscaler: cluster.autoscaler scales this pool, too; leave one"),
+        ({"max_gpu_budget": 4}, {"parallel": {"tensor": 4}}, "must hold min_endpoint replicas, of 5 GPUs, got 4"),
+        (
+            {"pools": None},
+            {},
+            "cluster.autoscaler: must name the pools that it scales; move it to cluster.pools.0.auto",
+        ),
+        ({"kind": "hpa", **HPA, "pools": 3}, {}, "cluster.autoscaler.pools: unknown argument"),
+        (
+            {"optimization_target": "load"},
+            {},
+            "load needs prefill_scale_up_queue_tokens and prefill_scale_down_queue_to",
+        ),
+        ({"max_gpu_budget": 0}, {}, "cluster.autoscaler.max_gpu_budget: must be at least 1"),
+    ],
+)
+def test_a_planner_that_cannot_scale_its_pools_is_refused(
+    planner: dict[str, Any], prefill: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ScenarioError) as error:
+        pair(PLANNER | planner, prefill)
+    assert message in str(error.value).replace("'x'", "x")
+
+
+def test_a_pool_of_its_own_needs_no_names_and_has_a_budget_for_its_replicas() -> None:
+    with pytest.raises(ScenarioError, match=r"0\.autoscaler\.pools: is for cluster.autoscaler, which scales several"):
+        pair({}, {"autoscaler": PLANNER})
+    large = {"autoscaler": {"kind": "dynamo_planner", "max_gpu_budget": 2}, "parallel": {"tensor": 4}}
+    with pytest.raises(ScenarioError, match=r"max_gpu_budget must hold min_endpoint replicas, of 4 GPUs, got 2"):
+        scenario(large)
+
+
+@pytest.mark.parametrize("command", [["capacity", "--replicas", "p"], ["autoscale", "--policy", "own"]])
+def test_commands_about_one_pool_name_what_scales_several(command: list[str], tmp_path: Any) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(Scenario.from_dict(pair(PLANNER).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())
+    outcome = invoke(command[0], file, *command[1:], "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "cluster.autoscaler: " in outcome.err and "--set cluster.autoscaler=null" in outcome.err
+
+
 @pytest.mark.parametrize("command", [["plan"], ["capacity", "--replicas", "serve"]])
 def test_a_command_that_looks_for_a_number_of_replicas_names_what_decides_it(command: list[str], tmp_path: Any) -> None:
     file = tmp_path / "s.yaml"

@@ -52,6 +52,7 @@ def test_values_are_those_of_the_members_unless_they_are_aggregated() -> None:
 
 
 def test_a_query_tells_its_metrics() -> None:
+    assert parse("sum(rate(vllm:generation_tokens_total[1m]))").metrics == {"generation_tokens_total"}
     query = parse("(avg(vllm:kv_cache_usage_perc) or vector(0)) + sum(rate(vllm:request_success_total[1m])) / 5")
     assert query.metrics == {"kv_cache_usage_perc", "request_success_total"}
 

@@ -1,0 +1,231 @@
+"""NVIDIA Dynamo's planner: thresholds of queues and KV cache each 5 s, a forecast each 180 s, and a GPU budget."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil, inf
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from simserve.autoscalers.base import STRICT, Autoscaler, Interval, OneOrMore, Share, Threshold, common_interval_s
+from simserve.state.forecast import Predictor, check_predictor, forecaster
+from simserve.state.metric_values import Increase
+from simserve.state.pool_view import PoolView
+from simserve.state.tick import Tick
+
+KV, WAITING = "kv_cache_usage_perc", "prompt_tokens_waiting"
+OF_REPLICAS = ("request_success_total", "prompt_tokens_total", "generation_tokens_total")
+OF_GATEWAY = "gateway_arrival_total"
+
+QUEUES = {"throughput": (1.0, 0.1), "latency": (0.1, 0.0)}
+"""Queued prompt tokens at which a prefill replica is added, and down to which one goes, by the longest context."""
+
+KV_SHARES = {"throughput": (1.0, 0.6), "latency": (0.4, 0.1)}
+"""KV cache use, queued tokens included, above which another replica is added, and below which one goes."""
+
+
+@dataclass(config=STRICT)
+class PlannerPools:
+    """The two pools of disaggregated serving that a planner scales together."""
+
+    prefill: str
+    """Name of the pool with `role: prefill`."""
+    decode: str
+    """Name of the pool with `role: decode`."""
+
+
+@dataclass(config=STRICT)
+class DynamoPlanner(Autoscaler):
+    """Scale one pool, or a prefill and a decode pool under one GPU budget, by load and by a forecast.
+
+    Load scaling adds a replica when one is above its threshold: queued prompt tokens for prefill, KV cache use with
+    queued tokens for others. It removes one when all are below theirs and N / (N - 1) times the load fits. It waits
+    while a replica of its pools starts, or has not reported since the last change. Throughput scaling sets a lower
+    bound: the forecast of requests/s × tokens a request over what a replica handles. That is a profile table of the
+    planner and a field here, without which it is off. All requests of the gateway count. Above the budget, prefill
+    gets its share, rounded down, and decode the rest. The planner reads each step, so give `scrape: {interval_s: 1}`.
+    Source: ai-dynamo/dynamo 1.x, planner/core and planner/config; there the guard is part of `sla` alone (dynamo#9294).
+    """
+
+    optimization_target: Literal["throughput", "latency", "load", "sla"] = "throughput"
+    """Thresholds: `throughput` and the earlier ones of `latency`, or your own of `load`. `sla` is not simulated."""
+    max_gpu_budget: OneOrMore = 8
+    """[GPUs] Most GPUs of its pools."""
+    min_endpoint: OneOrMore = 1
+    """Fewest replicas of each pool."""
+    enable_load_scaling: bool = True
+    """Scale by thresholds; without, the forecast alone decides."""
+    load_adjustment_interval_s: Interval = 5.0
+    """[s] Time between two decisions by load."""
+    throughput_adjustment_interval_s: Annotated[float, Field(ge=1, le=3600)] = 180.0
+    """[s] Time between two forecasts, and the interval that is forecast."""
+    load_scaling_down_sensitivity: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """[share] Part of the upper threshold that the load must stay below after a replica goes (the planner: percent)."""
+    prefill_scale_up_queue_tokens: Threshold | None = None
+    """[tokens] Queued prompt tokens at which a prefill replica is added; with `load` alone, which needs it."""
+    prefill_scale_down_queue_tokens: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    """[tokens] Queued prompt tokens down to which one may go; with `load` alone."""
+    decode_scale_up_kv_rate: Share | None = None
+    """[share] KV cache use above which another replica is added (the planner: percent); with `load` alone."""
+    decode_scale_down_kv_rate: Share | None = None
+    """[share] KV cache use below which one may go (the planner: percent); with `load` alone."""
+    prefill_tokens_per_s: Threshold | None = None
+    """[tokens/s] Prompt tokens that a replica computes within its SLO; null: no bound by prompts."""
+    decode_tokens_per_s: Threshold | None = None
+    """[tokens/s] Tokens that a replica generates within its SLO; null: no bound by answers."""
+    load_predictor: Predictor = "arima"
+    """Forecast of the next interval: `constant` (the last one), `kalman` or `arima`."""
+    kalman_q_level: Annotated[float, Field(gt=0)] = 1.0
+    """Variance of the level's steps in `kalman`."""
+    kalman_q_trend: Annotated[float, Field(gt=0)] = 0.1
+    """Variance of the trend's steps in `kalman`."""
+    kalman_r: Annotated[float, Field(gt=0)] = 10.0
+    """Variance of an observation in `kalman`."""
+    pools: PlannerPools | None = None
+    """Pools that it scales together, as `cluster.autoscaler`; null: the pool that it belongs to."""
+
+    def __post_init__(self) -> None:
+        if self.optimization_target == "sla":
+            raise ValueError("optimization_target: sla needs profile tables; use throughput, latency or load")
+        self._forecasts = self.prefill_tokens_per_s is not None or self.decode_tokens_per_s is not None
+        if self._forecasts or self.load_predictor == "prophet":
+            check_predictor(self.load_predictor)
+        if not self._forecasts and not self.enable_load_scaling:
+            raise ValueError("enable_load_scaling: false needs prefill_tokens_per_s or decode_tokens_per_s")
+        self._queues = self.prefill_scale_up_queue_tokens, self.prefill_scale_down_queue_tokens
+        self._shares = self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate
+        if self.optimization_target != "load" and {*self._queues, *self._shares} != {None}:
+            raise ValueError("thresholds are for optimization_target: load; leave them out, or set it")
+        for up, down in (self._queues, self._shares):
+            if up is not None and down is not None and up <= down:
+                raise ValueError(f"a threshold to scale up must be above that to scale down, got {up} and {down}")
+        self.min_replicas, self.max_replicas = self.min_endpoint, self.max_gpu_budget
+        self.interval_s = self.load_adjustment_interval_s
+        if self._forecasts:
+            self.interval_s = common_interval_s(self.interval_s, self.throughput_adjustment_interval_s)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Queues and KV cache use; with forecasts, counters of requests and tokens."""
+        return (KV, WAITING, *OF_REPLICAS, OF_GATEWAY) if self._forecasts else (KV, WAITING)
+
+    @property
+    def pools_by_role(self) -> Mapping[str, str]:
+        """The pools of a pair."""
+        return {} if self.pools is None else {"prefill": self.pools.prefill, "decode": self.pools.decode}
+
+    def check_pools(self, roles: Sequence[str], n_gpus: Sequence[int]) -> None:
+        """Check that the budget holds the fewest replicas, and that `load` has its thresholds. Raises ValueError."""
+        n_least = self.min_endpoint * sum(n_gpus)
+        if n_least > self.max_gpu_budget:
+            raise ValueError(
+                f"max_gpu_budget must hold min_endpoint replicas, of {n_least} GPUs, got {self.max_gpu_budget}"
+            )
+        for role in roles:
+            up, down = self._thresholds(role, 1)
+            if up is None or down is None:
+                names = "prefill_scale_{}_queue_tokens" if role == "prefill" else "decode_scale_{}_kv_rate"
+                needed = " and ".join(map(names.format, ("up", "down")))
+                raise ValueError(f"optimization_target: load needs {needed} for a pool with role {role}")
+
+    def most_replicas(self, n_gpus: int) -> int:
+        """Return how many replicas the budget holds."""
+        return self.max_gpu_budget // n_gpus
+
+    def begin(self) -> None:
+        """Start without forecasts or changes."""
+        self._load = Tick(self.load_adjustment_interval_s)
+        self._throughput = Tick(self.throughput_adjustment_interval_s)
+        self._throughput.is_due(0.0)  # a forecast comes at the end of its interval
+        variances = self.kalman_q_level, self.kalman_q_trend, self.kalman_r
+        roles = ("both", "prefill", "decode")
+        self._series = {role: [forecaster(self.load_predictor, variances) for _ in range(3)] for role in roles}
+        self._bounds, self._changed_s = dict.fromkeys(roles, 0), dict.fromkeys(roles, -inf)
+
+    def desired_replicas(self, pool: PoolView) -> int:
+        """Return the replicas of its only pool."""
+        return self.desired_of_pools([pool])[0]
+
+    def desired_of_pools(self, pools: Sequence[PoolView]) -> Sequence[int]:
+        """Return the replicas of each pool, within the budget."""
+        now_s, wanted = pools[0].now_s, [pool.wanted for pool in pools]
+        if self._forecasts and self._throughput.is_due(now_s):
+            for pool in pools:
+                self._forecast(pool)
+        if not self._load.is_due(now_s):
+            return wanted
+        wished = [self._bounds[pool.replica.role] or pool.wanted for pool in pools]
+        if self.enable_load_scaling:
+            loads = [self._load_of(pool) for pool in pools]
+            known = [load for load in loads if load is not None]
+            if len(known) < len(loads):
+                return wanted
+            by_load = map(self._by_load, pools, known)
+            wished = [max(n, self._bounds[pool.replica.role]) for n, pool in zip(by_load, pools, strict=True)]
+        wished = self._within_budget(pools, [max(n, self.min_endpoint) for n in wished])
+        for pool, n_replicas in zip(pools, wished, strict=True):
+            if n_replicas != pool.wanted:
+                self._changed_s[pool.replica.role] = now_s
+        return wished
+
+    def _forecast(self, pool: PoolView) -> None:
+        """Store the interval that ends, and set the lower bound for the next one."""
+        role, window_s = pool.replica.role, self.throughput_adjustment_interval_s
+        n_arrived = Increase(OF_GATEWAY, window_s).total(pool)
+        if n_arrived is None:
+            return
+        rate, of_prompt, of_answer = self._series[role]
+        rate.add(n_arrived / window_s)
+        n_done, n_prompt, n_generated = (Increase(name, window_s).total(pool) or 0.0 for name in OF_REPLICAS)
+        if n_done:
+            of_prompt.add(n_prompt / n_done)
+            of_answer.add(n_generated / n_done)
+        full = [(of_prompt, self.prefill_tokens_per_s)] * (role != "decode")
+        full += [(of_answer, self.decode_tokens_per_s)] * (role != "prefill")
+        needs = [rate.ahead() * each.ahead() / capacity for each, capacity in full if capacity is not None]
+        self._bounds[role] = ceil(round(max(needs, default=0.0), 9))
+
+    def _load_of(self, pool: PoolView) -> float | None:
+        """Return the largest load of a replica: queued tokens of a rank, or a share of KV cache; None: not all have
+        reported since the last change."""
+        facts, since_s, loads = pool.replica, self._changed_s[pool.replica.role], list[float]()
+        for member in pool.members:
+            used, queued = (member.signals.last(name, since_s) for name in (KV, WAITING))
+            if used is None or queued is None:
+                return None
+            loads.append(queued / facts.n_ranks if facts.role == "prefill" else used + queued / facts.kv_tokens)
+        return max(loads, default=None)
+
+    def _by_load(self, pool: PoolView, load: float) -> int:
+        """Return one replica more or less than now, or as many; a threshold itself counts for queues."""
+        up, down = self._thresholds(pool.replica.role, pool.replica.max_model_len)
+        assert up is not None and down is not None, "checked with the pools"
+        n_now, is_queue = pool.wanted, pool.replica.role == "prefill"
+        if load > up or (is_queue and load == up):
+            return n_now + 1
+        is_low = load < down or (is_queue and load == down)
+        fits = n_now > 1 and load * n_now / (n_now - 1) < self.load_scaling_down_sensitivity * up
+        return n_now - 1 if is_low and fits else n_now
+
+    def _thresholds(self, role: str, longest: int) -> tuple[float | None, float | None]:
+        """Return the thresholds to scale up and down: tokens for prefill, else a share."""
+        if self.optimization_target == "load":
+            return self._queues if role == "prefill" else self._shares
+        up, down = QUEUES[self.optimization_target] if role == "prefill" else KV_SHARES[self.optimization_target]
+        return (up * longest, down * longest) if role == "prefill" else (up, down)
+
+    def _within_budget(self, pools: Sequence[PoolView], wished: Sequence[int]) -> list[int]:
+        """Return what fits into the budget: the share of a prefill pool, rounded down, then the rest."""
+        n_gpus, budget, result = [pool.replica.n_gpus for pool in pools], self.max_gpu_budget, list(wished)
+        n_wished = sum(n * size for n, size in zip(wished, n_gpus, strict=True))
+        if n_wished <= budget:
+            return result
+        left, later = budget, sum(n_gpus) * self.min_endpoint
+        order = sorted(range(len(pools)), key=lambda place: pools[place].replica.role != "prefill")
+        for place in order:
+            later -= n_gpus[place] * self.min_endpoint
+            is_last = place == order[-1]
+            share = result[place] if is_last else result[place] * budget // n_wished
+            result[place] = max(self.min_endpoint, min(share, (left - later) // n_gpus[place]))
+            left -= result[place] * n_gpus[place]
+        return result
