@@ -64,6 +64,7 @@ class Records:
         self.padding_tokens: dict[int, int] = {}
         """Padding of answered rows that have some, of which clients may have given up."""
         self.steps, self.spans, self.ended = RowBuffer(STEP_WIDTH), RowBuffer(SPAN_WIDTH), RowBuffer(ENDED_WIDTH)
+        recorder.flush_steps = self.flush_steps
 
     def span(self, place: i64, step: i64) -> None:
         """Record the tokens of a request: one from its prefill and one per decode step since, before `step`."""
@@ -113,10 +114,14 @@ class Records:
         if self.deadlines is not None and self.deadlines.has_gone(row):
             self.deadlines.restore(row)
 
+    def flush_steps(self) -> None:
+        """Give the recorder all rows of steps."""
+        _append(self.recorder.step_run_rows, self.steps.take())
+
     def flush(self) -> None:
         """Give the recorder all rows."""
         recorder = self.recorder
-        _append(recorder.step_run_rows, self.steps.take())
+        self.flush_steps()
         _append(recorder.span_rows, self.spans.take())
         ended = self.ended.take()
         for place, name in enumerate(ENDED, 1):

@@ -1,6 +1,6 @@
 """Recorder: stores a run as one row per request, step run and span, never per token."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from types import MappingProxyType
@@ -125,6 +125,8 @@ class Recorder:
         self._pauses = bytearray()
         pauses.tails.append(self._pauses)
         self.add_replicas(n_replicas)
+        self.flush_steps: Callable[[], object] = object
+        """Appends the rows of steps that the engine holds back."""
         self._computed: dict[int, tuple[int, int, int]] = {}
         """Rows of each replica that `computed_tokens` has read, with their prompt and decode tokens."""
         self._restarted_ps: dict[int, int] = {}
@@ -326,6 +328,7 @@ class Recorder:
 
     def computed_tokens(self, replica: int) -> tuple[int, int]:
         """Return the prompt and decode tokens of the step runs so far; O(those since the last call)."""
+        self.flush_steps()
         n_seen, n_prompt, n_decode = self._computed.get(replica, (0, 0, 0))
         n_rows, tail = self._step_run_buffers.n_bytes(replica) // STEP_RUN_ROW.itemsize, self.step_run_rows[replica]
         n_bytes = (n_rows - n_seen) * STEP_RUN_ROW.itemsize
