@@ -1,0 +1,156 @@
+"""The runs of a resilience study: fleets of fixed size, failures one at a time, and the answer of both."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from statistics import fmean
+
+from simserve.errors import SimserveError
+from simserve.metrics.answers.parts import ScenarioName
+from simserve.metrics.answers.resilience import ResilienceAnswer, SizedFleet, SpareOption
+from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
+from simserve.metrics.decision import Effort
+from simserve.scenario import Scenario
+from simserve.study.processes import Runner
+from simserve.study.progress import enter
+from simserve.study.resilience.error_budget import ErrorBudget
+from simserve.study.resilience.failures import Threat
+from simserve.study.resilience.question import FEWEST_SEEDS, MOST_RUNS, ResilienceQuestion
+from simserve.study.resilience.transients import PairedRuns, window_s
+from simserve.study.sweep.point_runs import PointRuns
+from simserve.study.sweep.points import SweepPoint
+from simserve.study.sweep.run import key_of, task_of
+from simserve.study.sweep.sweep import run_tasks
+from simserve.tables.journal import Journal
+from simserve.version import __version__
+
+NOISE = Effort(by="noise")
+"""Costs count as exact."""
+
+
+class ResilienceStudy:
+    """The runs of a question; the journal keeps those that finished."""
+
+    def __init__(self, question: ResilienceQuestion, journal: Journal[SweepRun], runner: Runner) -> None:
+        self._question, self._journal, self._runner = question, journal, runner
+        self._failed: dict[str, SweepRun] = {}
+        self._keys: set[str] = set()
+        self._struck: dict[int, list[PairedRuns]] = {}
+        """Runs with failures, by the replicas before."""
+        self._reasons: list[str] = []
+        """Why runs with failures failed."""
+        self._cut: dict[str, str] = {}
+        """Warnings of runs that end before a repair, by what failed."""
+
+    def answer(self) -> ResilienceAnswer:
+        """Run all, and return what `resilience.json` holds. Raises SimserveError where the pool as it is cannot run."""
+        question, scenario = self._question, self._question.scenario
+        self._strike(question.n)
+        options = [] if question.is_scaled else self._budget.options(question.spares)
+        more = next((each.spare for each in options if self._may_hold(each)), None)
+        if more is not None and not any(each.holds and (each.spare or 0) < more for each in options):
+            self._strike(question.n + more)  # so many replicas feel a failure less
+            options = self._budget.options(question.spares)
+        return ResilienceAnswer(
+            version=__version__,
+            scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
+            pool=question.pool,
+            replicas=question.n,
+            is_scaled=question.is_scaled,
+            goal_frac=question.goal_frac,
+            slo=scenario.slo.default.given or None,
+            budget_minutes=self._budget.minutes,
+            n_runs=len(self._keys),
+            best=next((place for place, each in enumerate(options) if each.holds), None),
+            options=options,
+            transients=[each.facts() for struck in self._struck.values() for each in struck],
+            fleets=[*self._fleets.values()],
+            warnings=self._warnings(),
+        )
+
+    def _may_hold(self, option: SpareOption) -> bool:
+        """Return whether active spares exceed the budget by what failures cost fewer replicas."""
+        return option.kind == "active" and not option.holds and (option.state_minutes or 0.0) <= self._budget.minutes
+
+    @cached_property
+    def _points(self) -> Mapping[int, PointRuns]:
+        """The fleets of fixed size with their runs, by their replicas."""
+        question, n_seeds = self._question, self._question.n_seeds
+        enter("fleets of fixed size")
+        scenarios = {size: question.fleet(size) for size in question.sizes}
+        rows = iter(self._rows([(each, each.seed + at) for at in range(n_seeds) for each in scenarios.values()]))
+        by_seed = [[next(rows) for _ in scenarios] for _ in range(n_seeds)]
+        return {
+            size: PointRuns(SweepPoint(size, (), scenario), of_size, n_seeds, question.goal_frac, NOISE)
+            for (size, scenario), of_size in zip(scenarios.items(), zip(*by_seed, strict=True), strict=True)
+        }
+
+    @cached_property
+    def _fleets(self) -> Mapping[int, SizedFleet]:
+        return {size: _sized(size, point) for size, point in self._points.items()}
+
+    @property
+    def _budget(self) -> ErrorBudget:
+        question = self._question
+        setup, runs = question.scenario.setups[question.place], self._points[question.n].finished
+        return ErrorBudget(
+            n=question.n,
+            threats=question.threats,
+            fleets=self._fleets,
+            goal_frac=question.goal_frac,
+            requests_per_s=fmean(run.offered_per_s or 0.0 for run in runs),
+            usd_per_hour=setup.gpus_per_replica * setup.gpu.price_per_hour_usd,
+            upsets={size: {each.threat.what: each.upset for each in of_size} for size, of_size in self._struck.items()},
+        )
+
+    def _strike(self, size: int) -> None:
+        """Run a fleet with one failure of each kind, at an instant of its own in each seed: the middles of strata."""
+        question, point = self._question, self._points[size]
+        if not point.finished:
+            reasons = "; ".join(dict.fromkeys(row.reason for row in point.rows if row.reason))
+            raise SimserveError(f"pool of {size} replicas: no run finished: {reasons}")
+        enter(f"failures of {size} replicas")
+        n_left = max(FEWEST_SEEDS, (MOST_RUNS - len(self._keys)) // len(question.threats))
+        n = question.given_seeds or min(question.n_pairs, n_left)
+        same = [point.finished[at % len(point.finished)] for at in range(n)]
+        struck = [(threat, at) for threat in question.threats for at in range(n)]
+        wanted = [(self._failing(threat, size, same[at], (at + 0.5) / n), same[at].seed) for threat, at in struck]
+        rows = self._rows(wanted)
+        for place, threat in enumerate(question.threats):
+            pairs = [(row, run) for row, run in zip(rows[place * n :], same, strict=False) if row.status == "finished"]
+            self._reasons += [row.reason for row in rows[place * n : place * n + n] if row.reason]
+            self._struck.setdefault(size, []).append(PairedRuns(threat, size, pairs, question.goal_frac))
+
+    def _failing(self, threat: Threat, size: int, same: FinishedRun, frac: float) -> Scenario:
+        """Return a fleet with a failure that far into the part of the measured window that a repair fits into."""
+        question, failure = self._question, threat.failure
+        start_s, length_s = question.warmup_s, window_s(same)
+        fits_s = max(length_s - threat.repair_s, length_s / 2)
+        if threat.repair_s > length_s / 2:
+            self._cut[threat.what] = (
+                f"a repair after a {threat.what} failure takes {threat.repair_s:.0f} s and the load {length_s:.0f} s, "
+                "so that transients are cut short; make the load longer"
+            )
+        changes = {"what": threat.what, "at_s": start_s + frac * fits_s, "pool": question.pool}
+        return question.fleet(size, changes | {"detect_s": failure.detect_s, "recover": failure.recover})
+
+    def _rows(self, wanted: Sequence[tuple[Scenario, int]]) -> list[SweepRun]:
+        """Run what the journal lacks; return the rows of scenarios with their seeds."""
+        keyed = [(key_of(each, seed), task_of(each, seed)) for each, seed in wanted]
+        self._keys |= {key for key, _ in keyed}
+        run_tasks(self._journal, self._runner, dict(keyed), self._failed)
+        return [(self._journal.rows | self._failed)[key] for key, _ in keyed]
+
+    def _warnings(self) -> list[str]:
+        of_fleets = [f"{size} replicas: {each.reason}" for size, each in self._fleets.items() if each.reason]
+        return [*of_fleets, *dict.fromkeys(self._reasons), *self._cut.values()]
+
+
+def _sized(size: int, point: PointRuns) -> SizedFleet:
+    reasons = dict.fromkeys(row.reason for row in point.rows if row.reason)
+    return SizedFleet(
+        replicas=size,
+        attained_frac=None if point.answer is None else point.answer.attained_frac,
+        n_seeds=len(point.finished),
+        reason="; ".join(reasons) or None,
+        decision=point.judged,
+    )
