@@ -21,7 +21,7 @@ from simserve.cli.options import (
 )
 
 Spares = Annotated[str, typer.Option("--spare", metavar="LO..HI", help="Numbers of spares to compare, or one.")]
-Kinds = Annotated[
+FailureKinds = Annotated[
     str | None,
     typer.Option(
         "--what",
@@ -30,12 +30,14 @@ Kinds = Annotated[
     ),
 ]
 
+FailingPool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool. Default: the first.")]
+
 
 def resilience(
     scenario: ScenarioFile,
     spare: Spares = "0..2",
-    what: Kinds = None,
-    pool: Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool. Default: the first.")] = None,
+    what: FailureKinds = None,
+    pool: FailingPool = None,
     replications: Annotated[
         int | None,
         typer.Option(

@@ -108,8 +108,7 @@ def _tiles(answer: ResilienceAnswer, best: SpareOption) -> list[Tile]:
         Tile("Spares", count(best.spare), [best.kind] if best.spare else []),
         Tile("Minutes below", rate(best.minutes), [f"of {rate(answer.budget_minutes)} a month"]),
         Tile("Attained", share(best.attained_frac), [slo_terms(answer.slo or {})]),
-        Tile("Of states", f"{states} min", [f"transients {transients} min"]),
-        Tile("Failures a month", rate(best.failures)),
+        Tile("With too few replicas", f"{states} min", [f"{transients} min right after failures"]),
     ]
 
 

@@ -40,7 +40,7 @@ class ErrorBudget:
     usd_per_hour: float
     """[USD/h] Price of a replica."""
     upsets: Mapping[int, Mapping[str, Upset]]
-    """By the replicas before the failure, and by its kind."""
+    """What failures cost, by the replicas before them and by kind."""
 
     @property
     def minutes(self) -> float:
@@ -105,7 +105,7 @@ class ErrorBudget:
             time_frac=share,
             r=None if decision is None else decision.r,
             attained_frac=self._attained(serving),
-            is_below=self._is_below(serving),
+            is_below=self.is_below(serving),
         )
 
     def _fleet(self, size: int) -> SizedFleet | None:
@@ -116,7 +116,8 @@ class ErrorBudget:
         fleet = self._fleet(size)
         return 0.0 if fleet is None else fleet.attained_frac or 0.0
 
-    def _is_below(self, size: int) -> bool:
+    def is_below(self, size: int) -> bool:
+        """Return whether so many replicas are below the goal."""
         fleet = self._fleet(size)
         if fleet is None or fleet.decision is None:
             return True
@@ -127,7 +128,7 @@ class ErrorBudget:
         upset = self.upsets.get(size, {}).get(threat.what, Upset(0.0, 0.0))
         rest = size - threat.of(size)[0]
         missed = (self._attained(size) - self._attained(rest)) * self.requests_per_s * threat.repair_s
-        below_s = threat.repair_s if self._is_below(rest) else 0.0
+        below_s = threat.repair_s if self.is_below(rest) else 0.0
         return Upset(max(0.0, upset.missed - missed), max(0.0, upset.below_s - below_s))
 
     def _margin(self, option: SpareOption) -> float:

@@ -27,7 +27,7 @@ MOST_NODES = 10**6
 """Nodes of the only rack."""
 
 
-class Loss(NamedTuple):
+class GroupLoss(NamedTuple):
     """Failures of one kind, as a fleet has them."""
 
     per_s: float
@@ -38,7 +38,7 @@ class Loss(NamedTuple):
     """[s] Mean time until a lost replica serves again."""
 
 
-def down_shares(n: int, losses: Sequence[Loss]) -> list[float]:
+def down_shares(n: int, losses: Sequence[GroupLoss]) -> list[float]:
     """Return the shares of time with 0, 1, ... of n replicas down: the stationary distribution of a chain.
 
     Groups that are up fail at their rates, and each replica is repaired on its own: with groups of one a birth-death
@@ -96,9 +96,9 @@ class Threat:
         return self.back_s + self.new_s
 
     @property
-    def loss(self) -> Loss:
+    def loss(self) -> GroupLoss:
         """Return it as the chain takes it."""
-        return Loss(self.per_s, self.n_lost, self.repair_s)
+        return GroupLoss(self.per_s, self.n_lost, self.repair_s)
 
     def of(self, n: int) -> tuple[int, float]:
         """Return how many of n replicas it takes, and how often a month it does."""

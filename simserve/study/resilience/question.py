@@ -121,7 +121,7 @@ def _spares(text: str) -> range:
     if match is None or match[3] or not (match[1] + match[2]).isdecimal():
         raise _problem("--spare", "must be a number of spares, or a range LO..HI", text, remedy)
     if not int(match[1]) <= int(match[2]) <= MOST_SPARES:
-        raise _problem("--spare", "a range goes upwards, to a number of spares that can be run", text, remedy)
+        raise _problem("--spare", "a range goes upwards, to a number of spares that is not too large", text, remedy)
     return range(int(match[1]), int(match[2]) + 1)
 
 

@@ -44,10 +44,11 @@ class ResilienceStudy:
     def answer(self) -> ResilienceAnswer:
         """Run all, and return what `resilience.json` holds. Raises SimserveError where the pool as it is cannot run."""
         question, scenario = self._question, self._question.scenario
-        self._strike(question.n)
+        self._strike(self._least())
         options = [] if question.is_scaled else self._budget.options(question.spares)
         more = next((each.spare for each in options if self._may_hold(each)), None)
-        if more is not None and not any(each.holds and (each.spare or 0) < more for each in options):
+        fewer = any(each.holds and (each.spare or 0) < (more or 0) for each in options)
+        if more is not None and not fewer and question.n + more not in self._struck:
             self._strike(question.n + more)  # so many replicas feel a failure less
             options = self._budget.options(question.spares)
         return ResilienceAnswer(
@@ -67,6 +68,12 @@ class ResilienceStudy:
             warnings=self._warnings(),
         )
 
+    def _least(self) -> int:
+        """Return the replicas without spares, or the fewest that meet the goal, where a failure makes a difference."""
+        question, budget = self._question, self._budget
+        more = [] if question.is_scaled else range(question.n, question.n + question.spares[-1] + 1)
+        return next((size for size in more if not budget.is_below(size)), question.n)
+
     def _may_hold(self, option: SpareOption) -> bool:
         """Return whether active spares exceed the budget by what failures cost fewer replicas."""
         return option.kind == "active" and not option.holds and (option.state_minutes or 0.0) <= self._budget.minutes
@@ -79,10 +86,14 @@ class ResilienceStudy:
         scenarios = {size: question.fleet(size) for size in question.sizes}
         rows = iter(self._rows([(each, each.seed + at) for at in range(n_seeds) for each in scenarios.values()]))
         by_seed = [[next(rows) for _ in scenarios] for _ in range(n_seeds)]
-        return {
+        points = {
             size: PointRuns(SweepPoint(size, (), scenario), of_size, n_seeds, question.goal_frac, NOISE)
             for (size, scenario), of_size in zip(scenarios.items(), zip(*by_seed, strict=True), strict=True)
         }
+        if not points[question.n].finished:
+            reasons = "; ".join(dict.fromkeys(row.reason for row in points[question.n].rows if row.reason))
+            raise SimserveError(f"{question.scenario.name}: no run of the pool as it is finished: {reasons}")
+        return points
 
     @cached_property
     def _fleets(self) -> Mapping[int, SizedFleet]:
@@ -105,9 +116,6 @@ class ResilienceStudy:
     def _strike(self, size: int) -> None:
         """Run a fleet with one failure of each kind, at an instant of its own in each seed: the middles of strata."""
         question, point = self._question, self._points[size]
-        if not point.finished:
-            reasons = "; ".join(dict.fromkeys(row.reason for row in point.rows if row.reason))
-            raise SimserveError(f"pool of {size} replicas: no run finished: {reasons}")
         enter(f"failures of {size} replicas")
         n_left = max(FEWEST_SEEDS, (MOST_RUNS - len(self._keys)) // len(question.threats))
         n = question.given_seeds or min(question.n_pairs, n_left)
