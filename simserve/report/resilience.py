@@ -6,7 +6,7 @@ from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.resilience import FleetState, ResilienceAnswer, SpareOption, Transient
 from simserve.report.charts import axis, figure, hover, numbers, scatter
 from simserve.report.document import Chapter, Document, Explained, Plot, Row, Table, Tile
-from simserve.report.formats import NONE, count, plural, rate, seconds, share, slo_terms
+from simserve.report.formats import NONE, count, plural, rate, seconds, share, slo_terms, span
 from simserve.report.headline import ratio_text
 from simserve.report.margin import margin
 
@@ -172,10 +172,11 @@ def _transients(transients: Sequence[Transient]) -> Table:
 
 
 def _bounded(interval: Interval, form: Callable[[float | None], str]) -> str:
-    """Return a mean with its interval: `23.8 (20.4 to 27.2)`."""
+    """Return a mean with its interval: `23.8 (20.4–27.2)`."""
     if interval.low is None or interval.high is None or interval.low == interval.high:
         return form(interval.value)
-    return f"{form(interval.value)} ({form(interval.low)} to {form(interval.high)})"
+    ends = span(interval.low, interval.high) if form is seconds else f"{form(interval.low)}–{form(interval.high)}"
+    return f"{form(interval.value)} ({ends})"
 
 
 def _assumed(answer: ResilienceAnswer) -> list[tuple[str, str]]:

@@ -156,5 +156,7 @@ class ResilienceAnswer(StudyAnswer):
 
     @property
     def decision(self) -> DecisionJson | None:
-        """The decision about the pool without spares and failures; None without a run of it."""
-        return next((each.decision for each in self.fleets if each.replicas == self.replicas), None)
+        """The decision about the pool with the spares to take, without failures; None without a run of it."""
+        best = None if self.best is None else self.options[self.best]
+        serving = self.replicas if best is None else best.states[0].serving
+        return next((each.decision for each in self.fleets if each.replicas == serving), None)

@@ -116,11 +116,10 @@ def threats_of(scenario: Scenario, place: int, kinds: Sequence[str]) -> list[Thr
     own = [each for each in scenario.cluster.failures or () if each.pool in (None, pool.name)]
     own.sort(key=lambda each: each.mtbf_s is None)
     known: dict[str, Failure] = {each.what: each for each in reversed(own)}
-    for failure in known.values():
-        if failure.recover == "none":
-            rule = "leaves nothing standing in the long run, as no replica comes back"
-            raise ScenarioError([Problem("cluster.failures", rule, "recover: none", "use recover: restart")])
     threats = [_threat(scenario, place, known.get(kind), kind) for kind in kinds or [*known] or [*MTBF_S]]
+    if any(each.failure.recover == "none" for each in threats):
+        rule = "leaves nothing standing in the long run, as no replica comes back"
+        raise ScenarioError([Problem("cluster.failures", rule, "recover: none", "use recover: restart")])
     down = sum(each.per_s * each.repair_s for each in threats)
     if down >= 1:
         rule, got = "must leave most replicas standing", f"rates at which {down / (1 + down):.0%} are down"
