@@ -36,6 +36,7 @@ COMPILED = (
     "columns/swaps.py",
     "columns/tiers.py",
     "columns/units.py",
+    "columns/turns.py",
     "columns/views.py",
     "state/policies.py",
     "state/sglang_planner.py",

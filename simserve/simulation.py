@@ -24,13 +24,13 @@ from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.decode import Speculation
-from simserve.engine.deployment import PoolPlan
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.host_tier import host_facts
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.placement import Placement
+from simserve.engine.pods import PoolPlan
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
@@ -42,7 +42,7 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cluster import KvLink
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.experiment import traffic_notes
-from simserve.scenario.fleet import OnFailure, PlacementSection, Scrape, Shutdown, Startup
+from simserve.scenario.fleet import OnFailure, PlacementSection, Scrape, Shutdown, Spares, Startup
 from simserve.scenario.loader import AnyScenario, scenario_from
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
@@ -272,6 +272,7 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
             setup.ledger.weights_bytes * setup.gpus_per_replica,
             pool.startup or Startup(),
             pool.shutdown or Shutdown(),
+            pool.spares or Spares(),
         )
         for setup, replica, pool in zip(setups, replicas, cluster.pools, strict=True)
     ]

@@ -250,6 +250,9 @@ def run(
                 if member.gone_ps is None:
                     fleet.let_in(member, now_ps)
                     is_any_ready = True
+            elif ending is not None and change.kind == "hang":
+                for rank in ending.ranks:
+                    rank.is_hung = True
             elif ending is not None and change.kind != "drain":
                 fleet.shut(ending)
                 ending.gone_ps = now_ps

@@ -12,13 +12,13 @@ from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import OracleReplica
 
-Kind = Literal["join", "ready", "drain", "fail", "resend"]
+Kind = Literal["join", "ready", "drain", "hang", "fail", "resend"]
 
 
 @dataclass(frozen=True)
 class Change:
     """A decision about the fleet; `resend`: a member fails, and the gateway sends again what it may; `ready`: the one
-    with that number in the order of joining is."""
+    with that number in the order of joining is; `hang`: a member answers no more."""
 
     at_ps: int
     kind: Kind
@@ -68,7 +68,9 @@ class Script:
             member = there[change.which % len(there)] if there else None
             if member is None:
                 return
-            if change.kind != "drain":
+            if change.kind == "hang":
+                fleet.hang(member)
+            elif change.kind != "drain":
                 fleet.fail(member, "failed", resends=change.kind == "resend")
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
@@ -101,6 +103,10 @@ class Recorded:
     def drain(self, member: Member, why: str) -> None:
         self.note("drain", member)
         self.fleet.drain(member, why)
+
+    def hang(self, member: Member) -> None:
+        self.note("hang", member)
+        self.fleet.hang(member)
 
     def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
         self.note("resend" if resends else "fail", member)
@@ -184,7 +190,7 @@ class OracleFleet:
     def note_gone(self, now_ps: int) -> None:
         """Note the draining members that have nothing left."""
         for member in self.members:
-            has_more = any(rank.n_outstanding or rank.away or rank.step for rank in member.ranks)
+            has_more = any(rank.is_hung or rank.n_outstanding or rank.away or rank.step for rank in member.ranks)
             if member.draining_ps is not None and member.gone_ps is None and not has_more:
                 member.gone_ps = now_ps
 

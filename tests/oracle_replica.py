@@ -112,7 +112,7 @@ class OracleReplica:
         self.step: tuple[StepPlan, list[Request], int, StepShape, int, int] | None = None
         self.step_end_ps: int | None = None
         self.wake_ps: int | None = None
-        self.must_plan = False
+        self.must_plan = self.is_hung = False
         self.steps: list[Step] = []
         self.alone_ps = self.copied_ps = self.host_ps = self.alone_host_ps = 0
         self.kept_out_by: str | None = None
@@ -1088,7 +1088,7 @@ def hold_back(group: list[OracleReplica]) -> None:
 
 def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation | None) -> None:
     """Plan on all ranks if none is in a step; the step lasts as the slowest, plus the experts for all."""
-    is_stepping = any(rank.step is not None for rank in group)
+    is_stepping = any(rank.step is not None or rank.is_hung for rank in group)
     if not is_stepping:
         hold_back(group)
     for rank in group:

@@ -7,14 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.autoscalers.base import Autoscaler
-from simserve.engine.deployment import PoolPlan
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Patience
 from simserve.engine.placement import Placement
+from simserve.engine.pods import PoolPlan
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
-from simserve.scenario.fleet import Failure, Scrape, Shutdown, Startup
+from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup
 from simserve.state.pool_view import GAUGES, PoolView
 from simserve.units import to_s
 from tests.effort import examples
@@ -78,7 +78,9 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
     for i, setup in enumerate(setups):
         grace_s = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s))
         shutdown = Shutdown.model_construct(drain=draw(st.booleans()), pre_stop_s=0.0, grace_s=grace_s)
-        plans.append(PoolPlan(f"p{i}", setup, 1, draw(st.integers(1, 4)), 0.0, draw(startups(unit_s)), shutdown))
+        spares = Spares(warm=draw(st.sampled_from((0, 0, 1, 2))), cold=draw(st.sampled_from((0, 0, 1))))
+        n_gpus, startup = draw(st.integers(1, 4)), draw(startups(unit_s))
+        plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, 0.0, startup, shutdown, spares))
         counts = draw(st.lists(st.integers(1, MOST), min_size=1, max_size=5))
         wavering = Wavering(counts, draw(st.sampled_from((3, 7, 29))) * unit_s)
         autoscalers.append(draw(st.sampled_from((None, wavering, wavering))))
@@ -90,7 +92,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             Placement(draw(st.sampled_from((2, 8))), draw(st.sampled_from((None, 1, 2)))),
             Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
             draw(st.lists(failures(unit_s), max_size=2)),
-            draw(st.sampled_from((None, MOST * sum(plan.n_gpus for plan in plans)))),
+            draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
             draw(st.booleans()),
             10**9,
         )

@@ -37,7 +37,7 @@ from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, balance, plain_blocks, trace
 from tests.oracle_fleet import Change, Kind
 
-KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend")
+KINDS: tuple[Kind, ...] = ("join", "join", "drain", "hang", "fail", "resend")
 """Changes of a fleet, as often as they are drawn."""
 
 ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)

@@ -11,7 +11,7 @@ from simserve.columns.batch import BatchColumns
 from simserve.columns.entrance import Entrance
 from simserve.columns.handover import Handover
 from simserve.columns.live import ASKS, ENDED, WAITS, Live
-from simserve.columns.units import UnitTurns
+from simserve.columns.turns import UnitTurns
 from simserve.engine.checks import broke, raised
 from simserve.engine.cluster import Cluster
 from simserve.integers import NEVER

@@ -11,7 +11,7 @@ from simserve.columns.handover import Handover
 from simserve.columns.live import ASKS, ENDED, LOST, MOVES
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
-from simserve.columns.units import UnitTurns
+from simserve.columns.turns import UnitTurns
 from simserve.engine.fleet import LostLife
 from simserve.engine.offered import OfferedRows
 from simserve.engine.replica import Replica
@@ -147,6 +147,11 @@ class Members:
         replica = self._replicas[rank.id]
         replica.let_drain(on_empty)
         self._turns.follow(rank.id, replica.batch.wake(now_ps))
+
+    def hang(self, rank: Replica, now_ps: int) -> None:
+        """Let a rank end the step in flight, and begin no other."""
+        self._turns.follow(rank.id, self._batch(rank.id).wake(now_ps))
+        self._turns.hang(rank.id)
 
     def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""

@@ -13,7 +13,8 @@ from simserve.columns.leaving import Leaving, Members
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.tiers import Tiers
-from simserve.columns.units import LaneColumns, StepUnit, UnitTurns
+from simserve.columns.turns import UnitTurns
+from simserve.columns.units import LaneColumns, StepUnit
 from simserve.engine.alarm import Clock
 from simserve.engine.cluster import Cluster
 from simserve.engine.fleet import Control

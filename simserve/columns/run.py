@@ -25,7 +25,7 @@ from simserve.columns.replica import ReplicaColumns
 from simserve.columns.running import Running, SpeculativeRunning
 from simserve.columns.sides import side_of
 from simserve.columns.tiers import Tiers, TierSide
-from simserve.columns.units import UnitTurns
+from simserve.columns.turns import UnitTurns
 from simserve.columns.views import ViewPlanner
 from simserve.engine.cluster import Cluster, OnSend
 from simserve.engine.fleet import Control, Member

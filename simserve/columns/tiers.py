@@ -8,7 +8,7 @@ from mypy_extensions import i64
 from simserve.columns.batch import BatchColumns
 from simserve.columns.live import WAITS
 from simserve.columns.prompts import Reading
-from simserve.columns.units import UnitTurns
+from simserve.columns.turns import UnitTurns
 from simserve.engine.checks import broke
 from simserve.engine.cluster import Cluster
 from simserve.engine.host_tier import HostStore, HostTier, Read, Sharer

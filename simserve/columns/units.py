@@ -1,4 +1,4 @@
-"""StepUnit: what plans and steps at once: a replica on its own, or the ranks of a lane; UnitTurns: when each does."""
+"""StepUnit: what plans and steps at once: a replica on its own, or the ranks of a lane."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mypy_extensions import i64
 
 from simserve.engine.lock_step import Lane, LockStep
-from simserve.integers import NEVER, NONE, Tournament, filled, vec, widened
+from simserve.integers import NEVER
 from simserve.units import EndsTooLate
 
 
@@ -30,6 +30,11 @@ class StepUnit:
         """Record what is over, and apply it."""
         raise NotImplementedError
 
+    @property
+    def steps(self) -> bool:
+        """A step is in flight."""
+        raise NotImplementedError
+
     def halt(self) -> None:
         """Neither end the step in flight nor plan of itself any more."""
         raise NotImplementedError
@@ -40,11 +45,6 @@ class RankUnit(StepUnit):
 
     holds_prompts = False
     """The next step has no prompts, as long as requests decode: other ranks have none."""
-
-    @property
-    def steps(self) -> bool:
-        """A step is in flight."""
-        raise NotImplementedError
 
     @property
     def decodes(self) -> bool:
@@ -116,6 +116,11 @@ class LaneColumns(StepUnit):
             if len(ends_ps) > 1:
                 rank.passes_stages(ends_ps, step.stage_ps)
 
+    @property
+    def steps(self) -> bool:
+        """A step is in flight."""
+        return self._end_ps < NEVER
+
     def halt(self) -> None:
         """Neither end the step in flight nor plan of itself any more."""
         self._end_ps = NEVER
@@ -140,89 +145,3 @@ class LaneColumns(StepUnit):
         holds = self._hold.decides(n_only_wait, any_decodes=any_decodes, all_have_prompts=all_have_prompts)
         for rank in self._ranks:
             rank.holds_prompts = holds
-
-
-class InTurn:
-    """Places in order, each once."""
-
-    def __init__(self, most: i64) -> None:
-        self.places: vec[i64] = filled(most, NONE)
-        self.n: i64 = 0
-
-    def add(self, place: i64) -> None:
-        """Add a place, unless it is there."""
-        places, at = self.places, self.n
-        for i in range(at):
-            if places[i] == place:
-                return
-        while at and places[at - 1] > place:
-            places[at] = places[at - 1]
-            at -= 1
-        places[at] = place
-        self.n += 1
-
-    def remove(self, place: i64) -> None:
-        """Remove a place, if it is there."""
-        n: i64 = 0
-        for i in range(self.n):
-            if self.places[i] != place:
-                self.places[n] = self.places[i]
-                n += 1
-        self.n = n
-
-    def widen(self, most: i64) -> None:
-        """Make room for so many places."""
-        if most > len(self.places):
-            self.places = widened(self.places, most)
-
-
-class UnitTurns:
-    """When the step of each unit ends, and which units plan at this instant."""
-
-    def __init__(self) -> None:
-        self._units: list[StepUnit] = []
-        """What each replica steps with."""
-        self.ends = Tournament(1)
-        """End of each unit's step run, at the place of its first replica."""
-        self._planning = InTurn(1)
-
-    def add(self, units: Sequence[StepUnit]) -> None:
-        """Add what the next replicas step with."""
-        self._units.extend(units)
-        self.ends.widen(len(self._units))
-        self._planning.widen(len(self._units))
-
-    @property
-    def are_left(self) -> bool:
-        """Units plan at this instant."""
-        return self._planning.n > 0
-
-    def follow(self, place: i64, is_idle: bool) -> None:
-        """Let a replica plan in its turn if it is idle; otherwise its step run may have been cut."""
-        unit = self._units[place]
-        if is_idle:
-            self._planning.add(unit.place)
-        else:
-            self.ends.set(unit.place, unit.end_ps())
-
-    def commit(self, place: i64, now_ps: i64) -> None:
-        """Commit a step run that ends at this very instant; the replica plans."""
-        self._units[place].commit(now_ps)
-        self.ends.set(place, NEVER)
-        self._planning.add(place)
-
-    def plan(self, now_ps: i64) -> None:
-        """Let the units plan that have no step in flight and something to do."""
-        planning = self._planning
-        for i in range(planning.n):
-            unit = self._units[planning.places[i]]
-            unit.plan(now_ps)
-            self.ends.set(unit.place, unit.end_ps())
-        planning.n = 0
-
-    def halt(self, place: i64) -> None:
-        """Let the step in flight of a replica neither end nor another one begin."""
-        unit = self._units[place]
-        unit.halt()
-        self.ends.set(unit.place, NEVER)
-        self._planning.remove(unit.place)

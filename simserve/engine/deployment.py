@@ -1,96 +1,14 @@
 """Deployment: keeps a pool at a number of replicas, which start, serve, drain and are replaced."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
 
-from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
-from simserve.engine.fleet import Fleet, Member
-from simserve.engine.placement import Placement
-from simserve.engine.replica_setup import ReplicaSetup
-from simserve.scenario.fleet import Shutdown, Startup
+from simserve.engine.fleet import Member
+from simserve.engine.pods import Pod, PoolPlan, Site
 from simserve.state.pool_view import MemberPhase, MemberView, PoolView, Signals
 from simserve.units import to_ps, to_s
-
-
-@dataclass(frozen=True)
-class PoolPlan:
-    """A pool, and how its replicas come and go."""
-
-    name: str
-    setup: ReplicaSetup
-    """Setup of each of the members that are a replica; its policy has no state yet."""
-    n_members: int
-    """Members of a replica: several where its ranks share nothing."""
-    n_gpus: int
-    """GPUs of a replica."""
-    weights_bytes: float
-    """Bytes of weights on all GPUs of a replica."""
-    startup: Startup
-    shutdown: Shutdown
-
-
-@dataclass(eq=False)
-class Pod:
-    """A replica as its deployment keeps it."""
-
-    members: Sequence[Member]
-    taken: dict[int, int]
-    """GPUs that it takes of each node."""
-    phase: MemberPhase = "pending"
-    ready_ps: int = 0
-    is_leaving: bool = False
-    """It was told to leave, or was lost."""
-    signals: Signals = field(default_factory=Signals)
-
-    @property
-    def id(self) -> int:
-        """The number of its first rank."""
-        return self.members[0].ranks[0].id
-
-
-@dataclass
-class Site:
-    """What all deployments share."""
-
-    fleet: Fleet
-    clock: Clock
-    placement: Placement
-    seed: int
-    free_gpus: int | None
-    """GPUs of the budget that no replica has; None: there is no budget."""
-    resends: bool = False
-    """The gateway sends once more what was lost before its first token."""
-    on_ready: Callable[[Pod, "Deployment"], None] = lambda pod, deployment: None
-    """Called with each replica that begins to serve."""
-    deployments: "list[Deployment]" = field(default_factory=list)
-
-    def take(self, n_gpus: int) -> bool:
-        """Take GPUs of the budget, if it has as many."""
-        if self.free_gpus is None:
-            return True
-        if self.free_gpus < n_gpus:
-            return False
-        self.free_gpus -= n_gpus
-        return True
-
-    def give(self, n_gpus: int, taken: dict[int, int]) -> None:
-        """Free the GPUs of a replica, for those that wait for some."""
-        self.placement.leave(taken)
-        if self.free_gpus is not None:
-            self.free_gpus += n_gpus
-        for deployment in self.deployments:
-            deployment.bring()
-
-    def at(self, at_ps: int, action: Callable[[], None]) -> None:
-        """Do something at an instant."""
-
-        def act(now_ps: int) -> None:
-            action()
-
-        Alarm(self.clock, act, FLEET_PHASE).set(at_ps)
 
 
 class Deployment:
@@ -100,16 +18,20 @@ class Deployment:
         """members: those that serve from the start."""
         self.plan, self._site = plan, site
         self.pods: list[Pod] = []
-        """Replicas that have not been told to leave, in the order of joining, and ..."""
+        """Replicas that have not been told to leave, in the order of joining, ..."""
         self.leaving: list[Pod] = []
-        """... those that have, and still have GPUs."""
-        site.deployments.append(self)
+        """... those that have, and still have GPUs, and ..."""
+        self.spares: list[Pod] = []
+        """... those that stand by: warm ones load or are ready, and cold ones are pending until a machine is there."""
+        self.on_ready: Callable[[Pod], None] = lambda pod: None
+        """Called with each replica that begins to serve."""
+        site.on_free.append(self.bring)
         for first in range(0, len(members), plan.n_members):
-            self._add(members[first : first + plan.n_members], "ready")
+            self.pods.append(self._pod(members[first : first + plan.n_members], "ready"))
         self.wanted = len(self.pods)
         """Replicas that the pool shall have."""
         self._n_missed = 0
-        """Replicas that have failed and are not replaced: not before that is known, or never."""
+        """Replicas that have failed and are never replaced."""
         self._why = ""
         self._n_starts = 0
 
@@ -121,6 +43,19 @@ class Deployment:
         there = [MemberView(pod.id, pod.phase, pod.signals) for pod in self.pods]
         waiting = [MemberView(-1, "pending", Signals())] * max(0, self.wanted - self._n_missed - len(there))
         return PoolView(to_s(now_ps), self.wanted, [*there, *waiting], gateway)
+
+    @property
+    def there(self) -> list[Pod]:
+        """All replicas that have GPUs."""
+        return [*self.pods, *self.leaving, *self.spares]
+
+    def stock(self) -> None:
+        """Order the spares that are missing, as far as there are GPUs; those at the start of a run are ready."""
+        for is_warm, n in ((True, self.plan.spares.warm), (False, self.plan.spares.cold)):
+            n_there = sum(spare.is_warm == is_warm for spare in self.spares)
+            for _ in range(n - n_there):
+                if self._site.take(self.plan.n_gpus):
+                    self._stand_by(is_warm=is_warm)
 
     def scale(self, wanted: int, why: str) -> None:
         """Have another number of replicas from now on."""
@@ -134,49 +69,96 @@ class Deployment:
         for pod in self._last(len(self.pods) + self._n_missed - self.wanted):
             self._stop(pod, self._why)
 
-    def fail(self, pod: Pod, what: str, detect_s: float, *, in_place: bool, returns: bool) -> None:
-        """Lose a replica with what failed. in_place: it starts again where it was. returns: it is replaced, once that
-        is known."""
-        self.pods.remove(pod)
-        pod.is_leaving, self._n_missed = True, self._n_missed + 1
+    def hang(self, pod: Pod) -> None:
+        """Let a replica answer no more; routers send it requests, and monitoring has no samples of it, until that is
+        known."""
+        pod.is_hung = True
+        for member in pod.members:
+            self._site.fleet.hang(member)
+
+    def n_hung(self) -> int:
+        """Count the requests of replicas that have failed while nobody knows."""
+        hung = [pod for pod in self.there if pod.is_hung]
+        return sum(rank.load.n_outstanding for pod in hung for member in pod.members for rank in member.ranks)
+
+    def fail(self, pod: Pod, what: str, *, in_place: bool, returns: bool) -> None:
+        """Lose a replica with what failed, as is known now. in_place: it starts again where it was. returns: it is
+        replaced."""
+        if pod in self.leaving:
+            self._cut(pod, f"a {what} failed")
+        elif pod in self.spares or pod in self.pods:
+            serves = pod in self.pods
+            self._lose(pod, f"a {what} failed")
+            if returns and serves and not self._take_over(what, only_warm=in_place) and in_place:
+                self._order(f"restarted after a {what} failure", pod.taken)
+                return
+            self._n_missed += serves and not returns
+            if returns:
+                self._why = f"replaces one after a {what} failure"
+            self._site.give(self.plan.n_gpus, pod.taken)
+            if returns:
+                self.stock()
+
+    def _lose(self, pod: Pod, why: str) -> None:
+        """Lose a replica that was to stay."""
+        (self.pods if pod in self.pods else self.spares).remove(pod)
+        pod.is_leaving = True
         for member in pod.members:
             member.on_gone = None
-            self._site.fleet.fail(member, f"a {what} failed", resends=self._site.resends)
-        if returns and in_place:
-            self._n_missed -= 1
-            self._order(f"restarted after a {what} failure", pod.taken, detect_s)
-            return
-        self._site.give(self.plan.n_gpus, pod.taken)
-        if returns:
-            self._site.at(self._site.clock.now_ps + to_ps(detect_s), lambda: self._replace(what))
+            self._site.fleet.fail(member, why, resends=self._site.resends)
 
-    def lose_leaving(self, nodes: set[int], what: str) -> None:
-        """Lose the replicas that leave and are on these nodes."""
-        for pod in [each for each in self.leaving if nodes & each.taken.keys()]:
-            self._cut(pod, f"a {what} failed")
+    def _take_over(self, what: str, *, only_warm: bool) -> bool:
+        """Let a spare take the place of a failed replica, one that is loaded before others; return whether there is
+        one. only_warm: a cold one would take as long as a restart."""
+        known = [each for each in self.spares if not each.is_hung]
+        ready = [each for each in known if each.is_warm or not (only_warm or each.phase == "pending")]
+        spare = min(ready, key=lambda each: (not each.is_warm, each.phase != "ready"), default=None)
+        if spare is None:
+            return False
+        self.spares.remove(spare)
+        self.pods.append(spare)
+        for member in spare.members:
+            member.why += f"; takes over after a {what} failure"
+        if not spare.is_warm:
+            spare.phase = "pending"
+            self._start(spare, in_place=True)
+        elif spare.phase == "ready":
+            self._serve(spare)
+        return True
 
-    def _replace(self, what: str) -> None:
-        """Order what replaces a replica that has failed."""
-        self._n_missed -= 1
-        self._why = f"replaces one after a {what} failure"
-        self.bring()
+    def _stand_by(self, *, is_warm: bool) -> None:
+        """Order a spare."""
+        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare")
+        spare.is_warm = is_warm
+        self.spares.append(spare)
+        if self._site.clock.now_ps:
+            self._start(spare, in_place=False)
+        else:
+            spare.phase = "ready"
 
-    def _order(self, why: str, taken: dict[int, int] | None = None, detect_s: float = 0.0) -> None:
+    def _order(self, why: str, taken: dict[int, int] | None = None) -> None:
         """Order a replica, on GPUs that it has already or on others."""
+        pod = self._ordered(why, taken)
+        self.pods.append(pod)
+        self._start(pod, in_place=taken is not None)
+
+    def _ordered(self, why: str, taken: dict[int, int] | None = None) -> Pod:
         setups = self.plan.setup.copies(self.plan.n_members)
-        pod = self._add([self._site.fleet.order(setup, why) for setup in setups], "pending", taken)
+        return self._pod([self._site.fleet.order(setup, why) for setup in setups], "pending", taken)
+
+    def _start(self, pod: Pod, *, in_place: bool) -> None:
+        """Let a replica load, and serve once it is ready. in_place: machine and image are there."""
         stream = f"startup/{self.plan.name}/{self._n_starts}"
         self._n_starts += 1
         rng = np.random.default_rng([self._site.seed, crc32(stream.encode())])
-        pending_s, loading_s = self.plan.startup.draw(rng, self.plan.weights_bytes, in_place=taken is not None)
-        runs_ps = self._site.clock.now_ps + to_ps(detect_s + pending_s)
+        pending_s, loading_s = self.plan.startup.draw(rng, self.plan.weights_bytes, in_place=in_place)
+        runs_ps = self._site.clock.now_ps + to_ps(pending_s)
         self._site.at(runs_ps, lambda: self._run(pod))
         self._site.at(runs_ps + to_ps(loading_s), lambda: self._serve(pod))
 
-    def _add(self, members: Sequence[Member], phase: MemberPhase, taken: dict[int, int] | None = None) -> Pod:
+    def _pod(self, members: Sequence[Member], phase: MemberPhase, taken: dict[int, int] | None = None) -> Pod:
         n_gpus = self.plan.n_gpus
         pod = Pod(members, self._site.placement.place(n_gpus) if taken is None else taken, phase)
-        self.pods.append(pod)
         for member in members:
             member.on_gone = lambda at_ps: self._note_gone(pod, at_ps)
         return pod
@@ -188,12 +170,16 @@ class Deployment:
 
     def _serve(self, pod: Pod) -> None:
         """Let a replica receive requests."""
-        if pod.is_leaving:
+        if pod.is_leaving or pod.is_hung:
+            return
+        if pod in self.spares and not pod.is_warm:
             return
         pod.phase, pod.ready_ps = "ready", self._site.clock.now_ps
+        if pod in self.spares:
+            return
         for member in pod.members:
             self._site.fleet.ready(member)
-        self._site.on_ready(pod, self)
+        self.on_ready(pod)
 
     def _last(self, n: int) -> list[Pod]:
         """Return the n replicas to let go, as Kubernetes does: first those that do not serve, the last ordered one

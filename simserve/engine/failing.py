@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from simserve.engine.deployment import Deployment, Pod, Site
+from simserve.engine.deployment import Deployment
+from simserve.engine.pods import Pod, Site
 from simserve.scenario.fleet import Failure
 from simserve.units import LONGEST_S, to_ps
 
@@ -11,8 +12,8 @@ from simserve.units import LONGEST_S, to_ps
 class Failing:
     """Lets replicas fail. A unit's life is exponential: each is drawn once, when the first replica on it serves."""
 
-    def __init__(self, failures: Sequence[Failure], site: Site) -> None:
-        self._failures, self._site = failures, site
+    def __init__(self, failures: Sequence[Failure], site: Site, deployments: Sequence[Deployment]) -> None:
+        self._failures, self._site, self._deployments = failures, site, deployments
         self._drawn: set[tuple[int, str]] = set()
         """Numbers of failures, and units of which the lives are drawn."""
         for failure in failures:
@@ -46,7 +47,7 @@ class Failing:
 
     def _of(self, failure: Failure) -> list[Deployment]:
         """Return the pools of which replicas fail."""
-        return [each for each in self._site.deployments if failure.pool in (None, each.plan.name)]
+        return [each for each in self._deployments if failure.pool in (None, each.plan.name)]
 
     def _set(self, at_ps: int, failure: Failure, pod: Pod | None = None, node: int | None = None) -> None:
         """Let a failure strike at an instant: a replica or a node, or those that are chosen then."""
@@ -59,16 +60,28 @@ class Failing:
             if pod is None:
                 return
             node = min(pod.taken)
-        struck, nodes = {pod}, set[int]()
+        struck = {pod}
         if failure.what in ("node", "rack"):
             assert node is not None, "a replica is on nodes"
             nodes = self._site.placement.lose(node, whole_rack=failure.what == "rack")
-            struck = {each for pool in self._site.deployments for each in pool.pods if nodes & each.taken.keys()}
-        for deployment in self._site.deployments:
-            deployment.lose_leaving(nodes, failure.what)
-            for each in [pod for pod in deployment.pods if pod in struck]:
-                in_place, returns = failure.what == "process", failure.recover == "restart"
-                deployment.fail(each, failure.what, failure.detect_s, in_place=in_place, returns=returns)
+            there = (each for pool in self._deployments for each in pool.there)
+            struck = {each for each in there if nodes & each.taken.keys()}
+        for deployment in self._deployments:
+            for each in [pod for pod in deployment.there if pod in struck and not pod.is_hung]:
+                deployment.hang(each)
+                self._detect(failure, each, deployment)
+
+    def _detect(self, failure: Failure, pod: Pod, deployment: Deployment) -> None:
+        """Lose a replica once it is known that it has failed."""
+
+        def lose() -> None:
+            in_place = failure.what == "process" and self._site.placement.has(pod.taken)
+            deployment.fail(pod, failure.what, in_place=in_place, returns=failure.recover == "restart")
+
+        if failure.detect_s:
+            self._site.at(self._site.clock.now_ps + to_ps(failure.detect_s), lose)
+        else:
+            lose()
 
     def _chosen(self, failure: Failure) -> Pod | None:
         """Return the replica of a failure at an instant: the given one, or the first that serves."""
@@ -76,5 +89,5 @@ class Failing:
         if failure.member is not None:
             there = [pod for pod in there if pod.id == failure.member]
         else:
-            there = [pod for pod in there if pod.phase == "ready"]
+            there = [pod for pod in there if pod.phase == "ready" and not pod.is_hung]
         return min(there, key=lambda pod: pod.id, default=None)

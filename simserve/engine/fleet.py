@@ -87,6 +87,9 @@ class Ranks(Protocol):
     def drain(self, rank: Replica, on_empty: Callable[[int], None], now_ps: int) -> None:
         """Call on_empty with instants at which a rank may have nothing left to do."""
 
+    def hang(self, rank: Replica, now_ps: int) -> None:
+        """Let a rank end the step in flight, and begin no other."""
+
     def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose the step in flight of a rank, all its blocks and all its requests, and those on their way to or from it;
         return these without an answer."""
@@ -159,6 +162,12 @@ class Fleet:
         on_empty = partial(member.note_empty, self.serving.is_empty)
         for replica in member.ranks:
             self.serving.drain(replica, on_empty, self._clock.now_ps)
+
+    def hang(self, member: Member) -> None:
+        """Let a member answer no more, while routers still send it requests; it is to be failed once that is known."""
+        assert self.serving is not None, "the run has begun"
+        for rank in member.ranks:
+            self.serving.hang(rank, self._clock.now_ps)
 
     def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
         """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.

@@ -1,5 +1,6 @@
 """Placement: on which nodes replicas are, and in which racks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -35,6 +36,10 @@ class Placement:
         for node, n in taken.items():
             if node in self.free:
                 self.free[node] += n
+
+    def has(self, nodes: Iterable[int]) -> bool:
+        """Return whether none of these nodes has failed."""
+        return all(node in self.free for node in nodes)
 
     def rack_of(self, node: int) -> int:
         """Return the rack of a node."""

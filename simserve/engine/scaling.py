@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
 from simserve.autoscalers.base import Autoscaler
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
-from simserve.engine.deployment import Deployment, PoolPlan, Site
+from simserve.engine.deployment import Deployment
 from simserve.engine.failing import Failing
 from simserve.engine.fleet import Fleet
 from simserve.engine.live_view import LiveView
 from simserve.engine.placement import Placement
+from simserve.engine.pods import PoolPlan, Site
 from simserve.scenario.fleet import Failure, Scrape
 from simserve.state.pool_view import PoolView, Signals
 from simserve.units import PS_PER_S, to_ps, to_s
@@ -52,7 +54,7 @@ class Scraper:
         at_s = to_s(now_ps)
         for deployment, metrics in self._watched:
             for pod in deployment.pods:
-                if pod.phase == "ready":
+                if pod.phase == "ready" and not pod.is_hung:
                     ranks = [rank.load for member in pod.members for rank in member.ranks]
                     for metric in metrics & OF_MEMBER.keys():
                         self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks))
@@ -109,22 +111,27 @@ class Scaling:
         """Take over the replicas that are there, and set alarms."""
         changes, self._clock, self._fleet = self._changes, clock, fleet
         fleet.most_sends = changes.most_sends
-        self._site = site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.resends)
+        site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.resends)
+        self._deployments = list[Deployment]()
         for pool, plan in enumerate(changes.plans):
             deployment = Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])
+            self._deployments.append(deployment)
             if site.free_gpus is not None:
                 site.free_gpus -= plan.n_gpus * len(deployment.pods)
-        failing = Failing(changes.failures, site)
-        site.on_ready = failing.watch
-        for deployment in site.deployments:
+        failing = Failing(changes.failures, site, self._deployments)
+        for deployment in self._deployments:
+            deployment.stock()
+            deployment.on_ready = partial(failing.watch, deployment=deployment)
             for pod in deployment.pods:
-                failing.watch(pod, deployment)
+                deployment.on_ready(pod)
         self._let_scale()
 
     def goes_on(self) -> bool:
-        """Return whether requests wait for a replica; nothing else matters when all have ended."""
+        """Return whether requests wait for a replica, or in one of which nobody knows that it has failed; nothing else
+        matters when all have ended."""
         serving, now_ps = self._fleet.serving, self._clock.now_ps
         n_waiting = self._fleet.n_held() + (0 if serving is None else serving.n_held())
+        n_waiting += sum(each.n_hung() for each in self._deployments)
         if n_waiting != self._n_waiting:
             self._n_waiting, self._waits_since_ps = n_waiting, now_ps
         return n_waiting > 0 and now_ps - self._waits_since_ps < LONGEST_WAIT_PS
@@ -135,7 +142,7 @@ class Scaling:
         stream = Random(f"scrape/{changes.seed}")
         self._scraper = scraper = Scraper(changes.scrape, self._fleet, stream)
         is_needed = False
-        for deployment, policy in zip(self._site.deployments, changes.autoscalers, strict=True):
+        for deployment, policy in zip(self._deployments, changes.autoscalers, strict=True):
             if policy is not None:
                 is_needed = True
                 policy.begin()

@@ -94,6 +94,20 @@ class Shutdown(Section):
     null: never."""
 
 
+class Spares(Section):
+    """Replicas that stand by for those that fail, on GPUs of their own; each that is used is replaced."""
+
+    warm: Natural = 0
+    """Loaded: one takes the place of a failed replica as soon as the failure is known."""
+    cold: Natural = 0
+    """Machines only: a replica starts there without `provision_s` and `image_s`."""
+
+    @property
+    def n(self) -> int:
+        """All of them."""
+        return self.warm + self.cold
+
+
 class Scrape(Section):
     """What autoscalers see: samples of each ready replica and of the gateway."""
 
@@ -119,7 +133,8 @@ class Failure(Section):
     mtbf_s: Positive | None = None
     """[s] Mean time between failures of ONE such unit, exponential; null: with `at_s`."""
     detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
-    """[s] Time until the failure is known, and a replacement begins to start."""
+    """[s] Time until the failure is known and a replacement begins to start. Until then routers send it requests, which
+    wait, and fail with it."""
     recover: Literal["restart", "none"] = "restart"
     """`restart`: a process starts again where it was, and what lost its GPUs on others; `none`: nothing does."""
 

@@ -12,7 +12,7 @@ from simserve.cost.calibrated import Calibrated
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.scenario.draft import Draft
-from simserve.scenario.fleet import Shutdown, Startup
+from simserve.scenario.fleet import Shutdown, Spares, Startup
 from simserve.scenario.host_tier import HostTierSection
 from simserve.scenario.machine import CalibrationFile, Machine, calibration_of
 from simserve.scenario.parallel import Parallel
@@ -38,6 +38,8 @@ class Pool(Section):
     """How long a new replica takes until it serves; null: a start on a machine that is there."""
     shutdown: Shutdown | None = None
     """What a replica that is told to leave does; null: it finishes its requests, within 30 s."""
+    spares: Spares | None = None
+    """Replicas that stand by for those that fail; null: none."""
     parallel: Parallel = Parallel()
     """How each replica is split over GPUs; by default it has one."""
     scheduler: PluginSpec | None = None

@@ -25,7 +25,7 @@ from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cl
 from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
-from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Startup
+from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Spares, Startup
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
 from simserve.scenario.manifest_kinds import policy_of_file
@@ -173,7 +173,7 @@ def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
     for path, rule, value, remedy in (*_of_budget(cluster), *_of_failures(cluster, failures)):
         if not draft.touched(*path):
             draft.problem(path, rule, value, remedy)
-    if not scales and not failures:
+    if not scales and not failures and not any(pool.spares for pool in cluster.pools):
         return cluster
     pools = tuple(_pool(draft.below("pools", index), pool) for index, pool in enumerate(cluster.pools))
     update: dict[str, Any] = {"pools": pools}
@@ -197,9 +197,9 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
 
 def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
     """Yield a budget that is too small, and graces that end within a step."""
-    n_gpus = sum(pool.replicas * pool.parallel.n_gpus for pool in cluster.pools)
+    n_gpus = sum((pool.replicas + (pool.spares or Spares()).n) * pool.parallel.n_gpus for pool in cluster.pools)
     if cluster.gpu_budget is not None and cluster.gpu_budget < n_gpus:
-        rule = f"must hold the {n_gpus} GPUs of the replicas at the start"
+        rule = f"must hold the {n_gpus} GPUs of the replicas at the start, spares included"
         yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas"
     for index, pool in enumerate(cluster.pools):
         shutdown = pool.shutdown or Shutdown()

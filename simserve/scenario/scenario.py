@@ -96,7 +96,7 @@ class Scenario(Experiment):
     @property
     def changes(self) -> bool:
         """Whether replicas come or go during a run."""
-        return bool(self.cluster.failures) or any(pool.autoscaler for pool in self.cluster.pools)
+        return bool(self.cluster.failures) or any(pool.autoscaler or pool.spares for pool in self.cluster.pools)
 
     def why_one_process(self) -> str | None:
         """Return why one process must serve all replicas; None: processes of their own give the same tables."""

@@ -107,7 +107,7 @@ def test_a_replica_that_drains_is_lost_with_its_node() -> None:
     results = simulate(scenario(pool, 60.0, 1800, failures=failing, placement={"gpus_per_node": 2}))
     table = members(results)
     assert table["why"][1] == "at the start; schedule: 3 -> 1; a node failed"
-    assert table["draining_s"][1] < table["gone_s"][1] == 20.3
+    assert table["draining_s"][1] < table["gone_s"][1] == 30.3  # once it is detected
 
 
 def test_ranks_that_share_nothing_are_one_replica() -> None:
@@ -125,10 +125,41 @@ def test_a_process_restarts_where_it_was_and_a_gpu_is_replaced_from_the_beginnin
     for what, later_s in cases.items():
         failing = [{"what": what, "at_s": 12.0, "member": 1, "detect_s": 10}]
         table = members(simulate(scenario({"replicas": 2, "startup": startup}, failures=failing)))
-        assert table["gone_s"][1] == 12.0
+        assert table["gone_s"][1] == table["ordered_s"][2] == 22.0  # once it is known
         assert table["ready_s"][2] == pytest.approx(12 + later_s)
         assert table["why"][1] == f"at the start; a {what} failed"
-        assert table["ordered_s"][2] == pytest.approx(12.0 if what == "process" else 22.0)
+
+
+def test_until_a_failure_is_known_routers_send_requests_to_what_failed() -> None:
+    """Half of what arrives in the 10 s until then waits in the failed replica, and fails with it."""
+    failing = [{"what": "process", "at_s": 12.0, "member": 1, "detect_s": 10}]
+    requests = simulate(scenario({"replicas": 2}, failures=failing)).requests
+    arrived = requests[(requests["arrival_s"] > 12) & (requests["arrival_s"] < 22)]
+    lost = arrived["status"] == "failed"
+    assert 0.45 < lost.mean() < 0.55
+    assert (requests["status"][requests["arrival_s"] > 22] == "finished").all()
+
+
+@pytest.mark.parametrize(("kind", "after_s"), [("warm", 10), ("cold", 10 + 6), (None, 10 + 20 + 6)])
+def test_a_spare_takes_the_place_of_what_failed(kind: str | None, after_s: float) -> None:
+    """A warm one at once, a cold one without provisioning; each that is used is replaced."""
+    spares = {"spares": {kind: 1}} if kind else {}
+    failing = [{"what": "gpu", "at_s": 12.0, "member": 1, "detect_s": 10}]
+    pool = {"replicas": 2, "startup": {"provision_s": 20, **FAST}, **spares}
+    table = members(simulate(scenario(pool, failures=failing)))
+    assert table["ready_s"][2] == pytest.approx(12 + after_s)
+    if kind:
+        assert table["why"][2] == f"a {kind} spare; takes over after a gpu failure"
+        assert table["ordered_s"].tolist() == [0, 0, 0, 22]
+        assert table["why"][3] == f"a {kind} spare"
+        assert table["ready_s"].isna().tolist() == [False, False, False, True]
+
+
+def test_a_process_restarts_as_the_spare_of_the_one_that_took_its_place() -> None:
+    failing = [{"what": "process", "at_s": at_s, "detect_s": 1} for at_s in (12.0, 30.0)]
+    table = members(simulate(scenario({"replicas": 1, "startup": FAST, "spares": {"warm": 1}}, failures=failing)))
+    assert table["ready_s"].tolist()[:3] == [0, 13, 31]
+    assert table["why"][2] == "a warm spare; takes over after a process failure"
 
 
 def test_a_node_takes_all_replicas_on_it_and_a_rack_all_its_nodes() -> None:

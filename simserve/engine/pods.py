@@ -1,0 +1,93 @@
+"""Pods: the replicas of a pool as what keeps it sees them, and the site that all pools share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
+from simserve.engine.fleet import Fleet, Member
+from simserve.engine.placement import Placement
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.scenario.fleet import Shutdown, Spares, Startup
+from simserve.state.pool_view import MemberPhase, Signals
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """A pool, and how its replicas come and go."""
+
+    name: str
+    setup: ReplicaSetup
+    """Setup of each of the members that are a replica; its policy has no state yet."""
+    n_members: int
+    """Members of a replica: several where its ranks share nothing."""
+    n_gpus: int
+    """GPUs of a replica."""
+    weights_bytes: float
+    """Bytes of weights on all GPUs of a replica."""
+    startup: Startup
+    shutdown: Shutdown
+    spares: Spares
+
+
+@dataclass(eq=False)
+class Pod:
+    """A replica as its deployment keeps it."""
+
+    members: Sequence[Member]
+    taken: dict[int, int]
+    """GPUs that it takes of each node."""
+    phase: MemberPhase = "pending"
+    ready_ps: int = 0
+    is_leaving: bool = False
+    """It was told to leave, or was lost."""
+    is_warm: bool = False
+    """As a spare, it is loaded."""
+    is_hung: bool = False
+    """It has failed, and nobody knows yet."""
+    signals: Signals = field(default_factory=Signals)
+
+    @property
+    def id(self) -> int:
+        """The number of its first rank."""
+        return self.members[0].ranks[0].id
+
+
+@dataclass
+class Site:
+    """What all deployments share."""
+
+    fleet: Fleet
+    clock: Clock
+    placement: Placement
+    seed: int
+    free_gpus: int | None
+    """GPUs of the budget that no replica has; None: there is no budget."""
+    resends: bool = False
+    """The gateway sends once more what was lost before its first token."""
+    on_free: list[Callable[[], None]] = field(default_factory=list)
+    """Called once GPUs are free."""
+
+    def take(self, n_gpus: int) -> bool:
+        """Take GPUs of the budget, if it has as many."""
+        if self.free_gpus is None:
+            return True
+        if self.free_gpus < n_gpus:
+            return False
+        self.free_gpus -= n_gpus
+        return True
+
+    def give(self, n_gpus: int, taken: dict[int, int]) -> None:
+        """Free the GPUs of a replica, for those that wait for some."""
+        self.placement.leave(taken)
+        if self.free_gpus is not None:
+            self.free_gpus += n_gpus
+        for act in self.on_free:
+            act()
+
+    def at(self, at_ps: int, action: Callable[[], None]) -> None:
+        """Do something at an instant."""
+
+        def act(now_ps: int) -> None:
+            action()
+
+        Alarm(self.clock, act, FLEET_PHASE).set(at_ps)
