@@ -16,6 +16,7 @@ TRANSIENTS = ("failure", "a month", "repair", "missed", "of them lost", "below t
 
 TIME = "By the rates of failures and the time of repairs; latency/limit is r, the quantile at the goal."
 COST = "Against the same seeds without it; 95% intervals over seeds, each with the failure at another instant."
+COLORS = {"warm": "$c3", "cold": "$c2"}
 MONTH_MIN = 43_200
 MOST_MARGIN = 1000
 
@@ -164,7 +165,7 @@ def _transients(transients: Sequence[Transient]) -> Table:
                 _bounded(each.below_s, seconds),
                 _bounded(each.recover_s, seconds),
             ),
-            f"{each.n_lost} of {plural(each.replicas, 'replica')}",
+            f"{each.n_lost} of {plural(each.replicas, 'replica')}" + (f", {each.warm} warm" if each.warm else ""),
         )
         for each in transients
     ]
@@ -192,6 +193,7 @@ def _assumed(answer: ResilienceAnswer) -> list[tuple[str, str]]:
             "the time until it is known and a typical start, with a new machine unless a process failed.",
         ),
         ("Active spares", "serve as all others do."),
+        ("Warm spares", "are loaded, and take over once a failure is known."),
         ("Cold spares", "hold GPUs and start once a failure is known; they wait for no machine."),
         ("A transient", "is that of the fewest replicas it was run with, at most; more of them feel it less."),
         ("Failures", "are independent, but for replicas of one node or rack."),
@@ -206,7 +208,7 @@ def _plot(answer: ResilienceAnswer) -> Plot:
         "markers",
         usd,
         numbers([each.minutes or 0.0 for each in options]),
-        marker={"size": 10, "color": ["$c2" if each.kind == "cold" else "$c1" for each in options]},
+        marker={"size": 10, "color": [COLORS.get(each.kind, "$c1") for each in options]},
         **hover([f"{_name(each)}: {rate(each.minutes)} min" for each in options]),
     )
     most = max(each.usd_per_hour or 0.0 for each in options) or 1.0
@@ -217,5 +219,5 @@ def _plot(answer: ResilienceAnswer) -> Plot:
         "xaxis": axis("Dollars an hour for spares"),
         "yaxis": axis("Minutes a month below the goal", type="log"),
     }
-    keys = [("dot k1", "active"), ("dot k2", "cold"), ("dash k5", "budget")]
+    keys = [("dot k1", "active"), ("dot k3", "warm"), ("dot k2", "cold"), ("dash k5", "budget")]
     return Plot("cost", figure([line, dots], 320, **axes), "", "Below the line the budget holds.", keys)

@@ -49,8 +49,9 @@ class SpareOption(Struct):
 
     spare: Replicas = Field(title="Spares")
     """[replicas] Spares."""
-    kind: Annotated[Literal["none", "active", "cold"], Column("text", "category")] = Field(title="Kind")
-    """`active`: they serve as all others do; `cold`: they hold GPUs, and start once a failure is known."""
+    kind: Annotated[Literal["none", "active", "warm", "cold"], Column("text", "category")] = Field(title="Kind")
+    """`active`: they serve as all others do; `warm`: loaded, they take over once a failure is known; `cold`: they start
+    then, on GPUs that they hold."""
     holds: Flag = Field(None, title="Holds")
     """Whether the minutes are within the budget."""
     minutes: Minutes = Field(None, title="Minutes")
@@ -78,6 +79,8 @@ class Transient(Struct):
     """What fails."""
     replicas: Count
     """Replicas of the pool before."""
+    warm: Count
+    """Warm spares beside them."""
     n_lost: Count
     """Replicas that are lost at once."""
     mtbf_s: Seconds

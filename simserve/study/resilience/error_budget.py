@@ -14,7 +14,10 @@ MOST_MARGIN = 1000.0
 LEAST_FRAC = 1e-9
 """Share of time from which on a state is listed: 2.6 ms of a month."""
 
-SpareKind = Literal["none", "active", "cold"]
+SpareKind = Literal["none", "active", "warm", "cold"]
+
+Group = tuple[int, int]
+"""Replicas that serve, and warm spares beside them."""
 
 
 class Upset(NamedTuple):
@@ -39,8 +42,8 @@ class ErrorBudget:
     requests_per_s: float
     usd_per_hour: float
     """[USD/h] Price of a replica."""
-    upsets: Mapping[int, Mapping[str, Upset]]
-    """What failures cost, by the replicas before them and by kind."""
+    upsets: Mapping[Group, Mapping[str, Upset]]
+    """What failures cost, by what was there before them and by kind."""
 
     @property
     def minutes(self) -> float:
@@ -49,17 +52,18 @@ class ErrorBudget:
 
     def options(self, spares: Sequence[int]) -> list[SpareOption]:
         """Return what the pool attains by its spares."""
-        kinds: Sequence[SpareKind] = ("active", "cold")
+        kinds: Sequence[SpareKind] = ("active", "warm", "cold")
         every = [(k, kind) for k in spares for kind in (kinds if k else ("none",))]
         options = [self.option(k, kind) for k, kind in every]
         return [each.model_copy(update={"margin": self._margin(each) if each.holds else None}) for each in options]
 
     def option(self, spare: int, kind: SpareKind) -> SpareOption:
         """Return what the pool attains with so many spares of a kind."""
-        serves = self.n if kind == "cold" else self.n + spare
+        serves = self.n + spare if kind == "active" else self.n
         shares = self._shares(spare, kind)
         monthly = {threat.what: threat.of(serves)[1] for threat in self.threats}
-        known = max((size for size in self.upsets if size <= serves), default=self.n)
+        group = (serves, spare if kind == "warm" else 0)
+        known = max((each for each in self.upsets if each <= group and each[1] <= group[1]), default=(self.n, 0))
         upsets = {threat.what: self._beyond(threat, known) for threat in self.threats}
         states = [self._state(serving, share) for serving, share in sorted(shares.items(), reverse=True)]
         state_min = MONTH_MIN * sum(each.time_frac or 0.0 for each in states if each.is_below)
@@ -83,16 +87,19 @@ class ErrorBudget:
     def _shares(self, spare: int, kind: SpareKind) -> dict[int, float]:
         """Return the shares of time by the replicas that serve.
 
-        Cold spares cover GPUs and machines that are being replaced; each failure leaves a gap until one has started.
+        Warm and cold spares cover what is being replaced; each failure leaves a gap until one has taken over. A process
+        starts again as soon as a cold spare would.
         """
-        in_place = kind == "cold"
-        losses = [threat.loss for threat in self.threats if threat.new_s or not in_place]
+        stands_by = kind in ("warm", "cold")
+        losses = [threat.loss for threat in self.threats if threat.new_s or kind != "cold"]
         shares: defaultdict[int, float] = defaultdict(float)
         for n_down, share in enumerate(down_shares(self.n + spare, losses)):
-            shares[min(self.n if in_place else self.n + spare, self.n + spare - n_down)] += share
-        for threat in self.threats if in_place else ():
+            shares[min(self.n if stands_by else self.n + spare, self.n + spare - n_down)] += share
+        for threat in self.threats if stands_by else ():
             n_lost, monthly = threat.of(self.n)
-            gap = min(shares[self.n], monthly * threat.back_s / MONTH_S)
+            gap = min(
+                shares[self.n], monthly * (threat.failure.detect_s if kind == "warm" else threat.back_s) / MONTH_S
+            )
             shares[self.n] -= gap
             shares[self.n - n_lost] += gap
         return dict(shares)
@@ -123,12 +130,12 @@ class ErrorBudget:
             return True
         return fleet.decision.word == "saturated" or self._attained(size) < self.goal_frac
 
-    def _beyond(self, threat: Threat, size: int) -> Upset:
+    def _beyond(self, threat: Threat, group: Group) -> Upset:
         """Return what a failure costs a fleet beyond what it misses with the rest of its replicas until the repair."""
-        upset = self.upsets.get(size, {}).get(threat.what, Upset(0.0, 0.0))
-        rest = size - threat.of(size)[0]
-        missed = (self._attained(size) - self._attained(rest)) * self.requests_per_s * threat.repair_s
-        below_s = threat.repair_s if self.is_below(rest) else 0.0
+        upset, (size, warm) = self.upsets.get(group, {}).get(threat.what, Upset(0.0, 0.0)), group
+        n_lost, out_s = threat.of(size)[0], threat.repair_s if not warm else threat.failure.detect_s
+        missed = (self._attained(size) - self._attained(size - n_lost)) * self.requests_per_s * out_s
+        below_s = out_s if self.is_below(size - n_lost) else 0.0
         return Upset(max(0.0, upset.missed - missed), max(0.0, upset.below_s - below_s))
 
     def _margin(self, option: SpareOption) -> float:

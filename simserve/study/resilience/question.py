@@ -106,10 +106,11 @@ class ResilienceQuestion:
         """Seeds of each fleet of fixed size; one where nothing is drawn."""
         return 1 if is_deterministic(self.scenario) else self.n_pairs
 
-    def fleet(self, replicas: int, *failures: Any) -> Scenario:
-        """Return the scenario with so many replicas, and these failures alone. Raises ScenarioError."""
-        pool = ("cluster", "pools", str(self.place), "replicas")
-        changes = [(pool, replicas), (("cluster", "failures"), [*failures] or None)]
+    def fleet(self, replicas: int, *failures: Any, warm: int = 0) -> Scenario:
+        """Return the scenario with so many replicas and warm spares, and these failures alone. Raises ScenarioError."""
+        pool, spares = ("cluster", "pools", str(self.place)), {"warm": warm} if warm else None
+        changes: list[tuple[tuple[str, ...], Any]] = [((*pool, "replicas"), replicas), ((*pool, "spares"), spares)]
+        changes.append((("cluster", "failures"), [*failures] or None))
         place = f"command line --spare {replicas - self.n}"
         return Scenario.of(self.template.with_options([Override(place, keys, value) for keys, value in changes]))
 

@@ -12,7 +12,7 @@ from simserve.metrics.decision import Effort
 from simserve.scenario import Scenario
 from simserve.study.processes import Runner
 from simserve.study.progress import enter
-from simserve.study.resilience.error_budget import ErrorBudget
+from simserve.study.resilience.error_budget import ErrorBudget, Group
 from simserve.study.resilience.failures import Threat
 from simserve.study.resilience.question import FEWEST_SEEDS, MOST_RUNS, ResilienceQuestion
 from simserve.study.resilience.transients import PairedRuns, window_s
@@ -34,8 +34,8 @@ class ResilienceStudy:
         self._question, self._journal, self._runner = question, journal, runner
         self._failed: dict[str, SweepRun] = {}
         self._keys: set[str] = set()
-        self._struck: dict[int, list[PairedRuns]] = {}
-        """Runs with failures, by the replicas before."""
+        self._struck: dict[Group, list[PairedRuns]] = {}
+        """Runs with failures, by what was there before."""
         self._reasons: list[str] = []
         """Why runs with failures failed."""
         self._cut: dict[str, str] = {}
@@ -44,12 +44,10 @@ class ResilienceStudy:
     def answer(self) -> ResilienceAnswer:
         """Run all, and return what `resilience.json` holds. Raises SimserveError where the pool as it is cannot run."""
         question, scenario = self._question, self._question.scenario
-        self._strike(self._least())
+        self._strike((self._least(), 0))
         options = [] if question.is_scaled else self._budget.options(question.spares)
-        more = next((each.spare for each in options if self._may_hold(each)), None)
-        fewer = any(each.holds and (each.spare or 0) < (more or 0) for each in options)
-        if more is not None and not fewer and question.n + more not in self._struck:
-            self._strike(question.n + more)  # so many replicas feel a failure less
+        while (group := self._next(options)) is not None:
+            self._strike(group)
             options = self._budget.options(question.spares)
         return ResilienceAnswer(
             version=__version__,
@@ -74,9 +72,23 @@ class ResilienceStudy:
         more = [] if question.is_scaled else range(question.n, question.n + question.spares[-1] + 1)
         return next((size for size in more if not budget.is_below(size)), question.n)
 
-    def _may_hold(self, option: SpareOption) -> bool:
-        """Return whether active spares exceed the budget by what failures cost fewer replicas."""
-        return option.kind == "active" and not option.holds and (option.state_minutes or 0.0) <= self._budget.minutes
+    def _next(self, options: Sequence[SpareOption]) -> Group | None:
+        """Return the first fleet that exceeds the budget by what failures cost with fewer spares, while runs are left;
+        None where one before it holds."""
+        question = self._question
+        for option in options:
+            spare, minutes = option.spare or 0, option.state_minutes or 0.0
+            group = (question.n, spare) if option.kind == "warm" else (question.n + spare, 0)
+            if option.holds or (self._n_left < FEWEST_SEEDS and question.given_seeds is None):
+                return None
+            if minutes <= self._budget.minutes and option.kind != "cold" and group not in self._struck:
+                return group
+        return None
+
+    @property
+    def _n_left(self) -> int:
+        """Return the seeds of each failure for which runs are left."""
+        return (MOST_RUNS - len(self._keys)) // len(self._question.threats)
 
     @cached_property
     def _points(self) -> Mapping[int, PointRuns]:
@@ -110,25 +122,24 @@ class ResilienceStudy:
             goal_frac=question.goal_frac,
             requests_per_s=fmean(run.offered_per_s or 0.0 for run in runs),
             usd_per_hour=setup.gpus_per_replica * setup.gpu.price_per_hour_usd,
-            upsets={size: {each.threat.what: each.upset for each in of_size} for size, of_size in self._struck.items()},
+            upsets={group: {each.threat.what: each.upset for each in runs} for group, runs in self._struck.items()},
         )
 
-    def _strike(self, size: int) -> None:
+    def _strike(self, group: Group) -> None:
         """Run a fleet with one failure of each kind, at an instant of its own in each seed: the middles of strata."""
-        question, point = self._question, self._points[size]
-        enter(f"failures of {size} replicas")
-        n_left = max(FEWEST_SEEDS, (MOST_RUNS - len(self._keys)) // len(question.threats))
-        n = question.given_seeds or min(question.n_pairs, n_left)
+        question, point = self._question, self._points[group[0]]
+        enter(f"failures of {group[0]} replicas")
+        n = question.given_seeds or min(question.n_pairs, max(FEWEST_SEEDS, self._n_left))
         same = [point.finished[at % len(point.finished)] for at in range(n)]
         struck = [(threat, at) for threat in question.threats for at in range(n)]
-        wanted = [(self._failing(threat, size, same[at], (at + 0.5) / n), same[at].seed) for threat, at in struck]
+        wanted = [(self._failing(threat, group, same[at], (at + 0.5) / n), same[at].seed) for threat, at in struck]
         rows = self._rows(wanted)
         for place, threat in enumerate(question.threats):
             pairs = [(row, run) for row, run in zip(rows[place * n :], same, strict=False) if row.status == "finished"]
             self._reasons += [row.reason for row in rows[place * n : place * n + n] if row.reason]
-            self._struck.setdefault(size, []).append(PairedRuns(threat, size, pairs, question.goal_frac))
+            self._struck.setdefault(group, []).append(PairedRuns(threat, group, pairs, question.goal_frac))
 
-    def _failing(self, threat: Threat, size: int, same: FinishedRun, frac: float) -> Scenario:
+    def _failing(self, threat: Threat, group: Group, same: FinishedRun, frac: float) -> Scenario:
         """Return a fleet with a failure that far into the part of the measured window that a repair fits into."""
         question, failure = self._question, threat.failure
         start_s, length_s = question.warmup_s, window_s(same)
@@ -139,7 +150,8 @@ class ResilienceStudy:
                 "so that transients are cut short; make the load longer"
             )
         changes = {"what": threat.what, "at_s": start_s + frac * fits_s, "pool": question.pool}
-        return question.fleet(size, changes | {"detect_s": failure.detect_s, "recover": failure.recover})
+        changes |= {"detect_s": failure.detect_s, "recover": failure.recover}
+        return question.fleet(group[0], changes, warm=group[1])
 
     def _rows(self, wanted: Sequence[tuple[Scenario, int]]) -> list[SweepRun]:
         """Run what the journal lacks; return the rows of scenarios with their seeds."""

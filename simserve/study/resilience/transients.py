@@ -11,7 +11,7 @@ from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.resilience import Transient
 from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.study.intervals import mean_of
-from simserve.study.resilience.error_budget import Upset
+from simserve.study.resilience.error_budget import Group, Upset
 from simserve.study.resilience.failures import Threat
 
 BIN_S, LEAST_ARRIVALS = 15.0, 100
@@ -23,8 +23,8 @@ class PairedRuns:
     """Runs with a failure and the same seeds without it."""
 
     threat: Threat
-    replicas: int
-    """Replicas before it."""
+    group: Group
+    """Replicas and warm spares before it."""
     pairs: Sequence[tuple[FinishedRun, FinishedRun]]
     goal_frac: float
 
@@ -35,15 +35,16 @@ class PairedRuns:
 
     def facts(self) -> Transient:
         """Return it as the answer has it."""
-        n_lost, monthly = self.threat.of(self.replicas)
+        n_lost, monthly = self.threat.of(self.group[0])
         return Transient(
             what=self.threat.what,
-            replicas=self.replicas,
+            replicas=self.group[0],
+            warm=self.group[1],
             n_lost=n_lost,
             mtbf_s=self.threat.mtbf_s,
             source=self.threat.source,
             detect_s=self.threat.failure.detect_s,
-            repair_s=self.threat.repair_s,
+            repair_s=self.threat.failure.detect_s if self.group[1] else self.threat.repair_s,
             failures=monthly,
             missed=self._extra(_missed),
             lost=self._extra(lambda run: run.n_failed),
