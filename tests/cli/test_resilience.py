@@ -185,7 +185,7 @@ def test_simulated_replicas_are_down_for_the_shares_of_the_chain() -> None:
     members = simserve.simulate(scenario).members
     end_s = 40_000.0
     starts = members["ready_s"].fillna(end_s).clip(upper=end_s).to_numpy()
-    ends = members["gone_s"].fillna(end_s).clip(upper=end_s).to_numpy()
+    ends = (members["gone_s"] - DETECT_S).fillna(end_s).clip(upper=end_s).to_numpy()  # gone once that is known
     served = ends > starts
     at_s = np.concatenate([starts[served], ends[served], [0.0, end_s]])
     change = np.concatenate([np.ones(served.sum()), -np.ones(served.sum()), [0, 0]])
