@@ -20,6 +20,7 @@ from docs.scenario_reference import slug
 from simserve.metrics.answers.autoscale import ScaledFleet
 from simserve.metrics.answers.baseline import Baseline
 from simserve.metrics.answers.plan_option import PlanOption
+from simserve.metrics.answers.resilience import SpareOption
 from simserve.metrics.answers.struct import Struct, fields_of
 from simserve.metrics.answers.sweep import PointOfSweep
 from simserve.metrics.answers.sweep_runs import FinishedRun
@@ -65,6 +66,7 @@ ROWS: Mapping[str, tuple[type[Struct], str]] = {
     "twin": (ServerSetting, "One row per flag, as `settings` of twin.json."),
     "tune": (TriedPoint, "One row per point, as `points` of tune.json."),
     "autoscale": (ScaledFleet, "One row per policy, as `policies` of autoscale.json."),
+    "resilience": (SpareOption, "One row per number and kind of spares, as `options` of resilience.json."),
 }
 """Tables of studies with a struct for each row, and what a row is."""
 

@@ -14,7 +14,7 @@ from simserve.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from simserve.admission.base import Admission
-    from simserve.api import autoscale, capacity, check, compare, plan, run, sweep, tune, twin, validate
+    from simserve.api import autoscale, capacity, check, compare, plan, resilience, run, sweep, tune, twin, validate
     from simserve.autoscalers.base import Autoscaler
     from simserve.metrics.result_folder import load_results
     from simserve.metrics.results import Results
@@ -34,7 +34,8 @@ _HOMES = {
     "load_scenario": "simserve.scenario",
     "simulate": "simserve.simulation",
 } | dict.fromkeys(
-    ("autoscale", "capacity", "check", "compare", "plan", "run", "sweep", "tune", "twin", "validate"), "simserve.api"
+    ("autoscale", "capacity", "check", "compare", "plan", "resilience", "run", "sweep", "tune", "twin", "validate"),
+    "simserve.api",
 )
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "load_results",
     "load_scenario",
     "plan",
+    "resilience",
     "run",
     "simulate",
     "sweep",

@@ -276,7 +276,7 @@ def test_the_page_of_the_api_runs_as_written(tmp_path: Path, monkeypatch: pytest
 def test_the_package_shows_its_public_names_alone() -> None:
     assert dir(simserve) == sorted([*simserve.__all__, "__version__"])
     assert all(getattr(simserve, name) for name in simserve.__all__)
-    assert "resilience" not in dir(simserve)
+    assert "calibrate" not in dir(simserve)
     for name in ("Scheduler", "Router", "Admission", "Autoscaler"):
         assert getattr(simserve, name).__module__.endswith(".base")
 
@@ -289,7 +289,7 @@ def test_types_are_known(tmp_path: Path) -> None:
         "reveal_type(simserve.check({}, against='main').loss)\n"
         "reveal_type(simserve.load_scenario('x').replace(seed=1))\n"
         "simserve.plan('x', months='a')\n"
-        "simserve.resilience\n"
+        "simserve.calibrate\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "typed.py"]
     environment = os.environ | {"MYPYPATH": str(ROOT)}
@@ -301,7 +301,7 @@ def test_types_are_known(tmp_path: Path) -> None:
         "LossFacts | None",
         "scenario.Scenario",
         '"months"',
-        "resilience",
+        "calibrate",
     )
     assert len(lines) == len(expected), done.stdout
     for line, part in zip(lines, expected, strict=True):

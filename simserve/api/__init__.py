@@ -11,11 +11,23 @@ from types import ModuleType
 
 from simserve.api.answers import capacity, plan, run
 from simserve.api.comparisons import check, compare, sweep
-from simserve.api.fleets import autoscale
+from simserve.api.fleets import autoscale, resilience
 from simserve.api.servers import tune, twin, validate
 from simserve.metrics.answers.shown import bind
 
-__all__ = ["autoscale", "capacity", "check", "compare", "plan", "run", "sweep", "tune", "twin", "validate"]
+__all__ = [
+    "autoscale",
+    "capacity",
+    "check",
+    "compare",
+    "plan",
+    "resilience",
+    "run",
+    "sweep",
+    "tune",
+    "twin",
+    "validate",
+]
 
 
 def _teller() -> ModuleType:

@@ -1,4 +1,4 @@
-"""Questions about fleets that change: autoscale."""
+"""Questions about fleets that change: autoscale and resilience."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,6 +11,7 @@ from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.autoscale import AutoscaleAnswer
+    from simserve.metrics.answers.resilience import ResilienceAnswer
     from simserve.scenario.loader import AnyScenario
 
 POLICIES = ("hpa", "keda", "wva")
@@ -54,3 +55,38 @@ def autoscale(
         swept = run_sweep(question.sweep, journal, in_processes)
     check_any(swept)
     return autoscale_facts(question, swept)
+
+
+def resilience(
+    scenario: "AnyScenario",
+    *,
+    spare: int | str = "0..2",
+    kinds: Sequence[str] = (),
+    pool: str | None = None,
+    replications: int | None = None,
+    goal: Goal = None,
+    seed: int | None = None,
+    jobs: int | None = None,
+    out: Path | None = None,
+    **changes: object,
+) -> "ResilienceAnswer":
+    """Return what failures of one pool cost, and the fewest spares with which its goal holds. Raises SimserveError.
+
+    `spare`: numbers of spares, as `0..2`; `kinds`: failures to expect, such as process, instead of the scenario's.
+    `out` keeps finished runs, so that the same call goes on.
+    """
+    from simserve.metrics.answers.sweep_runs import read_run
+    from simserve.scenario.loader import template_from
+    from simserve.study.processes import in_processes, limited_to
+    from simserve.study.resilience.question import ResilienceQuestion
+    from simserve.study.resilience.resilience import ResilienceStudy
+    from simserve.tables.folder import RESILIENCE
+    from simserve.tables.journal import open_journal
+
+    template = template_from(scenario, with_seed(changes, seed))
+    question = ResilienceQuestion.of(template, pool, str(spare), kinds, replications, goal_of(goal))
+    with ExitStack() as stack:
+        stack.enter_context(limited_to(jobs))
+        folder = out or Path(stack.enter_context(TemporaryDirectory()))
+        journal = stack.enter_context(open_journal(folder, RESILIENCE, read_run))
+        return ResilienceStudy(question, journal, in_processes).answer()

@@ -16,6 +16,7 @@ from simserve.cli import (
     init,
     lab,
     plan,
+    resilience,
     run,
     sweep,
     trace,
@@ -77,6 +78,7 @@ app.command("compare")(compare.compare)
 app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)
 app.command("autoscale")(autoscale.autoscale)
+app.command("resilience")(resilience.resilience)
 app.command("check")(check.check)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)

@@ -15,6 +15,7 @@ from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.resilience import ResilienceAnswer
 from simserve.metrics.answers.struct import READ
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.answers.tune import TuneAnswer
@@ -32,6 +33,7 @@ from simserve.tables.folder import (
     CHECK,
     COMPARISON,
     PLAN,
+    RESILIENCE,
     RUN,
     SWEEP,
     TUNE,
@@ -53,6 +55,7 @@ ANSWERS: dict[Kind, tuple[str, Any]] = {
     TWIN: ("twin.json", TwinAnswer),
     TUNE: ("tune.json", TuneAnswer),
     AUTOSCALE: ("autoscale.json", AutoscaleAnswer),
+    RESILIENCE: ("resilience.json", ResilienceAnswer),
 }
 """The answer file of each command, and its schema."""
 

@@ -12,12 +12,13 @@ from simserve.metrics.answers.capacity import ConcurrencyCapacity, RateCapacity,
 from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.plan import PlanAnswer
+from simserve.metrics.answers.resilience import ResilienceAnswer
 from simserve.metrics.answers.shown import Shown
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.answers.tune import TuneAnswer
 from simserve.metrics.answers.twin import TwinAnswer
 from simserve.metrics.results import Results
-from simserve.report import autoscale, tune, twin
+from simserve.report import autoscale, resilience, tune, twin
 from simserve.report.capacity import page as capacity
 from simserve.report.check import page as check
 from simserve.report.comparison import page as comparison
@@ -46,13 +47,14 @@ TELLERS: dict[type, Any] = {
     TwinAnswer: twin.tell,
     TuneAnswer: tune.tell,
     AutoscaleAnswer: autoscale.tell,
+    ResilienceAnswer: resilience.tell,
 }
 """The function that tells each kind of answer."""
 
 
 def tell(answer: object) -> Document:
     """Return all that an answer tells: of a run, a capacity, a check, a comparison, a plan, a sweep, a twin, a
-    tuning or an autoscaling study; others have a document of their own."""
+    tuning, an autoscaling or a resilience study; others have a document of their own."""
     tell_own: Callable[[Any], Document] = TELLERS.get(type(answer), attrgetter("document"))
     return tell_own(answer)
 

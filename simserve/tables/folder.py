@@ -69,8 +69,14 @@ AUTOSCALE = Kind(
     frozenset({"autoscale.json"}),
     journal="autoscale.jsonl",
 )
+RESILIENCE = Kind(
+    "resilience",
+    frozenset({"resilience.jsonl", "resilience.json", "resilience.parquet", "report.html"}),
+    frozenset({"resilience.json"}),
+    journal="resilience.jsonl",
+)
 
-KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN, TUNE, AUTOSCALE)
+KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN, TUNE, AUTOSCALE, RESILIENCE)
 
 _SHEETS = (
     *("summary", "percentiles", "time_series", "capacity_curve", "comparison", "fleet_options"),

@@ -10,6 +10,7 @@ import pytest
 from simserve import load_results
 from simserve.metrics.answers.autoscale import ScaledFleet
 from simserve.metrics.answers.plan_option import PlanOption
+from simserve.metrics.answers.resilience import SpareOption
 from simserve.metrics.answers.struct import Struct, fields_of
 from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.metrics.answers.tune import TriedPoint
@@ -59,6 +60,7 @@ def test_every_column_is_told_with_its_type_and_unit(name: str, fields: tuple[Fi
         ("twin", ServerSetting),
         ("tune", TriedPoint),
         ("autoscale", ScaledFleet),
+        ("resilience", SpareOption),
     ],
 )
 def test_every_column_of_a_struct_is_told_in_the_unit_of_its_key(name: str, struct: type[Struct]) -> None:

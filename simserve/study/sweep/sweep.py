@@ -63,18 +63,18 @@ def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner) 
     failed: dict[str, SweepRun] = {}
     wanted = dict.fromkeys(range(len(question.points)), question.n_seeds)
     while True:
-        _run(journal, run, _tasks(question, wanted), failed)
+        run_tasks(journal, run, _tasks(question, wanted), failed)
         known = journal.rows | failed
         result = Sweep(question, tuple(_rows(question, place, n, known) for place, n in wanted.items()), known)
         more = added_seeds(result.points)
         of_costs = {} if more else {key: task for each in result.points for key, task in each.next_tasks.items()}
         if not more and not of_costs:
             return result
-        _run(journal, run, of_costs, failed)
+        run_tasks(journal, run, of_costs, failed)
         wanted |= more
 
 
-def _run(journal: Journal[SweepRun], run: Runner, wanted: Mapping[str, Task], failed: dict[str, SweepRun]) -> None:
+def run_tasks(journal: Journal[SweepRun], run: Runner, wanted: Mapping[str, Task], failed: dict[str, SweepRun]) -> None:
     """Run the tasks that have not run, by key; failures that are not final go into `failed`."""
     tasks = [(key, wanted[key]) for key in wanted if key not in journal.rows and key not in failed]
     with closing(run(run_row, [task for _, task in tasks])) as reader:

@@ -1,0 +1,165 @@
+"""Resilience as an answer: what failures cost, and the spares that a pool needs, as resilience.json has it."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from simserve.metrics import summary_schema
+from simserve.metrics.answers.parts import Index, Interval, ScenarioName
+from simserve.metrics.answers.struct import (
+    FINITE,
+    Amount,
+    Column,
+    Count,
+    Flag,
+    Ratio,
+    Replicas,
+    Seconds,
+    Share,
+    Struct,
+    StudyAnswer,
+    Text,
+    UsdPerHour,
+)
+from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.summary_schema import Slo
+from simserve.tables.schema import SCHEMA
+
+Minutes = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "min")]
+
+
+class FleetState(Struct):
+    """Replicas of a pool that serve, and what they attain."""
+
+    serving: Count
+    """Replicas that serve."""
+    time_frac: Share
+    """[share] Time with just as many of them."""
+    r: Ratio = None
+    """Quantile at the goal of latency / limit in a fleet of that size; null without a run of it."""
+    attained_frac: Share = None
+    """[share] Requests that met every limit; of a size that did not run, those of the next smaller one that did."""
+    is_below: bool
+    """Whether that is below the goal, or the queue grows."""
+
+
+class SpareOption(Struct):
+    """A number of spares, and what the pool attains with them."""
+
+    spare: Replicas = Field(title="Spares")
+    """[replicas] Spares."""
+    kind: Annotated[Literal["none", "active", "warm", "cold"], Column("text", "category")] = Field(title="Kind")
+    """`active`: they serve as all others do; `warm`: loaded, they take over once a failure is known; `cold`: they start
+    then, on GPUs that they hold."""
+    holds: Flag = Field(None, title="Holds")
+    """Whether the minutes are within the budget."""
+    minutes: Minutes = Field(None, title="Minutes")
+    """[min] Expected minutes of a month below the goal."""
+    state_minutes: Minutes = Field(None, title="Of states")
+    """[min] Minutes of these with too few replicas."""
+    transient_minutes: Minutes = Field(None, title="Of transients")
+    """[min] Minutes of these right after failures, beyond those with too few replicas."""
+    attained_frac: Share = Field(None, title="Attained")
+    """[share] Requests of a month that met every limit."""
+    failures: Amount = Field(None, title="Failures")
+    """Failures a month of the replicas that serve."""
+    usd_per_hour: UsdPerHour = Field(None, title="USD/h")
+    """[USD/h] Price of the GPUs of the spares."""
+    margin: Amount = Field(None, title="Margin")
+    """Factor on all rates of failures up to which the budget holds, 1,000 at most; null where it does not."""
+    states: Sequence[FleetState] = ()
+    """Numbers of replicas that serve, most first."""
+
+
+class Transient(Struct):
+    """What one failure of a kind costs, means over seeds against the same seeds without it."""
+
+    what: Text
+    """What fails."""
+    replicas: Count
+    """Replicas of the pool before."""
+    warm: Count
+    """Warm spares beside them."""
+    n_lost: Count
+    """Replicas that are lost at once."""
+    mtbf_s: Seconds
+    """[s] Mean time between failures of one unit."""
+    source: str
+    """Where that is from."""
+    detect_s: Seconds
+    """[s] Time until it is known."""
+    repair_s: Seconds
+    """[s] Time until the lost replicas typically serve again."""
+    failures: Amount
+    """Failures a month."""
+    missed: Interval
+    """Requests that missed a limit because of it."""
+    lost: Interval
+    """Requests of these that were lost with their replica."""
+    below_s: Interval
+    """[s] Time below the goal because of it, in intervals of 15 s and 100 arriving requests or more."""
+    recover_s: Interval
+    """[s] The longest such time at a stretch: until it has recovered."""
+    n_seeds: Count
+    """Pairs of runs, each with the failure at another instant."""
+
+
+class SizedFleet(Struct):
+    """A pool of fixed size."""
+
+    replicas: Count
+    """Its replicas."""
+    attained_frac: Share
+    """[share] Requests that met every limit, at the nominal load."""
+    n_seeds: Count
+    """Runs of it."""
+    reason: Text
+    """Why runs failed; null if none did."""
+    decision: DecisionJson | None
+    """The decision with all that it rests on; null without a run."""
+
+
+class ResilienceAnswer(StudyAnswer):
+    """What `simserve resilience` found."""
+
+    command: ClassVar[str] = "resilience"
+    listed: ClassVar[tuple[str, type[Struct]] | None] = ("options", SpareOption)
+
+    schema_: str = Field(SCHEMA, alias="schema")
+    """Version of the schema."""
+    version: str | None = None
+    """Version of simserve that ran it."""
+    scenario: ScenarioName
+    """The scenario, of which one pool has failures."""
+    pool: str
+    """The pool."""
+    replicas: Count
+    """Its replicas without spares; at the start where it has an autoscaler."""
+    is_scaled: bool
+    """Whether an autoscaler decides how many there are: then only transients are run."""
+    goal_frac: Annotated[float, Field(ge=0, le=1)]
+    """[share] Requests that must meet every limit."""
+    slo: Slo | None = None
+    """[s] Limits by latency."""
+    budget_minutes: Minutes
+    """[min] Minutes of a month of 30 days that may be below the goal."""
+    n_runs: Count
+    """Runs that it took."""
+    best: Index | None
+    """Number of the option to take: the fewest spares that hold the budget; null where none do."""
+    options: Sequence[SpareOption]
+    """Numbers of spares, the fewest first."""
+    transients: Sequence[Transient]
+    """What one failure of each kind costs."""
+    fleets: Sequence[SizedFleet]
+    """Fleets of fixed size that were run, the smallest first."""
+    warnings: Sequence[str] = ()
+    """What to know of the runs: those that failed, and loads that end before a repair."""
+
+    @property
+    def decision(self) -> DecisionJson | None:
+        """The decision about the pool with the spares to take, without failures; None without a run of it."""
+        best = None if self.best is None else self.options[self.best]
+        serving = self.replicas if best is None else best.states[0].serving
+        return next((each.decision for each in self.fleets if each.replicas == serving), None)

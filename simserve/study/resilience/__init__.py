@@ -1,0 +1,1 @@
+"""Resilience: what failures of one pool cost, and the fewest spares with which its error budget holds."""

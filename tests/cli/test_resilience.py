@@ -1,0 +1,199 @@
+"""`simserve resilience`: what failures cost, how many spares hold the goal, and what goes wrong."""
+
+import json
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import simserve
+from simserve.study.resilience.failures import GroupLoss, down_shares, threats_of
+from simserve.tables.folder import RESILIENCE
+from tests.cli.invoke import Outcome, invoke
+
+START = {"provision_s": 20, "process_s": 2, "compile_s": 1, "ready_probe_s": 1, "weights": {"from": "host_memory"}}
+DETECT_S = 2.0
+
+
+def fleet(replicas: int, failures: Any, rate_per_s: float = 200, duration_s: float = 20, **pool: Any) -> dict[str, Any]:
+    """Return a pool of which each replica serves more than 150 requests a second within the SLO, and less than 200."""
+    return {
+        "schema": "simserve/1",
+        "name": "spared",
+        "model": "llama-3.1-8b",
+        "gpu": "h100-sxm",
+        "cluster": {
+            "router": "least_outstanding",
+            "pools": [{"name": "serve", "replicas": replicas, "startup": START, **pool}],
+            "failures": failures,
+        },
+        "workload": {
+            "arrivals": {"kind": "poisson", "rate_per_s": rate_per_s},
+            "lengths": {"kind": "uniform", "prompt_tokens": [100, 300], "output_tokens": [20, 40]},
+            "duration_s": duration_s,
+        },
+        "slo": {"ttft_s": 0.3, "tpot_s": 0.02},
+    }
+
+
+def processes(mtbf_s: float) -> list[dict[str, Any]]:
+    """Return failures of processes."""
+    return [{"what": "process", "mtbf_s": mtbf_s, "detect_s": DETECT_S}]
+
+
+def resilience(folder: Path, scenario: dict[str, Any], *arguments: object) -> Outcome:
+    path = folder / "spared.json"
+    path.write_text(json.dumps(scenario))
+    return invoke("resilience", path, "--out", folder / "out", "--replications", 2, *arguments)
+
+
+def test_one_replica_that_cannot_serve_the_load_needs_a_spare_that_serves(tmp_path: Path) -> None:
+    outcome = resilience(tmp_path, fleet(1, processes(1e6)), "--spare", "0..1", "--json")
+    answer = json.loads(outcome.out)
+    assert outcome.exit_code == 0, outcome.err
+    none, active, warm, cold = answer["options"]
+    assert [each["kind"] for each in answer["options"]] == ["none", "active", "warm", "cold"]
+    assert [each["minutes"] for each in (none, warm, cold)] == pytest.approx([43_200] * 3)
+    assert not none["holds"] and active["holds"] and answer["best"] == 1
+    assert active["usd_per_hour"] == pytest.approx(4)
+    assert answer["n_runs"] == 2 * 2 + 2
+    (transient,) = answer["transients"]
+    assert transient["replicas"] == 2 and transient["missed"]["value"] > transient["lost"]["value"] > 0
+    assert answer["budget_minutes"] == pytest.approx(432)
+    back_s = transient["repair_s"]
+    assert back_s == pytest.approx(DETECT_S + 4 + 16.06e9 / 2e10, abs=0.01)
+    below = [each["time_frac"] for each in active["states"] if each["is_below"]]
+    assert sum(below) == pytest.approx(1 - 1 / (1 + back_s / 1e6) ** 2, rel=1e-5)
+    assert active["state_minutes"] == pytest.approx(43_200 * sum(below), rel=1e-5)
+    assert active["margin"] > 10
+
+
+def test_the_fewest_spares_are_told_a_no_is_exit_code_1_and_a_study_resumes(tmp_path: Path) -> None:
+    first = resilience(tmp_path, fleet(2, processes(2e4)), "--spare", "0..1", "--goal", "0.999")
+    assert first.exit_code == 1
+    assert first.out.startswith("No spares hold the error budget: With ")
+    assert "12 runs." in first.out
+    assert {file.name for file in (tmp_path / "out").iterdir()} == RESILIENCE.files
+    before = (tmp_path / "out" / "resilience.jsonl").read_bytes()
+    again = resilience(tmp_path, fleet(2, processes(2e4)), "--spare", "0..1", "--goal", "0.999")
+    assert again.out == first.out and (tmp_path / "out" / "resilience.jsonl").read_bytes() == before
+    answer = json.loads((tmp_path / "out" / "resilience.json").read_text())
+    alone, three, warm = answer["transients"]  # with spares, as they may feel a failure less
+    assert [(each["replicas"], each["warm"]) for each in (alone, three, warm)] == [(2, 0), (3, 0), (2, 1)]
+    assert alone["missed"]["value"] > warm["missed"]["value"] > three["missed"]["value"]
+    assert warm["repair_s"] == DETECT_S
+
+
+def test_python_gives_the_same_answer(tmp_path: Path) -> None:
+    scenario = fleet(2, None, rate_per_s=100, duration_s=10)
+    outcome = resilience(tmp_path, scenario, "--spare", 0, "--what", "process,node", "--json")
+    answer = simserve.resilience(scenario, spare=0, kinds=["process", "node"], replications=2)
+    assert answer.facts() == json.loads(outcome.out)
+    assert "No spares needed" in repr(answer) and len(answer.to_frame()) == 1
+    assert [each.what for each in answer.transients] == ["process", "node"]
+    assert [each.n_lost for each in answer.transients] == [1, 2]  # both are on one node
+    assert "Llama 3" in answer.transients[1].source
+    assert [each.replicas for each in answer.fleets] == [1, 2]
+    assert any("transients are cut short" in warning for warning in answer.warnings)
+
+
+def test_a_pool_with_an_autoscaler_has_transients_alone(tmp_path: Path) -> None:
+    policy = {"kind": "schedule", "steps": [{"at_s": 5, "replicas": 2}]}
+    outcome = resilience(tmp_path, fleet(1, processes(1e6), 50, autoscaler=policy))
+    assert outcome.exit_code == 0, outcome.err
+    assert outcome.out.startswith("Transients alone: The autoscaler of pool serve decides how many replicas there are")
+    answer = json.loads((tmp_path / "out" / "resilience.json").read_text())
+    assert answer["is_scaled"] and answer["options"] == [] and answer["best"] is None
+    assert len(answer["transients"]) == 1 and answer["n_runs"] == 4
+
+
+def test_without_a_number_of_seeds_three_kinds_and_two_spares_take_at_most_40_runs() -> None:
+    answer = simserve.resilience(fleet(2, None, 20, 4), spare="0..2")
+    assert answer.n_runs in range(24, 41)
+    assert {each.n_seeds for each in answer.transients} == {4}
+
+
+@pytest.mark.parametrize(
+    ("failures", "arguments", "message"),
+    [
+        (None, ["--pool", "x"], "command line --pool: there is no such pool, got x; use serve"),
+        (None, ["--spare", "2..1"], "command line --spare: a range goes upwards, to a number of spares"),
+        (None, ["--spare", "few"], "command line --spare: must be a number of spares, or a range LO..HI, got few; for"),
+        (None, ["--spare", "0..99"], "got 0..99; for example 0..2; at most 20"),
+        (None, ["--spare", "-1"], "must be a number of spares, or a range LO..HI, got -1"),
+        (None, ["--what", "fan"], "command line --what: there is no such kind of failure, got fan; use process, gpu"),
+        (None, ["--what", "rack"], "cluster.failures: has no rate of a rack, and no default; give the scenario"),
+        (None, ["--set", "slo={}"], "needs an SLO, got none; give one, such as slo: {ttft_s: 0.5, tpot_s: 0.05}"),
+        (None, ["--goal", "7"], "--goal: must be a share from"),
+        (None, ["--set", "cluster.gpu_budget=3"], "gpu_budget=3: must hold the 4 GPUs of the replicas at"),
+        ([{"what": "process", "mtbf_s": 1e6, "recover": "none"}], [],
+         "cluster.failures: leaves nothing standing in the long run, as no replica comes back, got recover: none"),
+        ([{"what": "process", "mtbf_s": 50, "detect_s": 60}], [],
+         "cluster.failures: must leave most replicas standing, got rates at which 56% are down; raise mtbf_s"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_before_anything_runs(
+    tmp_path: Path, failures: Any, arguments: list[str], message: str
+) -> None:
+    outcome = resilience(tmp_path, fleet(2, failures), *arguments)
+    assert outcome.exit_code == 2
+    assert message in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("n", "rate_per_s", "repair_s"), [(1, 1e-3, 10.0), (5, 1e-3, 100.0), (300, 1e-2, 90.0)])
+def test_replicas_that_fail_on_their_own_are_down_as_a_binomial_says(
+    n: int, rate_per_s: float, repair_s: float
+) -> None:
+    down = rate_per_s * repair_s / (1 + rate_per_s * repair_s)
+    exact = [comb(n, j) * down**j * (1 - down) ** (n - j) for j in range(n + 1)]
+    assert down_shares(n, [GroupLoss(rate_per_s, 1, repair_s)]) == pytest.approx(exact, rel=1e-9, abs=1e-300)
+    two = [GroupLoss(rate_per_s / 4, 1, repair_s / 2), GroupLoss(rate_per_s * 3 / 4, 1, repair_s * 7 / 6)]
+    assert down_shares(n, two) == pytest.approx(exact, rel=1e-9, abs=1e-300)  # by their mean repair
+
+
+def test_groups_that_fail_together_balance_the_flows_of_every_state() -> None:
+    n, losses = 5, [GroupLoss(2e-3, 1, 100.0), GroupLoss(1e-3, 2, 100.0), GroupLoss(5e-4, 9, 100.0)]
+    flows = np.zeros((n + 1, n + 1))
+    for i in range(n + 1):
+        for loss in losses:
+            flows[i, min(n, i + loss.n_lost)] += loss.per_s * (n - i) / min(loss.n_lost, n)
+        flows[i, i - 1] += i / 100.0 if i else 0.0
+    shares = np.array(down_shares(n, losses))
+    assert shares @ (flows - np.diag(flows.sum(axis=1))) == pytest.approx(0, abs=1e-12)
+    assert shares.sum() == pytest.approx(1)
+    assert down_shares(3, []) == [1, 0, 0, 0]
+
+
+def test_rates_and_repairs_are_those_of_the_hardware_that_a_replica_has() -> None:
+    failures = [{"what": "node", "at_s": 3}, {"what": "node", "mtbf_s": 8e6, "detect_s": 30}]
+    scenario = simserve.Scenario.from_dict(fleet(4, failures, parallel={"tensor": 4}))
+    (node,) = threats_of(scenario, 0, [])
+    assert (node.n_lost, node.per_s, node.mtbf_s, node.source) == (2, 1 / 8e6, 8e6, "the scenario")
+    assert [*node.of(4)] == pytest.approx([2, 2 * 30 * 86_400 / 8e6])
+    assert node.new_s == 20 and node.repair_s == pytest.approx(30 + 20 + node.start_s)
+    process, gpu = threats_of(scenario, 0, ["process", "gpu"])
+    assert process.new_s == 0 and process.per_s == pytest.approx(1 / (176 * 86_400))
+    assert gpu.per_s == pytest.approx(4 / (4_465 * 86_400)) and gpu.n_lost == 1
+
+
+@pytest.mark.thorough
+def test_simulated_replicas_are_down_for_the_shares_of_the_chain() -> None:
+    scenario = simserve.Scenario.from_dict(fleet(4, processes(60.0), 4, 40_000))
+    members = simserve.simulate(scenario).members
+    end_s = 40_000.0
+    starts = members["ready_s"].fillna(end_s).clip(upper=end_s).to_numpy()
+    ends = (members["gone_s"] - DETECT_S).fillna(end_s).clip(upper=end_s).to_numpy()  # gone once that is known
+    served = ends > starts
+    at_s = np.concatenate([starts[served], ends[served], [0.0, end_s]])
+    change = np.concatenate([np.ones(served.sum()), -np.ones(served.sum()), [0, 0]])
+    order = np.lexsort((-change, at_s))
+    up, lasts_s = np.cumsum(change[order])[:-1], np.diff(at_s[order])
+    shares = [lasts_s[up == 4 - j].sum() / end_s for j in range(5)]
+    (threat,) = threats_of(scenario, 0, [])
+    expected = down_shares(4, [threat.loss])
+    n_failures = 4 * end_s / 60
+    assert shares == pytest.approx(expected, abs=4 * (expected[1] / n_failures) ** 0.5)
+    assert shares[1] == pytest.approx(expected[1], rel=0.08)
