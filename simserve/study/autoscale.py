@@ -84,7 +84,7 @@ class AutoscaleQuestion:
         given: names, files and mappings; text may list several. wanted: the pool, and its most replicas.
         """
         scenario, (pool, most_replicas) = Scenario.of(template), wanted
-        place = _pool(scenario, pool)
+        place = pool_of(scenario, pool)
         every = [each for one in given for each in _listed(one)]
         if not every:
             raise _problem("needs at least one policy", None, f"for example {','.join([*PRESETS][:3])}")
@@ -94,7 +94,7 @@ class AutoscaleQuestion:
         return cls(question, place, [policy.name for policy in policies])
 
 
-def _pool(scenario: Scenario, name: str | None) -> int:
+def pool_of(scenario: Scenario, name: str | None) -> int:
     """Return the number of the pool to scale: the named one, the first with an autoscaler, or the first."""
     pools = scenario.cluster.pools
     names = [pool.name for pool in pools]
@@ -104,6 +104,12 @@ def _pool(scenario: Scenario, name: str | None) -> int:
     if name is not None:
         return names.index(name)
     return next((place for place, pool in enumerate(pools) if pool.autoscaler), 0)
+
+
+def most_of(scenario: Scenario, pool: int, most_replicas: int | None) -> int:
+    """Return the most replicas of a policy that does not say it: those given, or as its own autoscaler has."""
+    own = scenario.setups[pool].autoscaler
+    return most_replicas or (GROWTH * scenario.cluster.pools[pool].replicas if own is None else own.max_replicas)
 
 
 def _listed(given: Any) -> Sequence[Any]:
@@ -145,7 +151,7 @@ def _policy(scenario: Scenario, place: int, given: Any, most_replicas: int | Non
         case str() if given.endswith((".yaml", ".yml", ".json")):
             return Policy(given, {"manifest": given}, n)
         case str() if not given.startswith(FIXED):
-            most = most_replicas or (GROWTH * n if own is None else own.max_replicas)
+            most = most_of(scenario, place, most_replicas)
             return Policy(given, {"kind": given, **PRESETS.get(given, {}), "max_replicas": most}, n)
     raise _problem("must be a name, a manifest, `fixed:4` or a mapping with `kind`", str(given), "for example hpa,keda")
 
