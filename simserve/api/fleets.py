@@ -6,24 +6,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from simserve.api.options import BUDGET_RUNS, By, Goal, effort_of, goal_of, with_seed
+from simserve.api.options import BUDGET_RUNS, By, Goal, effort_of, goal_of, with_seed, within
+from simserve.errors import SimserveError
 from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.autoscale import AutoscaleAnswer
     from simserve.metrics.answers.resilience import ResilienceAnswer
     from simserve.scenario.loader import AnyScenario
+    from simserve.study.autoscale import AutoscaleQuestion
 
-POLICIES = ("hpa", "keda", "wva")
+POLICIES, SEEDS = ("hpa", "keda", "wva"), 8
 
 
 def autoscale(
     scenario: "AnyScenario",
     *,
-    policies: Sequence[Any] = POLICIES,
+    policies: Sequence[Any] | None = None,
+    signals: bool = False,
+    recorded: str | Path | None = None,
+    columns: str | None = None,
+    silent_s: float | None = None,
     pool: str | None = None,
     max_replicas: int | None = None,
-    replications: int = 8,
+    replications: int | None = None,
     goal: Goal = None,
     by: By = "noise",
     confidence: float = CONFIDENCE,
@@ -36,18 +42,40 @@ def autoscale(
     """Run a load under several autoscaling policies of one pool, on the same seeds. Raises SimserveError.
 
     `policies`: names such as hpa, `own` for that of the scenario, `fixed` or `fixed:4` for replicas that stay, the path
-    of a manifest, or an autoscaler as a scenario has it. `out` keeps finished runs, so that the same call goes on.
+    of a manifest, or an autoscaler as a scenario has it. `signals`: rank the metrics that could scale the pool, each
+    under one bare rule. `recorded`: a file of signals to feed the policies instead of a simulation, with `columns` by
+    our names and `silent_s` from joining to a first sample. `replications`: 8, or with `signals` what 40 runs allow.
+    `out` keeps finished runs, so that the same call goes on.
     """
-    from simserve.metrics.answers.sweep_runs import read_run
     from simserve.scenario.loader import template_from
-    from simserve.study.autoscale import AutoscaleQuestion, autoscale_facts
+    from simserve.study.autoscale import AutoscaleQuestion
+    from simserve.study.recorded_fleet import replayed
+    from simserve.study.scaling_signals import ranked, signal_question
+
+    if signals and (policies or recorded):
+        raise SimserveError("--signals: has policies of its own, got others; leave out --policy and --recorded")
+    if recorded is None and (columns is not None or silent_s is not None):
+        raise SimserveError("--map, --silent-s: are of recorded signals, got none; give --recorded FILE, too")
+    template, effort = template_from(scenario, with_seed(changes, seed)), effort_of(budget_runs, confidence, by)
+    wanted, goal_frac = (pool, max_replicas), goal_of(goal)
+    if signals:
+        of_signals, n_fixed = signal_question(template, wanted, replications, goal_frac, effort)
+        return ranked(_answered(of_signals, jobs, out), n_fixed)
+    question = AutoscaleQuestion.of(template, policies or POLICIES, wanted, replications or SEEDS, goal_frac, effort)
+    if recorded is not None:
+        return replayed(question, Path(recorded), columns, silent_s and within("--silent-s", silent_s, (0, 86_400)))
+    return _answered(question, jobs, out)
+
+
+def _answered(question: "AutoscaleQuestion", jobs: int | None, out: Path | None) -> "AutoscaleAnswer":
+    """Run what the folder lacks, and return the answer."""
+    from simserve.metrics.answers.sweep_runs import read_run
+    from simserve.study.autoscale import autoscale_facts
     from simserve.study.processes import in_processes, limited_to
     from simserve.study.sweep.sweep import check_any, run_sweep
     from simserve.tables.folder import AUTOSCALE
     from simserve.tables.journal import open_journal
 
-    template, effort = template_from(scenario, with_seed(changes, seed)), effort_of(budget_runs, confidence, by)
-    question = AutoscaleQuestion.of(template, policies, (pool, max_replicas), replications, goal_of(goal), effort)
     with ExitStack() as stack:
         stack.enter_context(limited_to(jobs))
         folder = out or Path(stack.enter_context(TemporaryDirectory()))

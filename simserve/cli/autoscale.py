@@ -1,7 +1,7 @@
 """`simserve autoscale`: a load under several autoscaling policies; an interrupted study resumes."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from simserve.cli.options import (
     Assignments,
     BudgetRuns,
     By,
+    Columns,
     Confidence,
     Goal,
     Jobs,
@@ -24,6 +25,9 @@ from simserve.cli.options import (
 )
 from simserve.metrics.goal import CONFIDENCE
 
+if TYPE_CHECKING:
+    from simserve.metrics.answers.autoscale import AutoscaleAnswer
+
 Policies = Annotated[
     list[str] | None,
     typer.Option(
@@ -33,19 +37,35 @@ Policies = Annotated[
     ),
 ]
 
+Signals = Annotated[bool, typer.Option("--signals", help="Rank the metrics that could scale the pool, by their cost.")]
+Recorded = Annotated[
+    Path | None,
+    typer.Option("--recorded", metavar="FILE", help="CSV or parquet of a real fleet's signals, instead of a run."),
+]
+SilentS = Annotated[
+    float | None,
+    typer.Option("--silent-s", metavar="S", help="Time from joining to a first sample. Default: a typical start."),
+]
+MaxReplicas = Annotated[
+    int | None, typer.Option("--max-replicas", min=1, help="Most replicas of policies given by name.")
+]
+Replications = Annotated[
+    int | None,
+    typer.Option("--replications", min=1, max=1000, help="Seeds of each policy. Default: 8; --signals: for 40 runs."),
+]
 Pool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool to scale. Default: the first.")]
 
 
 def autoscale(
     scenario: ScenarioFile,
     policy: Policies = None,
+    signals: Signals = False,
+    recorded: Recorded = None,
+    columns: Columns = None,
+    silent_s: SilentS = None,
     pool: Pool = None,
-    max_replicas: Annotated[
-        int | None, typer.Option("--max-replicas", min=1, help="Most replicas of policies given by name.")
-    ] = None,
-    replications: Annotated[
-        int, typer.Option("--replications", min=1, max=1000, help="Runs of each policy, on the same seeds.")
-    ] = 8,
+    max_replicas: MaxReplicas = None,
+    replications: Replications = None,
     goal: Goal = None,
     out: Place = None,
     assignments: Assignments = None,
@@ -62,10 +82,6 @@ def autoscale(
     """Compare autoscaling policies: what each costs, whether it meets the SLO, and whether it oscillates."""
     from simserve.api import fleets
     from simserve.cli import terminal
-    from simserve.report.autoscale import tell
-    from simserve.report.html import page
-    from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text
     from simserve.tables.folder import AUTOSCALE, check_folder
 
     simulated = loaded(scenario, assignments, seed, allow_plugin)
@@ -73,7 +89,11 @@ def autoscale(
     with terminal.progress_bar():
         answer = fleets.autoscale(
             simulated,
-            policies=policy or fleets.POLICIES,
+            policies=policy,
+            signals=signals,
+            recorded=recorded,
+            columns=columns,
+            silent_s=silent_s,
             pool=pool,
             max_replicas=max_replicas,
             replications=replications,
@@ -83,6 +103,17 @@ def autoscale(
             budget_runs=budget_runs,
             out=folder,
         )
+    _write(folder, answer, as_json=as_json)
+
+
+def _write(folder: Path, answer: "AutoscaleAnswer", *, as_json: bool) -> None:
+    from simserve.cli import terminal
+    from simserve.report.autoscale import tell
+    from simserve.report.html import page
+    from simserve.study.study_folder import write_study
+    from simserve.tables.files import json_text
+    from simserve.tables.folder import AUTOSCALE
+
     texts = {"autoscale.json": json_text(answer.facts()), "report.html": page(tell(answer))}
     write_study(folder, AUTOSCALE, texts, answer.rows)
     terminal.answer(tell(answer), answer.facts(), folder, as_json=as_json)

@@ -61,7 +61,7 @@ class Effort:
     """How sure a decision should be, and how many runs it may take."""
 
     most_runs: int = LOOKS[-1]
-    """Runs with nominal costs, at most; at least as many as at the first look."""
+    """Runs with nominal costs, at most; fewer than at the first look make it the only one."""
     confidence: float = CONFIDENCE
     """Probability, cost error included, that "meets" needs."""
     by: Literal["noise", "total"] | None = None
@@ -69,7 +69,8 @@ class Effort:
 
     def looks(self) -> list[int]:
         """Return the numbers of runs after which a decision is made: three at most, as SURE_BY_NOISE allows for."""
-        return sorted({LOOKS[0], round(math.sqrt(LOOKS[0] * self.most_runs)), self.most_runs})
+        first = min(LOOKS[0], self.most_runs)
+        return sorted({first, round(math.sqrt(first * self.most_runs)), self.most_runs})
 
 
 DEFAULT_EFFORT = Effort()

@@ -1,18 +1,36 @@
 """The page of an autoscaling study: what each policy costs and attains, and the one to take."""
 
-from simserve.metrics.answers.autoscale import AutoscaleAnswer, ScaledFleet
+from collections.abc import Sequence
+
+from simserve.metrics.answers.autoscale import AutoscaleAnswer, RecordedFleet, ScaledFleet, SignalRank
 from simserve.report.charts import axis, figure, hover, numbers, scatter
 from simserve.report.document import Chapter, Document, Folded, Plot, Row, Table, Tile
-from simserve.report.formats import NONE, listed, plural, rate, seconds, share, slo_terms
+from simserve.report.formats import NONE, count, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.margin import margin
+from simserve.report.timeline import clock
 
 COLUMNS = ("GPU-hours", "USD/h", "attained", "SLO", "cut", "scalings", "oscillates", "longest below")
+
+STATES = {"meets": "met", "likely_meets": "likely_meets"}
+"""Glyphs of a policy to take: with few seeds, that of the best signal may be on the edge."""
+
+FEW_NAMES = 8
+"""Policies of a chart that have their names in it."""
+
+HEADS = ("policy", "replica-seconds", "changes", "first change", "agrees", "differs at")
+
+COLORS = "1342"
+"""Colors of policies, by number."""
+
+MISSING = "The fleet's own answer is missing: recorded signals stay as they were, whatever a policy wants."
 
 
 def tell(answer: AutoscaleAnswer) -> Document:
     """Return all that the study tells."""
+    if answer.recorded is not None:
+        return _of_recording(answer, answer.recorded)
     best = None if answer.best is None else answer.policies[answer.best]
-    state = "none" if answer.slo is None else "missed" if best is None else "met"
+    state = "none" if answer.slo is None else "missed" if best is None else STATES.get(best.word or "", "edge")
     lead, table = _lead(answer, best), _table(answer)
     chosen = (
         [] if answer.yaml is None else [Chapter("take", "The setting to take", [Folded("Show the YAML", answer.yaml)])]
@@ -27,13 +45,14 @@ def tell(answer: AutoscaleAnswer) -> Document:
         setup=(f"{_policies(answer)} of pool {answer.pool}, {plural(answer.n_runs, 'run')}.",),
         tiles=_tiles(best),
         parts=(
+            *_signals(answer),
             *margin({} if best is None else {"": best.decision}),
             Chapter("front", "Cost against attainment", [_plot(answer)]),
             Chapter("policies", "Policies", [table], "Means over the seeds; prices are those of the GPUs on average."),
             *chosen,
         ),
         made={"simserve": answer.version, "scenario": answer.scenario.digest},
-        brief=(f"{_title(answer, best)}: {lead}", table, *_next(answer)),
+        brief=(f"{_title(answer, best)}: {lead}", _ranks(answer.signals) if answer.signals else table, *_next(answer)),
         warnings=_warnings(answer),
     )
 
@@ -41,6 +60,10 @@ def tell(answer: AutoscaleAnswer) -> Document:
 def _title(answer: AutoscaleAnswer, best: ScaledFleet | None) -> str:
     if answer.slo is None:
         return "No SLO to decide by"
+    if answer.signals and best is not None:
+        first = answer.signals[0]
+        is_needed = bool(best.n_scalings)
+        return f"Best signal: {first.signal}, {rate(first.target)} a replica" if is_needed else "No scaling is needed"
     return "No policy meets the SLO" if best is None else f"Cheapest that meets the SLO: {best.policy}"
 
 
@@ -59,6 +82,23 @@ def _lead(answer: AutoscaleAnswer, best: ScaledFleet | None) -> str:
         f"{most.policy} comes closest: {share(most.attained_frac)} of requests meet it "
         f"on {rate(most.mean_gpus)} GPUs on average. Start replicas sooner, or keep more of them."
     )
+
+
+def _signals(answer: AutoscaleAnswer) -> list[Chapter]:
+    """Return the ranks of the signals, if that was the question."""
+    text = (
+        "Each scales the pool by the bare rule target: one replica less at a time, if the load fits on the others. "
+        "Regret is what its best target costs beyond that of the best signal."
+    )
+    return [Chapter("signals", "Signals", [_ranks(answer.signals)], text)] if answer.signals else []
+
+
+def _ranks(ranks: Sequence[SignalRank]) -> Table:
+    rows = []
+    for each in ranks:
+        regret = "misses" if each.regret_h is None else rate(each.regret_h)
+        rows.append(Row(each.signal, [rate(each.target), rate(each.gpu_hours), share(each.attained_frac), regret]))
+    return Table(("signal", "target", "GPU-hours", "attained", "regret, GPU-hours"), rows, wraps=True)
 
 
 def _table(answer: AutoscaleAnswer) -> Table:
@@ -90,6 +130,8 @@ def _next(answer: AutoscaleAnswer) -> list[str]:
     judged = [each.decision for each in answer.policies if each.decision is not None]
     exact = ["Costs count as exact here; --by total allows for their error, as run does."]
     texts = [] if any(each.n_draws for each in judged) else exact
+    runs = f"{plural(answer.n_runs, 'run')}, with those of fixed fleets for the targets; --replications adds seeds."
+    texts += [runs] if answer.signals else []
     texts += [f"In a limit cycle, up and down while the load stays: {listed(cycling)}."] if cycling else []
     if answer.best is not None and answer.yaml:
         texts.append(f"Next: give pool {answer.pool} this key.\n{answer.yaml}")
@@ -113,7 +155,7 @@ def _plot(answer: AutoscaleAnswer) -> Plot:
     if not dots:
         return Plot("front", None, otherwise="No policy has both: give the scenario an slo.")
     marks = scatter(
-        "markers+text",
+        "markers+text" if len(dots) <= FEW_NAMES else "markers",
         numbers([each.usd_per_hour or 0.0 for each in dots]),
         numbers([each.attained_frac or 0.0 for each in dots]),
         marker={"size": 10, "color": ["$c1" if each.on_front else "$shade" for each in dots]},
@@ -131,3 +173,59 @@ def _plot(answer: AutoscaleAnswer) -> Plot:
         "Up and to the left is better.",
         [("dot k1", "on the front"), ("dot k5", "beaten")],
     )
+
+
+def _of_recording(answer: AutoscaleAnswer, recorded: RecordedFleet) -> Document:
+    """Return all that the recording tells."""
+    silent = "" if recorded.silent_s is None else f"Pods report {seconds(recorded.silent_s)} after joining."
+    title, table = _agreement(recorded), _wishes(recorded)
+    return Document(
+        command="autoscale",
+        name=answer.scenario.name,
+        state="none",
+        title=title,
+        lead=MISSING,
+        setup=(f"{plural(len(recorded.at_s), 'instant')} of {recorded.file}. {silent}",),
+        parts=(
+            Chapter("desired", "Replicas that policies want", [_replicas(recorded)]),
+            Chapter("policies", "Policies", [table], " ".join(recorded.notes)),
+        ),
+        made={"simserve": answer.version, "scenario": answer.scenario.digest},
+        brief=(f"{title}. {MISSING} {silent}", table),
+        warnings=recorded.notes,
+    )
+
+
+def _agreement(recorded: RecordedFleet) -> str:
+    """Return which policy agrees most with what was desired, or how many replicas the first wants."""
+    first = max(recorded.policies, key=lambda each: each.agreed_frac or 0.0)
+    if first.agreed_frac is None:
+        return f"{first.policy} wants {count(first.replica_s)} replica-seconds, {count(recorded.replica_s)} recorded"
+    n = sum(each is not None for each in recorded.desired or ())
+    return f"{first.policy} agrees at {n - len(first.differs_at_s)} of {plural(n, 'instant')}"
+
+
+def _wishes(recorded: RecordedFleet) -> Table:
+    rows = [Row("recorded", [count(recorded.replica_s), *[NONE] * 4])]
+    for each in recorded.policies:
+        instants = [seconds(at_s) for at_s in each.differs_at_s]
+        differs = f"{instants[0]} and {len(instants) - 1} more" if len(instants) > 1 else "".join(instants) or NONE
+        cells = [count(each.replica_s), count(each.n_changes), seconds(each.first_change_s), share(each.agreed_frac)]
+        rows.append(Row(each.policy, [*cells, differs]))
+    return Table(HEADS, rows, dropped=("differs at",))
+
+
+def _replicas(recorded: RecordedFleet) -> Plot:
+    """Return the replicas over time: those recorded, those desired, and a line a policy."""
+    unit_s, unit = clock(recorded.at_s[-1])
+    at = numbers([at_s / unit_s for at_s in recorded.at_s])
+    drawn = [("recorded", recorded.replicas, "0", "solid"), ("desired, recorded", recorded.desired, "0", "4px,3px")]
+    drawn += [(each.policy, each.desired, COLORS[n % len(COLORS)], "solid") for n, each in enumerate(recorded.policies)]
+    lines, keys = [], []
+    for name, values, color, dash in drawn:
+        if values is not None:
+            line = {"color": f"$c{color}".replace("$c0", "$ink"), "width": 2, "shape": "hv", "dash": dash}
+            lines.append(scatter("lines", at, values, line=line, hovertemplate=f"%{{y}} {name}<extra></extra>"))
+            keys.append((f"{'' if dash == 'solid' else 'dash '}k{color}", name))
+    axes = {"xaxis": axis(f"Time, {unit}", rangemode="tozero"), "yaxis": axis("Replicas", rangemode="tozero")}
+    return Plot("desired", figure(lines, 320, **axes), "", "", keys)

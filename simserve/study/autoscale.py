@@ -88,7 +88,7 @@ class AutoscaleQuestion:
         if scenario.cluster.autoscaler is not None:
             rule, remedy = "scales several pools, and policies here are of one", "add --set cluster.autoscaler=null"
             raise ScenarioError([Problem("cluster.autoscaler", rule, None, remedy)])
-        place = _pool(scenario, pool)
+        place = pool_of(scenario, pool)
         every = [each for one in given for each in _listed(one)]
         if not every:
             raise _problem("needs at least one policy", None, f"for example {','.join([*PRESETS][:3])}")
@@ -98,7 +98,7 @@ class AutoscaleQuestion:
         return cls(question, place, [policy.name for policy in policies])
 
 
-def _pool(scenario: Scenario, name: str | None) -> int:
+def pool_of(scenario: Scenario, name: str | None) -> int:
     """Return the number of the pool to scale: the named one, the first with an autoscaler, or the first."""
     pools = scenario.cluster.pools
     names = [pool.name for pool in pools]
@@ -108,6 +108,13 @@ def _pool(scenario: Scenario, name: str | None) -> int:
     if name is not None:
         return names.index(name)
     return next((place for place, pool in enumerate(pools) if pool.autoscaler), 0)
+
+
+def most_of(scenario: Scenario, pool: int, most_replicas: int | None) -> int:
+    """Return the most replicas of a policy that does not say it: those given, or as its own autoscaler has."""
+    setup = scenario.setups[pool]
+    own = None if setup.autoscaler is None else setup.autoscaler.most_replicas(setup.gpus_per_replica)
+    return most_replicas or own or GROWTH * setup.n_replicas
 
 
 def _listed(given: Any) -> Sequence[Any]:
@@ -149,9 +156,10 @@ def _policy(scenario: Scenario, place: int, given: Any, most_replicas: int | Non
         case str() if given.endswith((".yaml", ".yml", ".json")):
             return Policy(given, {"manifest": given}, n)
         case str() if not given.startswith(FIXED):
-            n_gpus = scenario.setups[place].gpus_per_replica
-            most = most_replicas or (GROWTH * n if own is None else own.most_replicas(n_gpus))
-            limit = {"max_gpu_budget": most * n_gpus} if given == "dynamo_planner" else {"max_replicas": most}
+            most = most_of(scenario, place, most_replicas)
+            limit = {"max_replicas": most}
+            if given == "dynamo_planner":
+                limit = {"max_gpu_budget": most * scenario.setups[place].gpus_per_replica}
             return Policy(given, {"kind": given, **PRESETS.get(given, {}), **limit}, n)
     raise _problem("must be a name, a manifest, `fixed:4` or a mapping with `kind`", str(given), "for example hpa,keda")
 

@@ -9,6 +9,7 @@ import pytest
 from simserve import plugins
 from simserve.autoscalers.base import Behavior, RatePolicy, ScaleDown, ScaleUp
 from simserve.autoscalers.hpa import Hpa, MetricTarget
+from simserve.engine.recorded_signals import RecordedSignals, resized
 from simserve.errors import PolicyError
 from simserve.state.pool_view import MemberView, PoolView
 from tests.autoscalers.pools import FLEET, KV, WAITING, begun, even, followed, member, needs_fleet, pool
@@ -198,19 +199,12 @@ def view(joined_s: list[float], at_s: float, sample: dict[str, float], silent_s:
     return pool(members, at_s)
 
 
-def resized(joined_s: list[float], n: int, at_s: float) -> list[float]:
-    """Return when each member joined, after the youngest have left or new ones have joined."""
-    return [*joined_s[:n], *[at_s] * (n - len(joined_s))]
-
-
 def n_explained(silent_s: float) -> int:
     """Count the rows with the desired replicas that the law gives from the replicas and metrics of the row."""
-    RECORDED.begin()
-    joined_s, n_right = [-1e6], 0
-    for at_s, replicas, desired, sample in recorded_rows():
-        joined_s = resized(joined_s, replicas, at_s)
-        n_right += RECORDED.desired_replicas(view(joined_s, at_s, sample, silent_s)) == desired
-    return n_right
+    at_s, replicas, desired, samples = zip(*recorded_rows(), strict=True)
+    columns = {(metric, ""): [sample[metric] for sample in samples] for metric in (WAITING, KV)}
+    ours = RecordedSignals(at_s, replicas, columns, silent_s).desired_by(RECORDED)
+    return sum(a == b for a, b in zip(ours, desired, strict=True))
 
 
 @needs_fleet

@@ -82,8 +82,9 @@ def test_the_published_number_stays_within_the_bounds() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": "v2"}, "version: v2 is not simulated"),
-        ({"version": "v2"}, "use version: v1"),
+        ({"version": "v2"}, "version: v2 needs kv_cache_tokens, avg_input_tokens, avg_output_tokens"),
+        ({"version": "v2", "kv_cache_tokens": 1e5, "avg_input_tokens": 9}, "needs avg_output_tokens; give them"),
+        ({"scale_down_boundary": 0.85}, "scale_down_boundary must be below scale_up_threshold, got 0.85"),
         ({"kv_spare_trigger": 0.9}, "kv_spare_trigger must be below the kv threshold"),
         ({"queue_spare_trigger": 5}, "queue_spare_trigger must be below the queue threshold"),
         ({"min_replicas": 5}, "min_replicas must be at most max_replicas"),
@@ -157,3 +158,57 @@ def test_a_run_starts_without_the_memory_of_the_last() -> None:
         assert begun(policy).desired_replicas(peaks((0.9, 9))) == 1
         assert policy.published_replicas(peaks((0, 0))) == 2
     assert set(policy.metric_names) == {KV, WAITING}
+    assert {*tokens().metric_names} == {KV, WAITING, "gateway_queue_size"}
+
+
+def tokens(**more: float) -> Wva:
+    """Return version 2 with replicas of 16,000 tokens, 12,800 of which count, and requests of 100 and 50 tokens."""
+    fields = {"kv_cache_tokens": 16_000, "avg_input_tokens": 100, "avg_output_tokens": 50} | more
+    return Wva(max_replicas=20, version="v2", **fields)  # type: ignore[arg-type]
+
+
+def test_version_2_adds_what_the_demand_over_the_threshold_lacks() -> None:
+    assert published(tokens(), peaks((0.68, 0))) == 1  # 10,880 of 12,800 is 0.85
+    assert published(tokens(), peaks((0.69, 0))) == 2  # 11,040 / 0.85 = 12,988
+    assert published(tokens(), peaks((0.5, 4), (0.5, 4))) == 2  # 17,200 / 0.85 = 20,235 of 25,600
+    assert published(tokens(), peaks((0.75, 4), (0.75, 4))) == 3  # 25,200 / 0.85 = 29,647
+    view = peaks((0.5, 0))
+    view.gateway.add("gateway_queue_size", 0, 200)  # 8,000 + 30,000 is 44,706 with 0.85: 3 more
+    assert published(tokens(), view) == 4
+
+
+def test_version_2_removes_all_that_is_spare_below_the_boundary() -> None:
+    assert published(tokens(), peaks(*[(0.28, 0)] * 2)) == 1  # 8,960 / 0.7 = 12,800: just one is spare
+    assert published(tokens(), peaks(*[(0.29, 0)] * 2)) == 2
+    assert published(tokens(), peaks(*[(0.05, 0)] * 5)) == 1  # 4,000 / 0.7 = 5,714: 4.55 of 5
+    assert published(tokens(min_replicas=2), peaks(*[(0.05, 0)] * 5)) == 2
+    assert published(tokens(), peaks((0.0, 0))) == 1
+
+
+def test_version_2_counts_replicas_that_start_as_supply_but_none_as_spare() -> None:
+    full, loading = member({KV: 0.8, WAITING: 0}), member(phase="loading")
+    assert published(tokens(), pool([full])) == 2  # 15,059 of 12,800
+    assert published(tokens(), pool([full, loading])) == 2
+    assert published(tokens(), pool([member({KV: 0.1, WAITING: 0}), loading])) == 2  # 0.82 of one is spare
+    assert published(tokens(), pool([loading] * 2)) == 2
+
+
+def test_version_2_learns_what_a_replica_holds_when_it_queues() -> None:
+    policy = tokens()
+    assert published(policy, peaks((0.25, 5))) == 2  # capacity 4,000; demand 4,750 / 0.85 = 5,588
+    assert policy.published_replicas(peaks((0.2, 0))) == 1  # 3,200 / 0.85 = 3,765 of the 4,000 seen
+    assert policy.published_replicas(peaks((0.22, 0))) == 2  # 3,520 / 0.85 = 4,141
+    assert policy.published_replicas(peaks((0.5, 5), (0.22, 0))) == 3  # 8,000 and the mean, 6,000: 7,000 of each
+    policy.begin()
+    assert policy.published_replicas(peaks((0.22, 0))) == 1
+    for kv in [0.25] * 10 + [0.5] * 10:
+        policy.published_replicas(peaks((kv, 9)))
+    assert policy.published_replicas(peaks((0.42, 0))) == 1  # of the last ten: 6,720 / 0.85 = 7,906 of 8,000
+
+
+def test_version_2_estimates_what_a_step_can_serve_before_it_has_seen_a_queue() -> None:
+    by_budget = tokens(max_num_batched_tokens=240)  # 240 * 50 / 150 = 80 requests of 125 tokens: 10,000
+    assert [published(by_budget, peaks((kv, 0))) for kv in (0.53, 0.54)] == [1, 2]  # 8,480 and 8,640 of 8,500
+    by_slots = tokens(max_num_batched_tokens=240, max_num_seqs=40)  # 5,000
+    assert [published(by_slots, peaks((kv, 0))) for kv in (0.26, 0.27)] == [1, 2]  # 4,160 and 4,320 of 4,250
+    assert published(tokens(max_num_batched_tokens=8192, max_num_seqs=999), peaks((0.68, 0))) == 1  # by memory

@@ -27,6 +27,10 @@ workload:
   duration_s: 60
 slo: {ttft_s: 0.5, tpot_s: 0.02}
 """
+SLOW = SCENARIO.replace(
+    "kind: poisson, rate_per_s: 150", "kind: diurnal, rates_per_s: [50, 150, 50], period_s: 60"
+).replace("cluster:", "cluster:\n  scrape: {interval_s: 5}")
+FREE = ("--set", "cluster.pools.0.autoscaler=null", "--goal", 0.5)
 MORE = "{kind: target, metric: num_requests_running, target: 40, max_replicas: 4}"
 
 
@@ -57,6 +61,30 @@ def test_a_planner_by_name_has_a_budget_of_as_many_replicas(tmp_path: Path) -> N
     assert outcome.exit_code == 0, outcome.err
     settings = json.loads(outcome.out)["policies"][0]["settings"]
     assert settings["kind"] == "dynamo_planner" and settings["max_gpu_budget"] == 3
+
+
+def test_signals_are_ranked_by_what_their_best_target_costs_beyond_that_of_the_best(tmp_path: Path) -> None:
+    outcome = autoscale(tmp_path, "--signals", "--max-replicas", 4, "--replications", 1, *FREE, text=SLOW)
+    assert outcome.exit_code == 0, outcome.err
+    answer = json.loads((tmp_path / "out" / "autoscale.json").read_text())
+    policies, signals = answer["policies"], answer["signals"]
+    assert (len(policies), len(signals)) == (18, 6)
+    assert answer["n_runs"] == 18 + 3  # fixed fleets of 3, 2 and 1 or 4
+    for signal in signals:
+        row = policies[signal["policy"]]
+        settings = row["settings"]
+        assert (settings["metric"], settings["target"]) == (signal["signal"], signal["target"])
+        assert settings["kind"] == "target" and settings["down_below"] == signal["target"]
+        assert (row["gpu_hours"], row["attained_frac"]) == (signal["gpu_hours"], signal["attained_frac"])
+    reach = [each for each in signals if each["regret_h"] is not None]
+    assert reach == signals[: len(reach)] and reach
+    assert [each["regret_h"] for each in reach] == sorted(each["gpu_hours"] - reach[0]["gpu_hours"] for each in reach)
+    assert all(each["attained_frac"] >= 0.5 for each in reach)
+    cheapest = min(each["gpu_hours"] for each in policies if each["attained_frac"] >= 0.5)
+    assert reach[0]["gpu_hours"] == cheapest and answer["best"] == reach[0]["policy"]
+    assert outcome.out.startswith(f"Best signal: {reach[0]['signal']}, ")
+    assert "regret" in outcome.out and "21 runs" in outcome.out
+    assert "kind: target" in answer["yaml"]
 
 
 def test_an_interrupted_study_goes_on_and_a_folder_of_another_is_kept(tmp_path: Path) -> None:

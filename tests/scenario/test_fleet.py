@@ -51,7 +51,6 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
         ({"replicas": 4, "autoscaler": HPA}, {"gpu_budget": 3}, "cluster.gpu_budget: must hold the 4 GPUs"),
         ({"autoscaler": HPA | {"min_replicas": 9}}, {}, "min_replicas must be at most max_replicas, got 9 > 4"),
         ({"autoscaler": HPA | {"metrics": [{"metric": "queue", "target": 5}]}}, {}, "unknown metric 'queue'"),
-        ({"autoscaler": {"kind": "wva", "max_replicas": 3, "version": "v2"}}, {}, "version: v2 is not simulated"),
         ({"autoscaler": HPA, "shutdown": {"grace_s": 0.001}}, {}, "must be at least 0.1 s, as less ends within a step"),
         ({}, {"failures": [{"what": "node"}]}, "failures.0: needs either at_s or mtbf_s"),
         ({}, {"failures": [{"what": "gpu", "at_s": 1, "pool": "x"}]}, "there is no such pool, got x"),

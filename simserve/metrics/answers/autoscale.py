@@ -65,6 +65,65 @@ class ScaledFleet(Struct):
     """The decision with all that it rests on; null without an SLO."""
 
 
+class SignalRank(Struct):
+    """What the best setting of a signal costs and attains, under one bare rule."""
+
+    signal: Name
+    """The metric or query that scales the pool."""
+    target: Amount
+    """Its best target: value per replica to keep."""
+    policy: Index
+    """Number of that setting among the policies."""
+    gpu_hours: Hours = None
+    """[h] GPU time of a run."""
+    attained_frac: Share = None
+    """[share] Requests that met every limit, mean over the seeds."""
+    regret_h: Hours = None
+    """[h] GPU time beyond that of the best setting of any signal; null where no setting reaches the goal."""
+
+
+class ReplayedPolicy(Struct):
+    """What a policy wants, fed the recorded replicas and samples."""
+
+    policy: Name
+    """Its name, as given."""
+    settings: Mapping[str, Any] | None
+    """The autoscaler as a scenario has it; null where the replicas stay."""
+    desired: Sequence[int]
+    """Replicas that it wants at each instant."""
+    n_changes: Count
+    """Instants at which it wants another number than before."""
+    first_change_s: Seconds
+    """[s] The first of these; null without one."""
+    replica_s: Amount
+    """[s] Sum of the wanted replicas over time."""
+    agreed_frac: Share
+    """[share] Instants at which it wants what was recorded; null without `desired` in the file."""
+    differs_at_s: Sequence[float]
+    """[s] The other instants."""
+
+
+class RecordedFleet(Struct):
+    """A recorded fleet; its signals stay as they were, whatever a policy wants."""
+
+    file: str
+    """File of the signals."""
+    at_s: Sequence[float]
+    """[s] Instants, from the first row."""
+    replicas: Sequence[int]
+    """Replicas that served or started."""
+    desired: Sequence[int | None] | None
+    """Replicas that the fleet's own autoscaler wanted; null without them in the file."""
+    replica_s: Amount
+    """[s] Sum of its replicas over time."""
+    silent_s: Seconds
+    """[s] Time from joining to a first sample; null where pods have columns of their own."""
+    policies: Sequence[ReplayedPolicy]
+    """All policies, in the order given."""
+    notes: Sequence[str]
+    """What policies read and the file lacks."""
+
+
 class AutoscaleAnswer(StudyAnswer):
     """What `simserve autoscale` found."""
 
@@ -91,6 +150,10 @@ class AutoscaleAnswer(StudyAnswer):
     """All policies, in the order given."""
     yaml: str | None = None
     """The policy to take, as the key of its pool in a scenario."""
+    signals: Sequence[SignalRank] | None = None
+    """Signals, that with the least regret first; null without `--signals`."""
+    recorded: RecordedFleet | None = None
+    """What policies want in a recorded fleet; null without `--recorded`."""
 
     @property
     def decision(self) -> DecisionJson | None:

@@ -1,6 +1,6 @@
 """Glossary of logs: the names and units under which tables of requests have their columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,13 +103,17 @@ NOTHING = LogReading()
 """A log that is read as the glossary says."""
 
 
-def given_names(text: str | None) -> dict[str, str]:
-    """Parse `arrival_s=startTime,prompt_tokens=usage.prompt`. Raises SimserveError."""
+def given_names(text: str | None, known: Collection[str] = ()) -> dict[str, str]:
+    """Parse `arrival_s=startTime,prompt_tokens=usage.prompt`. Raises SimserveError.
+
+    known: our names, of which the part before a slash counts; by default those of a log.
+    """
     names: dict[str, str] = {}
     for pair in (text or "").split(",") if text else ():
         ours, equals, theirs = (part.strip() for part in pair.partition("="))
-        if not equals or not theirs or _ours(ours) is None:
-            remedy = f"ours are {', '.join(ALIASES)}"
+        is_ours = ours.partition("/")[0] in known if known else _ours(ours) is not None
+        if not equals or not theirs or not is_ours:
+            remedy = f"ours are {', '.join(known or ALIASES)}"
             raise SimserveError(f"--map: must be OURS=THEIRS,..., got {pair}; {remedy}")
         names[ours] = theirs
     return names
