@@ -33,6 +33,7 @@ from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan
 from simserve.engine.recorded_signals import RecordedSignals as RecordedSignals
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
 from simserve.engine.tabulate import member_facts, tabulate
@@ -40,10 +41,10 @@ from simserve.errors import TraceError
 from simserve.forks import can_fork
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.cluster import KvLink
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.experiment import traffic_notes
 from simserve.scenario.fleet import OnFailure, PlacementSection, Scrape, Shutdown, Spares, Startup
+from simserve.scenario.links import KvLink
 from simserve.scenario.loader import AnyScenario, scenario_from
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
@@ -130,7 +131,7 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         name=scenario.name,
         seed=scenario.seed,
         digest=scenario.digest,
-        pools=tuple(map(_pool_facts, setups, priced.costs, (pool.scheduler for pool in scenario.cluster.pools))),
+        pools=tuple(map(_pool_facts, setups, priced.costs, (pool.scheduler for pool in scenario.cluster.versions))),
         replica_pool=served.replica_pool,
         peak_kv_blocks=served.peak_kv_blocks,
         slo=slo.default.given,
@@ -264,24 +265,26 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
     cluster = scenario.cluster
     if not scenario.changes:
         return None
+    rollout, names = cluster.rollout, [pool.name for pool in cluster.pools]
+    turned = () if rollout is None or rollout.pool is None else (cluster.pools[names.index(rollout.pool)],)
     plans = [
         PoolPlan(
             setup.name,
             replica,
-            setup.n_independent // setup.n_replicas,
+            setup.parallel.data // setup.n_sharing,
             setup.gpus_per_replica,
             setup.ledger.weights_bytes * setup.gpus_per_replica,
             pool.startup or Startup(),
             pool.shutdown or Shutdown(),
             pool.spares or Spares(),
         )
-        for setup, replica, pool in zip(setups, replicas, cluster.pools, strict=True)
+        for setup, replica, pool in zip(setups, replicas, (*cluster.pools, *turned), strict=True)
     ]
     nodes, loss = cluster.placement or PlacementSection(), cluster.on_failure or OnFailure()
     return Scaling(
         Changes(
-            plans,
-            deepcopy([setup.autoscaler for setup in setups]),  # at once, as pools may share one
+            plans[: len(names)],
+            deepcopy([setup.autoscaler for setup in setups[: len(names)]]),  # at once, as pools may share one
             scenario.seed,
             Placement(nodes.gpus_per_node or max(setup.gpu.gpus_per_node for setup in setups), nodes.nodes_per_rack),
             cluster.scrape or Scrape(),
@@ -289,6 +292,7 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
             cluster.gpu_budget,
             resends=loss.clients == "retry",
             most_sends=loss.max_attempts,
+            rollout=None if rollout is None else RollOut(rollout, plans[-1], names.index(rollout.pool or "")),
         )
     )
 

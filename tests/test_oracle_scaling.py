@@ -14,9 +14,11 @@ from simserve.engine.offered import Patience
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
 from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup
+from simserve.scenario.rollout import Canary, RolloutSection
 from simserve.state.pool_view import COUNTERS, GAUGES, PoolView
 from simserve.units import to_s
 from tests.effort import examples
@@ -112,6 +114,22 @@ def failures(draw: st.DrawFn, unit_s: float) -> Failure:
 
 
 @st.composite
+def roll_outs(draw: st.DrawFn, plans: list[PoolPlan], unit_s: float) -> RollOut:
+    """Draw a roll-out of a pool to the setup of one of the same role, perhaps its own."""
+    pool = draw(st.integers(0, len(plans) - 1))
+    same = [plan for plan in plans if plan.setup.role == plans[pool].setup.role]
+    max_surge, max_unavailable = draw(st.sampled_from(((0, 1), (1, 0), (1, 1), (3, 2))))
+    canary = Canary(share=draw(st.sampled_from((0.3, 1.0))), for_s=draw(st.integers(0, 20)) * unit_s)
+    section = RolloutSection(
+        at_s=draw(st.integers(0, 60)) * unit_s,
+        max_surge=max_surge,
+        max_unavailable=max_unavailable,
+        canary=draw(st.sampled_from((None, canary))),
+    )
+    return RollOut(section, replace(draw(st.sampled_from(same)), name="new"), pool)
+
+
+@st.composite
 def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scaling:
     """Draw autoscalers, starts, stops and failures; each replica of a world has a pool of its own."""
     unit_s = max(draw(st.sampled_from(UNITS_S)), span_s / 100)
@@ -137,6 +155,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
             draw(st.booleans()),
             10**9,
+            draw(st.none() | roll_outs(plans, unit_s)),
         )
     )
 

@@ -27,12 +27,15 @@ class Deployment:
         """Called with each replica that begins to serve."""
         site.on_free.append(self.bring)
         for first in range(0, len(members), plan.n_members):
-            self.pods.append(self._pod(members[first : first + plan.n_members], "ready"))
+            self.pods.append(self._pod(members[first : first + plan.n_members], "ready", plan))
         self.wanted = len(self.pods)
         """Replicas that the pool shall have."""
-        self._n_missed = 0
+        self.n_missed = 0
         """Replicas that have failed and are never replaced."""
-        self._why = ""
+        self.why = ""
+        """Why the number of replicas changes."""
+        self.roll: Callable[[], None] | None = None
+        """Brings the replicas of another version, and lets the others go; None: there is one version."""
         self._n_starts = 0
 
     def view(self, now_ps: int, delay_s: float, gateway: Signals) -> PoolView:
@@ -41,7 +44,7 @@ class Deployment:
         for pod in self.pods:
             pod.signals.until_s = gateway.until_s
         there = [MemberView(pod.id, pod.phase, pod.signals) for pod in self.pods]
-        waiting = [MemberView(-1, "pending", Signals())] * max(0, self.wanted - self._n_missed - len(there))
+        waiting = [MemberView(-1, "pending", Signals())] * max(0, self.wanted - self.n_missed - len(there))
         return PoolView(to_s(now_ps), self.wanted, [*there, *waiting], gateway, self._facts)
 
     @property
@@ -59,15 +62,27 @@ class Deployment:
 
     def scale(self, wanted: int, why: str) -> None:
         """Have another number of replicas from now on."""
-        self.wanted, self._why = wanted, why
+        self.wanted, self.why = wanted, why
         self.bring()
 
     def bring(self) -> None:
         """Order replicas, or let some go, until there are as many as wanted, as far as there are GPUs."""
-        while self._n_missed + len(self.pods) < self.wanted and self._site.take(self.plan.n_gpus):
-            self._order(self._why)
-        for pod in self._last(len(self.pods) + self._n_missed - self.wanted):
-            self._stop(pod, self._why)
+        if self.roll is not None:
+            self.roll()
+            return
+        while self.n_missed + len(self.pods) < self.wanted and self._site.take(self.plan.n_gpus):
+            self.order(self.why, self.plan)
+        for pod in self.last(len(self.pods) + self.n_missed - self.wanted, self.pods):
+            self.stop(pod, self.why)
+
+    def adopt(self, plan: PoolPlan, why: str) -> None:
+        """End a roll-out: all replicas are of the new version, and spares follow."""
+        self.plan, self.roll = plan, None
+        old, self.spares = self.spares, []
+        for spare in old:
+            self.pods.append(spare)
+            self.stop(spare, why)
+        self.stock()
 
     def freeze(self, pod: Pod) -> None:
         """Let a replica answer no more; routers send it requests, and monitoring has no samples of it, until that is
@@ -90,12 +105,12 @@ class Deployment:
             serves = pod in self.pods
             self._lose(pod, f"a {what} failed")
             if returns and serves and not self._take_over(what, only_warm=in_place) and in_place:
-                self._order(f"restarted after a {what} failure", pod.taken)
+                self.order(f"restarted after a {what} failure", pod.plan, pod.taken)
                 return
-            self._n_missed += serves and not returns
+            self.n_missed += serves and not returns
             if returns:
-                self._why = f"replaces one after a {what} failure"
-            self._site.give(self.plan.n_gpus, pod.taken)
+                self.why = f"replaces one after a {what} failure"
+            self._site.give(pod.plan.n_gpus, pod.taken)
             if returns:
                 self.stock()
 
@@ -128,7 +143,7 @@ class Deployment:
 
     def _stand_by(self, *, is_warm: bool) -> None:
         """Order a spare."""
-        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare")
+        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare", self.plan)
         spare.is_warm = is_warm
         self.spares.append(spare)
         if self._site.clock.now_ps:
@@ -136,29 +151,31 @@ class Deployment:
         else:
             spare.phase = "ready"
 
-    def _order(self, why: str, taken: dict[int, int] | None = None) -> None:
+    def order(self, why: str, plan: PoolPlan, taken: dict[int, int] | None = None) -> None:
         """Order a replica, on GPUs that it has already or on others."""
-        pod = self._ordered(why, taken)
+        pod = self._ordered(why, plan, taken)
         self.pods.append(pod)
         self._start(pod, in_place=taken is not None)
 
-    def _ordered(self, why: str, taken: dict[int, int] | None = None) -> Pod:
-        setups = self.plan.setup.copies(self.plan.n_members)
-        return self._pod([self._site.fleet.order(setup, why) for setup in setups], "pending", taken)
+    def _ordered(self, why: str, plan: PoolPlan, taken: dict[int, int] | None = None) -> Pod:
+        setups = plan.setup.copies(plan.n_members)
+        return self._pod([self._site.fleet.order(setup, why) for setup in setups], "pending", plan, taken)
 
     def _start(self, pod: Pod, *, in_place: bool) -> None:
         """Let a replica load, and serve once it is ready. in_place: machine and image are there."""
         stream = f"startup/{self.plan.name}/{self._n_starts}"
         self._n_starts += 1
         rng = np.random.default_rng([self._site.seed, crc32(stream.encode())])
-        pending_s, loading_s = self.plan.startup.draw(rng, self.plan.weights_bytes, in_place=in_place)
+        pending_s, loading_s = pod.plan.startup.draw(rng, pod.plan.weights_bytes, in_place=in_place)
         runs_ps = self._site.clock.now_ps + to_ps(pending_s)
         self._site.at(runs_ps, lambda: self._run(pod))
         self._site.at(runs_ps + to_ps(loading_s), lambda: self._serve(pod))
 
-    def _pod(self, members: Sequence[Member], phase: MemberPhase, taken: dict[int, int] | None = None) -> Pod:
-        n_gpus = self.plan.n_gpus
-        pod = Pod(members, self._site.placement.place(n_gpus) if taken is None else taken, phase)
+    def _pod(
+        self, members: Sequence[Member], phase: MemberPhase, plan: PoolPlan, taken: dict[int, int] | None = None
+    ) -> Pod:
+        taken = self._site.placement.place(plan.n_gpus) if taken is None else taken
+        pod = Pod(plan, members, taken, phase)
         for member in members:
             member.on_gone = lambda at_ps: self._note_gone(pod, at_ps)
         return pod
@@ -180,20 +197,22 @@ class Deployment:
         for member in pod.members:
             self._site.fleet.ready(member)
         self.on_ready(pod)
+        if self.roll is not None:
+            self.roll()
 
-    def _last(self, n: int) -> list[Pod]:
+    def last(self, n: int, among: Sequence[Pod]) -> list[Pod]:
         """Return the n replicas to let go, as Kubernetes does: first those that do not serve, the last ordered one
         before others; then those that have served for the shortest time."""
         if n <= 0:
             return []
-        order = sorted(enumerate(self.pods), key=lambda each: (each[1].phase == "ready", -each[1].ready_ps, -each[0]))
+        order = sorted(enumerate(among), key=lambda each: (each[1].phase == "ready", -each[1].ready_ps, -each[0]))
         return [pod for _, pod in order[:n]]
 
-    def _stop(self, pod: Pod, why: str) -> None:
+    def stop(self, pod: Pod, why: str) -> None:
         """Let a replica finish what it has, within its grace, or cut it at once."""
         self.pods.remove(pod)
         self.leaving.append(pod)
-        pod.is_leaving, shutdown, fleet = True, self.plan.shutdown, self._site.fleet
+        pod.is_leaving, shutdown, fleet = True, pod.plan.shutdown, self._site.fleet
         now_ps = self._site.clock.now_ps
         if shutdown.drain and shutdown.grace_s is not None and pod.phase == "ready":
             self._site.at(now_ps + to_ps(shutdown.grace_s), lambda: self._cut(pod, "its grace ended"))
@@ -218,4 +237,4 @@ class Deployment:
 
     def _free(self, pod: Pod) -> None:
         self.leaving.remove(pod)
-        self._site.give(self.plan.n_gpus, pod.taken)
+        self._site.give(pod.plan.n_gpus, pod.taken)

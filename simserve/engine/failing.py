@@ -41,7 +41,7 @@ class Failing:
                 racks = {self._site.placement.rack_of(node): node for node in pod.taken}
                 yield from ((f"rack {rack}", node, 1) for rack, node in racks.items())
             case "gpu":
-                yield f"replica {pod.id}", min(pod.taken), deployment.plan.n_gpus
+                yield f"replica {pod.id}", min(pod.taken), pod.plan.n_gpus
             case _:
                 yield f"replica {pod.id}", min(pod.taken), 1
 

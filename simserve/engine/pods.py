@@ -40,6 +40,8 @@ class PoolPlan:
 class Pod:
     """A replica as its deployment keeps it."""
 
+    plan: PoolPlan
+    """Its version."""
     members: Sequence[Member]
     taken: dict[int, int]
     """GPUs that it takes of each node."""

@@ -15,6 +15,7 @@ from simserve.engine.fleet import Fleet
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan, Site
 from simserve.engine.replica import Replica
+from simserve.engine.rollout import RollOut
 from simserve.scenario.fleet import Failure, Scrape
 from simserve.state.pool_view import PoolView, Signals
 from simserve.units import PS_PER_S, to_ps, to_s
@@ -107,6 +108,7 @@ class Changes:
     """The gateway sends once more what was lost before its first token."""
     most_sends: int = 3
     """How often it sends a request, at most."""
+    rollout: RollOut | None = None
 
 
 class Scaling:
@@ -134,6 +136,8 @@ class Scaling:
             deployment.on_ready = partial(failing.watch, deployment=deployment)
             for pod in deployment.pods:
                 deployment.on_ready(pod)
+        if changes.rollout is not None:
+            changes.rollout.begin(site, self._deployments[changes.rollout.pool])
         self._let_scale()
 
     def goes_on(self) -> bool:

@@ -35,7 +35,7 @@ from simserve.workload.trace import MOST_TOKENS
 def explain(scenario: Scenario) -> Answer:
     """Dry-run a scenario without simulating it. Raises TraceError and PolicyError for a load that a run refuses."""
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    pairs = zip(scenario.setups, scenario.cluster.pools, strict=True)
+    pairs = zip(scenario.setups, scenario.cluster.versions, strict=True)
     pools = tuple(_with_start(_with_reservation(_pool(setup), setup, load), setup, pool) for setup, pool in pairs)
     return Answer(
         scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), scenario.why_one_process()

@@ -11,8 +11,11 @@ from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import MemberFacts, RunFacts
 
-REPLACES = ("restarted after", "replaces one after")
-"""Beginnings of the reasons of replicas that replace others."""
+ROLLED_OUT = "rolled out"
+"""Reason of replicas that a roll-out brings, and of those that it stops."""
+
+REPLACES = ("restarted after", "replaces one after", "a warm spare", "a cold spare", ROLLED_OUT)
+"""Beginnings of the reasons of replicas that replace others, or stand by for that."""
 
 BIN_S = 15.0
 """Least length of an interval of arrivals; each has LEAST_ARRIVALS on average."""
@@ -48,6 +51,10 @@ class ScalingJson(Figures):
     """[s] Time in which fewer than 90% of the arriving requests met the SLO; null without an SLO."""
     longest_below_s: Measured = None
     """[s] The longest such time at a stretch, such as from a step of the load until replicas have started for it."""
+    rollout_s: Measured = None
+    """[s] Time from the start of a roll-out until its last replica was ready and the last old one gone; null: none."""
+    rollout_attained_frac: Measured = None
+    """[share] Requests that met the SLO among those that arrived meanwhile; null without a roll-out or an SLO."""
 
 
 def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> ScalingJson | None:
@@ -60,6 +67,7 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
     cycles_s = [cycle_s for each in turns if (cycle_s := _cycle_s(each, requests["arrival_s"])) is not None]
     gpu_seconds = lives.gpu_seconds()
     below_s, longest_s = _below(requests, met)
+    rollout_s, rollout_frac = _rollout(requests, facts.members, all_met(met))
     return ScalingJson(
         mean_gpus=gpu_seconds / facts.end_s if facts.end_s else None,
         gpu_hours=gpu_seconds / 3600,
@@ -70,6 +78,8 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
         n_failures=sum("failed" in member.why for member in facts.members),
         below_s=below_s,
         longest_below_s=longest_s,
+        rollout_s=rollout_s,
+        rollout_attained_frac=rollout_frac,
     )
 
 
@@ -93,7 +103,7 @@ def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
     removed = {
         at_s
         for each in members
-        if "failed" not in each.why
+        if "failed" not in each.why and ROLLED_OUT not in each.why
         for at_s in (each.draining_s if each.ready_s is not None else each.gone_s,)
         if at_s is not None
     }
@@ -125,6 +135,19 @@ def _most_ready(members: tuple[MemberFacts, ...]) -> int:
     ends = [(each.draining_s if each.draining_s is not None else each.gone_s, -1) for each in members]
     events = sorted([*starts, *((at_s, sign) for at_s, sign in ends if at_s is not None)])
     return int(np.cumsum([sign for _, sign in events]).max(initial=0))
+
+
+def _rollout(
+    requests: Columns, members: tuple[MemberFacts, ...], is_met: Flags | None
+) -> tuple[float | None, float | None]:
+    """Return how long a roll-out took, and the share of the requests that arrived meanwhile and met the SLO."""
+    touched = [each for each in members if ROLLED_OUT in each.why]
+    if not touched:
+        return None, None
+    start_s = min(each.ordered_s if each.why.startswith(ROLLED_OUT) else each.draining_s or 0.0 for each in touched)
+    end_s = max(at_s for each in touched for at_s in (each.ready_s, each.gone_s) if at_s is not None)
+    meanwhile = (requests["arrival_s"] >= start_s) & (requests["arrival_s"] < end_s)
+    return end_s - start_s, float(is_met[meanwhile].mean()) if is_met is not None and meanwhile.any() else None
 
 
 def _below(requests: Columns, met: Mapping[str, Flags]) -> tuple[float | None, float | None]:

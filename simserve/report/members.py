@@ -55,13 +55,17 @@ def fleet_sentences(reader: RunView) -> str:
 
 
 def _trouble(scaling: ScalingJson) -> list[str]:
-    """Return what was wrong with the fleet."""
+    """Return what disturbed the fleet."""
     texts = []
     if scaling.n_failures:
         texts.append(f"{plural(scaling.n_failures, 'replica')} failed.")
     if scaling.below_s:
         longest = f", up to {seconds(scaling.longest_below_s)} at a stretch"
         texts.append(f"For {seconds(scaling.below_s)}{longest}, fewer than 90% of arriving requests met the SLO.")
+    if scaling.rollout_s is not None:
+        met = scaling.rollout_attained_frac
+        attained = "" if met is None else f", in which {share(met)} of arriving requests met the SLO"
+        texts.append(f"The roll-out took {seconds(scaling.rollout_s)}{attained}.")
     return texts
 
 

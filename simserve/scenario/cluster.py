@@ -1,7 +1,7 @@
 """The cluster section: pools, the routers and the admission policy before them, and what joins pools with roles."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -14,40 +14,16 @@ from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
 from simserve.scenario.fleet import Failure, OnFailure, PlacementSection, Scrape
+from simserve.scenario.links import KvLink, Views
 from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.resolve_pool import resolve_pool
+from simserve.scenario.rollout import RolloutSection, resolve_rollout
 from simserve.scenario.scheduler_rules import check_role
 from simserve.scenario.workload import Workload
 from simserve.splitters.base import Splitter
 
 DISAGGREGATED_ONLY = ("kv_link", "decode_router", "disaggregate")
 """Cluster keys that need pools with roles."""
-
-
-class KvLink(Section):
-    """The link that carries KV blocks from prefill to decode replicas."""
-
-    bytes_per_s: Annotated[float, Field(ge=1e8)]
-    """[bytes/s] Bandwidth of each replica's port, in and out; at least that of 1 Gb/s Ethernet."""
-    latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """[s] Latency of a transfer, added once."""
-    shared: bool = False
-    """Whether all replicas share one port."""
-    how: Literal["pull", "push"] = "pull"
-    """`pull`: the decode side fetches finished KV blocks (vLLM's NixlConnector); `push`: it allocates blocks first and
-    receives them (SGLang, Mooncake)."""
-    transfer: Literal["whole", "by_chunk", "by_layer"] = "whole"
-    """Unit of a transfer: the `whole` prompt, or `by_chunk` or `by_layer`, which overlap with prefill and need `how:
-    push`."""
-
-
-class Views(Section):
-    """What routers see of replicas, where it is not the current state."""
-
-    refresh_s: Annotated[float, Field(ge=1e-6, le=3600)]
-    """[s] Refresh interval: routers see the state at its last multiple; inference gateways refresh every 0.05 s."""
-    counts_own_sends: bool = False
-    """Whether a router adds the requests that it has sent since the last refresh."""
 
 
 class ClusterSection(Section):
@@ -80,6 +56,13 @@ class ClusterSection(Section):
     """Failures of processes, GPUs, nodes and racks; null: none."""
     on_failure: OnFailure | None = None
     """What becomes of the requests of a replica that fails; null: they fail."""
+    rollout: RolloutSection | None = None
+    """Replacement of a pool's replicas by those of another version; null: none."""
+
+    @property
+    def versions(self) -> tuple[Pool, ...]:
+        """All pools, and last the one that a roll-out turns one of them into."""
+        return self.pools if self.rollout is None else (*self.pools, self.rollout.to)
 
     @property
     def scales(self) -> bool:
@@ -95,7 +78,9 @@ def resolve_cluster(draft: Draft, cluster: ClusterSection, defaults: Defaults) -
     admission = cluster.admission
     if admission is not None:
         admission = draft.below("admission").spelled_out("admission", admission)
-    update = {"router": router, "pools": pools, "admission": admission}
+    update: dict[str, Any] = {"router": router, "pools": pools, "admission": admission}
+    if cluster.rollout is not None:
+        update["rollout"] = resolve_rollout(draft.below("rollout"), cluster.rollout, cluster.pools, defaults)
     return cluster.model_copy(update=update | _disaggregation(draft, cluster, pools, defaults))
 
 

@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 from simserve.catalog.types import Section
 from simserve.plugins.validation import Path
-from simserve.scenario.cluster import ClusterSection, Views
+from simserve.scenario.cluster import ClusterSection
 from simserve.scenario.experiment import Experiment, Slo, Targets
+from simserve.scenario.links import Views
 from simserve.scenario.manifest_hpa import HPA_KEYS
 from simserve.scenario.manifest_keda import KEDA_KEYS
 from simserve.scenario.manifest_kinds import KIND_KEYS

@@ -173,7 +173,7 @@ def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
     for path, rule, value, remedy in (*_of_budget(cluster), *_of_failures(cluster, failures)):
         if not draft.touched(*path):
             draft.problem(path, rule, value, remedy)
-    if not cluster.scales and not failures and not any(pool.spares for pool in cluster.pools):
+    if not (cluster.scales or failures or cluster.rollout or any(pool.spares for pool in cluster.pools)):
         return cluster
     pools = tuple(_pool(draft.below("pools", index), pool) for index, pool in enumerate(cluster.pools))
     update: dict[str, Any] = {"pools": pools}

@@ -68,7 +68,8 @@ class Scenario(Experiment):
 
     @cached_property
     def setups(self) -> tuple[PoolSetup, ...]:
-        """The pools with their model, GPU, engine, scheduler and memory ledger, ready for the engine."""
+        """The pools with their model, GPU, engine, scheduler and memory ledger, ready for the engine. What a roll-out
+        turns one into comes last, without replicas."""
         spec = self.cluster.autoscaler
         shared: Autoscaler | None = None if spec is None else plugins.build("autoscalers", spec)
         result = []
@@ -76,7 +77,8 @@ class Scenario(Experiment):
             setup, note = pool_setup(self, pool), self.note_on("cluster", "pools", index, "autoscaler")
             is_shared = shared is not None and pool.name in shared.pools_by_role.values()
             result.append(replace(setup, scaler_note=note, autoscaler=shared if is_shared else setup.autoscaler))
-        return tuple(result)
+        later = self.cluster.versions[len(self.cluster.pools) :]
+        return (*result, *(replace(pool_setup(self, pool), n_replicas=0) for pool in later))
 
     def build_router(self) -> Router:
         """Return a new router without state."""
@@ -102,7 +104,7 @@ class Scenario(Experiment):
     def changes(self) -> bool:
         """Whether replicas come or go during a run."""
         cluster = self.cluster
-        return bool(cluster.failures or cluster.scales or any(pool.spares for pool in cluster.pools))
+        return bool(cluster.failures or cluster.scales or cluster.rollout or any(pool.spares for pool in cluster.pools))
 
     def why_one_process(self) -> str | None:
         """Return why one process must serve all replicas; None: processes of their own give the same tables."""

@@ -234,3 +234,59 @@ def test_a_fleet_that_was_too_small_says_so_instead_of_blaming_its_servers() -> 
     results = simulate(Scenario.from_dict(tight))
     assert results.summary["scaling"]["longest_below_s"] > 15
     assert "The fleet was too small for " in str(results._repr_html_()) + repr(results)
+
+
+def rolled(rollout: dict[str, Any], pool: dict[str, Any], **cluster: Any) -> pd.DataFrame:
+    """Return the lives of a roll-out at 12 s, with the times since then."""
+    load = scenario({"startup": FAST, **pool}, 4.0, 400, rollout={"at_s": 12, **rollout}, **cluster)
+    table = members(simulate(load))
+    times = ["ordered_s", "ready_s", "draining_s", "gone_s"]
+    return table.assign(**{name: table[name] - 12 for name in times})
+
+
+@pytest.mark.parametrize(
+    ("limits", "ordered_s", "draining_s"),
+    [
+        ({}, [0, 6, 12], [6, 12, 18]),
+        ({"max_surge": 0, "max_unavailable": 1}, [0, 6, 12], [0, 6, 12]),
+        ({"max_surge": 3}, [0, 0, 0], [6, 6, 6]),
+        ({"max_surge": 0, "max_unavailable": 3}, [0, 0, 0], [0, 0, 0]),
+    ],
+)
+def test_a_roll_out_keeps_to_its_surge_and_to_what_may_be_missing(
+    limits: dict[str, int], ordered_s: list[float], draining_s: list[float]
+) -> None:
+    table = rolled({"to": {"engine": {"version": "0.19"}}, **limits}, {"replicas": 3})
+    old, new = table[table["pool"] == "serve"], table[table["pool"] == "serve-new"]
+    assert (len(old), len(new)) == (3, 3)
+    assert new["ordered_s"].tolist() == pytest.approx(ordered_s, abs=2)
+    assert sorted(old["draining_s"]) == pytest.approx(draining_s, abs=2)
+    assert (new["ready_s"] - new["ordered_s"]).tolist() == pytest.approx([6] * 3, abs=1e-3)
+    assert old["gone_s"].notna().all() and new["gone_s"].isna().all()
+    assert set(new["why"]) == {"rolled out"}
+    assert set(old["why"]) == {"at the start; rolled out"}
+
+
+def test_a_canary_stays_for_a_while_before_the_rest_follows() -> None:
+    table = rolled({"to": {"gpu": "h200-sxm"}, "canary": {"share": 0.4, "for_s": 20}, "max_surge": 2}, {"replicas": 5})
+    new = table[table["pool"] == "serve-new"]
+    assert new["ordered_s"].tolist()[:2] == [0, 0]  # two of five
+    assert new["ordered_s"].tolist()[2] == pytest.approx(6 + 20)
+    assert len(new) == 5
+
+
+def test_spares_and_failures_follow_a_roll_out() -> None:
+    """Spares are exchanged at its end, and what fails later is replaced by the new version."""
+    failing = [{"what": "gpu", "at_s": 40, "detect_s": 1}]
+    table = rolled({}, {"replicas": 2, "spares": {"warm": 1}}, failures=failing)
+    assert table["pool"].tolist() == ["serve"] * 3 + ["serve-new"] * 4
+    assert table["why"][2] == "a warm spare; rolled out"
+    spare = table[table["why"].str.contains("takes over")]
+    assert spare["pool"].tolist() == ["serve-new"] and spare["ready_s"].tolist() == pytest.approx([29])
+
+
+def test_a_roll_out_is_no_scaling_and_says_how_long_it_took() -> None:
+    results = simulate(scenario({"replicas": 2, "startup": FAST}, 4.0, 200, rollout={"at_s": 12}))
+    scaling = results.summary["scaling"]
+    assert (scaling["n_scalings"], scaling["n_reversals"]) == (0, 0)
+    assert scaling["rollout_s"] == pytest.approx(14, abs=2)

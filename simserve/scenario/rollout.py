@@ -1,0 +1,64 @@
+"""Roll-outs: how the replicas of a pool are replaced by those of another version, and what that is."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from simserve.catalog.types import Name, Natural, NotNegative, Section, Share
+from simserve.scenario.draft import Draft
+from simserve.scenario.fleet import Instant
+from simserve.scenario.pool import Defaults, Pool
+from simserve.scenario.resolve_pool import resolve_pool
+
+KEPT = ("role", "replicas", "autoscaler", "spares", "startup", "shutdown")
+"""Keys of a pool that the roll-out takes over."""
+
+
+class Canary(Section):
+    """A first part of a roll-out, which stays for a while before the rest follows."""
+
+    share: Share
+    """[share] Share of the replicas, at least one (the weight of Argo Rollouts without a traffic router)."""
+    for_s: NotNegative
+    """[s] Time from when all of them serve until the rest follows."""
+
+
+class RolloutSection(Section):
+    """A rolling update, as a Deployment of Kubernetes does it."""
+
+    at_s: Instant
+    """[s] When it begins."""
+    pool: Name | None = None
+    """Pool of which the replicas are replaced; null: the only one."""
+    to: Pool = Pool()
+    """Keys of the pool that change, such as `engine: {version: "0.19"}`; none: its replicas only start anew. Its name
+    is that of the pool with `-new`."""
+    max_surge: Natural = 1
+    """Most replicas beyond those wanted (`maxSurge`)."""
+    max_unavailable: Natural = 0
+    """Most replicas that may be missing (`maxUnavailable`)."""
+    canary: Annotated[Canary | None, Field()] = None
+    """Part that is replaced first; null: none."""
+
+
+def resolve_rollout(draft: Draft, rollout: RolloutSection, pools: Sequence[Pool], defaults: Defaults) -> RolloutSection:
+    """Return a roll-out with its pool, and all keys of the new version."""
+    names = [pool.name for pool in pools]
+    own = names[0] if rollout.pool is None and len(names) == 1 else rollout.pool
+    if own not in names:
+        rule = "must name the pool" if own is None else "there is no such pool"
+        draft.problem(("pool",), rule, own, f"use {' or '.join(names)}")
+        return rollout
+    if not rollout.max_surge and not rollout.max_unavailable:
+        draft.problem(("max_surge",), "with max_unavailable: 0 replaces nothing", 0, "give at least 1 to one of them")
+    before, to = pools[names.index(own)], rollout.to
+    for key in to.model_fields_set.intersection(KEPT):
+        if getattr(to, key) != getattr(before, key) and getattr(to, key) is not None:
+            draft.problem(("to", key), f"stays that of pool {own} in a roll-out", None, "leave it out")
+    changed = {key: getattr(to, key) for key in to.model_fields_set.difference((*KEPT, "name"))}
+    name = to.name if "name" in to.model_fields_set else f"{own}-new"
+    if name in names:
+        draft.problem(("to", "name"), "must differ from the pools' names", name, "rename it")
+    new = before.model_copy(update=changed | {"name": name} | dict.fromkeys(KEPT[2:]))
+    return rollout.model_copy(update={"pool": own, "to": resolve_pool(draft.below("to"), defaults, new)})
