@@ -138,7 +138,8 @@ class SessionSender:
         self._respond_ps = front_end.respond_ps
         self._on_end = on_end
         self._patience = offered.patience or Patience()
-        self._budget = self._patience.backoff and self._patience.backoff.budget()
+        backoff = self._patience.backoff
+        self._budget = None if backoff is None else backoff.budget()
         """Tokens that all clients have for retries; None: no limit."""
         self.deadlines: Deadlines | None = None
         self._attempts: dict[int, int] = {}

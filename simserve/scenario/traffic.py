@@ -45,9 +45,8 @@ class Retries(Section):
     """[share] Retries of all clients together, at most this share of first attempts: each of these adds as much of a
     token to a bucket, and each retry takes one; without a token a client gives up. null: no limit. The form is that of
     Finagle's RetryBudget, the default of which is 0.2."""
-    budget_burst: Annotated[int, Field(ge=1, le=10**6)] = 100
-    """Most tokens of the bucket, which is full at first (as in gRPC's A6-client-retries.md); 10 a second for 10 s, as
-    Finagle reserves."""
+    budget_burst: Annotated[int, Field(ge=1, le=10**6)] = 10
+    """Most tokens of the bucket, which is full at first; both as in the example of gRPC's A6-client-retries.md."""
 
 
 class TrafficClass(Section):
