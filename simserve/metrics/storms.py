@@ -19,7 +19,7 @@ from simserve.tables.columns import Columns, Flags, Floats
 STORM_FRAC, CALM_FRAC = 1 / 3, 0.1
 """Share of retries in an interval's attempts above which it is one of a storm, and up to which it is calm."""
 MOST_LOAD = 1.05
-"""Load after a trigger over the load that was served before it, at most."""
+"""Load of an interval over what was served before, at most, noise aside; more is a trigger."""
 LEAST_CALM, LEAST_BINS, LEAST_RATIO = 3, 4, 2
 """Least intervals of a calm and of a metastable state, and how much longer than its trigger the latter lasts."""
 
@@ -64,10 +64,11 @@ class _Intervals:
     longest_s: float
     """Longest time from a first attempt to the last retry of its request, of all."""
 
-    def retry_frac(self, some: slice = slice(None)) -> Floats:
-        """Return the share of retries in the attempts of each interval."""
-        retries: Floats = self.retries[some] / np.maximum(self.first + self.retries, 1)[some]
-        return retries
+    @property
+    def retry_frac(self) -> Floats:
+        """Share of retries in the attempts of each interval."""
+        frac: Floats = self.retries / np.maximum(self.first + self.retries, 1)
+        return frac
 
 
 def storms(requests: Columns, lives: Lifetimes) -> StormJson | None:
@@ -75,15 +76,14 @@ def storms(requests: Columns, lives: Lifetimes) -> StormJson | None:
     if not (requests["attempt"] > 1).any():
         return None
     intervals = _intervals(requests, lives)
-    is_storm, length_s = intervals.retry_frac() > STORM_FRAC, intervals.length_s
-    known = {"most_frac": float(intervals.retry_frac().max()), "storm_s": float(is_storm.sum()) * length_s}
+    is_storm, length_s = intervals.retry_frac > STORM_FRAC, intervals.length_s
+    known = {"most_frac": float(intervals.retry_frac.max()), "storm_s": float(is_storm.sum()) * length_s}
     states = [each for start, end in _runs(is_storm) for each in _metastable(intervals, start, end)]
     if not states:
         return StormJson(**known)
     trigger, state = max(states, key=lambda each: each[1].stop - each[1].start)
-    n_first, n_retries, n_answered = (
-        float(column[state].sum()) for column in (intervals.first, intervals.retries, intervals.in_the_end)
-    )
+    columns = intervals.first, intervals.retries, intervals.in_the_end
+    n_first, n_retries, n_answered = (float(column[state].sum()) for column in columns)
     return StormJson(
         **known,
         trigger_s=(trigger.stop - trigger.start) * length_s,
@@ -145,14 +145,13 @@ def _metastable(of: _Intervals, start: int, end: int) -> Iterator[tuple[slice, s
     fewer GPUs than then, or with clearly more load. After it the storm lasts longer than the trigger did, and than any
     request was retried, though there are as many GPUs as in the calm, and no more load than was answered then.
     """
-    is_calm = (of.retry_frac() <= CALM_FRAC) & (of.at_once >= LOW_FRAC * of.first) & (of.first > 0)
+    is_calm = (of.retry_frac <= CALM_FRAC) & (of.at_once >= LOW_FRAC * of.first) & (of.first > 0)
     calms = [run for run in _runs(is_calm) if run[1] <= start and run[1] - run[0] >= LEAST_CALM]
     if not calms:
         return
     calm = slice(*calms[-1])
     answers, gpus = of.answers[calm][1:], float(of.gpus[calm].max())  # in the first, answers only begin to come
     served = float(np.median(answers))
-    most = MOST_LOAD * served + np.sqrt(served / len(answers))  # the latter is noise
     is_disturbed = (of.gpus < gpus * (1 - 1e-9)) | (of.first > MOST_LOAD * served + 3 * np.sqrt(served))
     triggers = [run for run in _runs(is_disturbed) if calm.stop <= run[1]]
     for trigger, following in pairwise([*triggers, (end, end)]):
@@ -161,5 +160,7 @@ def _metastable(of: _Intervals, start: int, end: int) -> Iterator[tuple[slice, s
         least = max(LEAST_BINS, LEAST_RATIO * (trigger[1] - trigger[0]), of.longest_s / of.length_s)
         first = of.first[state]
         is_low = of.in_the_end[state].sum() < LOW_FRAC * first.sum()
-        if state.start < state.stop and n >= least and is_low and first.mean() <= most:
-            yield slice(*trigger), state
+        if state.start < state.stop and n >= least and is_low:
+            noise = 2 * np.sqrt(served / len(answers) + served / len(first))
+            if first.mean() <= served + noise:
+                yield slice(*trigger), state

@@ -106,9 +106,6 @@ NEIGHBORS = MappingProxyType(
         # clients and gateways
         "max_retries": "workload.retries.max_attempts, the first included",
         "percent_can_retry": "workload.retries.budget_frac",
-        "budget_percent": "workload.retries.budget_frac, a share of first attempts",
-        "retry_ratio": "workload.retries.budget_frac",
-        "token_ratio": "workload.retries.budget_frac",
         "request_timeout": "workload.timeout.e2e_s",
         "timeout_s": "workload.timeout.e2e_s",
         # benchmarks
