@@ -154,6 +154,8 @@ def _metastable(of: _Intervals, start: int, end: int) -> Iterator[tuple[slice, s
     served = float(np.median(answers))
     is_disturbed = (of.gpus < gpus * (1 - 1e-9)) | (of.first > MOST_LOAD * served + 3 * np.sqrt(served))
     triggers = [run for run in _runs(is_disturbed) if calm.stop <= run[1]]
+    if not triggers or triggers[0][0] > start:
+        return  # the storm came first, as where the load is beyond capacity
     for trigger, following in pairwise([*triggers, (end, end)]):
         state = slice(max(start, trigger[1]), min(following[0], end))
         n = state.stop - trigger[1]

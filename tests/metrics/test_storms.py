@@ -113,6 +113,7 @@ CALM, STORM = (100, 0, 100), (100, 200, 10)
         ([CALM] * 6 + [(300, 200, 10)] * 3 + [STORM] * 6 + [CALM], 90),  # it ends by itself
         ([CALM] * 2 + [(300, 200, 10)] * 2 + [STORM] * 9, None),  # no calm that is long enough
         ([CALM] * 6 + [STORM] * 9, None),  # no trigger
+        ([CALM] * 6 + [STORM] + [(300, 200, 10)] * 2 + [STORM] * 9, None),  # the storm came first
         ([CALM] * 6 + [(300, 200, 10)] * 2 + [(120, 240, 12)] * 9, None),  # more load than was served
         ([CALM] * 6 + [(300, 200, 10)] * 2 + [(100, 200, 95)] * 9, None),  # retries, but nearly all are answered
         ([CALM] * 6 + [(300, 200, 10)] * 2 + [(100, 45, 10)] * 9, None),  # too few retries
