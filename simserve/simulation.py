@@ -399,7 +399,8 @@ def _patience(scenario: Scenario) -> Patience | None:
     backoff = None
     if retries is not None:
         waits_ps = to_ps(retries.backoff_s), retries.multiplier, to_ps(retries.max_backoff_s)
-        backoff = Backoff(retries.max_attempts, *waits_ps, retries.jitter, scenario.seed)
+        budget = retries.budget_frac, retries.budget_burst
+        backoff = Backoff(retries.max_attempts, *waits_ps, retries.jitter, scenario.seed, *budget)
     if timeout is None:
         return Patience(backoff=backoff)
     ttft_ps, e2e_ps = (

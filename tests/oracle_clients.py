@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
-from simserve.engine.offered import Patience
+from simserve.engine.offered import Backoff, Patience
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_sessions import OracleSessions
@@ -58,6 +59,8 @@ class OracleClients:
     """(instant, row, failed attempt): future attempts."""
     sent_ps: list[int] = field(default_factory=list)
     """Send time of each row; of an unsent one, its arrival in the load, or when the attempt before it was sent."""
+    history: list[str] = field(default_factory=list)
+    """`first` for each first attempt that was sent, and `retry` for each retry that was decided."""
 
     def __post_init__(self) -> None:
         self.sent_ps += [to_ps(float(sent_s)) for sent_s in self.trace.arrival_s]
@@ -104,6 +107,7 @@ class OracleClients:
         failed = next((failed for _, other, failed in self.retries if other == row), None)
         if failed is None:
             self.sessions.sent.append(row)
+            self.history.append("first")
         self.retries = [retry for retry in self.retries if retry[1] != row]
         self.sent_ps[row] = now_ps
         original = row if failed is None else failed.original
@@ -162,7 +166,9 @@ class OracleClients:
 
     def fail(self, attempt: Attempt, now_ps: int) -> None:
         backoff, sessions = self.patience.backoff, self.sessions
-        if backoff is not None and attempt.number < backoff.max_attempts and not sessions.has_ended(attempt.original):
+        has_more = backoff is not None and attempt.number < backoff.max_attempts
+        if backoff is not None and has_more and not sessions.has_ended(attempt.original) and self.has_token(backoff):
+            self.history.append("retry")
             at_ps = now_ps + backoff.wait_ps(attempt.original, attempt.number)
             if sessions.stop_ps is None or at_ps < sessions.stop_ps:
                 self.retries.append((at_ps, len(self.sent_ps), attempt))
@@ -171,6 +177,16 @@ class OracleClients:
             sessions.have(attempt.original, now_ps)
         else:
             self.end_session(attempt, now_ps)
+
+    def has_token(self, backoff: Backoff) -> bool:
+        """Return whether the retry budget has a token left, from all that was sent so far."""
+        if backoff.budget_frac is None:
+            return True
+        tokens = Fraction(backoff.budget_burst)
+        for event in self.history:
+            tokens += Fraction(str(backoff.budget_frac)) if event == "first" else -1
+            tokens = min(tokens, Fraction(backoff.budget_burst))
+        return tokens >= 1
 
     def end_session(self, attempt: Attempt, now_ps: int) -> None:
         """End a session: no attempt of its requests is sent any more."""

@@ -50,6 +50,8 @@ def patiences(draw: st.DrawFn) -> Patience:
         draw(st.sampled_from([1.0, 2.0])),
         draw(st.sampled_from([1, 10, 100])) * unit_ps,
         draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])),
+        budget_frac=draw(st.sampled_from([None, 0.1, 0.1, 0.7])),
+        budget_burst=draw(st.sampled_from([1, 1, 2])),
     )
     return Patience(
         None if ttft is None else ttft * unit_ps,
@@ -201,7 +203,8 @@ def test_engine_and_oracle_agree_on_branches_of_which_one_fails(
     data: st.DataObject,
 ) -> None:
     ttft, e2e, first, longest = (n * UNITS_PS[0] for n in units)
-    backoff = data.draw(st.none() | st.just(Backoff(3, first, 2.0, longest)))
+    limited = Backoff(3, first, 2.0, longest, budget_frac=0.2, budget_burst=2)
+    backoff = data.draw(st.none() | st.sampled_from([Backoff(3, first, 2.0, longest), limited]))
     patience = Patience(data.draw(st.sampled_from([None, ttft])), e2e, backoff, data.draw(st.booleans()))
     front_end = FrontEnd(respond_ps=n_respond * UNITS_PS[0] // 2)
     cluster, truth = run_both(setups, RoundRobin, load, n_users, front_end, patience=patience, admission=admission)

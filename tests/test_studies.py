@@ -166,6 +166,9 @@ def test_retries_keep_a_cluster_overloaded_after_a_burst_and_admission_ends_that
     assert module.answered_frac(alone, after) > 0.9
     assert module.answered_frac(again, after) < 0.1  # the burst has been over for a minute
     assert module.answered_frac(admitted, after) > 0.85
+    for results, is_metastable in ((alone, False), (again, True), (admitted, False)):
+        storm = results.figures.retry_storm
+        assert (storm is not None and (storm.metastable_s or 0) > 150) == is_metastable
     assert again.summary["wasted"]["frac"] > 0.8 > 0.3 > admitted.summary["wasted"]["frac"]
 
 

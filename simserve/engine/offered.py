@@ -21,6 +21,29 @@ MAX_CONSECUTIVE_REFUSALS = 10_000
 """A closed loop would never advance the clock if all its requests were refused; it fails after this many."""
 
 
+TOKEN = 10**6
+"""Parts of a token of a retry budget: counted whole, ten times a tenth is one."""
+
+
+class RetryBudget:
+    """A token bucket, full at first. Invariant: it holds 0 to `burst` tokens."""
+
+    def __init__(self, frac: float, burst: int) -> None:
+        self._added, self._most = round(frac * TOKEN), burst * TOKEN
+        self._held = self._most
+
+    def add(self) -> None:
+        """Add the part of a token that a first attempt brings."""
+        self._held = min(self._held + self._added, self._most)
+
+    def take(self) -> bool:
+        """Take the token of a retry, if there is one."""
+        if self._held < TOKEN:
+            return False
+        self._held -= TOKEN
+        return True
+
+
 @dataclass(frozen=True)
 class Backoff:
     """Exponential backoff of clients that were refused or timed out."""
@@ -33,6 +56,14 @@ class Backoff:
     jitter: float = 0.0
     """Up to this fraction of a wait is cut at random, so that requests refused together do not retry together."""
     seed: int | str = 0
+    budget_frac: float | None = None
+    """Retries for each first attempt; None: no limit."""
+    budget_burst: int = 1
+    """Most tokens of the budget."""
+
+    def budget(self) -> RetryBudget | None:
+        """Return the full budget of a run; None: there is no limit."""
+        return None if self.budget_frac is None else RetryBudget(self.budget_frac, self.budget_burst)
 
     def wait_ps(self, row: int, attempt: int) -> int:
         """Return the wait from the failure of an attempt of the load's request `row` until the next attempt.

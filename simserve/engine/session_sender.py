@@ -138,6 +138,9 @@ class SessionSender:
         self._respond_ps = front_end.respond_ps
         self._on_end = on_end
         self._patience = offered.patience or Patience()
+        backoff = self._patience.backoff
+        self._budget = None if backoff is None else backoff.budget()
+        """Tokens that all clients have for retries; None: no limit."""
         self.deadlines: Deadlines | None = None
         self._attempts: dict[int, int] = {}
         """Attempt number of each row that is a retry."""
@@ -208,10 +211,11 @@ class SessionSender:
         self.on_failure(row, now_ps)
 
     def on_failure(self, row: int, now_ps: int) -> None:
-        """Retry a request; without attempts left, its session ends, or goes on as if it had been answered."""
+        """Retry a request; without attempts or tokens left, its session ends, or goes on as if it had been answered."""
         sessions, backoff, attempt = self.sessions, self._patience.backoff, self._attempts.get(row, 1)
         session = sessions.of_row[row]
-        if backoff is not None and attempt < backoff.max_attempts and session not in self._ended:
+        may_retry = backoff is not None and attempt < backoff.max_attempts and session not in self._ended
+        if backoff is not None and may_retry and (self._budget is None or self._budget.take()):
             again = self._rows.copy_row(row)
             self._recorder.grow(self._rows.capacity)
             sessions.copy_row(row)
@@ -344,6 +348,8 @@ class SessionSender:
         sessions.n_unsent[session] -= 1
         sessions.n_unanswered[session] += 1
         self._rows.arrival_ps[row] = now_ps
+        if self._budget is not None and row not in self._attempts:
+            self._budget.add()
         if self.deadlines is not None:
             self.deadlines.sent(row, now_ps)
         self._coming.append((self._front_end_queue.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))

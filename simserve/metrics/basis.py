@@ -19,6 +19,7 @@ from simserve.metrics.reliability import TrustJson, cautions, reliability, stead
 from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings
 from simserve.metrics.stats import Distribution
+from simserve.metrics.storms import StormJson, storm_warnings, storms
 from simserve.metrics.tails import Sample, in_groups, tails_of
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import ArrivalRates, Window, drawn_load, load_warning
@@ -107,6 +108,11 @@ class RunBasis:
         """What happened to a fleet that changed; None for a fixed one."""
         return scaling(self.requests, self.facts, self.met)
 
+    @cached_property
+    def storm(self) -> StormJson | None:
+        """Load by retries; None without any."""
+        return storms(self.requests, self.lives)
+
     @property
     def tails(self) -> list[TailJson]:
         """How close the requests of each class come to their limits."""
@@ -132,5 +138,6 @@ class RunBasis:
             cautions(self.trust, self.facts, self.window, self.outcomes.finished),
             class_cautions(self.classes),
             scaling_warnings(self.scaling),
+            storm_warnings(self.storm),
         )
         return list(chain(*texts))

@@ -28,6 +28,7 @@ from simserve.metrics.scaling import ScalingJson
 from simserve.metrics.sessions import RetryFactsJson, SessionsJson, WastedJson, retries, sessions, wasted
 from simserve.metrics.slowest import TimeSplitJson, time_split
 from simserve.metrics.stats import NO_SAMPLE, LatencyJson
+from simserve.metrics.storms import StormJson
 from simserve.metrics.summary_schema import Amount, Measured, Share, Slo
 from simserve.metrics.utilization import SpeculationJson, pool_figures, speculation
 from simserve.metrics.window import WindowFactsJson
@@ -112,6 +113,8 @@ class Summary(Figures, extra="allow"):
     """Results of each tenant; null if the load has none."""
     retries: Annotated[RetryFactsJson, lambda run: retries(run.requests, run.window)] = RetryFactsJson.model_construct()
     """Attempts of the requests with their first attempt in the window."""
+    retry_storm: Annotated[StormJson | None, lambda run: run.storm] = None
+    """Storms of retries and what they sustain, over the whole run; null without retries (docs/fleets.md)."""
     wasted: Annotated[WastedJson, lambda run: wasted(run.requests, run.steps)] = WastedJson.model_construct()
     """Tokens computed in vain, over the whole run."""
     prefix_cache: Annotated[PrefixHitsJson, lambda run: prefix_cache(run.requests, run.window)] = (

@@ -22,6 +22,8 @@ class RetryFactsJson(Figures):
     """Attempts."""
     attempts_per_request: Measured = None
     """Mean attempts of a request."""
+    retry_frac: Measured = None
+    """[share] Attempts that are retries."""
     succeeded: Count = 0
     """Requests that were finally answered."""
     succeeded_frac: Measured = None
@@ -139,6 +141,7 @@ def retries(requests: Columns, window: Window) -> RetryFactsJson:
         requests=n,
         attempts=n_attempts,
         attempts_per_request=n_attempts / n if n else None,
+        retry_frac=1 - n / n_attempts if n_attempts else None,
         succeeded=n_finished,
         succeeded_frac=n_finished / n if n else None,
         slo_met_frac=float(np.count_nonzero(mine & met) / n) if n and met is not None else None,

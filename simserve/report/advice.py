@@ -77,7 +77,9 @@ def lost(reader: RunView) -> str:
     text = listed([f"{count(n)} “{reason}”" for reason, n in reasons.items()])
     most = max(FATES, key=reader.n)
     refused = sum(n for reason, n in reasons.items() if reason.startswith(REFUSED))
-    if most == "failed":
+    if reader.number("retry_storm.metastable_s"):
+        act = "Cap retries (workload.retries.budget_frac), or shed load (cluster.admission)"
+    elif most == "failed":
         act = "Let clients retry (workload.retries)"
     elif reader.reservation and (most != "rejected" or refused * 2 > reader.n("rejected")):
         act = reserved(reader)

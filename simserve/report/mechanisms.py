@@ -94,6 +94,7 @@ def _retries(reader: RunView) -> Pairs:
     wasted = at("wasted.frac")
     return [
         *(again if asked_again else []),
+        *_storm(reader),
         *([("Tokens computed in vain", share(wasted))] if wasted else []),
     ]
 
@@ -107,6 +108,16 @@ def mean_outstanding(reader: RunView) -> float | None:
     if reader.summary.transfer or reader.n("finished") < reader.n("arrived") or not entered_per_s or not stay_s:
         return None
     return entered_per_s * stay_s / sum(pool.n_replicas * pool.ranks_per_replica for pool in reader.pools)
+
+
+def _storm(reader: RunView) -> Pairs:
+    """Describe a retry storm, and what it sustained."""
+    at = reader.number
+    if not at("retry_storm.storm_s"):
+        return []
+    retried, metastable_s = share(at("retry_storm.most_frac")), at("retry_storm.metastable_s")
+    lasting = [] if metastable_s is None else [("Metastable after the trigger, for", seconds(metastable_s))]
+    return [("Attempts that were retries, at most", retried), *lasting]
 
 
 def _routing(reader: RunView) -> Pairs:

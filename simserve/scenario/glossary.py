@@ -106,6 +106,7 @@ NEIGHBORS = MappingProxyType(
         "engine_stats_interval": "cluster.views.refresh_s",
         # clients and gateways
         "max_retries": "workload.retries.max_attempts, the first included",
+        "percent_can_retry": "workload.retries.budget_frac",
         "request_timeout": "workload.timeout.e2e_s",
         "timeout_s": "workload.timeout.e2e_s",
         # benchmarks

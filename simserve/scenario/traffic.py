@@ -41,6 +41,12 @@ class Retries(Section):
     """[s] Upper bound of the delay."""
     jitter: Annotated[Finite, Field(ge=0, le=1)] = 0.25
     """[share] Largest share by which each delay is shortened at random."""
+    budget_frac: Share | None = None
+    """[share] Retries of all clients together, at most this share of first attempts: each of these adds as much of a
+    token to a bucket, and each retry takes one; without a token a client gives up. null: no limit. The form is that of
+    Finagle's RetryBudget, the default of which is 0.2."""
+    budget_burst: Annotated[int, Field(ge=1, le=10**6)] = 10
+    """Most tokens of the bucket, which is full at first; both as in the example of gRPC's A6-client-retries.md."""
 
 
 class TrafficClass(Section):
@@ -131,6 +137,9 @@ def check_clients(
     if retries is None or not retries.backoff_s:
         rule = "a closed-loop client that is rejected retries at once, endlessly"
         draft.root.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
+    elif retries.budget_frac is not None:
+        rule = "a closed-loop client without a token sends its next request at once, endlessly"
+        draft.problem(("retries", "budget_frac"), rule, None, "leave it out, or leave out cluster.admission")
 
 
 def _check_timeout(draft: Draft, timeout: Timeout | None) -> None:

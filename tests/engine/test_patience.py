@@ -14,7 +14,7 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Backoff, Offered, Patience
+from simserve.engine.offered import Backoff, Offered, Patience, RetryBudget
 from simserve.engine.recorder import STATUS
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.session_sender import SessionSender
@@ -205,6 +205,28 @@ def test_who_gave_up_asks_again_after_waits_that_grow() -> None:
     assert sent_ms(cluster) == [0, 0, 50, 120]
     assert cluster.sender.attempts.tolist() == [1, 1, 2, 3]  # type: ignore[union-attr]
     assert [cluster.rows.original(row) for row in rows(cluster)] == [0, 1, 1, 1]
+
+
+def test_without_a_token_a_request_is_not_sent_again() -> None:
+    # Four wait for one slot and time out after 15 ms. The bucket holds two tokens, and each first attempt adds half
+    # of one to what is left: of those sent at 0, two take both; the third, at 20, adds the half that the fourth, at 40,
+    # makes whole, and so the fourth retries and the third does not.
+    backoff = Backoff(3, 100 * MS, 1.0, 100 * MS, budget_frac=0.5, budget_burst=2)
+    load = trace([0.0, 0.0, 0.0, 0.02, 0.04], [5] * 5, [99, 1, 1, 1, 1])
+    cluster = serve(one(batch=1), load, ttft_ms=15, backoff=backoff, drain_ms=200)
+    assert sent_ms(cluster) == [0, 0, 0, 20, 40, 115, 115, 155]
+    assert cluster.sender.attempts.tolist() == [1] * 5 + [2] * 3  # type: ignore[union-attr]
+    assert [cluster.rows.original(row) for row in rows(cluster)] == [0, 1, 2, 3, 4, 1, 2, 4]
+
+
+def test_ten_tenths_of_a_token_are_one() -> None:
+    budget = RetryBudget(0.1, 1)
+    assert (budget.take(), budget.take()) == (True, False)
+    for _ in range(9):
+        budget.add()
+    assert not budget.take()
+    budget.add()
+    assert (budget.take(), budget.take()) == (True, False)
 
 
 def test_no_wait_is_longer_than_the_longest() -> None:

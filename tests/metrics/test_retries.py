@@ -62,7 +62,7 @@ def test_users_are_counted_once_and_wait_from_their_first_attempt_on() -> None:
     has = (requests["arrival_s"] >= 1) & (requests["arrival_s"] <= 5)
     result = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", has))
     assert (result.requests, result.attempts, result.succeeded) == (3, 6, 2)
-    assert result.attempts_per_request == 2
+    assert (result.attempts_per_request, result.retry_frac) == (2, 0.5)
     assert result.succeeded_frac == result.slo_met_frac == pytest.approx(2 / 3)
     assert result.e2e_s.mean == (2 + 9) / 2
 

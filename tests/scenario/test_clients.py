@@ -58,6 +58,13 @@ def test_the_resolved_scenario_holds_every_knob(load: Load, small: str) -> None:
         ([FULL, "workload.retries.multiplier=0.5"], "multiplier=0.5: must be at least 1, got 0.5"),
         ([FULL, "workload.retries.jitter=1.5"], "jitter=1.5: must be at most 1, got 1.5"),
         ([FULL, "workload.retries.backoff_s=-1"], "backoff_s=-1: must be at least 0, got -1"),
+        (
+            [FULL, "workload.retries.budget_frac=1.5"],
+            "workload.retries.budget_frac=1.5: must be at most 1, got 1.5",
+        ),
+        ([FULL, "workload.retries.budget_frac=0"], "budget_frac=0: must be more than 0, got 0"),
+        ([FULL, "workload.retries.budget_burst=0"], "budget_burst=0: must be at least 1, got 0"),
+        ([FULL, "workload.retries.percent_can_retry=0.2"], "workload.retries.budget_frac"),
         (["cluster.admission=token_buckt"], "unknown admission policy, got 'token_buckt'; did you mean token_bucket?"),
         (["cluster.admission=queue_length"], "needs max_waiting or max_outstanding"),
         (["cluster.admission={kind: token_bucket, rate_per_s: 0}"], "rate_per_s: must be more than 0, got 0"),

@@ -151,6 +151,14 @@ REFUSED: dict[str, list[Refused]] = {
     "admission × closed loops without `workload.retries.backoff_s` above 0": [
         ("a closed-loop client that is rejected retries at once, endlessly", CLOSED, [{}], ADMISSION)
     ],
+    "admission × closed loops with `workload.retries.budget_frac`": [
+        (
+            "a closed-loop client without a token sends its next request at once, endlessly",
+            CLOSED | {"retries": {"budget_frac": 0.1}},
+            [{}],
+            ADMISSION,
+        )
+    ],
     "retries × neither timeouts nor admission": [
         ("retries need requests that are rejected or time out", {"retries": {"max_attempts": 2}}, [{}], {})
     ],
