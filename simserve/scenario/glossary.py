@@ -217,8 +217,7 @@ def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
     for item in path:
         field = part.model_fields.get(str(item))
         part = (_section_in(field.annotation) if field else None) or part
-    slo = data.get("slo")
-    if part is Slo and isinstance(slo, Mapping) and not slo.keys() & Slo.model_fields.keys():
+    if part is Slo and isinstance(slo := data.get("slo"), Mapping) and not slo.keys() & Slo.model_fields.keys():
         part = Targets
     return [field.alias or key for key, field in part.model_fields.items()]
 

@@ -47,8 +47,7 @@ def resolve_rollout(draft: Draft, rollout: RolloutSection, pools: Sequence[Pool]
     names = [pool.name for pool in pools]
     own = names[0] if rollout.pool is None and len(names) == 1 else rollout.pool
     if own not in names:
-        rule = "must name the pool" if own is None else "there is no such pool"
-        draft.problem(("pool",), rule, own, f"use {' or '.join(names)}")
+        draft.problem(("pool",), "must be one of the pools", own, f"use {' or '.join(names)}")
         return rollout
     if not rollout.max_surge and not rollout.max_unavailable:
         draft.problem(("max_surge",), "with max_unavailable: 0 replaces nothing", 0, "give at least 1 to one of them")
@@ -56,6 +55,9 @@ def resolve_rollout(draft: Draft, rollout: RolloutSection, pools: Sequence[Pool]
     for key in to.model_fields_set.intersection(KEPT):
         if getattr(to, key) != getattr(before, key) and getattr(to, key) is not None:
             draft.problem(("to", key), f"stays that of pool {own} in a roll-out", None, "leave it out")
+    if before.role != "both" and to.model not in (None, before.model):
+        rule = "a pool with a role keeps its model, as its KV cache serves the other"
+        draft.problem(("to", "model"), rule, to.model, "leave it out")
     changed = {key: getattr(to, key) for key in to.model_fields_set.difference((*KEPT, "name"))}
     name = to.name if "name" in to.model_fields_set else f"{own}-new"
     if name in names:

@@ -42,9 +42,8 @@ class Retries(Section):
     jitter: Annotated[Finite, Field(ge=0, le=1)] = 0.25
     """[share] Largest share by which each delay is shortened at random."""
     budget_frac: Share | None = None
-    """[share] Retries of all clients together, at most this share of first attempts: each of these adds as much of a
-    token to a bucket, and each retry takes one; without a token a client gives up. null: no limit. The form is that of
-    Finagle's RetryBudget, the default of which is 0.2."""
+    """[share] Most retries of all clients, as a share of first attempts: each of these adds as much of a token to a
+    bucket, and each retry takes one, else it gives up (Finagle's RetryBudget, 0.2 by default). null: no limit."""
     budget_burst: Annotated[int, Field(ge=1, le=10**6)] = 10
     """Most tokens of the bucket, which is full at first; both as in the example of gRPC's A6-client-retries.md."""
 
