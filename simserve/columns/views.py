@@ -8,7 +8,7 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from simserve.columns.lines import Line
-from simserve.columns.live import Live
+from simserve.columns.live import MOVES, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.recorder import BLOCKED_BY
@@ -31,9 +31,7 @@ class WithoutReading(Collection[Request]):
         self._waiting, self._reading = waiting, reading
 
     def __iter__(self) -> Iterator[Request]:
-        for request in self._waiting:
-            if request not in self._reading:
-                yield request
+        return filter(lambda request: request not in self._reading, self._waiting)
 
     def __contains__(self, request: object) -> bool:
         return request in self._waiting and request not in self._reading
@@ -121,8 +119,7 @@ class ViewPlanner(Planner):
         plan = checked_plan(scheduler, view)
         self.blocked, self.decodes = BLOCKED_BY.get(plan.blocked_by, 0), plan.decode
         self.valid_steps, self.wake_ps = plan.valid_steps or 0, NEVER if plan.wake_at_ps is None else plan.wake_at_ps
-        self._victims = list(plan.preempt)
-        self.preempts = len(self._victims) > 0
+        self._victims, self.preempts = list(plan.preempt), len(plan.preempt) > 0
         if self.preempts:
             return
         check_prefill(scheduler, view, plan)
@@ -176,7 +173,10 @@ class ViewPlanner(Planner):
 
     def granted(self, member: Hashable) -> None:
         """Note that a request with a prompt of another replica is about to get a slot and blocks."""
-        self._notices.on_admit(self._live.requests[cast(int, member)])
+        request = self._now(member)
+        if self._live.phase[cast(int, member)] == MOVES:  # a policy without views leaves the request's own phase as is
+            request.phase = TRANSFER
+        self._notices.on_admit(request)
 
     def computed(self, member: Hashable) -> None:
         """Note that a part of a prompt is computed."""

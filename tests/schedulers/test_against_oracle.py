@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked, FairShares
@@ -20,7 +21,7 @@ from simserve.schedulers.trtllm import TrtLlm
 from simserve.state.layer_blocks import KvGroup, LayerBlocks
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, run_both
-from tests.doubles import LineCost, replica_setup
+from tests.doubles import MS, LineCost, replica_setup, trace
 from tests.effort import examples
 from tests.worlds import cached, ordered, setups, shared_prompts, tagged, traces
 
@@ -71,3 +72,23 @@ def test_under_vtc_what_the_blocked_head_finds_is_looked_up_before_it_is_taken()
     prefixes = Prefixes(1, np.array([0, 2, 4, *[0] * 19]), np.full(22, 2), np.arange(23))
     load = Trace(np.zeros(22), prompts, outputs, tenant=np.where(prompts > 1, "b", "a"), prefixes=prefixes)
     assert_agreement([setup], *run_both([setup], RoundRobin, load, 4))
+
+
+@pytest.mark.parametrize("is_pushed", [False, True])
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "vtc"])
+def test_under_vtc_a_decode_replica_charges_a_prompt_that_was_preempted_as_it_was_computed(
+    policy: Any, is_pushed: bool
+) -> None:
+    """Two prompts of 8 are computed 4 tokens a step, in 10 blocks of one token: at 1 ms the second one is preempted."""
+    chunks = Chunked(8, 2, 4, scheduler_reserve_full_isl=False, policy=policy)
+    setups = [
+        replace(replica_setup(chunks, LineCost(step=MS), n_blocks=10, block_size=1), role="prefill"),
+        replace(replica_setup(Chunked(policy="vtc"), LineCost(step=MS), n_blocks=100, block_size=1), role="decode"),
+    ]
+    load = replace(trace([0.0, 0.0], [8, 8], [3, 3]), tenant=np.array(["a", "a"]))
+    cluster, truth = run_both(setups, RoundRobin, load, None, link=LinkSpec(0.0, MS), is_pushed=is_pushed)
+    assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
+    counters = truth.replicas[1].vtc
+    assert counters is not None
+    assert counters.counters == {"a": 2 * (8 + 2 * 2)}  # the first token of each comes from the prefill replica
+    assert_agreement(setups, cluster, truth)
