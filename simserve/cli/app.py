@@ -17,10 +17,9 @@ from simserve.cli import (
     lab,
     plan,
     run,
+    servers,
     sweep,
     trace,
-    tune,
-    twin,
     validate,
 )
 
@@ -81,8 +80,8 @@ app.command("resilience")(fleets.resilience)
 app.command("check")(check.check)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
-app.command("tune")(tune.tune)
-app.command("twin")(twin.twin)
+app.command("tune")(servers.tune)
+app.command("twin")(servers.twin)
 app.command("schema")(init.schema)
 
 
