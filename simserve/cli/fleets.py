@@ -71,10 +71,7 @@ FailingPool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help=
 FailingSeeds = Annotated[
     int | None,
     typer.Option(
-        "--replications",
-        min=1,
-        max=1000,
-        help="Seeds of each fleet and failure. Default: 8, or as many as 40 runs allow.",
+        "--replications", min=1, max=1000, help="Seeds of each fleet and failure. Default: 8, or for 40 runs."
     ),
 ]
 

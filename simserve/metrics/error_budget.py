@@ -135,15 +135,16 @@ class ErrorBudget:
         starts again as soon as a cold spare would.
         """
         stands_by, every = kind in ("warm", "cold"), self.n + spare
-        odds = [(threat.n_lost, threat.odds) for threat in self.threats if threat.new_s or kind != "cold"]
+        replaced = [threat for threat in self.threats if threat.new_s or kind != "cold"]
         shares: defaultdict[int, float] = defaultdict(float)
-        for n_down, share in enumerate(down_shares(every, odds)):
+        for n_down, share in enumerate(down_shares(every, [(each.n_lost, each.odds) for each in replaced])):
             shares[min(self.n if stands_by else every, every - n_down)] += share
         for threat in self.threats if stands_by else ():
             n_lost, monthly = threat.of(self.n)
+            after = min(self.n, every - n_lost) if threat in replaced else self.n
             gap_s = threat.detect_s + (threat.start_s if kind == "cold" else 0.0)
-            gap = min(shares[self.n], monthly * gap_s / MONTH_S)
-            shares[self.n] -= gap
+            gap = min(shares[after], monthly * gap_s / MONTH_S)
+            shares[after] -= gap
             shares[self.n - n_lost] += gap
         return shares
 

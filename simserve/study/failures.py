@@ -23,9 +23,9 @@ MTBF_DAYS: Mapping[str, tuple[int, str]] = {
 }
 """Mean time between failures of one unit where a scenario gives none, and its source.
 
-Training of Llama 3 405B stopped 419 times in 54 days on 2,048 servers of 8 GPUs, a server once in 264 days: 47.3% by a
-GPU or its memory, 12.9% by software, 39.8% by anything else. Of 156 severe incidents of LLM inference 60% were in the
-engine, where restarts of a process dominate: 1.5 for each other one. Meta's RSC had a stop of a server in 42 days."""
+Training of Llama 3 405B: 419 stops in 54 days of 2,048 servers of 8 GPUs, each once in 264 days; 47.3% by a GPU or its
+memory, 12.9% by software, 39.8% by anything else. Meta's RSC: once in 42 days. LLM inference: 60% of 156 severe
+incidents in the engine, so 1.5 for each other one."""
 
 MOST_NODES = 10**6
 """Nodes of the only rack."""

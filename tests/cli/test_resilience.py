@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import simserve
-from simserve.metrics.error_budget import down_shares
+from simserve.metrics.error_budget import MONTH_S, ErrorBudget, Threat, down_shares
 from simserve.study.failures import threats_of
 from simserve.tables.folder import RESILIENCE
 from tests.cli.invoke import Outcome, invoke
@@ -162,6 +162,20 @@ def test_groups_that_fail_together_are_down_together() -> None:
     both = down_shares(2, [(1, 1 / 9), (2, 0.25)])  # single ones fail on a node that is up
     assert both == pytest.approx([0.8 * 0.81, 0.8 * 0.18, 0.2 + 0.8 * 0.01])
     assert down_shares(3, []) == [1, 0, 0, 0]
+
+
+def test_until_a_spare_has_taken_over_counts_once() -> None:
+    node = Threat("node", 1e6, "", per_s=1e-6, n_lost=2, detect_s=30, start_s=70, new_s=900)
+    budget = ErrorBudget(4, [node], {}, 0.99, requests_per_s=1, usd_per_hour=1)
+    active, warm, cold = ({each.serving: each.time_frac for each in one.states} for one in budget.options([1]))
+    one_node, up = 1 - 1 / (1 + 1e-3), 1 / (1 + 1e-3)  # five replicas are on three nodes
+    assert active[3] == pytest.approx(2 * one_node * up**2)
+    for shares, gap_s in ((warm, 30), (cold, 100)):  # the spare replaces one of two replicas after the gap
+        gap = node.of(4)[1] * gap_s / MONTH_S
+        assert sum(shares.values()) == pytest.approx(1)
+        assert 1 - shares[4] == pytest.approx(1 - up**2)
+        assert shares[3] == pytest.approx(2 * one_node * up**2 - gap)
+        assert shares[2] == pytest.approx(gap + 2 * one_node**2 * up, rel=0.02)
 
 
 def test_rates_and_repairs_are_those_of_the_hardware_that_a_replica_has() -> None:
