@@ -1,7 +1,7 @@
 """Questions about fleets that change: autoscale and resilience."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,11 @@ from simserve.metrics.goal import CONFIDENCE
 if TYPE_CHECKING:
     from simserve.metrics.answers.autoscale import AutoscaleAnswer
     from simserve.metrics.answers.resilience import ResilienceAnswer
+    from simserve.metrics.answers.sweep_runs import SweepRun
     from simserve.scenario.loader import AnyScenario
     from simserve.study.autoscale import AutoscaleQuestion
+    from simserve.tables.folder import Kind
+    from simserve.tables.journal import Journal
 
 POLICIES, SEEDS = ("hpa", "keda", "wva"), 8
 
@@ -69,17 +72,12 @@ def autoscale(
 
 def _answered(question: "AutoscaleQuestion", jobs: int | None, out: Path | None) -> "AutoscaleAnswer":
     """Run what the folder lacks, and return the answer."""
-    from simserve.metrics.answers.sweep_runs import read_run
     from simserve.study.autoscale import autoscale_facts
-    from simserve.study.processes import in_processes, limited_to
+    from simserve.study.processes import in_processes
     from simserve.study.sweep.sweep import check_any, run_sweep
     from simserve.tables.folder import AUTOSCALE
-    from simserve.tables.journal import open_journal
 
-    with ExitStack() as stack:
-        stack.enter_context(limited_to(jobs))
-        folder = out or Path(stack.enter_context(TemporaryDirectory()))
-        journal = stack.enter_context(open_journal(folder, AUTOSCALE, read_run))
+    with _journal(AUTOSCALE, jobs, out) as journal:
         swept = run_sweep(question.sweep, journal, in_processes)
     check_any(swept)
     return autoscale_facts(question, swept)
@@ -103,18 +101,24 @@ def resilience(
     `spare`: numbers of spares, as `0..2`; `kinds`: failures to expect, such as process, instead of the scenario's.
     `out` keeps finished runs, so that the same call goes on.
     """
-    from simserve.metrics.answers.sweep_runs import read_run
     from simserve.scenario.loader import template_from
-    from simserve.study.processes import in_processes, limited_to
-    from simserve.study.resilience.question import ResilienceQuestion
-    from simserve.study.resilience.resilience import ResilienceStudy
+    from simserve.study.failures import ResilienceQuestion
+    from simserve.study.processes import in_processes
+    from simserve.study.resilience import ResilienceStudy
     from simserve.tables.folder import RESILIENCE
-    from simserve.tables.journal import open_journal
 
     template = template_from(scenario, with_seed(changes, seed))
-    question = ResilienceQuestion.of(template, pool, str(spare), kinds, replications, goal_of(goal))
-    with ExitStack() as stack:
-        stack.enter_context(limited_to(jobs))
-        folder = out or Path(stack.enter_context(TemporaryDirectory()))
-        journal = stack.enter_context(open_journal(folder, RESILIENCE, read_run))
+    question = ResilienceQuestion(template, pool, str(spare), kinds, replications, goal_of(goal))
+    with _journal(RESILIENCE, jobs, out) as journal:
         return ResilienceStudy(question, journal, in_processes).answer()
+
+
+@contextmanager
+def _journal(kind: "Kind", jobs: int | None, out: Path | None) -> "Iterator[Journal[SweepRun]]":
+    """Open the runs that a folder has, or a folder for now; others run in so many processes."""
+    from simserve.metrics.answers.sweep_runs import read_run
+    from simserve.study.processes import limited_to
+    from simserve.tables.journal import open_journal
+
+    with limited_to(jobs), TemporaryDirectory() as folder, open_journal(out or Path(folder), kind, read_run) as journal:
+        yield journal

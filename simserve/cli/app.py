@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import typer
 
 from simserve.cli import (
-    autoscale,
     calibrate,
     capacity,
     catalog,
@@ -13,15 +12,14 @@ from simserve.cli import (
     compare,
     explain,
     export,
+    fleets,
     init,
     lab,
     plan,
-    resilience,
     run,
+    servers,
     sweep,
     trace,
-    tune,
-    twin,
     validate,
 )
 
@@ -77,13 +75,13 @@ app.add_typer(lab.app, name="lab")
 app.command("compare")(compare.compare)
 app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)
-app.command("autoscale")(autoscale.autoscale)
-app.command("resilience")(resilience.resilience)
+app.command("autoscale")(fleets.autoscale)
+app.command("resilience")(fleets.resilience)
 app.command("check")(check.check)
 app.command("plan")(plan.plan)
 app.command("export")(export.export)
-app.command("tune")(tune.tune)
-app.command("twin")(twin.twin)
+app.command("tune")(servers.tune)
+app.command("twin")(servers.twin)
 app.command("schema")(init.schema)
 
 

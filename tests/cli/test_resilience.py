@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import simserve
-from simserve.study.resilience.failures import GroupLoss, down_shares, threats_of
+from simserve.metrics.error_budget import MONTH_S, ErrorBudget, Threat, down_shares
+from simserve.study.failures import threats_of
 from simserve.tables.folder import RESILIENCE
 from tests.cli.invoke import Outcome, invoke
 
@@ -149,22 +150,32 @@ def test_replicas_that_fail_on_their_own_are_down_as_a_binomial_says(
 ) -> None:
     down = rate_per_s * repair_s / (1 + rate_per_s * repair_s)
     exact = [comb(n, j) * down**j * (1 - down) ** (n - j) for j in range(n + 1)]
-    assert down_shares(n, [GroupLoss(rate_per_s, 1, repair_s)]) == pytest.approx(exact, rel=1e-9, abs=1e-300)
-    two = [GroupLoss(rate_per_s / 4, 1, repair_s / 2), GroupLoss(rate_per_s * 3 / 4, 1, repair_s * 7 / 6)]
+    assert down_shares(n, [(1, rate_per_s * repair_s)]) == pytest.approx(exact, rel=1e-9, abs=1e-300)
+    two = [(1, rate_per_s / 4 * repair_s / 2), (1, rate_per_s * 3 / 4 * repair_s * 7 / 6)]
     assert down_shares(n, two) == pytest.approx(exact, rel=1e-9, abs=1e-300)  # by their mean repair
 
 
-def test_groups_that_fail_together_balance_the_flows_of_every_state() -> None:
-    n, losses = 5, [GroupLoss(2e-3, 1, 100.0), GroupLoss(1e-3, 2, 100.0), GroupLoss(5e-4, 9, 100.0)]
-    flows = np.zeros((n + 1, n + 1))
-    for i in range(n + 1):
-        for loss in losses:
-            flows[i, min(n, i + loss.n_lost)] += loss.per_s * (n - i) / min(loss.n_lost, n)
-        flows[i, i - 1] += i / 100.0 if i else 0.0
-    shares = np.array(down_shares(n, losses))
-    assert shares @ (flows - np.diag(flows.sum(axis=1))) == pytest.approx(0, abs=1e-12)
-    assert shares.sum() == pytest.approx(1)
+def test_groups_that_fail_together_are_down_together() -> None:
+    assert down_shares(4, [(2, 0.25)]) == pytest.approx([0.8**2, 0, 2 * 0.8 * 0.2, 0, 0.2**2])
+    assert down_shares(3, [(2, 0.25)]) == pytest.approx([0.8**2, 0.16, 0.16, 0.2**2])  # one is on a node of its own
+    assert down_shares(3, [(8, 0.1), (3, 0.15)]) == pytest.approx([0.8, 0, 0, 0.2])
+    both = down_shares(2, [(1, 1 / 9), (2, 0.25)])  # single ones fail on a node that is up
+    assert both == pytest.approx([0.8 * 0.81, 0.8 * 0.18, 0.2 + 0.8 * 0.01])
     assert down_shares(3, []) == [1, 0, 0, 0]
+
+
+def test_until_a_spare_has_taken_over_counts_once() -> None:
+    node = Threat("node", 1e6, "", per_s=1e-6, n_lost=2, detect_s=30, start_s=70, new_s=900)
+    budget = ErrorBudget(4, [node], {}, 0.99, requests_per_s=1, usd_per_hour=1)
+    active, warm, cold = ({each.serving: each.time_frac for each in one.states} for one in budget.options([1]))
+    one_node, up = 1 - 1 / (1 + 1e-3), 1 / (1 + 1e-3)  # five replicas are on three nodes
+    assert active[3] == pytest.approx(2 * one_node * up**2)
+    for shares, gap_s in ((warm, 30), (cold, 100)):  # the spare replaces one of two replicas after the gap
+        gap = node.of(4)[1] * gap_s / MONTH_S
+        assert sum(shares.values()) == pytest.approx(1)
+        assert 1 - shares[4] == pytest.approx(1 - up**2)
+        assert shares[3] == pytest.approx(2 * one_node * up**2 - gap)
+        assert shares[2] == pytest.approx(gap + 2 * one_node**2 * up, rel=0.02)
 
 
 def test_rates_and_repairs_are_those_of_the_hardware_that_a_replica_has() -> None:
@@ -179,9 +190,23 @@ def test_rates_and_repairs_are_those_of_the_hardware_that_a_replica_has() -> Non
     assert gpu.per_s == pytest.approx(4 / (4_465 * 86_400)) and gpu.n_lost == 1
 
 
+def test_failures_of_one_kind_add_up_and_those_of_other_pools_do_not_count() -> None:
+    rates = [("serve", 3e6), (None, 6e6), ("other", 1e6)]
+    failures: list[dict[str, Any]] = [{"what": "process", "mtbf_s": mtbf_s, "pool": name} for name, mtbf_s in rates]
+    given = fleet(1, [*failures, {"what": "gpu", "mtbf_s": 5e6}])
+    given["cluster"]["pools"].append({"name": "other", "replicas": 1})
+    process, gpu = threats_of(simserve.Scenario.from_dict(given), 0, [])
+    assert (process.what, gpu.what) == ("process", "gpu")
+    assert process.mtbf_s == pytest.approx(2e6) and gpu.mtbf_s == 5e6
+
+
 @pytest.mark.thorough
-def test_simulated_replicas_are_down_for_the_shares_of_the_chain() -> None:
-    scenario = simserve.Scenario.from_dict(fleet(4, processes(60.0), 4, 40_000))
+@pytest.mark.parametrize(
+    ("failure", "tensor", "at_once"), [("process", 1, 1), ("node", 4, 2)], ids=["alone", "two of a node"]
+)
+def test_simulated_replicas_are_down_for_the_shares_of_the_model(failure: str, tensor: int, at_once: int) -> None:
+    failures = [{"what": failure, "mtbf_s": 60.0 * tensor, "detect_s": DETECT_S}]
+    scenario = simserve.Scenario.from_dict(fleet(4, failures, 4, 40_000, parallel={"tensor": tensor}))
     members = simserve.simulate(scenario).members
     end_s = 40_000.0
     starts = members["ready_s"].fillna(end_s).clip(upper=end_s).to_numpy()
@@ -193,7 +218,8 @@ def test_simulated_replicas_are_down_for_the_shares_of_the_chain() -> None:
     up, lasts_s = np.cumsum(change[order])[:-1], np.diff(at_s[order])
     shares = [lasts_s[up == 4 - j].sum() / end_s for j in range(5)]
     (threat,) = threats_of(scenario, 0, [])
-    expected = down_shares(4, [threat.loss])
-    n_failures = 4 * end_s / 60
-    assert shares == pytest.approx(expected, abs=4 * (expected[1] / n_failures) ** 0.5)
-    assert shares[1] == pytest.approx(expected[1], rel=0.08)
+    assert threat.n_lost == at_once
+    expected = down_shares(4, [(at_once, threat.odds)])
+    n_failures = 4 / at_once * end_s / threat.mtbf_s
+    assert shares == pytest.approx(expected, abs=4 * (expected[at_once] / n_failures) ** 0.5)
+    assert shares[at_once] == pytest.approx(expected[at_once], rel=3 * n_failures**-0.5)

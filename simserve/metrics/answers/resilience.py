@@ -6,26 +6,17 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from simserve.metrics import summary_schema
+from simserve.metrics.answers import struct
 from simserve.metrics.answers.parts import Index, Interval, ScenarioName
-from simserve.metrics.answers.struct import (
-    FINITE,
-    Amount,
-    Column,
-    Count,
-    Flag,
-    Ratio,
-    Replicas,
-    Seconds,
-    Share,
-    Struct,
-    StudyAnswer,
-    Text,
-    UsdPerHour,
-)
+from simserve.metrics.answers.struct import FINITE, Column, Struct, StudyAnswer
 from simserve.metrics.decision_json import DecisionJson
-from simserve.metrics.summary_schema import Slo
+from simserve.metrics.summary_schema import Amount, Count, Share, Slo
 from simserve.tables.schema import SCHEMA
 
+Group = tuple[int, int]
+"""Replicas that serve, and warm spares beside them."""
+
+SpareKind = Literal["none", "active", "warm", "cold"]
 Minutes = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "min")]
 
 
@@ -36,9 +27,9 @@ class FleetState(Struct):
     """Replicas that serve."""
     time_frac: Share
     """[share] Time with just as many of them."""
-    r: Ratio = None
+    r: struct.Ratio = None
     """Quantile at the goal of latency / limit in a fleet of that size; null without a run of it."""
-    attained_frac: Share = None
+    attained_frac: Share
     """[share] Requests that met every limit; of a size that did not run, those of the next smaller one that did."""
     is_below: bool
     """Whether that is below the goal, or the queue grows."""
@@ -47,12 +38,12 @@ class FleetState(Struct):
 class SpareOption(Struct):
     """A number of spares, and what the pool attains with them."""
 
-    spare: Replicas = Field(title="Spares")
+    spare: struct.Replicas = Field(title="Spares")
     """[replicas] Spares."""
-    kind: Annotated[Literal["none", "active", "warm", "cold"], Column("text", "category")] = Field(title="Kind")
+    kind: Annotated[SpareKind, Column("text", "category")] = Field(title="Kind")
     """`active`: they serve as all others do; `warm`: loaded, they take over once a failure is known; `cold`: they start
     then, on GPUs that they hold."""
-    holds: Flag = Field(None, title="Holds")
+    holds: struct.Flag = Field(None, title="Holds")
     """Whether the minutes are within the budget."""
     minutes: Minutes = Field(None, title="Minutes")
     """[min] Expected minutes of a month below the goal."""
@@ -60,13 +51,13 @@ class SpareOption(Struct):
     """[min] Minutes of these with too few replicas."""
     transient_minutes: Minutes = Field(None, title="Of transients")
     """[min] Minutes of these right after failures, beyond those with too few replicas."""
-    attained_frac: Share = Field(None, title="Attained")
+    attained_frac: struct.Share = Field(None, title="Attained")
     """[share] Requests of a month that met every limit."""
-    failures: Amount = Field(None, title="Failures")
+    failures: struct.Amount = Field(None, title="Failures")
     """Failures a month of the replicas that serve."""
-    usd_per_hour: UsdPerHour = Field(None, title="USD/h")
+    usd_per_hour: struct.UsdPerHour = Field(None, title="USD/h")
     """[USD/h] Price of the GPUs of the spares."""
-    margin: Amount = Field(None, title="Margin")
+    margin: struct.Amount = Field(None, title="Margin")
     """Factor on all rates of failures up to which the budget holds, 1,000 at most; null where it does not."""
     states: Sequence[FleetState] = ()
     """Numbers of replicas that serve, most first."""
@@ -75,7 +66,7 @@ class SpareOption(Struct):
 class Transient(Struct):
     """What one failure of a kind costs, means over seeds against the same seeds without it."""
 
-    what: Text
+    what: str
     """What fails."""
     replicas: Count
     """Replicas of the pool before."""
@@ -83,13 +74,13 @@ class Transient(Struct):
     """Warm spares beside them."""
     n_lost: Count
     """Replicas that are lost at once."""
-    mtbf_s: Seconds
+    mtbf_s: Amount
     """[s] Mean time between failures of one unit."""
     source: str
     """Where that is from."""
-    detect_s: Seconds
+    detect_s: Amount
     """[s] Time until it is known."""
-    repair_s: Seconds
+    repair_s: Amount
     """[s] Time until the lost replicas typically serve again."""
     failures: Amount
     """Failures a month."""
@@ -104,17 +95,22 @@ class Transient(Struct):
     n_seeds: Count
     """Pairs of runs, each with the failure at another instant."""
 
+    @property
+    def group(self) -> Group:
+        """What was there before."""
+        return self.replicas, self.warm
+
 
 class SizedFleet(Struct):
     """A pool of fixed size."""
 
     replicas: Count
     """Its replicas."""
-    attained_frac: Share
+    attained_frac: struct.Share
     """[share] Requests that met every limit, at the nominal load."""
     n_seeds: Count
     """Runs of it."""
-    reason: Text
+    reason: struct.Text
     """Why runs failed; null if none did."""
     decision: DecisionJson | None
     """The decision with all that it rests on; null without a run."""

@@ -1,4 +1,4 @@
-"""`simserve autoscale`: a load under several autoscaling policies; an interrupted study resumes."""
+"""`simserve autoscale` and `simserve resilience`: fleets that change or fail; an interrupted study resumes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +7,7 @@ import typer
 
 from simserve.api.options import BUDGET_RUNS
 from simserve.cli.options import (
+    NO,
     AllowPlugin,
     AsJson,
     Assignments,
@@ -27,6 +28,9 @@ from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.autoscale import AutoscaleAnswer
+    from simserve.metrics.answers.resilience import ResilienceAnswer
+    from simserve.report.document import Document
+    from simserve.tables.folder import Kind
 
 Policies = Annotated[
     list[str] | None,
@@ -54,6 +58,22 @@ Replications = Annotated[
     typer.Option("--replications", min=1, max=1000, help="Seeds of each policy. Default: 8; --signals: for 40 runs."),
 ]
 Pool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool to scale. Default: the first.")]
+Spares = Annotated[str, typer.Option("--spare", metavar="LO..HI", help="Numbers of spares to compare, or one.")]
+FailureKinds = Annotated[
+    str | None,
+    typer.Option(
+        "--what",
+        metavar="A,B,...",
+        help="Failures: process, gpu, node, rack. Default: the scenario's, else the first three.",
+    ),
+]
+FailingPool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool. Default: the first.")]
+FailingSeeds = Annotated[
+    int | None,
+    typer.Option(
+        "--replications", min=1, max=1000, help="Seeds of each fleet and failure. Default: 8, or for 40 runs."
+    ),
+]
 
 
 def autoscale(
@@ -82,6 +102,7 @@ def autoscale(
     """Compare autoscaling policies: what each costs, whether it meets the SLO, and whether it oscillates."""
     from simserve.api import fleets
     from simserve.cli import terminal
+    from simserve.report.autoscale import tell
     from simserve.tables.folder import AUTOSCALE, check_folder
 
     simulated = loaded(scenario, assignments, seed, allow_plugin)
@@ -103,17 +124,51 @@ def autoscale(
             budget_runs=budget_runs,
             out=folder,
         )
-    _write(folder, answer, as_json=as_json)
+    _write(folder, AUTOSCALE, answer, tell(answer), as_json=as_json)
 
 
-def _write(folder: Path, answer: "AutoscaleAnswer", *, as_json: bool) -> None:
+def resilience(
+    scenario: ScenarioFile,
+    spare: Spares = "0..2",
+    what: FailureKinds = None,
+    pool: FailingPool = None,
+    replications: FailingSeeds = None,
+    goal: Goal = None,
+    out: Place = None,
+    assignments: Assignments = None,
+    seed: Seed = None,
+    jobs: Jobs = None,
+    allow_plugin: AllowPlugin = None,
+    quiet: Quiet = False,
+    opens: Opens = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find what failures cost, and the fewest spares with which the goal holds in a month."""
+    from simserve.api import fleets
     from simserve.cli import terminal
-    from simserve.report.autoscale import tell
+    from simserve.report.resilience import tell
+    from simserve.tables.folder import RESILIENCE, check_folder
+
+    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    check_folder(folder := out or Path("reports") / f"{simulated.name}-resilience", RESILIENCE)
+    kinds = [kind for each in (what or "").split(",") if (kind := each.strip())]
+    with terminal.progress_bar():
+        answer = fleets.resilience(
+            simulated, spare=spare, kinds=kinds, pool=pool, replications=replications, goal=goal, out=folder
+        )
+    _write(folder, RESILIENCE, answer, tell(answer), as_json=as_json)
+    if answer.best is None and not answer.is_scaled:
+        raise typer.Exit(NO)
+
+
+def _write(
+    folder: Path, kind: "Kind", answer: "AutoscaleAnswer | ResilienceAnswer", document: "Document", *, as_json: bool
+) -> None:
+    from simserve.cli import terminal
     from simserve.report.html import page
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text
-    from simserve.tables.folder import AUTOSCALE
 
-    texts = {"autoscale.json": json_text(answer.facts()), "report.html": page(tell(answer))}
-    write_study(folder, AUTOSCALE, texts, answer.rows)
-    terminal.answer(tell(answer), answer.facts(), folder, as_json=as_json)
+    texts = {f"{answer.command}.json": json_text(answer.facts()), "report.html": page(document)}
+    write_study(folder, kind, texts, answer.rows)
+    terminal.answer(document, answer.facts(), folder, as_json=as_json)

@@ -1,0 +1,154 @@
+"""Failures of a pool: how often each kind strikes, what it takes down, and the spares that the pool may get."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from statistics import harmonic_mean
+from typing import Any
+
+from simserve.errors import Problem, ScenarioError
+from simserve.metrics.error_budget import Threat
+from simserve.scenario import Scenario
+from simserve.scenario.fleet import Failure, PlacementSection, Startup
+from simserve.scenario.template import Override, Template
+from simserve.study.autoscale import pool_of
+from simserve.study.capacity.question import check_slo
+
+DAY_S = 86_400.0
+
+MTBF_DAYS: Mapping[str, tuple[int, str]] = {
+    "process": (176, "60% of severe incidents are in the engine, one of a server's hardware in 264 days"),
+    "gpu": (4_465, "Llama 3: 47% of stops, one of a server of 8 GPUs in 264 days"),
+    "node": (663, "Llama 3: 40% of stops, one of a server of 8 GPUs in 264 days"),
+}
+"""Mean time between failures of one unit where a scenario gives none, and its source.
+
+Training of Llama 3 405B: 419 stops in 54 days of 2,048 servers of 8 GPUs, each once in 264 days; 47.3% by a GPU or its
+memory, 12.9% by software, 39.8% by anything else. Meta's RSC: once in 42 days. LLM inference: 60% of 156 severe
+incidents in the engine, so 1.5 for each other one."""
+
+MOST_NODES = 10**6
+"""Nodes of the only rack."""
+
+MOST_RUNS, MOST_SEEDS, FEWEST_SEEDS = 40, 8, 2
+"""Runs of a study by default, and seeds of each fleet and failure at most and at least."""
+
+MOST_SPARES, SPARES = 20, re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
+
+
+def threats_of(scenario: Scenario, place: int, kinds: Sequence[str]) -> list[Threat]:
+    """Return the failures of a pool: of these kinds, or else of those that the scenario has. Raises ScenarioError."""
+    own = [each for each in scenario.cluster.failures or () if each.pool in (None, scenario.cluster.pools[place].name)]
+    named = dict.fromkeys(kinds or [each.what for each in own] or MTBF_DAYS)
+    threats = [_threat(scenario, place, kind, [each for each in own if each.what == kind]) for kind in named]
+    down = sum(each.odds for each in threats)
+    if down >= 1:
+        rule, got = "must leave most replicas standing", f"rates at which {down / (1 + down):.0%} are down"
+        raise ScenarioError([Problem("cluster.failures", rule, got, "raise mtbf_s, or shorten detect_s and startup")])
+    return threats
+
+
+def _threat(scenario: Scenario, place: int, kind: str, failures: Sequence[Failure]) -> Threat:
+    """Return all failures of a kind that the scenario has, or those by default. Raises ScenarioError without a rate."""
+    setup, nodes = scenario.setups[place], scenario.cluster.placement or PlacementSection()
+    n_gpus, node_gpus = setup.gpus_per_replica, nodes.gpus_per_node or setup.gpu.gpus_per_node
+    rack_gpus = node_gpus * (nodes.nodes_per_rack or MOST_NODES)
+    unit_gpus = {"process": n_gpus, "gpu": 1, "node": node_gpus, "rack": rack_gpus}.get(kind)
+    if unit_gpus is None:
+        raise _problem("--what", "there is no such kind of failure", kind, f"use {', '.join(MTBF_DAYS)} or rack")
+    rates = [each.mtbf_s for each in failures if each.mtbf_s]
+    known = [each for each in failures if each.mtbf_s or not rates] or [Failure(what="process")]
+    default_days, source = MTBF_DAYS.get(kind, (0, ""))
+    mtbf_s = harmonic_mean(rates) / len(rates) if rates else default_days * DAY_S
+    if any(each.recover == "none" for each in known):
+        rule = "leaves nothing standing in the long run, as no replica comes back"
+        raise ScenarioError([Problem("cluster.failures", rule, "recover: none", "use recover: restart")])
+    if not mtbf_s:
+        remedy = "give the scenario cluster.failures: [{what: rack, mtbf_s: 2.0e8}]"
+        raise ScenarioError([Problem("cluster.failures", f"has no rate of a {kind}, and no default", None, remedy)])
+    startup = scenario.cluster.pools[place].startup or Startup()
+    held_s = startup.typical_s(in_place=True)
+    return Threat(
+        what=kind,
+        mtbf_s=mtbf_s,
+        source="the scenario" if rates else source,
+        per_s=math.ceil(n_gpus / unit_gpus) / mtbf_s,
+        n_lost=max(1, unit_gpus // n_gpus),
+        detect_s=known[0].detect_s,
+        start_s=held_s + setup.ledger.weights_bytes * n_gpus / startup.weights.rate,
+        new_s=0.0 if kind == "process" else startup.typical_s(in_place=False) - held_s,
+    )
+
+
+class ResilienceQuestion:
+    """A pool with its failures, and the spares that it may get."""
+
+    def __init__(
+        self,
+        template: Template,
+        pool: str | None,
+        spare: str,
+        kinds: Sequence[str],
+        given_seeds: int | None,
+        goal_frac: float,
+    ) -> None:
+        """Check the question. Raises SimserveError before anything runs.
+
+        given_seeds: of all fleets and failures; None: as many as MOST_RUNS allow.
+        """
+        self._template, self.given_seeds, self.goal_frac = template, given_seeds, goal_frac
+        self.scenario = Scenario.of(template)
+        check_slo(self.scenario)
+        self.place = 0 if pool is None else pool_of(self.scenario, pool)
+        self.pool = self.scenario.cluster.pools[self.place]
+        self.threats = threats_of(self.scenario, self.place, kinds)
+        self.spares = _spares(spare)
+        for size in self.sizes:
+            self.fleet(size)  # raises for more GPUs than the budget has
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether an autoscaler decides how many replicas there are."""
+        return self.scenario.setups[self.place].autoscaler is not None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Replicas of the fleets to run: one fewer than without spares up to all spares, and what most failures leave.
+
+        A size between those attains at least what the next smaller one does.
+        """
+        n, n_lost = self.pool.replicas, max(threat.n_lost for threat in self.threats)
+        sizes = {max(0, n - n_lost), *range(n - 1, n + self.spares[-1] + 1)}
+        return [n] if self.is_scaled else sorted(sizes - {0})
+
+    @property
+    def n_pairs(self) -> int:
+        """Return the seeds of each fleet and failure. A second set of failures may follow, with two of each."""
+        n_kinds = len(self.threats)
+        n_runs = MOST_RUNS - (FEWEST_SEEDS * n_kinds if self.spares[-1] else 0)
+        return self.given_seeds or max(FEWEST_SEEDS, min(MOST_SEEDS, n_runs // (len(self.sizes) + n_kinds)))
+
+    def fleet(self, replicas: int, *failures: Any, warm: int = 0) -> Scenario:
+        """Return the scenario with so many replicas and warm spares, and these failures alone. Raises ScenarioError."""
+        pool, place = ("cluster", "pools", str(self.place)), f"command line --spare {replicas - self.pool.replicas}"
+        changes = [
+            Override(place, (*pool, "replicas"), replicas),
+            Override(place, (*pool, "spares"), {"warm": warm} if warm else None),
+            Override(place, ("cluster", "failures"), [*failures] or None),
+        ]
+        return Scenario.of(self._template.with_options(changes))
+
+
+def _spares(text: str) -> range:
+    """Return the numbers of spares of `0..2`, or a single one. Raises ScenarioError."""
+    match, remedy = SPARES.fullmatch(text), f"for example 0..2; at most {MOST_SPARES}"
+    if match is None:
+        raise _problem("--spare", "must be a number of spares, or a range LO..HI", text, remedy)
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last <= MOST_SPARES:
+        raise _problem("--spare", "a range goes upwards, to a number of spares that is not too large", text, remedy)
+    return range(first, last + 1)
+
+
+def _problem(option: str, rule: str, value: str, remedy: str) -> ScenarioError:
+    return ScenarioError([Problem(f"command line {option}", rule, value, remedy)])
