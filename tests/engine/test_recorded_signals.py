@@ -8,7 +8,7 @@ import pytest
 
 from simserve.autoscalers.base import Autoscaler
 from simserve.autoscalers.target import Target
-from simserve.engine.recorded_signals import RecordedSignals, resized
+from simserve.engine.scaling import RecordedSignals, resized
 from simserve.errors import PolicyError
 from simserve.state.pool_view import PoolView
 from tests.autoscalers.pools import KV, RUNNING

@@ -79,6 +79,8 @@ def test_levels_are_those_of_a_replica_in_busy_times() -> None:
     assert levels["num_requests_running"] == pytest.approx(in_flight, rel=0.05)
     assert levels["llm_d_epp_request_running"] == pytest.approx(in_flight, rel=0.05)
     assert levels["num_requests_waiting"] == 1  # none waits
+    assert levels["rate(prompt_tokens_total[1m])"] == pytest.approx(6 * 100, rel=0.02)
+    assert levels["rate(generation_tokens_total[1m])"] == pytest.approx(6 * 200, rel=0.05)
     assert 0 < levels["kv_cache_usage_perc"] < 0.1
 
 
