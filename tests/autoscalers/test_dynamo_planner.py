@@ -172,8 +172,8 @@ def test_without_load_scaling_the_forecast_alone_decides() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"optimization_target": "sla"}, "sla needs profile tables; use throughput, latency or load"),
-        ({"load_predictor": "prophet"}, "prophet is not simulated; use kalman, arima or constant"),
+        ({"optimization_target": "sla"}, "must be one of throughput, latency or load, got 'sla'"),
+        ({"load_predictor": "prophet"}, "must be one of constant, kalman or arima, got 'prophet'"),
         ({"decode_scale_up_kv_rate": 0.9}, "thresholds are for optimization_target: load"),
         (
             {"optimization_target": "load", "decode_scale_up_kv_rate": 0.3, "decode_scale_down_kv_rate": 0.4},

@@ -93,8 +93,16 @@ def test_a_planner_of_two_pools_is_spelled_out_and_both_pools_have_it() -> None:
 @pytest.mark.parametrize(
     ("planner", "prefill", "message"),
     [
-        ({"optimization_target": "sla"}, {}, "cluster.autoscaler: optimization_target: sla needs profile tables"),
-        ({"load_predictor": "prophet"}, {}, "cluster.autoscaler: prophet is not simulated; use kalman"),
+        (
+            {"optimization_target": "sla"},
+            {},
+            "optimization_target: must be one of throughput, latency or load, got 'sla'",
+        ),
+        (
+            {"load_predictor": "prophet"},
+            {},
+            "cluster.autoscaler.load_predictor: must be one of constant, kalman or arima",
+        ),
         (
             {"pools": {"prefill": "x", "decode": "d"}},
             {},
