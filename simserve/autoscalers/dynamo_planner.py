@@ -88,13 +88,13 @@ class DynamoPlanner(Autoscaler):
         if not self._forecasts and not self.enable_load_scaling:
             raise ValueError("enable_load_scaling: false needs prefill_tokens_per_s or decode_tokens_per_s")
         queues = self.prefill_scale_up_queue_tokens, self.prefill_scale_down_queue_tokens
-        shares = self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate
-        if self.optimization_target != "load" and {*queues, *shares} != {None}:
+        own = queues, (self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate)
+        self._limits: Sequence[Sequence[float | None]] = THRESHOLDS.get(self.optimization_target, own)
+        if self._limits is not own and own != ((None, None), (None, None)):
             raise ValueError("thresholds are for optimization_target: load; leave them out, or set it")
-        for up, down in (queues, shares):
+        for up, down in own:
             if up is not None and down is not None and up <= down:
                 raise ValueError(f"a threshold to scale up must be above that to scale down, got {up} and {down}")
-        self._own = queues, shares
         self.min_replicas, self.max_replicas = self.min_endpoint, self.max_gpu_budget
         self.interval_s = self.load_adjustment_interval_s
         if self._forecasts:
@@ -115,10 +115,10 @@ class DynamoPlanner(Autoscaler):
         """Check that the budget holds the fewest replicas, and that `load` has its thresholds. Raises ValueError."""
         n_least = self.min_endpoint * sum(n_gpus)
         if n_least > self.max_gpu_budget:
-            rule = f"must hold min_endpoint replicas, of {n_least} GPUs, got {self.max_gpu_budget}"
-            raise ValueError(f"max_gpu_budget {rule}")
+            got = f"of {n_least} GPUs, got {self.max_gpu_budget}"
+            raise ValueError(f"max_gpu_budget must hold min_endpoint replicas, {got}")
         for role in roles:
-            if None in self._thresholds(role, 1):
+            if None in self._limits[role != "prefill"]:
                 names = "prefill_scale_{}_queue_tokens" if role == "prefill" else "decode_scale_{}_kv_rate"
                 needed = " and ".join(map(names.format, ("up", "down")))
                 raise ValueError(f"optimization_target: load needs {needed} for a pool with role {role}")
@@ -193,20 +193,14 @@ class DynamoPlanner(Autoscaler):
         n_now, bound = pool.wanted, self._bounds.get(pool.replica.role)
         if not self.enable_load_scaling:
             return max(n_now if bound is None else bound, self.min_endpoint)
-        up, down = (each or 0.0 for each in self._thresholds(pool.replica.role, pool.replica.max_model_len))
         is_queue = pool.replica.role == "prefill"
+        unit = pool.replica.max_model_len if is_queue and self.optimization_target != "load" else 1.0
+        up, down = (unit * (each or 0.0) for each in self._limits[not is_queue])
         if load > up or (is_queue and load == up):
             n_now += 1
         elif load < down or (is_queue and load == down):
             n_now -= n_now > 1 and load * n_now / (n_now - 1) < self.load_scaling_down_sensitivity * up
         return max(n_now, bound or 0, self.min_endpoint)
-
-    def _thresholds(self, role: str, longest: int) -> tuple[float | None, float | None]:
-        """Return the thresholds to scale up and down: tokens for prefill, else a share."""
-        if self.optimization_target == "load":
-            return self._own[role != "prefill"]
-        up, down = THRESHOLDS[self.optimization_target][role != "prefill"]
-        return (up * longest, down * longest) if role == "prefill" else (up, down)
 
     def _within_budget(self, pools: Sequence[PoolView], wished: Sequence[int]) -> list[int]:
         """Return what fits into the budget: the share of a prefill pool, rounded down, then the rest."""

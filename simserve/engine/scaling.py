@@ -158,39 +158,26 @@ class Scaling:
         changes = self._changes
         stream = Random(f"scrape/{changes.seed}")
         self._scraper = scraper = Scraper(changes.scrape, self._fleet, stream)
-        is_needed = False
-        loops = dict[int, _Loop]()
+        scaled = dict[int, list[Deployment]]()
         for deployment, policy in zip(self._deployments, changes.autoscalers, strict=True):
             if policy is None:
                 continue
-            is_needed = True
             scraper.watch(deployment, frozenset(policy.metric_names))
-            if id(policy) in loops:
-                loops[id(policy)].deployments.append(deployment)
-                continue
-            policy.begin()
-            loop = loops[id(policy)] = _Loop(policy, [deployment], self)
-            Alarm(self._clock, loop.decide, FLEET_PHASE).set(to_ps(stream.random() * policy.interval_s))
-        if is_needed:
+            deployments = scaled.setdefault(id(policy), [])
+            deployments.append(deployment)
+            if len(deployments) == 1:
+                policy.begin()
+                decide = partial(self._decide, policy, deployments)
+                Alarm(self._clock, decide, FLEET_PHASE).set(to_ps(stream.random() * policy.interval_s))
+        if scaled:
             Alarm(self._clock, scraper.take, FLEET_PHASE).set(to_ps(stream.random() * changes.scrape.interval_s))
 
-    def view(self, deployment: Deployment, now_ps: int) -> PoolView:
-        """Return a pool as its autoscaler sees it."""
-        return deployment.view(now_ps, self._changes.scrape.delay_s, self._scraper.gateway)
-
-
-@dataclass
-class _Loop:
-    """The decisions of a policy about its pools: one, but for a policy that names several."""
-
-    policy: Autoscaler
-    deployments: list[Deployment]
-    scaling: Scaling
-
-    def decide(self, now_ps: int) -> int:
-        """Ask the autoscaler, and follow it; return the instant of the next decision. Raises PolicyError."""
-        policy, views = self.policy, [self.scaling.view(each, now_ps) for each in self.deployments]
-        for deployment, wanted in zip(self.deployments, checked_replicas(policy, views, now_ps), strict=True):
+    def _decide(self, policy: Autoscaler, deployments: Sequence[Deployment], now_ps: int) -> int:
+        """Ask the policy of one pool, or of several, and follow it; return the instant of the next decision. Raises
+        PolicyError."""
+        delay_s = self._changes.scrape.delay_s
+        views = [each.view(now_ps, delay_s, self._scraper.gateway) for each in deployments]
+        for deployment, wanted in zip(deployments, checked_replicas(policy, views, now_ps), strict=True):
             if wanted != deployment.wanted:
                 deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
         return now_ps + to_ps(policy.interval_s)

@@ -169,9 +169,8 @@ def _policy(scenario: Scenario, place: int, given: Any, most_replicas: int | Non
             return Policy(given, {"manifest": given}, n)
         case str() if not given.startswith(FIXED):
             most = most_of(scenario, place, most_replicas)
-            limit = {"max_replicas": most}
-            if given == "dynamo_planner":
-                limit = {"max_gpu_budget": most * scenario.setups[place].gpus_per_replica}
+            budget = {"max_gpu_budget": most * scenario.setups[place].gpus_per_replica}
+            limit = budget if given == "dynamo_planner" else {"max_replicas": most}
             return Policy(given, {"kind": given, **PRESETS.get(given, {}), **limit}, n)
     raise _problem("must be a name, a manifest, `fixed:4` or a mapping with `kind`", str(given), "for example hpa,keda")
 
