@@ -141,7 +141,8 @@ class Wva(Autoscaler):
         prompt, output = (n / (n_done or inf) for n in n_tokens)
         in_use = [(int(kv * kv_tokens), queue) for kv, queue in replicas]
         by_memory = int(kv_tokens * self.kv_cache_threshold)
-        by_steps = self._by_steps(prompt, output) or by_memory
+        n_steady = min((self.max_num_batched_tokens or 0.0) * output / (prompt + output or 1.0), self.max_num_seqs)
+        by_steps = int(n_steady * (prompt + output / 2)) or by_memory
         capacity = int(median(min(by_memory, self._seen(*each) or by_steps) for each in in_use)) if in_use else 0
         if capacity <= 0:
             return 0
@@ -156,13 +157,6 @@ class Wva(Autoscaler):
             self._observed.append(tokens)
             return tokens
         return int(fmean(self._observed)) if self._observed else 0
-
-    def _by_steps(self, prompt: float, output: float) -> int:
-        """Return the tokens of the requests that a step's budget serves; 0: not known."""
-        if self.max_num_batched_tokens is None or not output:
-            return 0
-        n_steady = min(self.max_num_batched_tokens * output / (prompt + output), self.max_num_seqs)
-        return int(n_steady * (prompt + output / 2))
 
     def change(self, replicas: list[tuple[float, float]]) -> int:
         """Return 1, 0 or -1 from the peak KV cache use and queue length of each replica."""

@@ -85,7 +85,6 @@ def _lead(answer: AutoscaleAnswer, best: ScaledFleet | None) -> str:
 
 
 def _signals(answer: AutoscaleAnswer) -> list[Chapter]:
-    """Return the ranks of the signals, if that was the question."""
     text = (
         "Each scales the pool by the bare rule target: one replica less at a time, if the load fits on the others. "
         "Regret is what its best target costs beyond that of the best signal."

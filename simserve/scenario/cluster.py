@@ -138,8 +138,7 @@ def scaled_by(draft: Draft, spec: PluginSpec, pools: Sequence[Pool], *, is_own: 
         return spec
     if not is_own and not named:
         places = " or ".join(f"cluster.pools.{index}.autoscaler" for index in there.values())
-        remedy = f"move it to {places}, or for `kind: dynamo_planner` add pools: {{prefill: NAME, decode: NAME}}"
-        draft.problem((), "must name the pools that it scales", None, remedy)
+        draft.problem((), "must name the pools that it scales", None, f"move it to {places}, or give a planner `pools`")
     for role, name in named.items():
         if name not in there:
             draft.problem(("pools", role), "there is no such pool", name, f"use {' or '.join(there)}")

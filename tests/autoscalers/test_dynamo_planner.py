@@ -166,6 +166,7 @@ def test_a_pool_with_prompts_and_answers_takes_the_larger_need() -> None:
 def test_without_load_scaling_the_forecast_alone_decides() -> None:
     policy = planner(enable_load_scaling=False, **FULL)
     assert policy.desired_replicas(counted("both", [5.0], 2)) == 1
+    assert planner(enable_load_scaling=False, **FULL).desired_replicas(counted("both", [0.0], 3)) == 1  # no load
     assert planner(**FULL).desired_replicas(counted("both", [5.0], 2)) == 2  # 0.5 of two does not fit on one
 
 
