@@ -85,9 +85,6 @@ class AutoscaleQuestion:
         given: names, files and mappings; text may list several. wanted: the pool, and its most replicas.
         """
         scenario, (pool, most_replicas) = Scenario.of(template), wanted
-        if scenario.cluster.autoscaler is not None:
-            rule, remedy = "scales several pools, and policies here are of one", "add --set cluster.autoscaler=null"
-            raise ScenarioError([Problem("cluster.autoscaler", rule, None, remedy)])
         place = pool_of(scenario, pool)
         every = [each for one in given for each in _listed(one)]
         if not every:
@@ -112,6 +109,9 @@ class AutoscaleQuestion:
 
 def pool_of(scenario: Scenario, name: str | None) -> int:
     """Return the number of the pool to scale: the named one, the first with an autoscaler, or the first."""
+    if scenario.cluster.autoscaler is not None:
+        rule, remedy = "scales several pools, and policies here are of one", "add --set cluster.autoscaler=null"
+        raise ScenarioError([Problem("cluster.autoscaler", rule, None, remedy)])
     pools = scenario.cluster.pools
     names = [pool.name for pool in pools]
     if name is not None and name not in names:

@@ -118,8 +118,9 @@ def ranked(answer: AutoscaleAnswer, n_fixed: int) -> AutoscaleAnswer:
     by what they attain."""
     costs = list[tuple[bool, float, int]]()
     for place, row in enumerate(answer.policies):
-        attained, misses = row.attained_frac or 0.0, (row.attained_frac or 0.0) < answer.goal_frac
-        costs.append((misses, -attained if misses else row.gpu_hours or 0.0, place))
+        attained, hours = row.attained_frac or 0.0, row.gpu_hours
+        misses = hours is None or attained < answer.goal_frac
+        costs.append((misses, -attained if misses else hours or 0.0, place))
     ranks = dict[str, SignalRank]()
     none_reaches, least, first = min(costs)
     for misses, cost, place in sorted(costs):

@@ -145,7 +145,9 @@ def test_a_pool_of_its_own_needs_no_names_and_has_a_budget_for_its_replicas() ->
         scenario(large)
 
 
-@pytest.mark.parametrize("command", [["capacity", "--replicas", "p"], ["autoscale", "--policy", "own"]])
+@pytest.mark.parametrize(
+    "command", [["capacity", "--replicas", "p"], ["autoscale", "--policy", "own"], ["autoscale", "--signals"]]
+)
 def test_commands_about_one_pool_name_what_scales_several(command: list[str], tmp_path: Any) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(Scenario.from_dict(pair(PLANNER).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())
