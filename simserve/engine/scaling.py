@@ -21,7 +21,8 @@ from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan, Site
 from simserve.engine.replica import Replica
 from simserve.scenario.fleet import Failure, Scrape
-from simserve.state.pool_view import MemberView, PoolView, ReplicaFacts, Signals
+from simserve.state.pool_view import MemberView, PoolView, Signals
+from simserve.state.pool_view import ReplicaFacts as ReplicaFacts
 from simserve.state.queries import METRICS
 from simserve.state.tick import Tick
 from simserve.units import PS_PER_S, to_ps, to_s
