@@ -31,11 +31,12 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan
-from simserve.engine.recorded_signals import RecordedSignals as RecordedSignals
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
+from simserve.engine.scaling import RecordedSignals as RecordedSignals
+from simserve.engine.scaling import ReplicaFacts as ReplicaFacts
 from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
 from simserve.forks import can_fork

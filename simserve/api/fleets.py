@@ -52,8 +52,7 @@ def autoscale(
     """
     from simserve.scenario.loader import template_from
     from simserve.study.autoscale import AutoscaleQuestion
-    from simserve.study.recorded_fleet import replayed
-    from simserve.study.scaling_signals import ranked, signal_question
+    from simserve.study.scaling_signals import ranked, replayed, signal_question
 
     if signals and (policies or recorded):
         raise SimserveError("--signals: has policies of its own, got others; leave out --policy and --recorded")

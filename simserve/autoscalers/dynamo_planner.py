@@ -1,14 +1,15 @@
 """NVIDIA Dynamo's planner: thresholds of queues and KV cache each 5 s, a forecast each 180 s, and a GPU budget."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil, inf
+from math import ceil, inf, isnan, nan
+from operator import mul
 from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.autoscalers.base import STRICT, Autoscaler, Interval, OneOrMore, Share, Threshold, common_interval_s
-from simserve.state.forecast import Predictor, check_predictor, forecaster
+from simserve.state.forecast import Predictor, forecaster
 from simserve.state.metric_values import Increase
 from simserve.state.pool_view import PoolView
 from simserve.state.tick import Tick
@@ -17,11 +18,9 @@ KV, WAITING = "kv_cache_usage_perc", "prompt_tokens_waiting"
 OF_REPLICAS = ("request_success_total", "prompt_tokens_total", "generation_tokens_total")
 OF_GATEWAY = "gateway_arrival_total"
 
-QUEUES = {"throughput": (1.0, 0.1), "latency": (0.1, 0.0)}
-"""Queued prompt tokens at which a prefill replica is added, and down to which one goes, by the longest context."""
-
-KV_SHARES = {"throughput": (1.0, 0.6), "latency": (0.4, 0.1)}
-"""KV cache use, queued tokens included, above which another replica is added, and below which one goes."""
+THRESHOLDS = {"throughput": ((1.0, 0.1), (1.0, 0.6)), "latency": ((0.1, 0.0), (0.4, 0.1))}
+"""Up and down by target: queued prompt tokens of a prefill replica, by the longest context, and KV cache use, queued
+tokens included, of others."""
 
 
 @dataclass(config=STRICT)
@@ -47,10 +46,10 @@ class DynamoPlanner(Autoscaler):
     Source: ai-dynamo/dynamo 1.x, planner/core and planner/config; there the guard is part of `sla` alone (dynamo#9294).
     """
 
-    optimization_target: Literal["throughput", "latency", "load", "sla"] = "throughput"
-    """Thresholds: `throughput` and the earlier ones of `latency`, or your own of `load`. `sla` is not simulated."""
+    optimization_target: Literal["throughput", "latency", "load"] = "throughput"
+    """Thresholds: `throughput` and the earlier ones of `latency`, or your own of `load`; not `sla`."""
     max_gpu_budget: OneOrMore = 8
-    """[GPUs] Most GPUs of its pools."""
+    """Most GPUs of its pools."""
     min_endpoint: OneOrMore = 1
     """Fewest replicas of each pool."""
     enable_load_scaling: bool = True
@@ -85,23 +84,21 @@ class DynamoPlanner(Autoscaler):
     """Pools that it scales together, as `cluster.autoscaler`; null: the pool that it belongs to."""
 
     def __post_init__(self) -> None:
-        if self.optimization_target == "sla":
-            raise ValueError("optimization_target: sla needs profile tables; use throughput, latency or load")
         self._forecasts = self.prefill_tokens_per_s is not None or self.decode_tokens_per_s is not None
-        if self._forecasts or self.load_predictor == "prophet":
-            check_predictor(self.load_predictor)
         if not self._forecasts and not self.enable_load_scaling:
             raise ValueError("enable_load_scaling: false needs prefill_tokens_per_s or decode_tokens_per_s")
-        self._queues = self.prefill_scale_up_queue_tokens, self.prefill_scale_down_queue_tokens
-        self._shares = self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate
-        if self.optimization_target != "load" and {*self._queues, *self._shares} != {None}:
+        queues = self.prefill_scale_up_queue_tokens, self.prefill_scale_down_queue_tokens
+        own = queues, (self.decode_scale_up_kv_rate, self.decode_scale_down_kv_rate)
+        self._limits: Sequence[Sequence[float | None]] = THRESHOLDS.get(self.optimization_target, own)
+        if self._limits is not own and own != ((None, None), (None, None)):
             raise ValueError("thresholds are for optimization_target: load; leave them out, or set it")
-        for up, down in (self._queues, self._shares):
+        for up, down in own:
             if up is not None and down is not None and up <= down:
                 raise ValueError(f"a threshold to scale up must be above that to scale down, got {up} and {down}")
         self.min_replicas, self.max_replicas = self.min_endpoint, self.max_gpu_budget
         self.interval_s = self.load_adjustment_interval_s
         if self._forecasts:
+            self.begin()  # which checks the predictor
             self.interval_s = common_interval_s(self.interval_s, self.throughput_adjustment_interval_s)
 
     @property
@@ -118,12 +115,10 @@ class DynamoPlanner(Autoscaler):
         """Check that the budget holds the fewest replicas, and that `load` has its thresholds. Raises ValueError."""
         n_least = self.min_endpoint * sum(n_gpus)
         if n_least > self.max_gpu_budget:
-            raise ValueError(
-                f"max_gpu_budget must hold min_endpoint replicas, of {n_least} GPUs, got {self.max_gpu_budget}"
-            )
+            got = f"of {n_least} GPUs, got {self.max_gpu_budget}"
+            raise ValueError(f"max_gpu_budget must hold min_endpoint replicas, {got}")
         for role in roles:
-            up, down = self._thresholds(role, 1)
-            if up is None or down is None:
+            if None in self._limits[role != "prefill"]:
                 names = "prefill_scale_{}_queue_tokens" if role == "prefill" else "decode_scale_{}_kv_rate"
                 needed = " and ".join(map(names.format, ("up", "down")))
                 raise ValueError(f"optimization_target: load needs {needed} for a pool with role {role}")
@@ -137,10 +132,10 @@ class DynamoPlanner(Autoscaler):
         self._load = Tick(self.load_adjustment_interval_s)
         self._throughput = Tick(self.throughput_adjustment_interval_s)
         self._throughput.is_due(0.0)  # a forecast comes at the end of its interval
-        variances = self.kalman_q_level, self.kalman_q_trend, self.kalman_r
-        roles = ("both", "prefill", "decode")
-        self._series = {role: [forecaster(self.load_predictor, variances) for _ in range(3)] for role in roles}
-        self._bounds, self._changed_s = dict.fromkeys(roles, 0), dict.fromkeys(roles, -inf)
+        series = (self.load_predictor, self.kalman_q_level, self.kalman_q_trend, self.kalman_r)
+        roles = ("both", "prefill", "decode") if self._forecasts else ()
+        self._series = {role: [forecaster(*series) for _ in range(3)] for role in roles}
+        self._bounds, self._changed_s = dict[str, int](), dict[str, float]()
 
     def desired_replicas(self, pool: PoolView) -> int:
         """Return the replicas of its only pool."""
@@ -148,21 +143,15 @@ class DynamoPlanner(Autoscaler):
 
     def desired_of_pools(self, pools: Sequence[PoolView]) -> Sequence[int]:
         """Return the replicas of each pool, within the budget."""
-        now_s, wanted = pools[0].now_s, [pool.wanted for pool in pools]
+        now_s = pools[0].now_s
         if self._forecasts and self._throughput.is_due(now_s):
             for pool in pools:
                 self._forecast(pool)
-        if not self._load.is_due(now_s):
-            return wanted
-        wished = [self._bounds[pool.replica.role] or pool.wanted for pool in pools]
-        if self.enable_load_scaling:
-            loads = [self._load_of(pool) for pool in pools]
-            known = [load for load in loads if load is not None]
-            if len(known) < len(loads):
-                return wanted
-            by_load = map(self._by_load, pools, known)
-            wished = [max(n, self._bounds[pool.replica.role]) for n, pool in zip(by_load, pools, strict=True)]
-        wished = self._within_budget(pools, [max(n, self.min_endpoint) for n in wished])
+        is_due = self._load.is_due(now_s)
+        loads = [self._load_of(pool) if self.enable_load_scaling else 0.0 for pool in pools]
+        if not is_due or any(map(isnan, loads)):
+            return [pool.wanted for pool in pools]
+        wished = self._within_budget(pools, list(map(self._wish, pools, loads)))
         for pool, n_replicas in zip(pools, wished, strict=True):
             if n_replicas != pool.wanted:
                 self._changed_s[pool.replica.role] = now_s
@@ -174,58 +163,55 @@ class DynamoPlanner(Autoscaler):
         n_arrived = Increase(OF_GATEWAY, window_s).total(pool)
         if n_arrived is None:
             return
-        rate, of_prompt, of_answer = self._series[role]
+        rate, *of_request = self._series[role]
         rate.add(n_arrived / window_s)
-        n_done, n_prompt, n_generated = (Increase(name, window_s).total(pool) or 0.0 for name in OF_REPLICAS)
-        if n_done:
-            of_prompt.add(n_prompt / n_done)
-            of_answer.add(n_generated / n_done)
-        full = [(of_prompt, self.prefill_tokens_per_s)] * (role != "decode")
-        full += [(of_answer, self.decode_tokens_per_s)] * (role != "prefill")
-        needs = [rate.ahead() * each.ahead() / capacity for each, capacity in full if capacity is not None]
-        self._bounds[role] = ceil(round(max(needs, default=0.0), 9))
+        n_done, *n_tokens = (Increase(name, window_s).total(pool) or 0.0 for name in OF_REPLICAS)
+        full = (self.prefill_tokens_per_s, "decode"), (self.decode_tokens_per_s, "prefill")
+        needs = []
+        for tokens, n, (capacity, other) in zip(of_request, n_tokens, full, strict=True):
+            if n_done:
+                tokens.add(n / n_done)
+            if capacity is not None and role != other:
+                needs.append(rate.ahead() * tokens.ahead() / capacity)
+        if needs:
+            self._bounds[role] = ceil(round(max(needs), 9))
 
-    def _load_of(self, pool: PoolView) -> float | None:
-        """Return the largest load of a replica: queued tokens of a rank, or a share of KV cache; None: not all have
+    def _load_of(self, pool: PoolView) -> float:
+        """Return the largest load of a replica: queued tokens of a rank, or a share of KV cache; NaN: not all have
         reported since the last change."""
-        facts, since_s, loads = pool.replica, self._changed_s[pool.replica.role], list[float]()
+        facts, loads = pool.replica, list[float]()
         for member in pool.members:
-            used, queued = (member.signals.last(name, since_s) for name in (KV, WAITING))
+            used, queued = (member.signals.last(name, self._changed_s.get(facts.role, -inf)) for name in (KV, WAITING))
             if used is None or queued is None:
-                return None
+                return nan
             loads.append(queued / facts.n_ranks if facts.role == "prefill" else used + queued / facts.kv_tokens)
-        return max(loads, default=None)
+        return max(loads, default=nan)
 
-    def _by_load(self, pool: PoolView, load: float) -> int:
-        """Return one replica more or less than now, or as many; a threshold itself counts for queues."""
-        up, down = self._thresholds(pool.replica.role, pool.replica.max_model_len)
-        assert up is not None and down is not None, "checked with the pools"
-        n_now, is_queue = pool.wanted, pool.replica.role == "prefill"
+    def _wish(self, pool: PoolView, load: float) -> int:
+        """Return one replica more or less than now, or as many, but no fewer than by the forecast; a threshold itself
+        counts for queues."""
+        n_now, bound = pool.wanted, self._bounds.get(pool.replica.role)
+        if not self.enable_load_scaling:
+            return max(n_now if bound is None else bound, self.min_endpoint)
+        is_queue = pool.replica.role == "prefill"
+        unit = pool.replica.max_model_len if is_queue and self.optimization_target != "load" else 1.0
+        up, down = (unit * (each or 0.0) for each in self._limits[not is_queue])
         if load > up or (is_queue and load == up):
-            return n_now + 1
-        is_low = load < down or (is_queue and load == down)
-        fits = n_now > 1 and load * n_now / (n_now - 1) < self.load_scaling_down_sensitivity * up
-        return n_now - 1 if is_low and fits else n_now
-
-    def _thresholds(self, role: str, longest: int) -> tuple[float | None, float | None]:
-        """Return the thresholds to scale up and down: tokens for prefill, else a share."""
-        if self.optimization_target == "load":
-            return self._queues if role == "prefill" else self._shares
-        up, down = QUEUES[self.optimization_target] if role == "prefill" else KV_SHARES[self.optimization_target]
-        return (up * longest, down * longest) if role == "prefill" else (up, down)
+            n_now += 1
+        elif load < down or (is_queue and load == down):
+            n_now -= n_now > 1 and load * n_now / (n_now - 1) < self.load_scaling_down_sensitivity * up
+        return max(n_now, bound or 0, self.min_endpoint)
 
     def _within_budget(self, pools: Sequence[PoolView], wished: Sequence[int]) -> list[int]:
         """Return what fits into the budget: the share of a prefill pool, rounded down, then the rest."""
-        n_gpus, budget, result = [pool.replica.n_gpus for pool in pools], self.max_gpu_budget, list(wished)
-        n_wished = sum(n * size for n, size in zip(wished, n_gpus, strict=True))
+        sizes, budget, result = [pool.replica.n_gpus for pool in pools], self.max_gpu_budget, list(wished)
+        n_wished = sum(map(mul, wished, sizes))
         if n_wished <= budget:
             return result
-        left, later = budget, sum(n_gpus) * self.min_endpoint
-        order = sorted(range(len(pools)), key=lambda place: pools[place].replica.role != "prefill")
-        for place in order:
-            later -= n_gpus[place] * self.min_endpoint
-            is_last = place == order[-1]
-            share = result[place] if is_last else result[place] * budget // n_wished
-            result[place] = max(self.min_endpoint, min(share, (left - later) // n_gpus[place]))
-            left -= result[place] * n_gpus[place]
+        left, later = budget, self.min_endpoint * sum(sizes)
+        for place in sorted(range(len(pools)), key=lambda place: pools[place].replica.role != "prefill"):
+            later -= self.min_endpoint * sizes[place]
+            share = wished[place] * budget // n_wished if later else wished[place]
+            result[place] = max(self.min_endpoint, min(share, (left - later) // sizes[place]))
+            left -= result[place] * sizes[place]
         return result

@@ -5,7 +5,7 @@ from math import ceil
 from pydantic.dataclasses import dataclass
 
 from simserve.autoscalers.base import STRICT, Autoscaler, Interval, OneOrMore, Seconds, Threshold, check_bounds
-from simserve.state.forecast import Predictor, check_predictor, forecaster
+from simserve.state.forecast import Predictor, forecaster
 from simserve.state.horizontal import Recommendations
 from simserve.state.pool_view import PoolView
 from simserve.state.queries import parse
@@ -47,8 +47,7 @@ class Target(Autoscaler):
         if self.down_below is not None and self.down_below > self.target:
             raise ValueError(f"down_below must be at most the target {self.target}, got {self.down_below}")
         self._query = parse(self.metric)
-        if self.forecast is not None:
-            check_predictor(self.forecast)
+        forecaster(self.forecast)
 
     @property
     def metric_names(self) -> frozenset[str]:
@@ -58,16 +57,15 @@ class Target(Autoscaler):
     def begin(self) -> None:
         """Start without earlier numbers."""
         self._recommendations = Recommendations(self.scale_up_window_s, self.scale_down_window_s)
-        self._ahead = None if self.forecast is None else forecaster(self.forecast)
+        self._forecast = forecaster(self.forecast)
 
     def desired_replicas(self, pool: PoolView) -> int:
         """Return the replicas at which the metric meets its target; without a sample, the present number."""
         total = self._query.total(pool)
         if total is None:
             return pool.wanted
-        if self._ahead is not None:
-            self._ahead.add(total)
-            total = self._ahead.ahead(round(self.lead_s / self.interval_s))
+        self._forecast.add(total)
+        total = self._forecast.ahead(round(self.lead_s / self.interval_s))
         n_wished = min(max(self._wish(total, pool), self.min_replicas), self.max_replicas)
         return self._recommendations.stabilized(pool.now_s, pool.wanted, n_wished)
 

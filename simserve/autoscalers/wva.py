@@ -1,7 +1,7 @@
 """llm-d's workload variant autoscaler: by spare KV cache and queue lengths (version 1), or by tokens (version 2)."""
 
 from collections import deque
-from math import ceil, floor
+from math import ceil, floor, inf
 from statistics import fmean, median
 from typing import Annotated, Literal
 
@@ -22,17 +22,20 @@ from simserve.autoscalers.base import (
     common_interval_s,
 )
 from simserve.state.horizontal import HorizontalScaler, tolerance_of, wish_by_average
-from simserve.state.metric_values import OverTime, Series
+from simserve.state.metric_values import Increase, OverTime, Series
 from simserve.state.pool_view import PoolView
 from simserve.state.tick import Tick
 
 PEAK_S = 60.0
 """[s] Window of the peaks that it reads (WVA's queries: max_over_time(...[1m]))."""
 
+MEANS_S = 300.0
+"""[s] Window of the mean tokens of a request ([5m])."""
+
+TOKENS = ("request_success_total", "prompt_tokens_total", "generation_tokens_total")
+
 N_OBSERVED = 10
 """Last observations of saturated replicas that version 2 averages."""
-
-Tokens = Annotated[float, Field(gt=0, le=1e12)]
 
 
 @dataclass(config=STRICT)
@@ -41,8 +44,9 @@ class Wva(Autoscaler):
 
     It publishes a number of replicas, and a Kubernetes autoscaler behind it follows. It changes nothing while that
     number is not reached, or while some replica reports nothing. `v2` compares the tokens of requests with those that
-    the replicas hold, those that start included, and may add or remove several. Source: llm-d
-    workload-variant-autoscaler, internal/saturation/analyzer.go, docs/developer-guide/saturation-scaling-config.md.
+    the replicas hold, those that start included, and may add or remove several; a pool's means are of the tokens that
+    it computed and generated itself. Source: llm-d workload-variant-autoscaler, internal/saturation/analyzer.go,
+    internal/engines/analyzers/saturation_v2, docs/developer-guide/saturation-scaling-config.md.
     """
 
     max_replicas: OneOrMore
@@ -60,19 +64,13 @@ class Wva(Autoscaler):
     queue_spare_trigger: Annotated[float, Field(ge=0, le=1e12)] = 3.0
     """Mean spare queue length of the unsaturated replicas below which one is added."""
     scale_up_threshold: Annotated[float, Field(gt=0, le=1)] = 0.85
-    """[share] v2: demand over supply above which replicas are added (`scaleUpThreshold`)."""
+    """[share] Demand over supply above which `v2` adds replicas (`scaleUpThreshold`)."""
     scale_down_boundary: Annotated[float, Field(gt=0, le=1)] = 0.70
-    """[share] v2: demand over supply below which replicas are removed (`scaleDownBoundary`)."""
-    kv_cache_tokens: Tokens | None = None
-    """v2: tokens that a replica's KV cache holds (blocks times their size in `vllm:cache_config_info`)."""
-    avg_input_tokens: Tokens | None = None
-    """v2: mean prompt tokens of a request, which WVA measures over 5 minutes."""
-    avg_output_tokens: Tokens | None = None
-    """v2: mean output tokens of a request, which WVA measures over 5 minutes."""
-    max_num_batched_tokens: Tokens | None = None
-    """v2: token budget of a step, from the server's flags; null: until a queue is seen, only the KV cache limits."""
-    max_num_seqs: Tokens = 256
-    """v2: slots of a replica, from the server's flags."""
+    """[share] Demand over supply below which `v2` removes replicas (`scaleDownBoundary`)."""
+    max_num_batched_tokens: Threshold | None = None
+    """[tokens] Budget of a step that `v2` counts with; null: until a queue is seen, only the KV cache limits."""
+    max_num_seqs: Threshold = 256
+    """Slots of a replica that `v2` counts with."""
     optimization_interval_s: Interval = 60.0
     """[s] Time between two decisions of WVA (`GLOBAL_OPT_INTERVAL`)."""
     behavior: Behavior = Field(
@@ -86,9 +84,6 @@ class Wva(Autoscaler):
 
     def __post_init__(self) -> None:
         check_bounds(self.min_replicas, self.max_replicas)
-        names = ("kv_cache_tokens", "avg_input_tokens", "avg_output_tokens")
-        if self.version == "v2" and (lacking := [name for name in names if getattr(self, name) is None]):
-            raise ValueError(f"version: v2 needs {', '.join(lacking)}; give them, or use version: v1")
         if self.scale_down_boundary >= self.scale_up_threshold:
             raise ValueError(f"scale_down_boundary must be below scale_up_threshold, got {self.scale_down_boundary}")
         for name, threshold, trigger in (
@@ -104,11 +99,8 @@ class Wva(Autoscaler):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Metrics of its version."""
-        return (
-            "kv_cache_usage_perc",
-            "num_requests_waiting",
-            *(["gateway_queue_size"] if self.version == "v2" else []),
-        )
+        of_tokens = ("gateway_queue_size", *TOKENS) if self.version == "v2" else ()
+        return ("kv_cache_usage_perc", "num_requests_waiting", *of_tokens)
 
     def begin(self) -> None:
         """Start without a published number."""
@@ -135,41 +127,36 @@ class Wva(Autoscaler):
         reported = [(a, b) for a, b in zip(kv, queues, strict=True) if a is not None and b is not None]
         n_replicas = pool.wanted
         if self.version == "v2":
-            n_replicas += self.token_change(reported, n_replicas, Series("gateway_queue_size").total(pool) or 0.0)
+            n_replicas += self.token_change(reported, pool)
         elif self._published is not None and self._published != n_replicas:
             return self._published
         elif len(reported) == n_replicas:
             n_replicas += self.change(reported)
         return min(max(n_replicas, self.min_replicas), self.max_replicas)
 
-    def token_change(self, replicas: list[tuple[float, float]], n_replicas: int, n_queued: float) -> int:
-        """Return how many replicas to add, by version 2: from the peaks of those that report, and the gateway's
-        queue."""
-        if not replicas:
-            return 0
-        request_tokens = (self.avg_input_tokens or 0.0) + (self.avg_output_tokens or 0.0)
-        in_use = [(int(kv * (self.kv_cache_tokens or 0.0)), queue) for kv, queue in replicas]
-        capacity = int(median(self._capacity(*each) for each in in_use))
-        demand = sum(tokens + int(queue * request_tokens) for tokens, queue in in_use) + n_queued * request_tokens
+    def token_change(self, replicas: list[tuple[float, float]], pool: PoolView) -> int:
+        """Return how many replicas to add, by version 2, from the peaks of those that report."""
+        kv_tokens, n_queued = pool.replica.kv_tokens, Series("gateway_queue_size").total(pool) or 0.0
+        n_done, *n_tokens = (Increase(name, MEANS_S).total(pool) or 0.0 for name in TOKENS)
+        prompt, output = (n / (n_done or inf) for n in n_tokens)
+        in_use = [(int(kv * kv_tokens), queue) for kv, queue in replicas]
+        by_memory = int(kv_tokens * self.kv_cache_threshold)
+        n_steady = min((self.max_num_batched_tokens or 0.0) * output / (prompt + output or 1.0), self.max_num_seqs)
+        by_steps = int(n_steady * (prompt + output / 2)) or by_memory
+        capacity = int(median(min(by_memory, self._seen(*each) or by_steps) for each in in_use)) if in_use else 0
         if capacity <= 0:
             return 0
-        required = demand / self.scale_up_threshold - n_replicas * capacity
+        demand = sum(tokens + int(queue * (prompt + output)) for tokens, queue in in_use) + n_queued * (prompt + output)
+        required = demand / self.scale_up_threshold - pool.wanted * capacity
         spare = len(replicas) * capacity - demand / self.scale_down_boundary
         return ceil(required / capacity) if required > 0 else -floor(max(0.0, spare) / capacity)
 
-    def _capacity(self, tokens: int, queue: float) -> int:
-        """Return the tokens that a replica can hold: those of its KV cache, or as many as it had with a full queue."""
-        by_memory = int((self.kv_cache_tokens or 0.0) * self.kv_cache_threshold)
+    def _seen(self, tokens: int, queue: float) -> int:
+        """Return the tokens that a replica has with a full queue, or that replicas had; 0: none was seen."""
         if queue >= int(self.queue_length_threshold) and tokens:
             self._observed.append(tokens)
-            return min(by_memory, tokens)
-        if self._observed:
-            return min(by_memory, int(fmean(self._observed)))
-        prompt, output = self.avg_input_tokens or 0.0, self.avg_output_tokens or 0.0
-        if self.max_num_batched_tokens is None:
-            return by_memory
-        n_steady = min(self.max_num_batched_tokens * output / (prompt + output), self.max_num_seqs)
-        return min(by_memory, int(n_steady * (prompt + output / 2)) or by_memory)
+            return tokens
+        return int(fmean(self._observed)) if self._observed else 0
 
     def change(self, replicas: list[tuple[float, float]]) -> int:
         """Return 1, 0 or -1 from the peak KV cache use and queue length of each replica."""

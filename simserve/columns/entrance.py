@@ -12,7 +12,7 @@ from simserve.engine.cluster import TOO_LONG, Cluster
 from simserve.engine.replica import Replica
 from simserve.engine.routing_view import Destination, Entry
 from simserve.engine.wiring import LocalDecodeIntake
-from simserve.integers import NEVER, NONE, Tournament
+from simserve.integers import NEVER, NONE, Tournament, filled, vec, widened
 from simserve.state.request import Request
 
 
@@ -57,10 +57,11 @@ class Loads:
         self._in_order: list[int] | None = members if changes else None
         """Members of a fleet that changes in the order of joining, which decides between equals, those included that
         get no more requests, and ..."""
-        self._places: dict[int, int] = {member: place for place, member in enumerate(members)} if changes else {}
-        """... the places there of those that do."""
+        self._places: vec[i64] = filled(len(cluster.replicas), NONE)
+        """... the place there of each replica that does."""
         for place, member in enumerate(members):
-            self._loads.set(place if changes else member, 0)
+            self._places[member] = place if changes else member
+            self._loads.set(self._places[member], 0)
 
     def shortest(self) -> i64:
         """Return the first replica with the fewest requests; NONE: none is ready."""
@@ -68,19 +69,21 @@ class Loads:
             return self._loads.first()
         return self._in_order[self._loads.first()] if self._loads.least() < NEVER else NONE
 
-    def count(self, place: i64, n: i64) -> None:
+    def count(self, replica: i64, n: i64) -> None:
         """Note how many requests a replica has."""
-        if self._in_order is None:
-            self._loads.set(place, n)
-        elif place in self._places:
-            self._loads.set(self._places[place], n)
+        at = self._places[replica] if replica < len(self._places) else NONE
+        if at >= 0:
+            self._loads.set(at, n)
 
     def show(self, replica: int, n: int, *, is_ready: bool) -> None:
         """Note that a replica with n requests gets more from now on, or none any more."""
         assert self._in_order is not None, "the fleet changes"
         if not is_ready:
-            self._loads.set(self._places.pop(replica), NEVER)
+            self._loads.set(self._places[replica], NEVER)
+            self._places[replica] = NONE
             return
+        if replica >= len(self._places):
+            self._places = widened(self._places, replica + 1)
         self._places[replica] = len(self._in_order)
         self._in_order.append(replica)
         self._loads.widen(len(self._in_order))

@@ -50,7 +50,9 @@ class Loop:
         if cluster.deadlines is not None:
             cluster.deadlines.servers = Leaving(cluster.rows, records, dispatcher.batches, handover, turns)
         self._control: Clock | None = None
-        """The clock of what decides when members join and leave, and ..."""
+        """The clock of what decides when members join and leave, ..."""
+        self._alarm_ps: i64 = NEVER
+        """... its next alarm, and ..."""
         self._goes_on: Callable[[], bool] = bool
         """... whether that matters when nothing else happens."""
         self._coming = Tournament(1) if handover is None else handover.arrivals
@@ -70,8 +72,14 @@ class Loop:
 
     def begin(self, control: Control, members: Members) -> None:
         """Let a control decide when members join and leave."""
-        self._cluster.fleet.serving, self._control, self._goes_on = members, Clock(), control.goes_on
+        self._cluster.fleet.serving, self._goes_on = members, control.goes_on
+        self._control = Clock(self._note_alarm)
         control.begin(self._cluster.fleet, self._control)
+
+    def _note_alarm(self, at_ps: int) -> None:
+        """Note an alarm that is set."""
+        if at_ps < self._alarm_ps:
+            self._alarm_ps = at_ps
 
     def run(self, n_instants: i64) -> bool:
         """Serve some instants, or until the rows are used up; return whether more may follow."""
@@ -107,8 +115,8 @@ class Loop:
             at_ps = self._due_ps()
         if self._tiers is not None and self._tiers.next_ps() < at_ps:
             at_ps = self._tiers.next_ps()
-        if self._control is not None and self._control.next_ps < at_ps and (at_ps < NEVER or self._goes_on()):
-            at_ps = self._control.next_ps
+        if self._alarm_ps < at_ps and (at_ps < NEVER or self._goes_on()):
+            at_ps = self._alarm_ps
         return at_ps
 
     def _happen(self, at_ps: i64) -> None:
@@ -124,7 +132,7 @@ class Loop:
                 dispatcher.end_transfers(self._coming.first(), at_ps)
         if tiers is not None and tiers.next_ps() == at_ps:
             tiers.take(at_ps)
-        if self._control is not None:
+        if self._alarm_ps == at_ps and self._control is not None:
             self._change(self._control, at_ps)
         if dispatcher.refresh_ps == at_ps:
             dispatcher.refresh(at_ps)
@@ -149,6 +157,8 @@ class Loop:
         while control.next_ps == now_ps:
             self._clock._now = now_ps
             control.step()
+        next_ps = control.next_ps
+        self._alarm_ps = next_ps if next_ps < NEVER else NEVER
         self._arrivals.find_next()
 
     def _due_ps(self) -> i64:

@@ -14,8 +14,10 @@ FLEET_PHASE = 0
 class Clock(Environment):
     """simpy environment that counts time as an integer number of picoseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_alarm: Callable[[int], None] | None = None) -> None:
+        """on_alarm: called with the instant of each alarm that is set."""
         super().__init__(initial_time=0)
+        self.on_alarm = on_alarm
 
     @property
     def now_ps(self) -> int:
@@ -49,6 +51,8 @@ class Alarm:
         event.callbacks = [self._fire]
         priority: Any = self.phase
         self._clock.schedule(event, priority, at_ps - self._clock.now_ps)
+        if self._clock.on_alarm is not None:
+            self._clock.on_alarm(at_ps)
 
     def _fire(self, _: Event) -> None:
         now_ps = self._clock.now_ps

@@ -1,17 +1,18 @@
 """Checks of what policies return, and the errors they raise."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.errors import PolicyError, blame
 from simserve.schedulers.base import Scheduler
+from simserve.state.pool_view import PoolView
 from simserve.state.request import WAITING, Request
 from simserve.state.step_plan import StepPlan
 from simserve.state.view import ReplicaView
 from simserve.units import to_s
 
-# A Scheduler is taken as Any: compiled code would refuse an answer of another type before these checks name its rule.
+# A policy is taken as Any: compiled code would refuse an answer of another type before these checks name its rule.
 
 
 def checked_plan(scheduler: Any, view: ReplicaView) -> StepPlan:
@@ -51,6 +52,18 @@ def checked_first_back(scheduler: Any, swapped: Collection[Request], now_ps: int
     if request not in swapped:
         raise broke(scheduler, "first_back", now_ps, "must return one of the requests in host memory", request)
     return cast(Request, request)
+
+
+def checked_replicas(autoscaler: Any, pools: Sequence[PoolView], now_ps: int) -> list[int]:
+    """Return how many replicas each pool shall have; raises PolicyError."""
+    try:
+        wanted = [n for n, _ in zip(autoscaler.desired_of_pools(pools), pools, strict=True)]
+    except Exception as error:
+        raise raised(autoscaler, "desired_replicas", now_ps, error) from error
+    for n in wanted:
+        if type(n) is not int or n < 0:
+            raise broke(autoscaler, "desired_replicas", now_ps, "must return a whole number, 0 or more", n)
+    return wanted
 
 
 def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> None:

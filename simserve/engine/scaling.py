@@ -1,14 +1,19 @@
-"""Scaling: what changes a fleet: autoscalers, which see samples as a monitoring system takes them, and failures."""
+"""Scaling: what changes a fleet: autoscalers, which see samples as a monitoring system takes them, and failures.
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+Autoscalers may also decide from the samples of a fleet that ran elsewhere, without a simulation.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf, isnan
 from random import Random
-from typing import Any
+from typing import ClassVar
 
 from simserve.autoscalers.base import Autoscaler
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
-from simserve.engine.checks import broke, raised
+from simserve.engine.checks import checked_replicas
 from simserve.engine.deployment import Deployment
 from simserve.engine.failing import Failing
 from simserve.engine.fleet import Fleet
@@ -17,7 +22,10 @@ from simserve.engine.pods import PoolPlan, Site
 from simserve.engine.replica import Replica
 from simserve.engine.rollout import RollOut
 from simserve.scenario.fleet import Failure, Scrape
-from simserve.state.pool_view import PoolView, Signals
+from simserve.state.pool_view import MemberView, PoolView, Signals
+from simserve.state.pool_view import ReplicaFacts as ReplicaFacts
+from simserve.state.queries import METRICS
+from simserve.state.tick import Tick
 from simserve.units import PS_PER_S, to_ps, to_s
 
 Ranks = Sequence[Replica]
@@ -155,47 +163,76 @@ class Scaling:
         changes = self._changes
         stream = Random(f"scrape/{changes.seed}")
         self._scraper = scraper = Scraper(changes.scrape, self._fleet, stream)
-        is_needed = False
-        loops = dict[int, _Loop]()
+        scaled = dict[int, list[Deployment]]()
         for deployment, policy in zip(self._deployments, changes.autoscalers, strict=True):
             if policy is None:
                 continue
-            is_needed = True
             scraper.watch(deployment, frozenset(policy.metric_names))
-            if id(policy) in loops:
-                loops[id(policy)].deployments.append(deployment)
-                continue
-            policy.begin()
-            loop = loops[id(policy)] = _Loop(policy, [deployment], self)
-            Alarm(self._clock, loop.decide, FLEET_PHASE).set(to_ps(stream.random() * policy.interval_s))
-        if is_needed:
+            deployments = scaled.setdefault(id(policy), [])
+            deployments.append(deployment)
+            if len(deployments) == 1:
+                policy.begin()
+                decide = partial(self._decide, policy, deployments)
+                Alarm(self._clock, decide, FLEET_PHASE).set(to_ps(stream.random() * policy.interval_s))
+        if scaled:
             Alarm(self._clock, scraper.take, FLEET_PHASE).set(to_ps(stream.random() * changes.scrape.interval_s))
 
-    def view(self, deployment: Deployment, now_ps: int) -> PoolView:
-        """Return a pool as its autoscaler sees it."""
-        return deployment.view(now_ps, self._changes.scrape.delay_s, self._scraper.gateway)
-
-
-@dataclass
-class _Loop:
-    """The decisions of a policy about its pools: one, but for a policy that names several."""
-
-    policy: Any
-    """Any: one of a plug-in may answer anything."""
-    deployments: list[Deployment]
-    scaling: Scaling
-
-    def decide(self, now_ps: int) -> int:
-        """Ask the autoscaler, and follow it; return the instant of the next decision. Raises PolicyError."""
-        policy = self.policy
-        views = [self.scaling.view(each, now_ps) for each in self.deployments]
-        try:
-            decided = list(zip(self.deployments, policy.desired_of_pools(views), strict=True))
-        except Exception as error:
-            raise raised(policy, "desired_replicas", now_ps, error) from error
-        for deployment, wanted in decided:
-            if type(wanted) is not int or wanted < 0:
-                raise broke(policy, "desired_replicas", now_ps, "must return a whole number, 0 or more", wanted)
+    def _decide(self, policy: Autoscaler, deployments: Sequence[Deployment], now_ps: int) -> int:
+        """Ask the policy of one pool, or of several, and follow it; return the instant of the next decision. Raises
+        PolicyError."""
+        delay_s = self._changes.scrape.delay_s
+        views = [each.view(now_ps, delay_s, self._scraper.gateway) for each in deployments]
+        for deployment, wanted in zip(deployments, checked_replicas(policy, views, now_ps), strict=True):
             if wanted != deployment.wanted:
                 deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
         return now_ps + to_ps(policy.interval_s)
+
+
+@dataclass(frozen=True)
+class RecordedSignals:
+    """Samples of a fleet that ran elsewhere, a row an instant; what a policy decides changes nothing in them."""
+
+    at_s: Sequence[float]
+    """Instants, ascending from 0."""
+    replicas: Sequence[int]
+    columns: Mapping[tuple[str, str], Sequence[float]]
+    """Values by metric and pod, NaN where there is no sample; pod "": the mean over pods, or the gateway's."""
+    silent_s: float = 0.0
+    """Time from joining to the first sample, where pods have no names."""
+    replica: ReplicaFacts = field(default_factory=ReplicaFacts)
+    metrics: ClassVar[Sequence[str]] = METRICS
+
+    def desired_by(self, policy: Autoscaler) -> list[int]:
+        """Return what a policy wants at each row, given what was recorded until then. Raises PolicyError."""
+        policy.begin()
+        loop, desired = Tick(policy.interval_s), list[int]()
+        for pool in self._views():
+            is_due = loop.is_due(pool.now_s)
+            desired += checked_replicas(policy, [pool], to_ps(pool.now_s)) if is_due else desired[-1:]
+        return desired
+
+    def _views(self) -> Iterator[PoolView]:
+        """Yield the pool at each row: pods that report are ready, the others load."""
+        signals = defaultdict[int | str, Signals](Signals)
+        pods = [*dict.fromkeys(pod for _, pod in self.columns if pod)]
+        joined_s = [-inf] * self.replicas[0]
+        for row, (at_s, n) in enumerate(zip(self.at_s, self.replicas, strict=True)):
+            joined_s = resized(joined_s, n, at_s)
+            samples = defaultdict[int | str, dict[str, float]](dict)
+            for (metric, pod), values in self.columns.items():
+                if not isnan(values[row]):
+                    samples[pod][metric] = values[row]
+            spoken = (place for place, since_s in enumerate(joined_s) if at_s - since_s >= self.silent_s)
+            reports: list[int | str] = [pod for pod in pods if pod in samples] if pods else [*spoken]
+            for source in ("", *reports):
+                signals[source].until_s = at_s
+                for metric, value in (samples[""] | samples[source]).items():
+                    signals[source].add(metric, at_s, value)
+            ready = [MemberView(place, "ready", signals[source]) for place, source in enumerate(reports)]
+            loading = [MemberView(place, "loading", Signals()) for place in range(len(ready), n)]
+            yield PoolView(at_s, n, [*ready, *loading], signals[""], self.replica)
+
+
+def resized(joined_s: Sequence[float], n: int, at_s: float) -> list[float]:
+    """Return when each of n pods joined, after the youngest have left or new ones have joined."""
+    return [*joined_s[:n], *[at_s] * (n - len(joined_s))]

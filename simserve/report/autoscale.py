@@ -7,7 +7,7 @@ from simserve.report.charts import axis, figure, hover, numbers, scatter
 from simserve.report.document import Chapter, Document, Folded, Plot, Row, Table, Tile
 from simserve.report.formats import NONE, count, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.margin import margin
-from simserve.report.timeline import clock
+from simserve.report.members import replicas_over_time
 
 COLUMNS = ("GPU-hours", "USD/h", "attained", "SLO", "cut", "scalings", "oscillates", "longest below")
 
@@ -62,8 +62,8 @@ def _title(answer: AutoscaleAnswer, best: ScaledFleet | None) -> str:
         return "No SLO to decide by"
     if answer.signals and best is not None:
         first = answer.signals[0]
-        is_needed = bool(best.n_scalings)
-        return f"Best signal: {first.signal}, {rate(first.target)} a replica" if is_needed else "No scaling is needed"
+        title = f"Best signal: {first.signal}, {rate(first.target)} a replica"
+        return title if best.n_scalings else "No scaling is needed"
     return "No policy meets the SLO" if best is None else f"Cheapest that meets the SLO: {best.policy}"
 
 
@@ -85,7 +85,6 @@ def _lead(answer: AutoscaleAnswer, best: ScaledFleet | None) -> str:
 
 
 def _signals(answer: AutoscaleAnswer) -> list[Chapter]:
-    """Return the ranks of the signals, if that was the question."""
     text = (
         "Each scales the pool by the bare rule target: one replica less at a time, if the load fits on the others. "
         "Regret is what its best target costs beyond that of the best signal."
@@ -217,15 +216,8 @@ def _wishes(recorded: RecordedFleet) -> Table:
 
 def _replicas(recorded: RecordedFleet) -> Plot:
     """Return the replicas over time: those recorded, those desired, and a line a policy."""
-    unit_s, unit = clock(recorded.at_s[-1])
-    at = numbers([at_s / unit_s for at_s in recorded.at_s])
-    drawn = [("recorded", recorded.replicas, "0", "solid"), ("desired, recorded", recorded.desired, "0", "4px,3px")]
-    drawn += [(each.policy, each.desired, COLORS[n % len(COLORS)], "solid") for n, each in enumerate(recorded.policies)]
-    lines, keys = [], []
-    for name, values, color, dash in drawn:
-        if values is not None:
-            line = {"color": f"$c{color}".replace("$c0", "$ink"), "width": 2, "shape": "hv", "dash": dash}
-            lines.append(scatter("lines", at, values, line=line, hovertemplate=f"%{{y}} {name}<extra></extra>"))
-            keys.append((f"{'' if dash == 'solid' else 'dash '}k{color}", name))
-    axes = {"xaxis": axis(f"Time, {unit}", rangemode="tozero"), "yaxis": axis("Replicas", rangemode="tozero")}
-    return Plot("desired", figure(lines, 320, **axes), "", "", keys)
+    own = ("k0", "recorded", recorded.replicas), ("dash k0", "desired, recorded", recorded.desired)
+    policies = [(f"k{COLORS[n % len(COLORS)]}", each.policy, each.desired) for n, each in enumerate(recorded.policies)]
+    at_s = recorded.at_s
+    lines = [(key, name, [*zip(at_s, values, strict=True)]) for key, name, values in (*own, *policies) if values]
+    return replicas_over_time("desired", at_s[-1], lines)

@@ -1,7 +1,7 @@
 """Replicas of a run: a row each, and of a fleet that changed how many there were over time, and what changed them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -20,8 +20,6 @@ from simserve.report.timeline import clock
 
 MANY_MEMBERS = 20
 """A longer table scrolls in its own frame on a screen."""
-
-KEYS = [("k1", "ready"), ("dash k0", "with GPUs: those that start or drain too")]
 
 
 def members(reader: RunView, lives: Lifetimes) -> list[Chapter]:
@@ -76,26 +74,30 @@ def _rows(lives: Lifetimes) -> list[tuple[Sequence[float | None], str]]:
 def _chart(lives: Lifetimes) -> Plot:
     """Return two lines: ready replicas, and all that have GPUs."""
     end_s = lives.facts.end_s
-    unit_s, unit = clock(end_s)
-    ready = _line(
-        [(each.ready_s, each.gone_s if each.draining_s is None else each.draining_s) for each in lives.members], end_s
+    ready = [(each.ready_s, each.gone_s if each.draining_s is None else each.draining_s) for each in lives.members]
+    there = [(each.ordered_s, each.gone_s) for each in lives.members]
+    lines = (
+        ("dash k0", "with GPUs: those that start or drain too", _line(there, end_s)),
+        ("k1", "ready", _line(ready, end_s)),
     )
-    there = _line([(each.ordered_s, each.gone_s) for each in lives.members], end_s)
-    lines = [
-        scatter(
-            "lines",
-            numbers([at_s / unit_s for at_s, _ in line]),
-            numbers([float(n) for _, n in line]),
-            line={"color": color, "width": 2, "shape": "hv", "dash": dash},
-            hovertemplate=f"%{{y}} {name}<extra></extra>",
-        )
-        for line, color, dash, name in (
-            (there, "$c0", "4px,3px", "with GPUs"),
-            (ready, "$c1", "solid", "ready"),
-        )
-    ]
+    return replicas_over_time("fleet", end_s, lines, "Replicas over time")
+
+
+def replicas_over_time(
+    name: str, end_s: float, lines: Iterable[tuple[str, str, Iterable[tuple[float, float | None]]]], title: str = ""
+) -> Plot:
+    """Return a chart of steps; each line has a key (`k1`, or `dash k0` in the color of text), a name, and points."""
+    unit_s, unit = clock(end_s)
+    data, keys = [], []
+    for key, label, points in lines:
+        at_s, values = zip(*points, strict=True)
+        color, dash = "$ink" if key[-1] == "0" else f"$c{key[-1]}", "4px,3px" if "dash" in key else "solid"
+        look = {"line": {"color": color, "width": 2, "shape": "hv", "dash": dash}}
+        hovered = f"%{{y}} {label.partition(':')[0]}<extra></extra>"
+        data.append(scatter("lines", numbers(np.array(at_s) / unit_s), values, **look, hovertemplate=hovered))
+        keys.append((key, label))
     axes = {"xaxis": axis(f"Time, {unit}", rangemode="tozero"), "yaxis": axis("Replicas", rangemode="tozero")}
-    return Plot("fleet", figure(lines, 260, **axes), "Replicas over time", "", KEYS)
+    return Plot(name, figure(data, 260, **axes), title, "", keys)
 
 
 def _line(spans: Sequence[tuple[float | None, float | None]], end_s: float) -> list[tuple[float, int]]:

@@ -111,20 +111,20 @@ def check_sessions(draft: Draft, cluster: ClusterSection, workload: Workload) ->
             draft.problem((key, what), rule, got, remedy)
 
 
-def scaled_by(draft: Draft, spec: PluginSpec, pools: Sequence[Pool], own: Pool | None = None) -> PluginSpec:
+def scaled_by(draft: Draft, spec: PluginSpec, pools: Sequence[Pool], *, is_own: bool = False) -> PluginSpec:
     """Return an autoscaler spelled out, after a check against the pool that it belongs to, or those that it names."""
     spec = draft.spelled_out("autoscalers", spec)
     if draft.touched():
         return spec
     policy: Autoscaler = plugins.build("autoscalers", spec)
     named, there = policy.pools_by_role, {pool.name: index for index, pool in enumerate(pools)}
-    if own is not None and named:
+    if is_own and named:
         draft.problem(("pools",), "is for cluster.autoscaler, which scales several pools", None, "move it there")
-    if own is None and not named:
-        remedy = f"move it to {' or '.join(f'cluster.pools.{index}.autoscaler' for index in there.values())}"
-        remedy += ", or for `kind: dynamo_planner` add pools: {prefill: NAME, decode: NAME}"
-        draft.problem((), "must name the pools that it scales", None, remedy)
-    for role, name in named.items() if own is None else ():
+        return spec
+    if not is_own and not named:
+        places = " or ".join(f"cluster.pools.{index}.autoscaler" for index in there.values())
+        draft.problem((), "must name the pools that it scales", None, f"move it to {places}, or give a planner `pools`")
+    for role, name in named.items():
         if name not in there:
             draft.problem(("pools", role), "there is no such pool", name, f"use {' or '.join(there)}")
         elif (pool := pools[there[name]]).role != role:
@@ -133,7 +133,7 @@ def scaled_by(draft: Draft, spec: PluginSpec, pools: Sequence[Pool], own: Pool |
             place = draft.root.below("cluster", "pools", there[name])
             place.problem(("autoscaler",), "cluster.autoscaler scales this pool, too", None, "leave one of the two out")
     if not draft.touched():
-        scaled = [own] if own is not None else [pools[there[name]] for name in named.values()]
+        scaled = pools if is_own else [pools[there[name]] for name in named.values()]
         try:
             policy.check_pools([pool.role for pool in scaled], [pool.parallel.n_gpus for pool in scaled])
         except ValueError as error:

@@ -192,7 +192,7 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
     if autoscaler is not None:
         here = draft.below("autoscaler")
         by_file = "manifest" in autoscaler
-        autoscaler = policy_of_file(here, autoscaler) if by_file else scaled_by(here, autoscaler, [pool], pool)
+        autoscaler = policy_of_file(here, autoscaler) if by_file else scaled_by(here, autoscaler, [pool], is_own=True)
     starts, stops = pool.startup or Startup(), pool.shutdown or Shutdown()
     return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
 

@@ -1,9 +1,6 @@
 """Roll-outs: how the replicas of a pool are replaced by those of another version, and what that is."""
 
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import Field
 
 from simserve.catalog.types import Name, Natural, NotNegative, Section, Share
 from simserve.scenario.draft import Draft
@@ -38,7 +35,7 @@ class RolloutSection(Section):
     """Most replicas beyond those wanted (`maxSurge`)."""
     max_unavailable: Natural = 0
     """Most replicas that may be missing (`maxUnavailable`)."""
-    canary: Annotated[Canary | None, Field()] = None
+    canary: Canary | None = None
     """Part that is replaced first; null: none."""
 
 
@@ -53,7 +50,7 @@ def resolve_rollout(draft: Draft, rollout: RolloutSection, pools: Sequence[Pool]
         draft.problem(("max_surge",), "with max_unavailable: 0 replaces nothing", 0, "give at least 1 to one of them")
     before, to = pools[names.index(own)], rollout.to
     for key in to.model_fields_set.intersection(KEPT):
-        if getattr(to, key) != getattr(before, key) and getattr(to, key) is not None:
+        if getattr(to, key) not in (getattr(before, key), Pool.model_fields[key].default):
             draft.problem(("to", key), f"stays that of pool {own} in a roll-out", None, "leave it out")
     if before.role != "both" and to.model not in (None, before.model):
         rule = "a pool with a role keeps its model, as its KV cache serves the other"
@@ -62,5 +59,5 @@ def resolve_rollout(draft: Draft, rollout: RolloutSection, pools: Sequence[Pool]
     name = to.name if "name" in to.model_fields_set else f"{own}-new"
     if name in names:
         draft.problem(("to", "name"), "must differ from the pools' names", name, "rename it")
-    new = before.model_copy(update=changed | {"name": name} | dict.fromkeys(KEPT[2:]))
+    new = before.model_copy(update=changed | {"name": name, "replicas": 1} | dict.fromkeys(KEPT[2:]))
     return rollout.model_copy(update={"pool": own, "to": resolve_pool(draft.below("to"), defaults, new)})

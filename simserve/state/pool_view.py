@@ -11,12 +11,7 @@ GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage
 the share of its KV blocks in use, and the prompt tokens of the requests without a slot (ours: a sum of what Dynamo's
 workers report). A member of several ranks has their sum, and their mean share."""
 
-COUNTERS: Final = (
-    "request_success_total",
-    "request_arrival_total",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-)
+COUNTERS: Final = ("request_success_total", "request_arrival_total", "prompt_tokens_total", "generation_tokens_total")
 """What a member has counted since it was started: requests that ended, requests that it was sent, prompt tokens that
 it computed, and tokens that its decode steps generated. A request's first token comes with its prompt, and is left
 out."""

@@ -85,9 +85,6 @@ class AutoscaleQuestion:
         given: names, files and mappings; text may list several. wanted: the pool, and its most replicas.
         """
         scenario, (pool, most_replicas) = Scenario.of(template), wanted
-        if scenario.cluster.autoscaler is not None:
-            rule, remedy = "scales several pools, and policies here are of one", "add --set cluster.autoscaler=null"
-            raise ScenarioError([Problem("cluster.autoscaler", rule, None, remedy)])
         place = pool_of(scenario, pool)
         every = [each for one in given for each in _listed(one)]
         if not every:
@@ -97,9 +94,24 @@ class AutoscaleQuestion:
         question = SweepQuestion(resolved(template, points), n_seeds, goal_frac, effort)
         return cls(question, place, [policy.name for policy in policies])
 
+    def answer(self, **results: Any) -> AutoscaleAnswer:
+        """Return the answer about this pool."""
+        first = self.sweep.first
+        return AutoscaleAnswer(
+            version=__version__,
+            scenario=ScenarioName(name=first.name, digest=first.digest, seed=first.seed),
+            pool=first.cluster.pools[self.pool].name,
+            goal_frac=self.sweep.goal_frac,
+            slo=first.slo.default.given or None,
+            **results,
+        )
+
 
 def pool_of(scenario: Scenario, name: str | None) -> int:
     """Return the number of the pool to scale: the named one, the first with an autoscaler, or the first."""
+    if scenario.cluster.autoscaler is not None:
+        rule, remedy = "scales several pools, and policies here are of one", "add --set cluster.autoscaler=null"
+        raise ScenarioError([Problem("cluster.autoscaler", rule, None, remedy)])
     pools = scenario.cluster.pools
     names = [pool.name for pool in pools]
     if name is not None and name not in names:
@@ -157,28 +169,22 @@ def _policy(scenario: Scenario, place: int, given: Any, most_replicas: int | Non
             return Policy(given, {"manifest": given}, n)
         case str() if not given.startswith(FIXED):
             most = most_of(scenario, place, most_replicas)
-            limit = {"max_replicas": most}
-            if given == "dynamo_planner":
-                limit = {"max_gpu_budget": most * scenario.setups[place].gpus_per_replica}
+            budget = {"max_gpu_budget": most * scenario.setups[place].gpus_per_replica}
+            limit = budget if given == "dynamo_planner" else {"max_replicas": most}
             return Policy(given, {"kind": given, **PRESETS.get(given, {}), **limit}, n)
     raise _problem("must be a name, a manifest, `fixed:4` or a mapping with `kind`", str(given), "for example hpa,keda")
 
 
 def autoscale_facts(question: AutoscaleQuestion, sweep: Sweep) -> AutoscaleAnswer:
     """Return what `autoscale.json` holds."""
-    first, points = sweep.question.first, sweep.points
+    points = sweep.points
     rows = [_row(question, name, point) for name, point in zip(question.names, points, strict=True)]
     known = [place for place, row in enumerate(rows) if row.usd_per_hour is not None and row.attained_frac is not None]
     front = pareto_front([rows[i].usd_per_hour or 0.0 for i in known], [rows[i].attained_frac or 0.0 for i in known])
     on_front = {known[place] for place in front}
     best = min((i for i in known if rows[i].word == "meets"), key=lambda i: rows[i].usd_per_hour or inf, default=None)
     settings = None if best is None else rows[best].settings
-    return AutoscaleAnswer(
-        version=__version__,
-        scenario=ScenarioName(name=first.name, digest=first.digest, seed=first.seed),
-        pool=first.cluster.pools[question.pool].name,
-        goal_frac=sweep.question.goal_frac,
-        slo=first.slo.default.given or None,
+    return question.answer(
         n_runs=sum(len(each.rows) + len(each.cost_rows) for each in points),
         best=best,
         policies=[row.model_copy(update={"on_front": i in on_front}) for i, row in enumerate(rows)],

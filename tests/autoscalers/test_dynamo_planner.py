@@ -166,14 +166,15 @@ def test_a_pool_with_prompts_and_answers_takes_the_larger_need() -> None:
 def test_without_load_scaling_the_forecast_alone_decides() -> None:
     policy = planner(enable_load_scaling=False, **FULL)
     assert policy.desired_replicas(counted("both", [5.0], 2)) == 1
+    assert planner(enable_load_scaling=False, **FULL).desired_replicas(counted("both", [0.0], 3)) == 1  # no load
     assert planner(**FULL).desired_replicas(counted("both", [5.0], 2)) == 2  # 0.5 of two does not fit on one
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"optimization_target": "sla"}, "sla needs profile tables; use throughput, latency or load"),
-        ({"load_predictor": "prophet"}, "prophet is not simulated; use kalman, arima or constant"),
+        ({"optimization_target": "sla"}, "must be one of throughput, latency or load, got 'sla'"),
+        ({"load_predictor": "prophet"}, "must be one of constant, kalman or arima, got 'prophet'"),
         ({"decode_scale_up_kv_rate": 0.9}, "thresholds are for optimization_target: load"),
         (
             {"optimization_target": "load", "decode_scale_up_kv_rate": 0.3, "decode_scale_down_kv_rate": 0.4},

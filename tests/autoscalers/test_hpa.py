@@ -9,7 +9,7 @@ import pytest
 from simserve import plugins
 from simserve.autoscalers.base import Behavior, RatePolicy, ScaleDown, ScaleUp
 from simserve.autoscalers.hpa import Hpa, MetricTarget
-from simserve.engine.recorded_signals import RecordedSignals, resized
+from simserve.engine.scaling import RecordedSignals, resized
 from simserve.errors import PolicyError
 from simserve.state.pool_view import MemberView, PoolView
 from tests.autoscalers.pools import FLEET, KV, WAITING, begun, even, followed, member, needs_fleet, pool

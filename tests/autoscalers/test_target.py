@@ -83,7 +83,7 @@ def test_a_forecast_adds_replicas_a_start_ahead() -> None:
         ({"target": 0}, "target: must be more than 0"),
         ({"down_below": 6}, "down_below must be at most the target 5.0, got 6.0"),
         ({"metric": "queue"}, "unknown metric 'queue'"),
-        ({"forecast": "prophet"}, "prophet is not simulated; use kalman, arima or constant"),
+        ({"forecast": "prophet"}, "forecast: must be one of constant, kalman or arima, got 'prophet'"),
         ({"scale_up_window_s": -5}, "must be at least 0"),
     ],
 )

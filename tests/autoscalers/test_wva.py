@@ -2,20 +2,30 @@
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
 from simserve import plugins
-from simserve.autoscalers.wva import Wva
+from simserve.autoscalers.wva import TOKENS, Wva
 from simserve.errors import PolicyError
-from simserve.state.pool_view import PoolView
+from simserve.state.pool_view import PoolView, ReplicaFacts
 from tests.autoscalers.pools import FLEET, KV, WAITING, begun, member, needs_fleet, pool
 
 
 def peaks(*replicas: tuple[float, float], now_s: float = 0.0, wanted: int | None = None) -> PoolView:
     """Return a pool with the peak KV cache use and queue length of each replica."""
-    return pool([member({KV: kv, WAITING: queue}, now_s) for kv, queue in replicas], now_s, wanted)
+    return counted(pool([member({KV: kv, WAITING: queue}, now_s) for kv, queue in replicas], now_s, wanted))
+
+
+def counted(view: PoolView) -> PoolView:
+    """Return a pool of replicas of 16,000 tokens, 12,800 of which count, with requests of 100 and 50 tokens."""
+    for each in view.members:
+        for name, n_tokens in (("request_success", 1), ("prompt_tokens", 100), ("generation_tokens", 50)):
+            for at_s, value in ((view.now_s - 60, 0), (view.now_s, n_tokens)):
+                each.signals.add(f"{name}_total", at_s, value)
+    return replace(view, replica=ReplicaFacts(kv_tokens=16_000))
 
 
 def published(policy: Wva, view: PoolView) -> int:
@@ -82,8 +92,6 @@ def test_the_published_number_stays_within_the_bounds() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": "v2"}, "version: v2 needs kv_cache_tokens, avg_input_tokens, avg_output_tokens"),
-        ({"version": "v2", "kv_cache_tokens": 1e5, "avg_input_tokens": 9}, "needs avg_output_tokens; give them"),
         ({"scale_down_boundary": 0.85}, "scale_down_boundary must be below scale_up_threshold, got 0.85"),
         ({"kv_spare_trigger": 0.9}, "kv_spare_trigger must be below the kv threshold"),
         ({"queue_spare_trigger": 5}, "queue_spare_trigger must be below the queue threshold"),
@@ -158,13 +166,11 @@ def test_a_run_starts_without_the_memory_of_the_last() -> None:
         assert begun(policy).desired_replicas(peaks((0.9, 9))) == 1
         assert policy.published_replicas(peaks((0, 0))) == 2
     assert set(policy.metric_names) == {KV, WAITING}
-    assert {*tokens().metric_names} == {KV, WAITING, "gateway_queue_size"}
+    assert {*tokens().metric_names} == {KV, WAITING, "gateway_queue_size", *TOKENS}
 
 
 def tokens(**more: float) -> Wva:
-    """Return version 2 with replicas of 16,000 tokens, 12,800 of which count, and requests of 100 and 50 tokens."""
-    fields = {"kv_cache_tokens": 16_000, "avg_input_tokens": 100, "avg_output_tokens": 50} | more
-    return Wva(max_replicas=20, version="v2", **fields)  # type: ignore[arg-type]
+    return Wva(max_replicas=20, version="v2", **more)  # type: ignore[arg-type]
 
 
 def test_version_2_adds_what_the_demand_over_the_threshold_lacks() -> None:
@@ -187,10 +193,16 @@ def test_version_2_removes_all_that_is_spare_below_the_boundary() -> None:
 
 def test_version_2_counts_replicas_that_start_as_supply_but_none_as_spare() -> None:
     full, loading = member({KV: 0.8, WAITING: 0}), member(phase="loading")
-    assert published(tokens(), pool([full])) == 2  # 15,059 of 12,800
-    assert published(tokens(), pool([full, loading])) == 2
-    assert published(tokens(), pool([member({KV: 0.1, WAITING: 0}), loading])) == 2  # 0.82 of one is spare
+    assert published(tokens(), counted(pool([full]))) == 2  # 15,059 of 12,800
+    assert published(tokens(), counted(pool([full, loading]))) == 2
+    assert published(tokens(), counted(pool([member({KV: 0.1, WAITING: 0}), loading]))) == 2  # 0.82 of one is spare
     assert published(tokens(), pool([loading] * 2)) == 2
+
+
+def test_version_2_goes_by_tokens_in_use_alone_before_a_request_has_ended() -> None:
+    busy = replace(pool([member({KV: 0.68, WAITING: 4})]), replica=ReplicaFacts(kv_tokens=16_000))
+    assert published(tokens(max_num_batched_tokens=240), busy) == 1
+    assert published(tokens(), peaks((0.68, 4))) == 2
 
 
 def test_version_2_learns_what_a_replica_holds_when_it_queues() -> None:

@@ -68,8 +68,8 @@ def test_signals_are_ranked_by_what_their_best_target_costs_beyond_that_of_the_b
     assert outcome.exit_code == 0, outcome.err
     answer = json.loads((tmp_path / "out" / "autoscale.json").read_text())
     policies, signals = answer["policies"], answer["signals"]
-    assert (len(policies), len(signals)) == (18, 6)
-    assert answer["n_runs"] == 18 + 3  # fixed fleets of 3, 2 and 1 or 4
+    assert (len(policies), len(signals)) == (24, 8)
+    assert answer["n_runs"] == 24 + 3  # fixed fleets of 3, 2 and 1 or 4
     for signal in signals:
         row = policies[signal["policy"]]
         settings = row["settings"]
@@ -83,7 +83,7 @@ def test_signals_are_ranked_by_what_their_best_target_costs_beyond_that_of_the_b
     cheapest = min(each["gpu_hours"] for each in policies if each["attained_frac"] >= 0.5)
     assert reach[0]["gpu_hours"] == cheapest and answer["best"] == reach[0]["policy"]
     assert outcome.out.startswith(f"Best signal: {reach[0]['signal']}, ")
-    assert "regret" in outcome.out and "21 runs" in outcome.out
+    assert "regret" in outcome.out and "27 runs" in outcome.out
     assert "kind: target" in answer["yaml"]
 
 

@@ -144,4 +144,4 @@ def test_a_file_that_is_absent_is_named(tmp_path: Path) -> None:
     for name in ("none.csv", "none.parquet"):
         outcome = autoscale(tmp_path, tmp_path / name, "--policy", RULE)
         assert outcome.exit_code == 2 and f"{name}: no such file" in outcome.err
-    assert "is a folder; name the file in it" in autoscale(tmp_path, tmp_path, "--policy", RULE).err
+    assert "got a folder; name the file in it" in autoscale(tmp_path, tmp_path, "--policy", RULE).err

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from simserve.autoscalers.base import Autoscaler
+from simserve.autoscalers.dynamo_planner import DynamoPlanner
 from simserve.autoscalers.target import Target
-from simserve.engine.recorded_signals import RecordedSignals, resized
+from simserve.engine.scaling import RecordedSignals, resized
 from simserve.errors import PolicyError
-from simserve.state.pool_view import PoolView
+from simserve.state.pool_view import PoolView, ReplicaFacts
 from tests.autoscalers.pools import KV, RUNNING
 
 ARRIVALS = "gateway_arrival_total"
@@ -60,6 +61,12 @@ def test_windows_see_earlier_rows_and_between_two_decisions_the_last_one_stays()
     signals = RecordedSignals(at_s, [1] * 5, {(ARRIVALS, ""): [0, 10, 30, 80, 120]})
     assert signals.desired_by(rule) == [1, 1, 2, 2, 3]  # 30 in 20 s, then 120 in 40 s
     assert signals.desired_by(rule) == [1, 1, 2, 2, 3]
+
+
+def test_a_policy_knows_the_replicas() -> None:
+    columns = {(KV, ""): [0.5, 0.5], ("prompt_tokens_waiting", ""): [600.0, 400.0]}
+    signals = RecordedSignals([0, 10], [1, 1], columns, replica=ReplicaFacts(kv_tokens=1000))
+    assert signals.desired_by(DynamoPlanner()) == [2, 1]  # 1.1 of its KV cache, then 0.9
 
 
 def test_the_youngest_leave_first() -> None:

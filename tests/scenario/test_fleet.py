@@ -6,6 +6,7 @@ import pytest
 
 from simserve import Scenario
 from simserve.errors import ScenarioError
+from simserve.study.fleet import with_replicas
 from tests.cli.invoke import invoke
 
 BASE: dict[str, Any] = {
@@ -34,6 +35,18 @@ def test_defaults_are_spelled_out_for_a_fleet_that_changes_alone() -> None:
     assert scaled.origins["cluster.pools.0.autoscaler.interval_s"] == "default"
     assert Scenario.from_dict(scaled.to_dict()) == scaled
     assert "failures" not in fixed.to_yaml() and fixed.digest != scaled.digest
+
+
+def test_a_roll_out_comes_back_from_yaml_and_leaves_the_size_of_its_pool_open() -> None:
+    rolled = scenario(
+        {"name": "a", "replicas": 2, "startup": {"compile_s": 5}}, rollout={"at_s": 9, "to": {"gpu": "b200"}}
+    )
+    assert Scenario.from_dict(rolled.to_dict()) == rolled
+    assert [(each.name, each.n_replicas, each.gpu.name) for each in rolled.setups] == [
+        ("a", 2, "h100-sxm"),
+        ("a-new", 0, "b200-sxm"),
+    ]
+    assert [each.n_replicas for each in with_replicas(rolled, {0: 4}).setups] == [4, 0]
 
 
 def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
@@ -97,8 +110,16 @@ def test_a_planner_of_two_pools_is_spelled_out_and_both_pools_have_it() -> None:
 @pytest.mark.parametrize(
     ("planner", "prefill", "message"),
     [
-        ({"optimization_target": "sla"}, {}, "cluster.autoscaler: optimization_target: sla needs profile tables"),
-        ({"load_predictor": "prophet"}, {}, "cluster.autoscaler: prophet is not simulated; use kalman"),
+        (
+            {"optimization_target": "sla"},
+            {},
+            "optimization_target: must be one of throughput, latency or load, got 'sla'",
+        ),
+        (
+            {"load_predictor": "prophet"},
+            {},
+            "cluster.autoscaler.load_predictor: must be one of constant, kalman or arima",
+        ),
         (
             {"pools": {"prefill": "x", "decode": "d"}},
             {},
@@ -141,7 +162,9 @@ def test_a_pool_of_its_own_needs_no_names_and_has_a_budget_for_its_replicas() ->
         scenario(large)
 
 
-@pytest.mark.parametrize("command", [["capacity", "--replicas", "p"], ["autoscale", "--policy", "own"]])
+@pytest.mark.parametrize(
+    "command", [["capacity", "--replicas", "p"], ["autoscale", "--policy", "own"], ["autoscale", "--signals"]]
+)
 def test_commands_about_one_pool_name_what_scales_several(command: list[str], tmp_path: Any) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(Scenario.from_dict(pair(PLANNER).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())

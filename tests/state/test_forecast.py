@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import solve_discrete_are
 
 from simserve.state import forecast
-from simserve.state.forecast import Arima, Forecast, Kalman, check_predictor, forecaster
+from simserve.state.forecast import Arima, Forecast, Kalman, forecaster
 
 ForecastT = TypeVar("ForecastT", bound=Forecast)
 
@@ -19,6 +19,11 @@ def after(made: ForecastT, samples: list[float]) -> ForecastT:
     for sample in samples:
         made.add(sample)
     return made
+
+
+def gains(made: Kalman, r: float) -> tuple[float, float]:
+    """Return the gains of the last sample: K = P H' / r, with P after it."""
+    return made.covariance[0] / r, made.covariance[1] / r
 
 
 def test_constant_is_the_last_interval() -> None:
@@ -32,7 +37,7 @@ def test_first_gains_are_exact() -> None:
     for n_samples in (2, 3):
         made = after(Kalman(), RAMP[:n_samples])
         of_level, of_trend = p00 / (p00 + 10), p01 / (p00 + 10)
-        assert made.gains == pytest.approx((float(of_level), float(of_trend)), rel=1e-12)
+        assert gains(made, 10.0) == pytest.approx((float(of_level), float(of_trend)), rel=1e-9)
         p00, p01, p11 = (1 - of_level) * p00, (1 - of_level) * p01, p11 - of_trend * p01
         p00, p01, p11 = p00 + 2 * p01 + p11 + 1, p01 + p11, p11 + Fraction(1, 10)
 
@@ -44,7 +49,7 @@ def test_gains_settle_at_the_solution_of_the_riccati_equation(variances: tuple[f
     moves, sees = np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[1.0, 0.0]])
     covariance = solve_discrete_are(moves.T, sees.T, np.diag([q_level, q_trend]), np.array([[r]]))
     settled = covariance[0] / (covariance[0, 0] + r)
-    assert made.gains == pytest.approx(tuple(settled), rel=1e-9)
+    assert gains(made, r) == pytest.approx(tuple(settled), rel=1e-9)
 
 
 def test_a_trend_is_followed_and_nothing_falls_below_zero() -> None:
@@ -66,11 +71,23 @@ def test_arima_of_equal_samples_needs_no_fit() -> None:
     assert after(Arima(), [7.0] * 20).ahead(5) == 7.0
 
 
+def test_a_step_is_followed_after_three_samples_with_an_overshoot_of_a_quarter() -> None:
+    made = after(forecaster("kalman"), [10.0] * 20)
+    errors = []
+    for _ in range(20):
+        made.add(20.0)
+        errors.append(made.ahead() - 20.0)
+    assert abs(errors[2]) < 0.5 and max(errors) < 2.5 and all(abs(error) < 0.5 for error in errors[14:])
+
+
+def test_a_few_samples_make_no_trend() -> None:
+    assert [after(forecaster("kalman"), [10.0, 20, 30, 40, 50][:n]).ahead() for n in (1, 2, 4)] == [10, 20, 40]
+    assert after(forecaster("kalman"), [10.0, 20, 30, 40, 50]).ahead() == pytest.approx(60, abs=1)
+
+
 def test_what_cannot_be_forecast_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="prophet is not simulated; use kalman, arima or constant"):
-        check_predictor("prophet")
     missing: Any = lambda name: None  # noqa: E731
     monkeypatch.setattr(forecast, "find_spec", missing)
     with pytest.raises(ValueError, match=r'pip install "simserve\[forecast\]", or use kalman'):
-        check_predictor("arima")
-    check_predictor("kalman")
+        forecaster("arima")
+    forecaster("kalman")

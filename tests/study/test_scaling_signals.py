@@ -79,7 +79,19 @@ def test_levels_are_those_of_a_replica_in_busy_times() -> None:
     assert levels["num_requests_running"] == pytest.approx(in_flight, rel=0.05)
     assert levels["llm_d_epp_request_running"] == pytest.approx(in_flight, rel=0.05)
     assert levels["num_requests_waiting"] == 1  # none waits
+    assert levels["rate(prompt_tokens_total[1m])"] == pytest.approx(6 * 100, rel=0.02)
+    assert levels["rate(generation_tokens_total[1m])"] == pytest.approx(6 * 199, rel=0.02)
     assert 0 < levels["kv_cache_usage_perc"] < 0.1
+
+
+def test_a_pool_with_a_role_has_the_token_rate_of_its_role() -> None:
+    pools = [{"name": name, "role": role} for name, role in (("p", "prefill"), ("d", "decode"))]
+    results = simulate(SCENARIO | {"cluster": {"pools": pools}})
+    rates = {name: f"rate({name}_tokens_total[1m])" for name in ("prompt", "generation")}
+    prefill, decode = levels_of(results, "p", 1), levels_of(results, "d", 1)
+    assert prefill[rates["prompt"]] == pytest.approx(1200, rel=0.02) and rates["generation"] not in prefill
+    assert decode[rates["generation"]] == pytest.approx(12 * 199, rel=0.02) and rates["prompt"] not in decode
+    assert prefill["rate(request_success_total[1m])"] == pytest.approx(12, rel=0.02)
 
 
 def test_a_scenario_without_an_slo_is_refused() -> None:

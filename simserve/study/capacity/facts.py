@@ -87,7 +87,7 @@ def studied(
 
 def pools_of(scenario: Scenario) -> list[StudiedPool]:
     """Return the pools of a scenario."""
-    pools = zip(scenario.setups, scenario.cluster.versions, strict=True)
+    pools = zip(scenario.setups, scenario.cluster.pools, strict=False)  # without what a roll-out turns one into
     return [_pool(setup, str((pool.scheduler or {}).get("kind"))) for setup, pool in pools]
 
 
