@@ -104,8 +104,12 @@ class Deployment:
         elif pod in self.spares or pod in self.pods:
             serves = pod in self.pods
             self._lose(pod, f"a {what} failed")
-            if returns and serves and not self._take_over(what, only_warm=in_place) and in_place:
-                self.order(f"restarted after a {what} failure", pod.plan, pod.taken)
+            is_covered = returns and serves and self._take_over(what, only_warm=in_place)
+            if returns and serves and in_place:
+                if is_covered:
+                    self._stand_by(is_warm=True, taken=pod.taken)
+                else:
+                    self.order(f"restarted after a {what} failure", pod.plan, pod.taken)
                 return
             self.n_missed += serves and not returns
             if returns:
@@ -141,13 +145,13 @@ class Deployment:
             self._serve(spare)
         return True
 
-    def _stand_by(self, *, is_warm: bool) -> None:
-        """Order a spare."""
-        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare", self.plan)
+    def _stand_by(self, *, is_warm: bool, taken: dict[int, int] | None = None) -> None:
+        """Order a spare, on GPUs that a failed replica has left to it or on others."""
+        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare", self.plan, taken)
         spare.is_warm = is_warm
         self.spares.append(spare)
         if self._site.clock.now_ps:
-            self._start(spare, in_place=False)
+            self._start(spare, in_place=taken is not None, loads=is_warm)
         else:
             spare.phase = "ready"
 
@@ -161,15 +165,17 @@ class Deployment:
         setups = plan.setup.copies(plan.n_members)
         return self._pod([self._site.fleet.order(setup, why) for setup in setups], "pending", plan, taken)
 
-    def _start(self, pod: Pod, *, in_place: bool) -> None:
-        """Let a replica load, and serve once it is ready. in_place: machine and image are there."""
+    def _start(self, pod: Pod, *, in_place: bool, loads: bool = True) -> None:
+        """Let a replica load, and serve once it is ready. in_place: machine and image are there. loads: else it waits
+        once they are."""
         stream = f"startup/{self.plan.name}/{self._n_starts}"
         self._n_starts += 1
         rng = np.random.default_rng([self._site.seed, crc32(stream.encode())])
         pending_s, loading_s = pod.plan.startup.draw(rng, pod.plan.weights_bytes, in_place=in_place)
         runs_ps = self._site.clock.now_ps + to_ps(pending_s)
         self._site.at(runs_ps, lambda: self._run(pod))
-        self._site.at(runs_ps + to_ps(loading_s), lambda: self._serve(pod))
+        if loads:
+            self._site.at(runs_ps + to_ps(loading_s), lambda: self._serve(pod))
 
     def _pod(
         self, members: Sequence[Member], phase: MemberPhase, plan: PoolPlan, taken: dict[int, int] | None = None
@@ -188,8 +194,6 @@ class Deployment:
     def _serve(self, pod: Pod) -> None:
         """Let a replica receive requests."""
         if pod.is_leaving or pod.is_frozen:
-            return
-        if pod in self.spares and not pod.is_warm:
             return
         pod.phase, pod.ready_ps = "ready", self._site.clock.now_ps
         if pod in self.spares:

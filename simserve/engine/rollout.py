@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from simserve.engine.deployment import Deployment
 from simserve.engine.pods import Pod, PoolPlan, Site
 from simserve.scenario.rollout import RolloutSection
+from simserve.tables.facts import ROLLED_OUT
 from simserve.units import to_ps
-
-WHY = "rolled out"
 
 
 @dataclass
@@ -41,18 +40,18 @@ class RollOut:
         new, old = self._versions()
         n_ready = sum(pod.phase == "ready" for pod in new)
         for pod in pool.last(len(new) - n_new, new):
-            pool.stop(pod, WHY)
+            pool.stop(pod, ROLLED_OUT)
         n_least = wanted - self.section.max_unavailable
         n_spare = len(pool.pods) - n_least - (len(new) - n_ready)
         for pod in pool.last(min(len(old) - (wanted - n_new), n_spare), old):
             if pod.phase != "ready" or sum(each.phase == "ready" for each in pool.pods) > n_least:
-                pool.stop(pod, WHY)
+                pool.stop(pod, ROLLED_OUT)
         new, old = self._versions()
         if self._canary is not None and n_ready >= n_new and not self._waits:
             self._waits = True
             self._site.at(self._site.clock.now_ps + to_ps(self._canary.for_s), self._go_on)
         elif self._canary is None and not old and len(new) >= wanted:
-            pool.adopt(self.plan, WHY)
+            pool.adopt(self.plan, ROLLED_OUT)
 
     def _versions(self) -> tuple[list[Pod], list[Pod]]:
         """Return the replicas of the new version, and of the old one."""
@@ -61,7 +60,7 @@ class RollOut:
 
     def _order(self, plan: PoolPlan, n_goal: int, wanted: int) -> None:
         """Order replicas of a version up to their goal, as far as the surge and GPUs allow."""
-        pool, why = self._deployment, WHY if plan is self.plan else self._deployment.why
+        pool, why = self._deployment, ROLLED_OUT if plan is self.plan else self._deployment.why
         n_there = len(self._versions()[0 if plan is self.plan else 1])
         while n_there < n_goal and len(pool.pods) < wanted + self.section.max_surge and self._site.take(plan.n_gpus):
             pool.order(why, plan)

@@ -9,10 +9,7 @@ from simserve.metrics.goodput import all_met
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import MemberFacts, RunFacts
-
-ROLLED_OUT = "rolled out"
-"""Reason of replicas that a roll-out brings, and of those that it stops."""
+from simserve.tables.facts import ROLLED_OUT, MemberFacts, RunFacts
 
 REPLACES = ("restarted after", "replaces one after", "a warm spare", "a cold spare", ROLLED_OUT)
 """Beginnings of the reasons of replicas that replace others, or stand by for that."""
@@ -160,6 +157,11 @@ def _below(requests: Columns, met: Mapping[str, Flags]) -> tuple[float | None, f
     place = np.minimum((arrival_s / max(last_s, 1e-9) * n_bins).astype(np.int64), n_bins - 1)
     n_met, n = np.bincount(place, all_of_it, n_bins), np.bincount(place, minlength=n_bins)
     is_low = (n > 0) & (n_met < LOW_FRAC * n)
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_low.astype(np.int8), [0]])))
-    longest = int(np.diff(edges)[::2].max(initial=0))
+    longest = max((end - start for start, end in runs_of(is_low)), default=0)
     return float(is_low.sum()) * last_s / n_bins, longest * last_s / n_bins
+
+
+def runs_of(flags: Flags) -> list[tuple[int, int]]:
+    """Return the start and end of each row of true flags."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -12,7 +12,7 @@ import numpy as np
 
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.scaling import BIN_S, LEAST_ARRIVALS, LOW_FRAC
+from simserve.metrics.scaling import BIN_S, LEAST_ARRIVALS, LOW_FRAC, runs_of
 from simserve.metrics.summary_schema import Measured
 from simserve.tables.columns import Columns, Flags, Floats
 
@@ -78,7 +78,7 @@ def storms(requests: Columns, lives: Lifetimes) -> StormJson | None:
     intervals = _intervals(requests, lives)
     is_storm, length_s = intervals.retry_frac > STORM_FRAC, intervals.length_s
     known = {"most_frac": float(intervals.retry_frac.max()), "storm_s": float(is_storm.sum()) * length_s}
-    states = [each for start, end in _runs(is_storm) for each in _metastable(intervals, start, end)]
+    states = [each for start, end in runs_of(is_storm) for each in _metastable(intervals, start, end)]
     if not states:
         return StormJson(**known)
     trigger, state = max(states, key=lambda each: each[1].stop - each[1].start)
@@ -132,12 +132,6 @@ def _intervals(requests: Columns, lives: Lifetimes) -> _Intervals:
     )
 
 
-def _runs(flags: Flags) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each row of true flags."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
-    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
 def _metastable(of: _Intervals, start: int, end: int) -> Iterator[tuple[slice, slice]]:
     """Yield each trigger of a storm, and the intervals of the storm after it that are metastable.
 
@@ -146,14 +140,14 @@ def _metastable(of: _Intervals, start: int, end: int) -> Iterator[tuple[slice, s
     request was retried, though there are as many GPUs as in the calm, and no more load than was answered then.
     """
     is_calm = (of.retry_frac <= CALM_FRAC) & (of.at_once >= LOW_FRAC * of.first) & (of.first > 0)
-    calms = [run for run in _runs(is_calm) if run[1] <= start and run[1] - run[0] >= LEAST_CALM]
+    calms = [run for run in runs_of(is_calm) if run[1] <= start and run[1] - run[0] >= LEAST_CALM]
     if not calms:
         return
     calm = slice(*calms[-1])
     answers, gpus = of.answers[calm][1:], float(of.gpus[calm].max())  # in the first, answers only begin to come
     served = float(np.median(answers))
     is_disturbed = (of.gpus < gpus * (1 - 1e-9)) | (of.first > MOST_LOAD * served + 3 * np.sqrt(served))
-    triggers = [run for run in _runs(is_disturbed) if calm.stop <= run[1]]
+    triggers = [run for run in runs_of(is_disturbed) if calm.stop <= run[1]]
     if not triggers or triggers[0][0] > start:
         return  # the storm came first, as where the load is beyond capacity
     for trigger, following in pairwise([*triggers, (end, end)]):

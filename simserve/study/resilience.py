@@ -12,6 +12,7 @@ from simserve.metrics.answers.resilience import Group, ResilienceAnswer, SizedFl
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
 from simserve.metrics.decision import Effort
 from simserve.metrics.error_budget import ErrorBudget, Threat
+from simserve.metrics.scaling import BIN_S, runs_of
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import is_deterministic
 from simserve.study.failures import FEWEST_SEEDS, MOST_RUNS, ResilienceQuestion
@@ -26,8 +27,8 @@ from simserve.study.sweep.sweep import run_sweep, run_tasks
 from simserve.tables.journal import Journal
 from simserve.version import __version__
 
-BIN_S, LEAST_ARRIVALS = 15.0, 100
-"""Least length of an interval of arrivals, and least arrivals of one on average."""
+LEAST_ARRIVALS = 100
+"""Least arrivals of an interval on average."""
 
 
 class ResilienceStudy:
@@ -198,8 +199,7 @@ def _below_s(run: FinishedRun, goal_frac: float) -> tuple[float, float]:
     for tail in tails:
         n_missed += np.bincount(tail.places[tail.highest() > 1] * n_bins // tail.n, minlength=n_bins)
     is_low = n_missed > (1 - goal_frac) * n / n_bins
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_low.astype(np.int8), [0]])))
-    longest = float(np.diff(edges)[::2].max(initial=0))
+    longest = max((end - start for start, end in runs_of(is_low)), default=0)
     return float(is_low.sum()) * length_s / n_bins, longest * length_s / n_bins
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from simserve.tables.columns import Flags
 
+ROLLED_OUT = "rolled out"  # the reason of replicas that a roll-out brings or stops
+
 
 @dataclass(frozen=True)
 class WorkFacts:

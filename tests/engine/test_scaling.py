@@ -155,9 +155,18 @@ def test_a_spare_takes_the_place_of_what_failed(kind: str | None, after_s: float
         assert table["ready_s"].isna().tolist() == [False, False, False, True]
 
 
+def test_a_cold_spare_that_has_replaced_another_loads_once_it_is_needed() -> None:
+    """It is there at 42 s, needed at 45, and ready 6 s later: not when it would be if it had loaded at 42."""
+    failing = [{"what": "gpu", "at_s": at_s, "detect_s": 1} for at_s in (21.0, 44.0)]
+    pool = {"startup": {"provision_s": 20, **FAST}, "spares": {"cold": 1}}
+    table = members(simulate(scenario(pool, failures=failing)))
+    assert table["ready_s"].tolist()[:3] == pytest.approx([0, 28, 51], abs=1e-3)
+
+
 def test_a_process_restarts_as_the_spare_of_the_one_that_took_its_place() -> None:
     failing = [{"what": "process", "at_s": at_s, "detect_s": 1} for at_s in (12.0, 30.0)]
-    table = members(simulate(scenario({"replicas": 1, "startup": FAST, "spares": {"warm": 1}}, failures=failing)))
+    startup = {"provision_s": 1000, **FAST}  # which a restart where it was does without
+    table = members(simulate(scenario({"replicas": 1, "startup": startup, "spares": {"warm": 1}}, failures=failing)))
     assert table["ready_s"].tolist()[:3] == [0, 13, 31]
     assert table["why"][2] == "a warm spare; takes over after a process failure"
 
