@@ -156,7 +156,7 @@ def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
         known = ~np.isnan(requests[latency][finished])
         least = {name: values[known].min(initial=0.0) for name, values in parts.items()}
         assert {name: value for name, value in least.items() if value < -ROUNDING_S} == {}, latency
-        in_place = known & (requests["n_preemptions"][finished] == 0)
+        in_place = known & (requests["n_preemptions"][finished] + requests["n_migrations"][finished] == 0)
         assert parts["recompute_s"][in_place].max(initial=0.0) <= ROUNDING_S, latency
         total_s = np.sum([values[known] for values in parts.values()], axis=0)
         # A part below ROUNDING_S is left out of a latency, as a hand-over of half a nanosecond, and so may each be.
@@ -182,6 +182,8 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
         "host_cached_tokens",
         "disk_cached_tokens",
         "decode_cached_tokens",
+        "n_failures",
+        "n_migrations",
     )
     table = np.stack([columns[name] for name in (*names, "n_recomputed_tokens")], axis=1).tolist()
     sent = np.arange(len(table))[cluster.sender.rows_sent].tolist()
@@ -206,6 +208,8 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
             life.host_cached_tokens,
             life.disk_cached_tokens,
             life.decode_cached_tokens,
+            run.n_failures[row],
+            run.n_migrations[row],
             life.n_recomputed_tokens,
         )
         for row, life in run.lives.items()

@@ -23,7 +23,7 @@ from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_cache import blocks_by_name
 from tests.oracle_clients import OracleClients, Server
-from tests.oracle_fleet import NEVER_PS, Change, OracleFleet, OracleMember, fresh, lost_with
+from tests.oracle_fleet import NEVER_PS, Change, OracleFleet, OracleMember, fresh, lost_with, tokens_of, whole
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_host import OracleStore
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
@@ -45,6 +45,8 @@ class OracleRun:
     failed: set[int] = field(default_factory=set)
     n_computed: Counter[int] = field(default_factory=Counter)
     """Tokens that steps computed for each row, on all replicas to which it was sent."""
+    n_failures: Counter[int] = field(default_factory=Counter)
+    n_migrations: Counter[int] = field(default_factory=Counter)
 
 
 class OracleFrontEndQueue:
@@ -176,6 +178,7 @@ def run(
     failed: set[int] = set()
     carried: dict[int, int] = {}
     """The limit on the answers of requests that lost their replica and are sent again."""
+    n_failures, n_migrations = Counter[int](), Counter[int]()
     admitted: set[int] = set()
     at_gateway: list[tuple[int, int]] = []
     """(row, the load's row) of requests that wait for a replica."""
@@ -185,6 +188,9 @@ def run(
     def send(row: int, original: int, now_ps: int) -> str | None:
         prompt = int(trace.prompt_tokens[original])
         most = longest_of_all if trace.max_tokens is None else int(trace.max_tokens[original])
+        before = by_row.get(row)
+        n_sent = 0 if before is None else len(tokens_of(before))
+        prompt, most = prompt + n_sent, most - n_sent
         if admission is not None and row not in admitted:
             if not entries():
                 at_gateway.append((row, original))
@@ -205,11 +211,16 @@ def run(
             return None
         longest = limit(sender, is_kept)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
+            if before is not None:
+                give_up_lost(row, now_ps)
+                return None
             rejected.add(row)
             return "impossible"
         request.max_tokens = min(most, longest - prompt)
-        most_output = carried.get(row, int(trace.output_tokens[original]))
+        most_output = carried.get(row, int(trace.output_tokens[original])) - n_sent
         life = Life(request, min(most_output, request.max_tokens), replicas.index(sender))
+        if before is not None:
+            life.before, life.preempted_at_ps = before.before, before.preempted_at_ps
         life.is_kept = is_kept
         lives[request] = by_row[row] = life
         if how is not None and how.is_pushed and sender in senders and not is_kept:
@@ -256,9 +267,9 @@ def run(
             elif ending is not None and change.kind != "drain":
                 fleet.shut(ending)
                 ending.gone_ps = now_ps
-                is_any_ready |= lose(
-                    lost_with(ending.ranks, senders, receivers), now_ps, resends=change.kind == "resend"
-                )
+                resends, moves = change.kind in ("resend", "rescue"), change.kind in ("move", "rescue")
+                lost = lost_with(ending.ranks, senders, receivers)
+                is_any_ready |= lose(lost, now_ps, resends=resends, moves=moves)
             elif ending is not None and ending.draining_ps is None:
                 fleet.shut(ending)
                 if ending.ready_ps is None:
@@ -270,7 +281,7 @@ def run(
         if is_any_ready:
             release(now_ps)
 
-    def lose(lost: list[Request], now_ps: int, *, resends: bool) -> bool:
+    def lose(lost: list[Request], now_ps: int, *, resends: bool, moves: bool) -> bool:
         """Decide about lost requests; return whether one goes back to the gateway."""
         sent_ps = asked_ps if clients is None else clients.sent_ps
         are_back = False
@@ -281,22 +292,33 @@ def run(
             request.phase = Phase.DONE
             if clients is not None and clients.has_gone(row):
                 clients.of(row).has_left = True
-            elif resends and not life.token_ps:
-                carried[row] = life.output_tokens
+                continue
+            n_failures[row] += 1
+            if moves if tokens_of(life) else resends:
+                carried[row] = life.output_tokens + len(tokens_of(life.before))
                 del by_row[row]
+                if tokens_of(life):
+                    n_migrations[row] += 1
+                    left_ps = now_ps if life.preempted_at_ps < 0 else life.preempted_at_ps
+                    by_row[row] = Life(request, 0, life.replica, before=life, preempted_at_ps=left_ps)
                 original = row if clients is None else clients.of(row).original
                 admitted.add(row)
                 at_gateway.append((row, original))
                 are_back = True
             else:
-                failed.add(row)
-                life.first_ps = client_tokens_ps(row)[0] if client_tokens_ps(row) else -1
-                life.finish_ps = -1
-                if clients is not None:
-                    clients.lose(row, now_ps)
-                else:
-                    refuse(row, now_ps)
+                give_up_lost(row, now_ps)
         return are_back
+
+    def give_up_lost(row: int, now_ps: int) -> None:
+        """Let a request fail that lost its replica."""
+        failed.add(row)
+        life = by_row[row]
+        life.first_ps = client_tokens_ps(row)[0] if client_tokens_ps(row) else -1
+        life.finish_ps = -1
+        if clients is not None:
+            clients.lose(row, now_ps)
+        else:
+            refuse(row, now_ps)
 
     def release(now_ps: int) -> None:
         unplaced = [*without_receiver]
@@ -321,12 +343,17 @@ def run(
         """Drop a routed request of a client that gave up."""
         if any(row == each for each, _ in at_gateway):
             at_gateway[:] = [each for each in at_gateway if each[0] != row]
+            if row in by_row:
+                first_ps = client_tokens_ps(row)[0]
+                by_row[row].first_ps = first_ps if first_ps + front_end.respond_ps <= now_ps else -1
+                by_row[row].finish_ps = -1
             return True
         life = by_row[row]
         if life.first_ps is None:
-            first_ps = life.token_ps[0] + front_end.respond_ps if life.token_ps else now_ps + 1
+            token_ps = tokens_of(life)
+            first_ps = token_ps[0] + front_end.respond_ps if token_ps else now_ps + 1
             has_first = first_ps <= now_ps and replicas[life.replica].setup.scheduler.stream
-            life.first_ps = life.token_ps[0] if has_first else -1
+            life.first_ps = token_ps[0] if has_first else -1
             life.finish_ps = -1
         held = [each for each in without_receiver if each[0] is life.request]
         if held and replicas[life.replica].step is None:
@@ -340,7 +367,7 @@ def run(
         life = by_row.get(row)
         if life is None:
             return []
-        return life.token_ps if replicas[life.replica].setup.scheduler.stream or life.finish_ps >= 0 else []
+        return tokens_of(life) if replicas[life.replica].setup.scheduler.stream or life.finish_ps >= 0 else []
 
     def unplaced_life(row: int) -> Life:
         """Return the record of a request that no replica has."""
@@ -394,10 +421,12 @@ def run(
                 asked_ps = clients.sent_ps
                 for row in {each.row for each in clients.attempts} - by_row.keys() - rejected:
                     by_row[row] = unplaced_life(row)  # timed out before it reached a replica
-            for row, _ in at_gateway:
+            for row in {row for row, _ in at_gateway} - by_row.keys():
                 by_row[row] = unplaced_life(row)
             computed = count_computed()
-            return OracleRun(by_row, rejected, replicas, asked_ps, clients, fleet.members, failed, computed)
+            lives_of = {row: whole(life, is_pushed=how is not None and how.is_pushed) for row, life in by_row.items()}
+            ended = (replicas, asked_ps, clients, fleet.members, failed, computed, n_failures, n_migrations)
+            return OracleRun(lives_of, rejected, *ended)
         now_ps = min(instants)
         for routing_view in gateways:
             routing_view.hear(now_ps - 1)

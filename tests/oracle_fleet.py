@@ -10,15 +10,16 @@ from simserve.engine.fleet import Control, Fleet, Member
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
-from tests.oracle_replica import OracleReplica
+from tests.oracle_replica import Life, OracleReplica
 
-Kind = Literal["join", "ready", "drain", "freeze", "fail", "resend"]
+Kind = Literal["join", "ready", "drain", "freeze", "fail", "resend", "move", "rescue"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A decision about the fleet; `resend`: a member fails, and the gateway sends again what it may; `ready`: the one
-    with that number in the order of joining is; `freeze`: a member answers no more."""
+    """A decision about the fleet; `resend`: a member fails, and the gateway sends again what has no token; `move`: what
+    has some goes on elsewhere; `rescue`: both; `ready`: the one with that number in the order of joining is; `freeze`:
+    a member answers no more."""
 
     at_ps: int
     kind: Kind
@@ -69,7 +70,8 @@ class Script:
             if member is None:
                 return
             if change.kind != "drain":
-                fleet.fail(member, "failed", resends=change.kind == "resend")
+                resends, moves = change.kind in ("resend", "rescue"), change.kind in ("move", "rescue")
+                fleet.fail(member, "failed", resends=resends, moves=moves)
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
 
@@ -106,9 +108,10 @@ class Recorded:
         self.note("freeze", member)
         self.fleet.freeze(member)
 
-    def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
-        self.note("resend" if resends else "fail", member)
-        self.fleet.fail(member, why, resends=resends)
+    def fail(self, member: Member, why: str, *, resends: bool = False, moves: bool = False) -> None:
+        kinds: dict[tuple[bool, bool], Kind] = {(True, False): "resend", (False, True): "move", (True, True): "rescue"}
+        self.note(kinds.get((resends, moves), "fail"), member)
+        self.fleet.fail(member, why, resends=resends, moves=moves)
 
     def note(self, kind: Kind, member: Member) -> None:
         there = there_in(self.fleet)
@@ -223,6 +226,40 @@ def lost_with(
         rank.n_outstanding, rank.stage_sends = 0, []
     unique = {id(request): request for request in lost if request.phase is not Phase.DONE}
     return [each for each in unique.values() if ranks[0].lives[each].finish_ps < 0]
+
+
+def tokens_of(life: Life | None) -> list[int]:
+    """Return when a request had its tokens, on all replicas where it was."""
+    return [] if life is None else tokens_of(life.before) + life.token_ps
+
+
+def waits_ps(life: Life | None, *, is_pushed: bool) -> int:
+    """Return how long a request waited for transfers that ended, or before its first prefill."""
+    if life is None:
+        return 0
+    counts = life.before is None if is_pushed else life.transfer_ps > 0
+    return waits_ps(life.before, is_pushed=is_pushed) + life.transfer_wait_ps * counts
+
+
+def whole(life: Life, *, is_pushed: bool) -> Life:
+    """Return a request as one life: what led to its first token is that of the first replica, and waits add up."""
+    if life.before is None:
+        return life
+    before = whole(life.before, is_pushed=is_pushed)
+    return replace(
+        before,
+        request=life.request,
+        token_ps=tokens_of(life),
+        finish_ps=life.finish_ps,
+        first_ps=life.first_ps,
+        transfer_ps=before.transfer_ps + life.transfer_ps,
+        transfer_wait_ps=waits_ps(life.before, is_pushed=is_pushed) + life.transfer_wait_ps * (not is_pushed),
+        preempted_ps=before.preempted_ps + life.preempted_ps,
+        n_preemptions=before.n_preemptions + life.n_preemptions,
+        n_swaps=before.n_swaps + life.n_swaps,
+        padding=life.padding,
+        n_recomputed_tokens=life.n_recomputed_tokens - life.cached_tokens + before.cached_tokens,
+    )
 
 
 def unbind_sender(sender: OracleReplica, failing: OracleReplica) -> list[Request]:

@@ -66,6 +66,8 @@ class Life:
     """Tokens it had blocks for in its last step, with speculation."""
     n_decoded: int = 0
     """Number of its decode steps."""
+    before: "Life | None" = None
+    """What it was on the replica that was lost, from which it goes on here with a longer prompt."""
     moves: list[tuple[int, str]] = field(default_factory=list)
     """Events: scheduled, joined the decoding requests, left, back, swapped_back, ended."""
 

@@ -144,6 +144,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
         wavering = Wavering(counts, draw(st.sampled_from((3, 7, 29))) * unit_s)
         autoscalers.append(draw(st.sampled_from((None, wavering, wavering))))
     share(draw, setups, autoscalers, draw(planners(unit_s, sum(plan.n_gpus for plan in plans))))
+    resends, moves = draw(st.booleans()), all(setup.scheduler.stream for setup in setups) and draw(st.booleans())
     return Scaling(
         Changes(
             plans,
@@ -153,7 +154,8 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
             draw(st.lists(failures(unit_s), max_size=2)),
             draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
-            draw(st.booleans()),
+            resends,
+            moves,
             10**9,
             draw(st.none() | roll_outs(plans, unit_s)),
         )

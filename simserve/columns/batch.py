@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from mypy_extensions import i64
@@ -12,6 +13,7 @@ from simserve.columns.live import DECODES, LOST, PREFILLS, SWAPPED, WAITS
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.swaps import SwapLine
+from simserve.engine.fleet import LostLife
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.recorder import NEVER as NO_INSTANT
 from simserve.engine.replica import Replica
@@ -270,12 +272,13 @@ class BatchColumns:
         waiting, coming = self._waiting.places(), self.prompts.coming.places()
         return [*waiting, *coming, *swapped, *self.running.places()]
 
-    def lose_all(self) -> None:
-        """Lose all blocks and all requests, with the chunks of the step in flight."""
+    def lose_all(self, note: Callable[[int, int], LostLife]) -> list[LostLife]:
+        """Lose all blocks and all requests, with the chunks of the step in flight; return what is noted of those
+        without an answer."""
         live, running, there, pool = self._live, self.running, self._there(), self.pool
         self.in_flight.land()
         self._close_spans()
-        unanswered = [place for place, _ in self.unanswered()]
+        unanswered = self.unanswered()
         for place in [] if self.swaps is None else list(self.swaps.places):
             self.remove(place)
         for place in running.places():
@@ -288,11 +291,13 @@ class BatchColumns:
         self.prompts.clear()
         self.lingering = []
         pool.release(pool.used_blocks, pool.reserved_blocks)
-        for place in unanswered:
+        lost = [note(place, n_stored) for place, n_stored in unanswered]
+        for place, _ in unanswered:
             self.close(place)
         for place in there:
             live.remove(place)
         self._n_outstanding = self._load.n_outstanding = self.running.n_away = 0
+        return lost
 
     def _close_spans(self) -> None:
         """Record the spans of requests that decode still."""
@@ -459,7 +464,7 @@ class BatchColumns:
         live = self._live
         live.joined_ps[place] = now_ps
         live.join_step[place] = self.cohort.step
-        if not live.emitted_tokens[place]:
+        if live.first_token_ps[place] < 0:
             self.records.first_token(place, now_ps)
         live.emitted_tokens[place] += 1
         n_left = live.output_tokens[place] - live.emitted_tokens[place]

@@ -110,7 +110,11 @@ class Dispatcher:
         if entry is None:
             self._cluster.hold(row, self._route_again)
             return
-        reason = entry.why_refused(prompt_tokens)
+        reason, moved = entry.why_refused(prompt_tokens), self._cluster.carried.get(row)
+        if reason is not None and moved is not None:
+            self._cluster.fail(row, 0, f"its replica was lost, and the new one refuses it: {reason}")
+            arrivals.find_next()
+            return
         if reason is not None:
             self._refuse(row, reason, now_ps)
             arrivals.refused(row, reason, now_ps)
@@ -122,6 +126,8 @@ class Dispatcher:
             output_tokens = most_tokens
             self._note(row, most_tokens, "")
         at = self._live.add(row, prompt_tokens, output_tokens, most_tokens)
+        if moved is not None:
+            self._live.go_on(at, self._cluster.recorder, moved.left_ps)
         if request is not None:
             self._live.show(at, request)
             if request.max_tokens > entry.limit_tokens - prompt_tokens:

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import Handover
-from simserve.columns.live import ASKS, ENDED, LOST, MOVES
+from simserve.columns.live import ASKS, ENDED, LOST, MOVES, SWAPPED, WAITS
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.turns import UnitTurns
@@ -164,9 +164,11 @@ class Members:
     def _batch(self, place: i64) -> BatchColumns:
         return self._replicas[place].batch
 
-    def _lost(self, place: i64, n_stored: int) -> LostLife:
+    def _lost(self, place: i64, n_stored: int, now_ps: int) -> LostLife:
         live = self._live
-        return LostLife(int(live.row[place]), int(live.life[place]), live.emitted_tokens[place] > 0, n_stored)
+        has_left = live.scheduled_ps[place] >= 0 and live.phase[place] in (WAITS, ASKS, SWAPPED)
+        left_ps = int(live.preempted_ps[place]) if has_left else now_ps
+        return LostLife(int(live.row[place]), int(live.life[place]), int(live.emitted_tokens[place]), n_stored, left_ps)
 
     def _lose_pushes(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
         """Lose the requests that a rank prefills or will decode, and what others hold for them."""
@@ -187,11 +189,11 @@ class Members:
                 self._turns.follow(receiver, other.wake(now_ps))
             if live.phase[place] == ASKS:
                 batch.count_out()
-                lost.append(self._lost(place, 0))
+                lost.append(self._lost(place, 0, now_ps))
                 batch.forget(place)
                 self._turns.follow(sender, batch.drains and batch.wake(now_ps))
             elif sender != rank:
-                each = self._lost(place, 0)
+                each = self._lost(place, 0, now_ps)
                 each.n_stored = batch.lose(place, now_ps)
                 lost.append(each)
                 self._turns.follow(sender, batch.wake(now_ps))
@@ -217,13 +219,13 @@ class Members:
             if fetched:
                 self._turns.follow(receiver, batch.wake(now_ps))
             places += [*coming, *fetched]
-        return [self._lose_moved(place, rank) for place in places]
+        return [self._lose_moved(place, rank, now_ps) for place in places]
 
-    def _lose_moved(self, place: i64, rank: int) -> LostLife:
+    def _lose_moved(self, place: i64, rank: int, now_ps: int) -> LostLife:
         """Lose a request between two replicas, of which this one fails."""
         live, batch = self._live, self._batch(rank)
         at = int(live.replica[place])
-        lost = self._lost(place, batch.stored_tokens(place))
+        lost = self._lost(place, batch.stored_tokens(place), now_ps)
         if live.phase[place] == MOVES:
             live.join_step[place], live.replica[place] = batch.cohort.step, rank
             self._records.span(place, batch.cohort.step)
@@ -235,8 +237,7 @@ class Members:
         """Lose the step in flight, all blocks and all requests of a rank; return these without an answer."""
         replica.stop(now_ps)
         self._turns.halt(replica.place)
-        lost = [self._lost(place, n_stored) for place, n_stored in replica.batch.unanswered()]
-        replica.batch.lose_all()
+        lost = replica.batch.lose_all(lambda place, n_stored: self._lost(place, n_stored, now_ps))
         if replica.tier is not None:
             replica.tier.fail()
         return lost

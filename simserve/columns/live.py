@@ -6,6 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from simserve.engine.recorder import Recorder
 from simserve.integers import NONE, filled, vec, widened
 from simserve.state.request import Request
 
@@ -132,6 +133,12 @@ class Live:
         self.chunks_ps[place] = 0
         self.replica[place] = NONE
         return place
+
+    def go_on(self, place: i64, recorder: Recorder, left_ps: int) -> None:
+        """Let a request that lost its replica at an instant keep what it has until its first token."""
+        row = self.row[place]
+        self.scheduled_ps[place], self.first_token_ps[place] = recorder.scheduled_ps[row], recorder.first_token_ps[row]
+        self.chunks_ps[place], self.preempted_ps[place] = int(recorder.columns["chunks_ps"][row]), left_ps
 
     def remove(self, place: i64) -> None:
         """Free the place of a request that has ended."""

@@ -283,7 +283,7 @@ class PromptColumns(Walk):
         live.phase[place] = PREFILLS
         self.prefilling.append(place)
         self.running.admit(place)
-        if live.n_preemptions[place]:
+        if live.scheduled_ps[place] >= 0:
             self._recorder.resume(live.row[place], live.preempted_ps[place], now_ps)
         else:
             live.scheduled_ps[place] = now_ps
@@ -319,7 +319,7 @@ class PromptColumns(Walk):
                 continue
             if n_left <= 0:
                 live.phase[place] = DECODES
-            elif not live.n_preemptions[place]:
+            elif not live.n_preemptions[place] and live.first_token_ps[place] < 0:
                 live.chunks_ps[place] += step_ps
             if self._is_followed:
                 self.planner.computed(place)

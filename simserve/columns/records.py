@@ -103,7 +103,7 @@ class Records:
     def _end_now(self, place: i64, status: i64, finish_ps: i64) -> None:
         """Record it at once; a client that has given up keeps what it had then."""
         live, row, columns = self.live, int(self.live.row[place]), self.recorder.columns
-        if live.scheduled_ps[place] >= 0:
+        if live.scheduled_ps[place] >= 0 and row not in self.recorder.moved:
             columns["replica"][row] = live.replica[place]
         columns["scheduled_ps"][row] = live.scheduled_ps[place]
         columns["first_token_ps"][row] = live.first_token_ps[place]

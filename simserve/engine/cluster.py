@@ -1,6 +1,7 @@
 """Cluster: replicas behind a router, the load, and the clock."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from simserve.admission.base import Admission
 from simserve.engine.alarm import Clock
@@ -30,6 +31,15 @@ Send = Callable[[int, int], None]
 
 TOO_LONG = "prompt leaves no room for a token within max_model_len"
 """Why a request is refused."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a request brings that goes on elsewhere, as a longer prompt, after it lost its replica."""
+
+    n_tokens: int
+    """Tokens that its client had then."""
+    left_ps: int
 
 
 class Cluster:
@@ -89,6 +99,8 @@ class Cluster:
         """When each row failed that did, and ..."""
         self._n_sends: dict[int, int] = {}
         """... how often one was sent again."""
+        self.carried: dict[int, Carried] = {}
+        """What clients had of the answers that go on elsewhere, by row."""
         fleet.n_held = lambda: len(self.held)
         for setup in setups:
             fleet.order(setup, "at the start")
@@ -148,21 +160,40 @@ class Cluster:
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, n_stored)
             return
-        if lost.resends and not lost.lost.has_tokens and self._n_sends.get(row, 1) < self.fleet.most_sends:
+        n_carried, has_attempts = self.n_carried(row), self._n_sends.get(row, 1) < self.fleet.most_sends
+        n_tokens = n_carried + lost.lost.n_emitted
+        if has_attempts and (lost.moves and self._streams(row) if n_tokens else lost.resends):
             self._n_sends[row] = self._n_sends.get(row, 1) + 1
-            self.recorder.restart(row, lost.lost.life, n_stored, now_ps)
+            if n_tokens:
+                self.carried[row] = Carried(n_tokens, lost.lost.left_ps)
+                self.recorder.move(row, lost.lost.life, n_stored)
+            else:
+                self.recorder.restart(row, lost.lost.life, n_stored, now_ps)
             if deadlines is not None:
                 deadlines.back_at_gateway(row)
             assert self.resend is not None, "the run has begun"
             self.hold(row, self.resend)
             self._release_at_once()
             return
+        self.recorder.n_failures[row] += 1
+        self.fail(row, n_stored, f"its replica was lost: {lost.why}")
+
+    def _streams(self, row: int) -> bool:
+        """Return whether a client has each token as it is computed."""
         place = self.recorder.replica[row]
-        streams = place == NEVER or self.replicas[place].streams
-        self.recorder.fail(row, n_stored, f"its replica was lost: {lost.why}", has_first=streams)
+        return place == NEVER or self.replicas[place].streams
+
+    def n_carried(self, row: int) -> int:
+        """Return the tokens that a client had when its request last lost a replica and went on."""
+        return self.carried[row].n_tokens if row in self.carried else 0
+
+    def fail(self, row: int, n_stored: int, why: str) -> None:
+        """Let a request fail that was lost with its replica."""
+        now_ps = self.clock.now_ps
+        self.recorder.fail(row, n_stored, why, has_first=self._streams(row))
         self.failed_ps[row] = now_ps
-        if deadlines is not None:
-            deadlines.placed(row, None)
+        if self.deadlines is not None:
+            self.deadlines.placed(row, None)
         if self._closed_loop:
             self._closed_loop.on_failure(row, now_ps)
 
@@ -190,14 +221,15 @@ class Cluster:
 
     def request_of(self, row: int, now_ps: int) -> Request:
         """Return a request as routers see it."""
-        request = Request(row, now_ps, self.rows.prompt_tokens[row], self.rows.max_tokens[row])
+        n_sent = self.n_carried(row)
+        request = Request(row, now_ps, self.rows.prompt_tokens[row] + n_sent, self.rows.max_tokens[row] - n_sent)
         if self._has_extras:
             self.rows.describe(request, self._cached_sizes, self._keeps_sessions)
         return request
 
     def cut(self, row: int, most_tokens: int) -> None:
         """Cut the answer of a request."""
-        self.rows.output_tokens[row] = most_tokens
+        self.rows.output_tokens[row] = most_tokens + self.n_carried(row)
         self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
 
     def reject(self, row: int, reason: str) -> None:

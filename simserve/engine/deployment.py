@@ -124,7 +124,7 @@ class Deployment:
         pod.is_leaving = True
         for member in pod.members:
             member.on_gone = None
-            self._site.fleet.fail(member, why, resends=self._site.resends)
+            self._site.fleet.fail(member, why, resends=self._site.resends, moves=self._site.moves)
 
     def _take_over(self, what: str, *, only_warm: bool) -> bool:
         """Let a spare take the place of a failed replica, one that is loaded before others; return whether there is
@@ -231,7 +231,7 @@ class Deployment:
         """End what a replica that leaves has not finished."""
         for member in pod.members:
             if member.gone_ps is None:
-                self._site.fleet.fail(member, why, resends=self._site.resends)
+                self._site.fleet.fail(member, why, resends=self._site.resends, moves=self._site.moves)
 
     def _note_gone(self, pod: Pod, at_ps: int) -> None:
         """Free the GPUs of a replica once all its members are gone."""

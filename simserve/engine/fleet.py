@@ -56,10 +56,12 @@ class LostLife:
     row: int
     life: Hashable
     """What it was until now: a step may still compute it."""
-    has_tokens: bool
-    """It has produced some."""
+    n_emitted: int
+    """Tokens that it has produced in this life."""
     n_stored: int
     """Tokens stored for it."""
+    left_ps: int
+    """When it lost its blocks."""
 
 
 @dataclass
@@ -69,7 +71,9 @@ class LostRequest:
     lost: LostLife
     why: str
     resends: bool
-    """The gateway may send it once more."""
+    """The gateway may send it once more if its client has no token, and ..."""
+    moves: bool
+    """... goes on elsewhere with it if its client has some."""
 
 
 class Ranks(Protocol):
@@ -169,11 +173,11 @@ class Fleet:
         for rank in member.ranks:
             self.serving.freeze(rank, self._clock.now_ps)
 
-    def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
+    def fail(self, member: Member, why: str, *, resends: bool = False, moves: bool = False) -> None:
         """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.
 
         Each request fails for its client; if `resends`, the gateway sends those without a token once more, as gateways
-        do while nothing has been sent to the client.
+        do while nothing has been sent to the client; if `moves`, it sends the others with what their clients have.
         """
         now_ps, lost = self._clock.now_ps, list[LostLife]()
         member.why += f"; {why}"
@@ -185,7 +189,7 @@ class Fleet:
             lost += self.serving.fail(rank, now_ps)
         sent_ps = self._rows.arrival_ps
         for each in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
-            self._on_loss(LostRequest(each, why, resends))
+            self._on_loss(LostRequest(each, why, resends, moves))
         member.leave(now_ps)
 
     def _shut(self, member: Member) -> None:

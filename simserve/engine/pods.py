@@ -72,7 +72,9 @@ class Site:
     free_gpus: int | None
     """GPUs of the budget that no replica has; None: there is no budget."""
     resends: bool = False
-    """The gateway sends once more what was lost before its first token."""
+    """The gateway sends once more what was lost before its first token, and ..."""
+    moves: bool = False
+    """... goes on elsewhere with what was lost later."""
     on_free: list[Callable[[], None]] = field(default_factory=list)
     """Called once GPUs are free."""
 

@@ -84,6 +84,8 @@ _COUNT_COLUMNS = (
     "chunks_ps",
     "notice_ps",
     "decode_cached_tokens",
+    "n_failures",
+    "n_migrations",
 )
 
 _FILLS = dict.fromkeys((*_TIME_COLUMNS, "replica", "prefill_replica"), NEVER) | dict.fromkeys(_COUNT_COLUMNS, 0)
@@ -131,6 +133,8 @@ class Recorder:
         """Rows of each replica that `computed_tokens` has read, with their prompt and decode tokens."""
         self._restarted_ps: dict[int, int] = {}
         """When each row that was lost with its replica started anew."""
+        self.moved: dict[int, int] = {}
+        """Rows that went on elsewhere, with the transfer_wait of the transfers that have ended."""
         self._left_behind: set[Hashable] = set()
         """What such rows were until then: a step may still compute them."""
         self.stored_tokens: dict[int, int] = {}
@@ -159,16 +163,21 @@ class Recorder:
             views[name] for name in _COUNT_COLUMNS
         )
         self._transfer, self._transfer_wait, self._cached, self._n_swaps, self._on_host, self._on_disk, *later = later
-        _, self._notice, self._decode_cached = later
+        _, self._notice, self._decode_cached, self.n_failures, self._n_migrations = later
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def hand_over(self, row: int, sender: int, receiver: int) -> None:
-        """Record that another replica will decode a prefilled request."""
+        """Record that another replica will decode a prefilled request, which did not go on elsewhere before."""
+        if row in self.moved:
+            return
         self._prefill_replica[row], self.replica[row] = sender, receiver
 
     def find_room(self, row: int, waited_ps: int, found_tokens: int, notice_ps: int = 0) -> None:
         """Record how long a request waited for a slot and blocks on its decode replica, how much of its prompt was
         found there, and the time of the notice."""
+        if row in self.moved:
+            self._transfer_wait[row] += 0 if notice_ps else waited_ps
+            return
         self._transfer_wait[row] = waited_ps
         if found_tokens:
             self._decode_cached[row] = found_tokens
@@ -177,18 +186,21 @@ class Recorder:
 
     def arrive(self, row: int, waited_ps: int) -> None:
         """Record how long after its prefill the keys and values of a request arrived."""
-        self._transfer[row] = waited_ps
+        self._transfer[row] += waited_ps
+        if row in self.moved:
+            self.moved[row] = self._transfer_wait[row]
 
     def find(self, row: int, n_tokens: int, *, is_first: bool) -> None:
         """Record the prefix-cache hit of an admission, the first one or after a preemption."""
-        if is_first:
+        if is_first and row not in self.moved:
             self._cached[row] = n_tokens
         else:
             self._n_recomputed[row] -= n_tokens
 
     def read(self, row: int, host_tokens: int, disk_tokens: int) -> None:
         """Record how many tokens of the hit were read from host memory, and from disk."""
-        self._on_host[row], self._on_disk[row] = host_tokens, disk_tokens
+        if row not in self.moved:
+            self._on_host[row], self._on_disk[row] = host_tokens, disk_tokens
 
     def swap(self, row: int) -> None:
         """Record a preemption that moved keys and values to host memory."""
@@ -220,11 +232,26 @@ class Recorder:
         life: what it was until now.
         """
         n_lost_tokens = n_stored_tokens - self._cached[row]
-        kept = {"routed_ps", "status", "status_reason", "n_recomputed_tokens"}
+        kept = {"routed_ps", "status", "status_reason", "n_recomputed_tokens", "n_failures"}
         for name in _FILLS.keys() - kept:
             self.columns[name][row] = _FILLS[name]
         self._n_recomputed[row] += n_lost_tokens
+        self.n_failures[row] += 1
         self._restarted_ps[row] = now_ps
+        self._left_behind.add(life)
+
+    def move(self, row: int, life: Hashable, n_stored_tokens: int) -> None:
+        """Record that a request with a token was lost with its replica and goes on elsewhere; all until its first token
+        stays as it is. A transfer that had not ended is forgotten.
+
+        life: what it was until now.
+        """
+        has_arrived = self._transfer[row] > 0 or self._notice[row] > 0
+        wait_ps = self._transfer_wait[row] if has_arrived else 0
+        self._transfer_wait[row] = self.moved[row] = self.moved.get(row, wait_ps)
+        self._n_recomputed[row] += n_stored_tokens
+        self.n_failures[row] += 1
+        self._n_migrations[row] += 1
         self._left_behind.add(life)
 
     def reject(self, row: int, reason: str) -> None:

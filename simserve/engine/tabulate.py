@@ -25,6 +25,7 @@ WITHOUT_ANSWER = (REJECTED, TIMED_OUT, FAILED)
 """Ends of requests for which all that was computed was in vain."""
 
 DURATIONS = ("preempted", "transfer", "transfer_wait")
+COUNTS = ("n_preemptions", "n_swaps", "n_failures", "n_migrations")
 TOKENS = ("n_recomputed_tokens", "cached_tokens", "host_cached_tokens", "disk_cached_tokens", "decode_cached_tokens")
 
 
@@ -100,7 +101,7 @@ def _requests(cluster: Cluster, sent: _Sent) -> Columns:
         "first_token_s": sent.column(lambda ps: _instants(ps, respond_ps), recorded["first_token_ps"]),
         "finish_s": sent.column(lambda ps: _instants(ps, respond_ps), recorded["finish_ps"]),
         **{f"{name}_s": sent.column(array_to_s, recorded[f"{name}_ps"]) for name in DURATIONS},
-        **{name: sent.recorded(cluster, name, np.int32) for name in ("n_preemptions", "n_swaps")},
+        **{name: sent.recorded(cluster, name, np.int32) for name in COUNTS},
         **{name: sent.recorded(cluster, name) for name in TOKENS},
         "session_requests": sender.session_requests,
     }

@@ -145,8 +145,11 @@ class OnFailure(Section):
     clients: Literal["fail", "retry"] = "fail"
     """`retry`: the gateway sends requests once more of which no token was sent. All others fail for their clients, and
     these may try again by `workload.retries`."""
+    migrate: Literal["none", "recompute", "with_kv"] = "none"
+    """`recompute`: the gateway goes on elsewhere with requests of which tokens were sent, prompt and these tokens as the
+    new prompt."""
     max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
-    """Most times that the gateway sends a request, with `retry`."""
+    """Most times that the gateway sends a request, with `retry` or `migrate`."""
 
 
 class PlacementSection(Section):

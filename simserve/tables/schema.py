@@ -45,6 +45,7 @@ REQUESTS = fields_from(f"""
     text?: tenant
     int64 tokens: decode_cached_tokens
     float? s: {" ".join(SPLIT)}
+    int32: n_failures n_migrations
 """)
 """One row per request, in the order of sending.
 
@@ -112,6 +113,9 @@ copy_s: Copies to and from host memory that its decode steps waited for, its own
     finished.
 recompute_s: In a slot again, recomputing what it had lost, until its next token; null unless it finished.
 batch_wait_s: If answers leave whole, wait for the longest request of the batch; null unless it finished.
+n_failures: How many times it lost its replica.
+n_migrations: How many of these times it went on elsewhere with the tokens that its client had
+    (`on_failure: {migrate: recompute}`).
 """
 
 STEPS = fields_from("""
