@@ -136,7 +136,8 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
     plans, autoscalers = [], list[Autoscaler | None]()
     for i, setup in enumerate(setups):
         grace_s = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s))
-        shutdown = Shutdown.model_construct(drain=draw(st.booleans()), pre_stop_s=0.0, grace_s=grace_s)
+        times = {"timeout_s": draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s)), "grace_s": grace_s}
+        shutdown = Shutdown.model_construct(drain=draw(st.booleans()), pre_stop_s=0.0, **times)
         spares = Spares(warm=draw(st.sampled_from((0, 0, 1, 2))), cold=draw(st.sampled_from((0, 0, 1))))
         n_gpus, startup = draw(st.integers(1, 4)), draw(startups(unit_s))
         plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, 0.0, startup, shutdown, spares))

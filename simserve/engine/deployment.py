@@ -217,9 +217,9 @@ class Deployment:
         self.pods.remove(pod)
         self.leaving.append(pod)
         pod.is_leaving, shutdown, fleet = True, pod.plan.shutdown, self._site.fleet
-        now_ps = self._site.clock.now_ps
-        if shutdown.drain and shutdown.grace_s is not None and pod.phase == "ready":
-            self._site.at(now_ps + to_ps(shutdown.grace_s), lambda: self._cut(pod, "its grace ended"))
+        now_ps, limit = self._site.clock.now_ps, shutdown.limit
+        if shutdown.drain and limit is not None and pod.phase == "ready":
+            self._site.at(now_ps + to_ps(limit[0]), lambda: self._cut(pod, limit[1]))
         for member in pod.members:
             if pod.phase == "ready":
                 member.keeps_until_ps = now_ps + to_ps(shutdown.pre_stop_s)

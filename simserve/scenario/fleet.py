@@ -89,9 +89,20 @@ class Shutdown(Section):
     """Whether it finishes the requests it has; else they are cut at once (vLLM without `--shutdown-timeout`)."""
     pre_stop_s: NotNegative = 0.0
     """[s] Time that it keeps its GPUs at least (Kubernetes `preStop`); requests go on meanwhile."""
+    timeout_s: NotNegative | None = None
+    """[s] Time after `pre_stop_s` after which the server cuts what is left (vLLM `--shutdown-timeout`, 45 in KServe's
+    deployment); null: it waits for all."""
     grace_s: NotNegative | None = 30.0
-    """[s] Time after which what is left is cut, a failed request each (Kubernetes `terminationGracePeriodSeconds`);
-    null: never."""
+    """[s] Time after which what is left is cut, a failed request each (Kubernetes `terminationGracePeriodSeconds`), with
+    `pre_stop_s` in it; null: never."""
+
+    @property
+    def limit(self) -> tuple[float, str] | None:
+        """What cuts first what is left: after which time, and why; None: nothing does."""
+        limits = [] if self.grace_s is None else [(self.grace_s, "its grace ended")]
+        if self.timeout_s is not None:
+            limits.append((self.pre_stop_s + self.timeout_s, "its server timed out"))
+        return min(limits, default=None)
 
 
 class Spares(Section):

@@ -208,11 +208,21 @@ def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
         if shutdown.drain and shutdown.grace_s is not None and shutdown.grace_s < SHORTEST_GRACE_S:
             rule = f"must be at least {SHORTEST_GRACE_S:g} s, as less ends within a step"
             yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "to cut at once, set drain: false"
+        elif shutdown.grace_s is not None and shutdown.grace_s < shutdown.pre_stop_s:
+            rule = f"must be at least pre_stop_s, {shutdown.pre_stop_s:g} s, which is a part of it"
+            yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "raise it, or lower pre_stop_s"
 
 
 def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Finding]:
-    """Yield failures without a time, of pools that there are not, and of a replica at a rate."""
+    """Yield failures without a time, of pools that there are not, and of a replica at a rate; and answers that leave
+    whole, of which no part goes on elsewhere."""
     names = [pool.name for pool in cluster.pools]
+    loss = cluster.on_failure or OnFailure()
+    for index, pool in enumerate(cluster.pools):
+        if loss.migrate != "none" and not (pool.scheduler or {}).get("stream", True):
+            rule = "goes on with tokens that clients have, and these have none before the whole answer"
+            remedy = f"stream answers: pools.{index}.scheduler.stream: true"
+            yield ("on_failure", "migrate"), f"{rule} in pool {pool.name}", loss.migrate, remedy
     for index, failure in enumerate(failures):
         here = ("failures", index)
         if (failure.at_s is None) == (failure.mtbf_s is None):

@@ -76,7 +76,12 @@ def test_gpus_are_kept_until_the_end_of_pre_stop() -> None:
 
 @pytest.mark.parametrize(
     ("shutdown", "least_s", "why"),
-    [({"grace_s": 0.5}, 0.5, "its grace ended"), ({"drain": False}, 0.0, "it does not drain")],
+    [
+        ({"grace_s": 0.5}, 0.5, "its grace ended"),
+        ({"pre_stop_s": 0.1, "timeout_s": 0.3, "grace_s": 0.5}, 0.4, "its server timed out"),
+        ({"pre_stop_s": 0.1, "timeout_s": 45, "grace_s": 0.5}, 0.5, "its grace ended"),
+        ({"drain": False}, 0.0, "it does not drain"),
+    ],
 )
 def test_what_is_left_at_the_end_fails_and_is_counted(shutdown: dict[str, Any], least_s: float, why: str) -> None:
     pool = {"replicas": 2, "autoscaler": steps((10, 1)), "shutdown": shutdown}
@@ -191,6 +196,20 @@ def test_requests_of_a_replica_that_fails_fail_or_are_sent_again_if_they_have_no
     n_lost, n_again = ((table["status"] == "failed").sum() for table in (lost, again))
     assert 0 < n_again < n_lost
     assert (again["status"] == "finished").sum() == 400 - n_again
+
+
+def test_requests_that_migrate_go_on_after_a_failure_and_after_a_cut() -> None:
+    """Tokens of each are as many as its answer has, in order, and the longest gap of those that moved is the pause."""
+    load: dict[str, Any] = {"rate_per_s": 16.0, "n": 400, "prompt_tokens": 600}
+    how = {"clients": "retry", "migrate": "recompute"}
+    fails = scenario({"replicas": 2}, **load, failures=[{"what": "process", "at_s": 10.0, "member": 0}], on_failure=how)
+    cut = {"replicas": 2, "autoscaler": steps((10, 1)), "shutdown": {"drain": False}}
+    for made, pause_s in ((fails, 10.0), (scenario(cut, **load, on_failure=how), 0.0)):
+        table = simulate(made).requests
+        moved = table[table["n_migrations"] > 0]
+        assert (table["status"] == "finished").all() and len(moved) > 2
+        assert (moved["max_itl_s"] > pause_s).all() and (moved["ttft_s"] < 5).all()
+        assert (moved["n_failures"] == 1).all()
 
 
 def test_failures_at_a_rate_strike_each_unit_as_often_as_they_say() -> None:
