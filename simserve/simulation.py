@@ -293,6 +293,7 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
             cluster.gpu_budget,
             resends=loss.clients == "retry",
             moves=loss.migrate != "none",
+            keeps_host=loss.host_tier == "kept",
             most_sends=loss.max_attempts,
             rollout=None if rollout is None else RollOut(rollout, plans[-1], names.index(rollout.pool or "")),
         )

@@ -252,6 +252,9 @@ def run(
             ending = fleet.pick(change)
             if member is None and change.kind == "join":
                 member = order(fresh(fleet.setups, change.which), now_ps)
+                for rank, lost in zip(member.ranks, fleet.members[change.before].ranks, strict=False):
+                    if change.before >= 0 and rank.host and lost.host and not lost.host.store:
+                        rank.host.host, rank.host.disk = lost.host.host, lost.host.disk
                 if change.takes_ps == NEVER_PS:
                     continue
                 if change.takes_ps:

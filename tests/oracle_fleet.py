@@ -27,6 +27,8 @@ class Change:
     """Number of the setup to join, or of the member to end among those there; counted around if too high."""
     takes_ps: int = 0
     """Time from the order of a member until it is ready."""
+    before: int = -1
+    """Number in the order of joining of a lost member of which it takes over the host memory; -1: of none."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -91,9 +93,10 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.fleet, name)
 
-    def order(self, setup: ReplicaSetup, why: str) -> Member:
-        member = self.fleet.order(setup, why)
-        self.changes.append(Change(self.clock.now_ps, "join", setup.pool, NEVER_PS))
+    def order(self, setup: ReplicaSetup, why: str, before: Member | None = None) -> Member:
+        lost = -1 if before is None else self.fleet.members.index(before)
+        member = self.fleet.order(setup, why, before)
+        self.changes.append(Change(self.clock.now_ps, "join", setup.pool, NEVER_PS, lost))
         return member
 
     def ready(self, member: Member) -> None:

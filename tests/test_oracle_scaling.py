@@ -157,6 +157,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
             resends,
             moves,
+            draw(st.booleans()),
             10**9,
             draw(st.none() | roll_outs(plans, unit_s)),
         )

@@ -107,9 +107,9 @@ class Deployment:
             is_covered = returns and serves and self._take_over(what, only_warm=in_place)
             if returns and serves and in_place:
                 if is_covered:
-                    self._stand_by(is_warm=True, taken=pod.taken)
+                    self._stand_by(is_warm=True, before=pod)
                 else:
-                    self.order(f"restarted after a {what} failure", pod.plan, pod.taken)
+                    self.order(f"restarted after a {what} failure", pod.plan, pod)
                 return
             self.n_missed += serves and not returns
             if returns:
@@ -145,25 +145,28 @@ class Deployment:
             self._serve(spare)
         return True
 
-    def _stand_by(self, *, is_warm: bool, taken: dict[int, int] | None = None) -> None:
+    def _stand_by(self, *, is_warm: bool, before: Pod | None = None) -> None:
         """Order a spare, on GPUs that a failed replica has left to it or on others."""
-        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare", self.plan, taken)
+        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare", self.plan, before)
         spare.is_warm = is_warm
         self.spares.append(spare)
         if self._site.clock.now_ps:
-            self._start(spare, in_place=taken is not None, loads=is_warm)
+            self._start(spare, in_place=before is not None, loads=is_warm)
         else:
             spare.phase = "ready"
 
-    def order(self, why: str, plan: PoolPlan, taken: dict[int, int] | None = None) -> None:
-        """Order a replica, on GPUs that it has already or on others."""
-        pod = self._ordered(why, plan, taken)
+    def order(self, why: str, plan: PoolPlan, before: Pod | None = None) -> None:
+        """Order a replica, where one was before or elsewhere."""
+        pod = self._ordered(why, plan, before)
         self.pods.append(pod)
-        self._start(pod, in_place=taken is not None)
+        self._start(pod, in_place=before is not None)
 
-    def _ordered(self, why: str, plan: PoolPlan, taken: dict[int, int] | None = None) -> Pod:
-        setups = plan.setup.copies(plan.n_members)
-        return self._pod([self._site.fleet.order(setup, why) for setup in setups], "pending", plan, taken)
+    def _ordered(self, why: str, plan: PoolPlan, before: Pod | None = None) -> Pod:
+        setups, fleet = plan.setup.copies(plan.n_members), self._site.fleet
+        keeps = before is not None and self._site.keeps_host and before.plan is plan
+        heirs: Sequence[Member | None] = before.members if before is not None and keeps else [None] * len(setups)
+        members = [fleet.order(setup, why, member) for setup, member in zip(setups, heirs, strict=True)]
+        return self._pod(members, "pending", plan, None if before is None else before.taken)
 
     def _start(self, pod: Pod, *, in_place: bool, loads: bool = True) -> None:
         """Let a replica load, and serve once it is ready. in_place: machine and image are there. loads: else it waits

@@ -132,9 +132,13 @@ class Fleet:
         self._stores: dict[str, HostStore] = {}
         """Host memory that replicas share, by name."""
 
-    def order(self, setup: ReplicaSetup, why: str) -> Member:
-        """Order a member; it takes GPUs from now on. `setup` has a scheduler of its own."""
+    def order(self, setup: ReplicaSetup, why: str, before: Member | None = None) -> Member:
+        """Order a member; it takes GPUs from now on. `setup` has a scheduler of its own. before: one of the same setup
+        that was lost there, of which it takes over the host memory."""
         member = Member(setup, self._ranks(setup), self._clock.now_ps, why)
+        for rank, lost in zip(member.ranks, () if before is None else before.ranks, strict=False):
+            if rank.tier is not None and lost.tier is not None:
+                rank.tier.memory, lost.tier.memory = lost.tier.memory, rank.tier.memory
         self.members.append(member)
         self.replicas += member.ranks
         if self.serving is not None:

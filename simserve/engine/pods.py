@@ -75,6 +75,8 @@ class Site:
     """The gateway sends once more what was lost before its first token, and ..."""
     moves: bool = False
     """... goes on elsewhere with what was lost later."""
+    keeps_host: bool = False
+    """Host memory outlives a process that restarts."""
     on_free: list[Callable[[], None]] = field(default_factory=list)
     """Called once GPUs are free."""
 

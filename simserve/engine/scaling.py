@@ -116,6 +116,8 @@ class Changes:
     """The gateway sends once more what was lost before its first token, and ..."""
     moves: bool = False
     """... goes on elsewhere with what was lost later."""
+    keeps_host: bool = False
+    """Host memory outlives a process that restarts."""
     most_sends: int = 3
     """How often it sends a request, at most."""
     rollout: RollOut | None = None
@@ -133,7 +135,8 @@ class Scaling:
         """Take over the replicas that are there, and set alarms."""
         changes, self._clock, self._fleet = self._changes, clock, fleet
         fleet.most_sends = changes.most_sends
-        site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.resends, changes.moves)
+        what = changes.gpu_budget, changes.resends, changes.moves, changes.keeps_host
+        site = Site(fleet, clock, changes.placement, changes.seed, *what)
         self._deployments = list[Deployment]()
         for pool, plan in enumerate(changes.plans):
             deployment = Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])

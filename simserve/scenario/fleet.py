@@ -156,11 +156,14 @@ class OnFailure(Section):
     clients: Literal["fail", "retry"] = "fail"
     """`retry`: the gateway sends requests once more of which no token was sent. All others fail for their clients, and
     these may try again by `workload.retries`."""
-    migrate: Literal["none", "recompute", "with_kv"] = "none"
+    migrate: Literal["none", "recompute"] = "none"
     """`recompute`: the gateway goes on elsewhere with requests of which tokens were sent, prompt and these tokens as the
     new prompt."""
     max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
     """Most times that the gateway sends a request, with `retry` or `migrate`."""
+    host_tier: Literal["lost", "kept"] = "lost"
+    """`kept`: a server of its own has the prefixes in a replica's host memory, and finds them when the process is there
+    again; `lost`: the process has them. A store of `scope: pool` outlives processes anyway."""
 
 
 class PlacementSection(Section):

@@ -223,6 +223,10 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterat
             rule = "goes on with tokens that clients have, and these have none before the whole answer"
             remedy = f"stream answers: pools.{index}.scheduler.stream: true"
             yield ("on_failure", "migrate"), f"{rule} in pool {pool.name}", loss.migrate, remedy
+    tiers = [pool.host_tier.scope for pool in cluster.pools if pool.host_tier is not None]
+    if loss.host_tier == "kept" and ("replica" not in tiers or all(each.what != "process" for each in failures)):
+        rule = "needs host memory of a replica's own and failures of what: process: other failures take the machine"
+        yield ("on_failure", "host_tier"), rule, loss.host_tier, "add a host_tier and such failures, or leave it out"
     for index, failure in enumerate(failures):
         here = ("failures", index)
         if (failure.at_s is None) == (failure.mtbf_s is None):

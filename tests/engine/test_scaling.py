@@ -212,6 +212,20 @@ def test_requests_that_migrate_go_on_after_a_failure_and_after_a_cut() -> None:
         assert (moved["n_failures"] == 1).all()
 
 
+def test_prefixes_in_host_memory_outlive_a_process_that_restarts_if_a_server_of_its_own_has_them() -> None:
+    """Prompts share 64 tokens at least; the only process fails at 20.3 s and is back 16 s later."""
+    found = {}
+    for how in ("lost", "kept"):
+        pool = {"startup": FAST, "enable_prefix_caching": True, "host_tier": {"bytes": 1e9}}
+        failing = [{"what": "process", "at_s": 20.3}]
+        made = scenario(pool, failures=failing, on_failure={"clients": "retry", "host_tier": how}).to_dict()
+        made["workload"]["prefixes"] = {"kind": "conversations", "turns": [1, 1], "think_s": 1, "system_tokens": 64}
+        table = simulate(Scenario.from_dict(made)).requests
+        found[how] = table[(table["replica"] == 1) & (table["host_cached_tokens"] > 0)]
+        assert (table["status"] == "finished").sum() > 150
+    assert (len(found["lost"]), set(found["kept"]["host_cached_tokens"])) == (0, {64})
+
+
 def test_failures_at_a_rate_strike_each_unit_as_often_as_they_say() -> None:
     """Lives are exponential: of 8 replicas of 2 GPUs over 2,000 s, one in 200 s a GPU and 20 s to come back."""
     failing = [{"what": "gpu", "mtbf_s": 400.0, "detect_s": 14.0}]
