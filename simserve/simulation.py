@@ -28,6 +28,7 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.host_tier import host_facts
 from simserve.engine.link import LinkSpec
+from simserve.engine.losses import Rescue
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan
@@ -291,10 +292,7 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
             cluster.scrape or Scrape(),
             cluster.failures or (),
             cluster.gpu_budget,
-            resends=loss.clients == "retry",
-            moves=loss.migrate != "none",
-            keeps_host=loss.host_tier == "kept",
-            most_sends=loss.max_attempts,
+            Rescue(loss.clients == "retry", loss.migrate == "recompute", loss.max_attempts, loss.host_tier == "kept"),
             rollout=None if rollout is None else RollOut(rollout, plans[-1], names.index(rollout.pool or "")),
         )
     )

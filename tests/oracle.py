@@ -23,7 +23,18 @@ from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_cache import blocks_by_name
 from tests.oracle_clients import OracleClients, Server
-from tests.oracle_fleet import NEVER_PS, Change, OracleFleet, OracleMember, fresh, lost_with, tokens_of, whole
+from tests.oracle_fleet import (
+    MOVES,
+    NEVER_PS,
+    RESENDS,
+    Change,
+    OracleFleet,
+    OracleMember,
+    fresh,
+    lost_with,
+    tokens_of,
+    whole,
+)
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_host import OracleStore
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
@@ -270,9 +281,8 @@ def run(
             elif ending is not None and change.kind != "drain":
                 fleet.shut(ending)
                 ending.gone_ps = now_ps
-                resends, moves = change.kind in ("resend", "rescue"), change.kind in ("move", "rescue")
-                lost = lost_with(ending.ranks, senders, receivers)
-                is_any_ready |= lose(lost, now_ps, resends=resends, moves=moves)
+                left, kind = lost_with(ending.ranks, senders, receivers), change.kind
+                is_any_ready |= lose(left, now_ps, resends=kind in RESENDS, moves=kind in MOVES)
             elif ending is not None and ending.draining_ps is None:
                 fleet.shut(ending)
                 if ending.ready_ps is None:

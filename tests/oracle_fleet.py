@@ -7,12 +7,16 @@ from typing import Any, Literal, cast
 
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
 from simserve.engine.fleet import Control, Fleet, Member
+from simserve.engine.losses import Rescue
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.integers import NEVER
 from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica
 
 Kind = Literal["join", "ready", "drain", "freeze", "fail", "resend", "move", "rescue"]
+
+RESENDS, MOVES = ("resend", "rescue"), ("move", "rescue")
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Script:
 
     changes: Sequence[Change]
     setups: Sequence[ReplicaSetup]
+    most_sends: int = NEVER
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         self.fleet, self.clock = fleet, clock
@@ -72,8 +77,7 @@ class Script:
             if member is None:
                 return
             if change.kind != "drain":
-                resends, moves = change.kind in ("resend", "rescue"), change.kind in ("move", "rescue")
-                fleet.fail(member, "failed", resends=resends, moves=moves)
+                fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, self.most_sends))
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
 
@@ -111,10 +115,11 @@ class Recorded:
         self.note("freeze", member)
         self.fleet.freeze(member)
 
-    def fail(self, member: Member, why: str, *, resends: bool = False, moves: bool = False) -> None:
-        kinds: dict[tuple[bool, bool], Kind] = {(True, False): "resend", (False, True): "move", (True, True): "rescue"}
-        self.note(kinds.get((resends, moves), "fail"), member)
-        self.fleet.fail(member, why, resends=resends, moves=moves)
+    def fail(self, member: Member, why: str, rescue: Rescue) -> None:
+        some: Kind = "move" if rescue.moves else "resend"
+        every: Kind = "rescue" if rescue.moves and rescue.resends else some
+        self.note(every if rescue.moves or rescue.resends else "fail", member)
+        self.fleet.fail(member, why, rescue)
 
     def note(self, kind: Kind, member: Member) -> None:
         there = there_in(self.fleet)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simserve.autoscalers.base import Autoscaler
 from simserve.autoscalers.dynamo_planner import DynamoPlanner
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.losses import Rescue
 from simserve.engine.offered import Patience
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan
@@ -136,8 +137,8 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
     plans, autoscalers = [], list[Autoscaler | None]()
     for i, setup in enumerate(setups):
         grace_s = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s))
-        times = {"timeout_s": draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s)), "grace_s": grace_s}
-        shutdown = Shutdown.model_construct(drain=draw(st.booleans()), pre_stop_s=0.0, **times)
+        timeout_s, drain = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s)), draw(st.booleans())
+        shutdown = Shutdown.model_construct(drain=drain, pre_stop_s=0.0, timeout_s=timeout_s, grace_s=grace_s)
         spares = Spares(warm=draw(st.sampled_from((0, 0, 1, 2))), cold=draw(st.sampled_from((0, 0, 1))))
         n_gpus, startup = draw(st.integers(1, 4)), draw(startups(unit_s))
         plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, 0.0, startup, shutdown, spares))
@@ -155,10 +156,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
             draw(st.lists(failures(unit_s), max_size=2)),
             draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
-            resends,
-            moves,
-            draw(st.booleans()),
-            10**9,
+            Rescue(resends, moves, keeps_host=draw(st.booleans())),
             draw(st.none() | roll_outs(plans, unit_s)),
         )
     )

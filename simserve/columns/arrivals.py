@@ -39,7 +39,7 @@ class NextRows:
 
     def recall(self, row: i64) -> None:
         """Take a row that has waited at the dispatcher."""
-        rows, n_sent = self._cluster.rows, self._cluster.n_carried(row)
+        rows, n_sent = self._cluster.rows, self._cluster.losses.n_carried(row)
         self.row, self.prompt_tokens = row, rows.prompt_tokens[row] + n_sent
         self.output_tokens, self.max_tokens = rows.output_tokens[row] - n_sent, rows.max_tokens[row] - n_sent
 

@@ -13,7 +13,7 @@ from simserve.columns.live import DECODES, LOST, PREFILLS, SWAPPED, WAITS
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.swaps import SwapLine
-from simserve.engine.fleet import LostLife
+from simserve.engine.losses import LostLife
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.recorder import NEVER as NO_INSTANT
 from simserve.engine.replica import Replica

@@ -110,9 +110,9 @@ class Dispatcher:
         if entry is None:
             self._cluster.hold(row, self._route_again)
             return
-        reason, moved = entry.why_refused(prompt_tokens), self._cluster.carried.get(row)
+        reason, moved = entry.why_refused(prompt_tokens), self._cluster.losses.carried.get(row)
         if reason is not None and moved is not None:
-            self._cluster.fail(row, 0, f"its replica was lost, and the new one refuses it: {reason}")
+            self._cluster.losses.fail(row, 0, f"its replica was lost, and the new one refuses it: {reason}")
             arrivals.find_next()
             return
         if reason is not None:

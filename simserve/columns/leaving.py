@@ -12,7 +12,7 @@ from simserve.columns.live import ASKS, ENDED, LOST, MOVES, SWAPPED, WAITS
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.turns import UnitTurns
-from simserve.engine.fleet import LostLife
+from simserve.engine.losses import LostLife
 from simserve.engine.offered import OfferedRows
 from simserve.engine.replica import Replica
 

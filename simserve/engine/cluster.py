@@ -1,16 +1,16 @@
 """Cluster: replicas behind a router, the load, and the clock."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from simserve.admission.base import Admission
 from simserve.engine.alarm import Clock
 from simserve.engine.deadlines import Deadlines
-from simserve.engine.fleet import Control, Fleet, LostRequest
+from simserve.engine.fleet import Control, Fleet
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation, Handoff
+from simserve.engine.losses import Losses
 from simserve.engine.offered import Offered, OfferedRows
-from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
+from simserve.engine.recorder import FAILED, FINISHED, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay, Refresher
@@ -31,15 +31,6 @@ Send = Callable[[int, int], None]
 
 TOO_LONG = "prompt leaves no room for a token within max_model_len"
 """Why a request is refused."""
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What a request brings that goes on elsewhere, as a longer prompt, after it lost its replica."""
-
-    n_tokens: int
-    """Tokens that its client had then."""
-    left_ps: int
 
 
 class Cluster:
@@ -74,7 +65,7 @@ class Cluster:
         self.rows = OfferedRows(offered.trace, self.limit_tokens, self.scratch)
         self.recorder = Recorder(len(self.rows), scratch=self.scratch)
         shared = (self.clock, self.rows, self.recorder)
-        self.fleet = fleet = Fleet(*shared, wiring, self._release_at_once, self._lose)
+        self.fleet = fleet = Fleet(*shared, wiring, self._release_at_once, lambda loss: self.losses.take(loss))
         self.replicas, self.members = fleet.replicas, fleet.members
         self.deadlines: Deadlines | None = None
         """Clients that time out, if any do."""
@@ -95,12 +86,8 @@ class Cluster:
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self.release_ps: int | None = None
         """When they are sent; None: when a replica is ready."""
-        self.failed_ps: dict[int, int] = {}
-        """When each row failed that did, and ..."""
-        self._n_sends: dict[int, int] = {}
-        """... how often one was sent again."""
-        self.carried: dict[int, Carried] = {}
-        """What clients had of the answers that go on elsewhere, by row."""
+        on_failure = None if self._closed_loop is None else self._closed_loop.on_failure
+        self.losses = Losses(self.clock, self.recorder, fleet.replicas, self.deadlines, self._send_again, on_failure)
         fleet.n_held = lambda: len(self.held)
         for setup in setups:
             fleet.order(setup, "at the start")
@@ -153,49 +140,11 @@ class Cluster:
 
     # -- requests without a replica ---------------------------------------------------------------------------------
 
-    def _lose(self, lost: LostRequest) -> None:
-        """Decide about a request that was lost with its replica."""
-        now_ps, deadlines = self.clock.now_ps, self.deadlines
-        row, n_stored = lost.lost.row, lost.lost.n_stored
-        if deadlines is not None and deadlines.has_gone(row):
-            deadlines.left(row, n_stored)
-            return
-        n_carried, has_attempts = self.n_carried(row), self._n_sends.get(row, 1) < self.fleet.most_sends
-        n_tokens = n_carried + lost.lost.n_emitted
-        if has_attempts and (lost.moves and self._streams(row) if n_tokens else lost.resends):
-            self._n_sends[row] = self._n_sends.get(row, 1) + 1
-            if n_tokens:
-                self.carried[row] = Carried(n_tokens, lost.lost.left_ps)
-                self.recorder.move(row, lost.lost.life, n_stored)
-            else:
-                self.recorder.restart(row, lost.lost.life, n_stored, now_ps)
-            if deadlines is not None:
-                deadlines.back_at_gateway(row)
-            assert self.resend is not None, "the run has begun"
-            self.hold(row, self.resend)
-            self._release_at_once()
-            return
-        self.recorder.n_failures[row] += 1
-        self.fail(row, n_stored, f"its replica was lost: {lost.why}")
-
-    def _streams(self, row: int) -> bool:
-        """Return whether a client has each token as it is computed."""
-        place = self.recorder.replica[row]
-        return place == NEVER or self.replicas[place].streams
-
-    def n_carried(self, row: int) -> int:
-        """Return the tokens that a client had when its request last lost a replica and went on."""
-        return self.carried[row].n_tokens if row in self.carried else 0
-
-    def fail(self, row: int, n_stored: int, why: str) -> None:
-        """Let a request fail that was lost with its replica."""
-        now_ps = self.clock.now_ps
-        self.recorder.fail(row, n_stored, why, has_first=self._streams(row))
-        self.failed_ps[row] = now_ps
-        if self.deadlines is not None:
-            self.deadlines.placed(row, None)
-        if self._closed_loop:
-            self._closed_loop.on_failure(row, now_ps)
+    def _send_again(self, row: int) -> None:
+        """Let a request that lost its replica wait for another at the gateway."""
+        assert self.resend is not None, "the run has begun"
+        self.hold(row, self.resend)
+        self._release_at_once()
 
     def _release_at_once(self) -> None:
         """Send what waits for a replica to be ready at this instant."""
@@ -221,7 +170,7 @@ class Cluster:
 
     def request_of(self, row: int, now_ps: int) -> Request:
         """Return a request as routers see it."""
-        n_sent = self.n_carried(row)
+        n_sent = self.losses.n_carried(row)
         request = Request(row, now_ps, self.rows.prompt_tokens[row] + n_sent, self.rows.max_tokens[row] - n_sent)
         if self._has_extras:
             self.rows.describe(request, self._cached_sizes, self._keeps_sessions)
@@ -229,7 +178,7 @@ class Cluster:
 
     def cut(self, row: int, most_tokens: int) -> None:
         """Cut the answer of a request."""
-        self.rows.output_tokens[row] = most_tokens + self.n_carried(row)
+        self.rows.output_tokens[row] = most_tokens + self.losses.n_carried(row)
         self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
 
     def reject(self, row: int, reason: str) -> None:

@@ -124,7 +124,7 @@ class Deployment:
         pod.is_leaving = True
         for member in pod.members:
             member.on_gone = None
-            self._site.fleet.fail(member, why, resends=self._site.resends, moves=self._site.moves)
+            self._site.fleet.fail(member, why, self._site.rescue)
 
     def _take_over(self, what: str, *, only_warm: bool) -> bool:
         """Let a spare take the place of a failed replica, one that is loaded before others; return whether there is
@@ -163,7 +163,7 @@ class Deployment:
 
     def _ordered(self, why: str, plan: PoolPlan, before: Pod | None = None) -> Pod:
         setups, fleet = plan.setup.copies(plan.n_members), self._site.fleet
-        keeps = before is not None and self._site.keeps_host and before.plan is plan
+        keeps = before is not None and self._site.rescue.keeps_host and before.plan is plan
         heirs: Sequence[Member | None] = before.members if before is not None and keeps else [None] * len(setups)
         members = [fleet.order(setup, why, member) for setup, member in zip(setups, heirs, strict=True)]
         return self._pod(members, "pending", plan, None if before is None else before.taken)
@@ -234,7 +234,7 @@ class Deployment:
         """End what a replica that leaves has not finished."""
         for member in pod.members:
             if member.gone_ps is None:
-                self._site.fleet.fail(member, why, resends=self._site.resends, moves=self._site.moves)
+                self._site.fleet.fail(member, why, self._site.rescue)
 
     def _note_gone(self, pod: Pod, at_ps: int) -> None:
         """Free the GPUs of a replica once all its members are gone."""

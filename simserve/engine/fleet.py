@@ -1,6 +1,6 @@
 """Fleet: replicas that join and leave, the instants of their lives, and what decides about them."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -9,12 +9,12 @@ from simserve.admission.base import QueueView
 from simserve.engine.alarm import Clock
 from simserve.engine.host_tier import HostStore
 from simserve.engine.lock_step import Hold, Lane, LockStep, Pipeline
+from simserve.engine.losses import LostLife, LostRequest, Rescue
 from simserve.engine.offered import OfferedRows
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.wiring import Wiring
-from simserve.integers import NEVER
 
 
 @dataclass(eq=False)
@@ -47,33 +47,6 @@ class Member:
         self.gone_ps = at_ps
         if self.on_gone is not None:
             self.on_gone(at_ps)
-
-
-@dataclass
-class LostLife:
-    """A request that was lost with its replica."""
-
-    row: int
-    life: Hashable
-    """What it was until now: a step may still compute it."""
-    n_emitted: int
-    """Tokens that it has produced in this life."""
-    n_stored: int
-    """Tokens stored for it."""
-    left_ps: int
-    """When it lost its blocks."""
-
-
-@dataclass
-class LostRequest:
-    """A request that was lost, and what happens next."""
-
-    lost: LostLife
-    why: str
-    resends: bool
-    """The gateway may send it once more if its client has no token, and ..."""
-    moves: bool
-    """... goes on elsewhere with it if its client has some."""
 
 
 class Ranks(Protocol):
@@ -125,8 +98,6 @@ class Fleet:
         self.serving: Ranks | None = None
         """What serves the ranks, once the run has begun."""
         self._on_ready, self._on_loss = on_ready, on_loss
-        self.most_sends: int = NEVER
-        """How often the gateway sends a request, at most."""
         self.is_alone = False
         """There is one rank at all times, without host memory, and no request waits for an answer."""
         self._stores: dict[str, HostStore] = {}
@@ -177,12 +148,9 @@ class Fleet:
         for rank in member.ranks:
             self.serving.freeze(rank, self._clock.now_ps)
 
-    def fail(self, member: Member, why: str, *, resends: bool = False, moves: bool = False) -> None:
+    def fail(self, member: Member, why: str, rescue: Rescue) -> None:
         """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.
-
-        Each request fails for its client; if `resends`, the gateway sends those without a token once more, as gateways
-        do while nothing has been sent to the client; if `moves`, it sends the others with what their clients have.
-        """
+        Each request fails for its client unless it is rescued."""
         now_ps, lost = self._clock.now_ps, list[LostLife]()
         member.why += f"; {why}"
         if member.ready_ps is not None and member.draining_ps is None:
@@ -193,7 +161,7 @@ class Fleet:
             lost += self.serving.fail(rank, now_ps)
         sent_ps = self._rows.arrival_ps
         for each in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
-            self._on_loss(LostRequest(each, why, resends, moves))
+            self._on_loss(LostRequest(each, why, rescue))
         member.leave(now_ps)
 
     def _shut(self, member: Member) -> None:

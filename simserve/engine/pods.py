@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
 from simserve.engine.fleet import Fleet, Member
+from simserve.engine.losses import ALL_LOST, Rescue
 from simserve.engine.placement import Placement
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.scenario.fleet import Shutdown, Spares, Startup
@@ -71,12 +72,7 @@ class Site:
     seed: int
     free_gpus: int | None
     """GPUs of the budget that no replica has; None: there is no budget."""
-    resends: bool = False
-    """The gateway sends once more what was lost before its first token, and ..."""
-    moves: bool = False
-    """... goes on elsewhere with what was lost later."""
-    keeps_host: bool = False
-    """Host memory outlives a process that restarts."""
+    rescue: Rescue = ALL_LOST
     on_free: list[Callable[[], None]] = field(default_factory=list)
     """Called once GPUs are free."""
 

@@ -17,6 +17,7 @@ from simserve.engine.checks import checked_replicas
 from simserve.engine.deployment import Deployment
 from simserve.engine.failing import Failing
 from simserve.engine.fleet import Fleet
+from simserve.engine.losses import ALL_LOST, Rescue
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan, Site
 from simserve.engine.replica import Replica
@@ -112,14 +113,7 @@ class Changes:
     scrape: Scrape
     failures: Sequence[Failure] = ()
     gpu_budget: int | None = None
-    resends: bool = False
-    """The gateway sends once more what was lost before its first token, and ..."""
-    moves: bool = False
-    """... goes on elsewhere with what was lost later."""
-    keeps_host: bool = False
-    """Host memory outlives a process that restarts."""
-    most_sends: int = 3
-    """How often it sends a request, at most."""
+    rescue: Rescue = ALL_LOST
     rollout: RollOut | None = None
 
 
@@ -134,9 +128,7 @@ class Scaling:
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Take over the replicas that are there, and set alarms."""
         changes, self._clock, self._fleet = self._changes, clock, fleet
-        fleet.most_sends = changes.most_sends
-        what = changes.gpu_budget, changes.resends, changes.moves, changes.keeps_host
-        site = Site(fleet, clock, changes.placement, changes.seed, *what)
+        site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.rescue)
         self._deployments = list[Deployment]()
         for pool, plan in enumerate(changes.plans):
             deployment = Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])

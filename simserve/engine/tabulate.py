@@ -140,7 +140,7 @@ def attempt_columns(cluster: Cluster) -> Columns:
         "gave_up_s": sent.scratch.full(sender.n_sent, np.nan, np.float64),
         "wasted_tokens": _wasted_tokens(cluster, sent),
     }
-    gave_up_ps = cluster.failed_ps
+    gave_up_ps = cluster.losses.failed_ps
     if isinstance(sender, SessionSender):
         columns["attempt"] = sender.attempts
         gave_up_ps = gave_up_ps | (sender.deadlines.gave_up_ps if sender.deadlines is not None else {})

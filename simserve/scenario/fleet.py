@@ -93,8 +93,8 @@ class Shutdown(Section):
     """[s] Time after `pre_stop_s` after which the server cuts what is left (vLLM `--shutdown-timeout`, 45 in KServe's
     deployment); null: it waits for all."""
     grace_s: NotNegative | None = 30.0
-    """[s] Time after which what is left is cut, a failed request each (Kubernetes `terminationGracePeriodSeconds`), with
-    `pre_stop_s` in it; null: never."""
+    """[s] Time, `pre_stop_s` included, after which what is left is cut, a failed request each (Kubernetes
+    `terminationGracePeriodSeconds`); null: never."""
 
     @property
     def limit(self) -> tuple[float, str] | None:
@@ -157,8 +157,8 @@ class OnFailure(Section):
     """`retry`: the gateway sends requests once more of which no token was sent. All others fail for their clients, and
     these may try again by `workload.retries`."""
     migrate: Literal["none", "recompute"] = "none"
-    """`recompute`: the gateway goes on elsewhere with requests of which tokens were sent, prompt and these tokens as the
-    new prompt."""
+    """`recompute`: the gateway goes on elsewhere with requests of which tokens were sent: the new prompt is the prompt
+    and these tokens."""
     max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
     """Most times that the gateway sends a request, with `retry` or `migrate`."""
     host_tier: Literal["lost", "kept"] = "lost"

@@ -214,15 +214,13 @@ def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
 
 
 def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Finding]:
-    """Yield failures without a time, of pools that there are not, and of a replica at a rate; and answers that leave
-    whole, of which no part goes on elsewhere."""
+    """Yield failures without a time, of no pool, and of a replica at a rate, and what cannot be saved from them."""
     names = [pool.name for pool in cluster.pools]
     loss = cluster.on_failure or OnFailure()
-    for index, pool in enumerate(cluster.pools):
+    for pool in cluster.versions:
         if loss.migrate != "none" and not (pool.scheduler or {}).get("stream", True):
-            rule = "goes on with tokens that clients have, and these have none before the whole answer"
-            remedy = f"stream answers: pools.{index}.scheduler.stream: true"
-            yield ("on_failure", "migrate"), f"{rule} in pool {pool.name}", loss.migrate, remedy
+            rule = f"needs tokens that clients have: none before the whole answer in pool {pool.name}"
+            yield ("on_failure", "migrate"), rule, loss.migrate, "let its scheduler stream: true"
     tiers = [pool.host_tier.scope for pool in cluster.pools if pool.host_tier is not None]
     if loss.host_tier == "kept" and ("replica" not in tiers or all(each.what != "process" for each in failures)):
         rule = "needs host memory of a replica's own and failures of what: process: other failures take the machine"

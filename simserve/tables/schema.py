@@ -60,13 +60,13 @@ max_tokens: Limit that the client set; null if it set none.
 status: `finished`, `rejected`, `timed_out`, `failed` (lost with its replica) or `unfinished`.
 status_reason: Why it was refused, cut off or abandoned; null when there is nothing to report.
 pool: Where it ran; null if it never ran.
-replica: Where it ran, counted from 0 over all pools; null if it never ran.
+replica: Where it ran, until it migrated, counted from 0 over all pools; null if it never ran.
 prefill_replica: The replica that computed its prompt for another; null unless it was handed off.
 scheduled_s: Start of the first step that gave it tokens; null if none did.
 first_token_s: When the client received its first token, which no preemption changes; null if it never did.
 finish_s: When the client received its last token; null if it never did.
 queue_s: `scheduled_s - arrival_s`; null where `scheduled_s` is.
-preempted_s: Total wait after preemptions, swapped out or not, as far as they have ended.
+preempted_s: Total wait after preemptions, swapped out or not, and migrations, as far as they have ended.
 transfer_s: From the end of its prefill until its KV cache had arrived at its decode replica; 0 without a hand-off, or
     if it never arrived.
 ttft_s: `first_token_s - arrival_s`; null where `first_token_s` is.
@@ -105,17 +105,14 @@ prefill_s: Steps that computed its prompt, including other requests' work in the
     for; null unless it finished.
 prefill_wait_s: Time between its prefill steps, in steps that gave it no tokens; null unless it finished.
 link_s: KV cache on the link and in its queue; with `how: push` also the message of room; null unless it finished.
-decode_s: What its decode steps would have taken without prompts in them, computed exactly at the same costs; null
-    unless it finished.
+decode_s: What its decode steps would have taken without prompts in them, exactly; null unless it finished.
 interference_s: Rest of its decode time: prompts in its steps and prompt-only steps; in a pipeline, batches ahead of it;
     after a transfer, the end of the step that it missed; null unless it finished.
-copy_s: Copies to and from host memory that its decode steps waited for, its own or other requests'; null unless it
-    finished.
+copy_s: Copies to and from host memory, its own or others', that its decode steps waited for; null unless it finished.
 recompute_s: In a slot again, recomputing what it had lost, until its next token; null unless it finished.
 batch_wait_s: If answers leave whole, wait for the longest request of the batch; null unless it finished.
 n_failures: How many times it lost its replica.
-n_migrations: How many of these times it went on elsewhere with the tokens that its client had
-    (`on_failure: {migrate: recompute}`).
+n_migrations: How many of these times it went on elsewhere with the tokens that its client had.
 """
 
 STEPS = fields_from("""

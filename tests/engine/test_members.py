@@ -138,7 +138,7 @@ def test_a_failed_member_loses_its_step_and_the_gateway_sends_again_what_has_no_
     assert columns["replica"].tolist() == [0, 1, 1]
     assert cluster.recorder.reasons[-1] == "its replica was lost: failed"
     assert lives(cluster)[0] == (0, 0, None, 8)
-    assert cluster.failed_ps == {0: 8 * MS}
+    assert cluster.losses.failed_ps == {0: 8 * MS}
     assert wasted_tokens(cluster) == {0: 6, 1: 0, 2: 0}  # the step that computes the second prompt is lost
 
 

@@ -31,7 +31,7 @@ JUST_LATER = Change(6 * MS + MS // 2, "move", 0)
 ONE = trace([0.0], [5], [4])
 
 
-def serve(setups: list[ReplicaSetup], load: Trace, *changes: Change, most_sends: int = 99, **more: Any) -> Cluster:
+def serve(setups: list[ReplicaSetup], load: Trace, *changes: Change, **more: Any) -> Cluster:
     """Serve a load, compare it with the oracle, and return the cluster."""
     cluster, truth = run_both(setups, RoundRobin, load, None, changes=changes, **more)
     assert_agreement([each.setup for each in cluster.members], cluster, truth)
@@ -94,8 +94,7 @@ def test_what_has_no_token_is_sent_again_or_fails_and_what_was_sent_too_often_fa
         assert column(cluster, "status") == status
         assert column(cluster, "n_failures") == [1, 1]
     changes = [JUST_LATER, Change(10 * MS, "move", 0)]
-    cluster = Cluster(own([ALONE] * 3), RoundRobin(), Offered(ONE), 0, control=Script(changes, own([ALONE])))
-    cluster.fleet.most_sends = 2
+    cluster = Cluster(own([ALONE] * 3), RoundRobin(), Offered(ONE), 0, control=Script(changes, own([ALONE]), 2))
     run_cluster(cluster)
     assert (column(cluster, "status"), column(cluster, "n_migrations")) == ([FAILED], [1])
     assert wasted_tokens(cluster) == {0: 6}

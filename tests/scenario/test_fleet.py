@@ -65,8 +65,12 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
         ({"autoscaler": HPA | {"min_replicas": 9}}, {}, "min_replicas must be at most max_replicas, got 9 > 4"),
         ({"autoscaler": HPA | {"metrics": [{"metric": "queue", "target": 5}]}}, {}, "unknown metric 'queue'"),
         ({"autoscaler": HPA, "shutdown": {"grace_s": 0.001}}, {}, "must be at least 0.1 s, as less ends within a step"),
-        ({"autoscaler": HPA, "shutdown": {"pre_stop_s": 45}}, {}, "shutdown.grace_s: must be at least pre_stop_s, 45 s"),
-        ({}, {"on_failure": {"host_tier": "kept"}}, "on_failure.host_tier: needs host memory of a replica's own and fail"),
+        (
+            {"autoscaler": HPA, "shutdown": {"pre_stop_s": 45}},
+            {},
+            "shutdown.grace_s: must be at least pre_stop_s, 45 s",
+        ),
+        ({}, {"on_failure": {"host_tier": "kept"}}, "on_failure.host_tier: needs host memory of a replica's own"),
         (
             {"host_tier": {"bytes": 1e9}},
             {"on_failure": {"host_tier": "kept"}, "failures": [{"what": "node", "at_s": 1}]},

@@ -47,6 +47,7 @@ ROW = (
     "recompute_s",
     "n_preemptions",
     "n_swaps",
+    "n_migrations",
     "n_recomputed_tokens",
     "prompt_tokens",
     "cached_tokens",
