@@ -277,11 +277,11 @@ def run(
                     is_any_ready = True
             elif ending is not None and change.kind == "freeze":
                 for rank in ending.ranks:
-                    rank.is_frozen = True
+                    rank.is_frozen, rank.frozen_ps = True, rank.step_end_ps or now_ps
             elif ending is not None and change.kind != "drain":
                 fleet.shut(ending)
                 ending.gone_ps = now_ps
-                left, kind = lost_with(ending.ranks, senders, receivers), change.kind
+                left, kind = lost_with(ending.ranks, senders, receivers, now_ps), change.kind
                 is_any_ready |= lose(left, now_ps, resends=kind in RESENDS, moves=kind in MOVES)
             elif ending is not None and ending.draining_ps is None:
                 fleet.shut(ending)
@@ -312,8 +312,7 @@ def run(
                 del by_row[row]
                 if tokens_of(life):
                     n_migrations[row] += 1
-                    left_ps = now_ps if life.preempted_at_ps < 0 else life.preempted_at_ps
-                    by_row[row] = Life(request, 0, life.replica, before=life, preempted_at_ps=left_ps)
+                    by_row[row] = Life(request, 0, life.replica, before=life, preempted_at_ps=life.preempted_at_ps)
                 original = row if clients is None else clients.of(row).original
                 admitted.add(row)
                 at_gateway.append((row, original))

@@ -205,15 +205,20 @@ class OracleFleet:
 
 
 def lost_with(
-    ranks: list[OracleReplica], senders: list[OracleReplica], receivers: list[OracleReplica]
+    ranks: list[OracleReplica], senders: list[OracleReplica], receivers: list[OracleReplica], now_ps: int
 ) -> list[Request]:
-    """Fail replicas; return the requests without an answer that they had, computed or were to decode."""
+    """Fail replicas; return the requests without an answer that they had, computed or were to decode, each with the
+    instant from which it waits."""
     lost: list[Request] = []
     for rank in ranks:
         rank.step = rank.step_end_ps = rank.wake_ps = None
         rank.must_plan = False
+        since_ps = now_ps if rank.frozen_ps is None else min(rank.frozen_ps, now_ps)
+        first = len(lost)
         for sender in senders:
-            lost += unbind_sender(sender, rank)
+            unbound = unbind_sender(sender, rank)
+            note_left([request for request in unbound if not rank.lives[request].token_ps], rank, now_ps)
+            lost += unbound
         for receiver in receivers:
             if receiver is not rank:
                 unbind_receiver(receiver, rank)
@@ -227,6 +232,7 @@ def lost_with(
             rank.host.waiting.clear()
             if rank.host.store:
                 rank.host.store.lose(rank.host)
+        note_left(lost[first:], rank, since_ps)
         for requests in (rank.waiting, rank.running, rank.without_blocks, rank.senders):
             requests.clear()
         rank.coming, rank.prefilling, rank.decoding, rank.away, rank.handed_over = [], [], [], [], []
@@ -234,6 +240,13 @@ def lost_with(
         rank.n_outstanding, rank.stage_sends = 0, []
     unique = {id(request): request for request in lost if request.phase is not Phase.DONE}
     return [each for each in unique.values() if ranks[0].lives[each].finish_ps < 0]
+
+
+def note_left(requests: list[Request], rank: OracleReplica, since_ps: int) -> None:
+    """Note that requests wait since an instant, or since their last token, unless they do already."""
+    for life in [rank.lives[request] for request in requests]:
+        if life.preempted_at_ps < 0:
+            life.preempted_at_ps = max([since_ps, *life.token_ps[-1:]])
 
 
 def tokens_of(life: Life | None) -> list[int]:

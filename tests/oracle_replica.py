@@ -115,6 +115,8 @@ class OracleReplica:
         self.step_end_ps: int | None = None
         self.wake_ps: int | None = None
         self.must_plan = self.is_frozen = False
+        self.frozen_ps: int | None = None
+        """When its last step ends, as it is frozen."""
         self.steps: list[Step] = []
         self.alone_ps = self.copied_ps = self.host_ps = self.alone_host_ps = 0
         self.kept_out_by: str | None = None
