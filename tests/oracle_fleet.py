@@ -213,12 +213,9 @@ def lost_with(
     for rank in ranks:
         rank.step = rank.step_end_ps = rank.wake_ps = None
         rank.must_plan = False
-        since_ps = now_ps if rank.frozen_ps is None else min(rank.frozen_ps, now_ps)
-        first = len(lost)
+        note_left([*rank.running], rank, now_ps if rank.frozen_ps is None else min(rank.frozen_ps, now_ps))
         for sender in senders:
-            unbound = unbind_sender(sender, rank)
-            note_left([request for request in unbound if not rank.lives[request].token_ps], rank, now_ps)
-            lost += unbound
+            lost += unbind_sender(sender, rank)
         for receiver in receivers:
             if receiver is not rank:
                 unbind_receiver(receiver, rank)
@@ -232,7 +229,7 @@ def lost_with(
             rank.host.waiting.clear()
             if rank.host.store:
                 rank.host.store.lose(rank.host)
-        note_left(lost[first:], rank, since_ps)
+        note_left(lost, rank, now_ps)
         for requests in (rank.waiting, rank.running, rank.without_blocks, rank.senders):
             requests.clear()
         rank.coming, rank.prefilling, rank.decoding, rank.away, rank.handed_over = [], [], [], [], []
@@ -243,10 +240,10 @@ def lost_with(
 
 
 def note_left(requests: list[Request], rank: OracleReplica, since_ps: int) -> None:
-    """Note that requests wait since an instant, or since their last token, unless they do already."""
+    """Note that requests wait since an instant, unless they do already."""
     for life in [rank.lives[request] for request in requests]:
         if life.preempted_at_ps < 0:
-            life.preempted_at_ps = max([since_ps, *life.token_ps[-1:]])
+            life.preempted_at_ps = since_ps
 
 
 def tokens_of(life: Life | None) -> list[int]:

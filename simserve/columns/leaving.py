@@ -159,23 +159,20 @@ class Members:
 
     def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""
-        lost, left_ps = list[LostLife](), min(now_ps, self._frozen_ps.get(rank.id, now_ps))
+        lost = list[LostLife]()
         if self._handover is not None:
             lost += self._lose_pushes(self._handover, rank.id, now_ps)
-            moved = self._lose_transfers(self._handover, rank.id, now_ps)
-            lost += [self._lose_moved(place, rank.id, left_ps) for place in moved]
-        return lost + self._lose_all(self._replicas[rank.id], now_ps, left_ps)
+            lost += self._lose_transfers(self._handover, rank.id, now_ps)
+        return lost + self._lose_all(self._replicas[rank.id], now_ps)
 
     def _batch(self, place: i64) -> BatchColumns:
         return self._replicas[place].batch
 
     def _lost(self, place: i64, n_stored: int, left_ps: int) -> LostLife:
-        live, n_emitted = self._live, int(self._live.emitted_tokens[place])
+        live = self._live
         if live.scheduled_ps[place] >= 0 and live.phase[place] in (WAITS, ASKS, SWAPPED):
             left_ps = int(live.preempted_ps[place])
-        elif n_emitted:
-            left_ps = max(left_ps, int(live.joined_ps[place]))
-        return LostLife(int(live.row[place]), int(live.life[place]), n_emitted, n_stored, left_ps)
+        return LostLife(int(live.row[place]), int(live.life[place]), int(live.emitted_tokens[place]), n_stored, left_ps)
 
     def _lose_pushes(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
         """Lose the requests that a rank prefills or will decode, and what others hold for them."""
@@ -206,8 +203,8 @@ class Members:
                 self._turns.follow(sender, batch.wake(now_ps))
         return lost
 
-    def _lose_transfers(self, handover: Handover, rank: int, now_ps: int) -> list[int]:
-        """Lose what others hold for the requests between a rank that fails and them; return these requests."""
+    def _lose_transfers(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
+        """Lose the requests between a rank that fails and others, and what these hold for them."""
         live, places = self._live, handover.lose_from(rank)
         for receiver, side in handover.fetching.items():
             batch = self._batch(receiver)
@@ -226,13 +223,13 @@ class Members:
             if fetched:
                 self._turns.follow(receiver, batch.wake(now_ps))
             places += [*coming, *fetched]
-        return places
+        return [self._lose_moved(place, rank, now_ps) for place in places]
 
-    def _lose_moved(self, place: i64, rank: int, left_ps: int) -> LostLife:
+    def _lose_moved(self, place: i64, rank: int, now_ps: int) -> LostLife:
         """Lose a request between two replicas, of which this one fails."""
         live, batch = self._live, self._batch(rank)
         at = int(live.replica[place])
-        lost = self._lost(place, batch.stored_tokens(place), left_ps)
+        lost = self._lost(place, batch.stored_tokens(place), now_ps)
         if live.phase[place] == MOVES:
             live.join_step[place], live.replica[place] = batch.cohort.step, rank
             self._records.span(place, batch.cohort.step)
@@ -240,8 +237,9 @@ class Members:
         self._batch(at).forget(place)
         return lost
 
-    def _lose_all(self, replica: ReplicaColumns, now_ps: int, left_ps: int) -> list[LostLife]:
+    def _lose_all(self, replica: ReplicaColumns, now_ps: int) -> list[LostLife]:
         """Lose the step in flight, all blocks and all requests of a rank; return these without an answer."""
+        left_ps = min(now_ps, self._frozen_ps.get(replica.place, now_ps))
         replica.stop(now_ps)
         self._turns.halt(replica.place)
         lost = replica.batch.lose_all(lambda place, n_stored: self._lost(place, n_stored, left_ps))

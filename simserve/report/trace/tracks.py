@@ -75,13 +75,13 @@ def pieces(life: Life) -> list[Piece]:
     """Return slices that touch, in order; those of an unfinished request end where it did."""
     row = life.row
     result = _before_prefill(life)
-    at_s, n_moves = row["scheduled_s"], row["n_migrations"]
+    at_s, transfer_s, n_moves = row["scheduled_s"], row["transfer_s"], row["n_migrations"]
     for number, span in enumerate(life.spans):
         result += _evicted(row, at_s, span.join_s) if number else _prefill(row, span.join_s)
         start_s = span.join_s
-        if not number and row["transfer_s"] > 0 and not n_moves:  # the table has the sum of all transfers
+        if not number and transfer_s > 0 and not n_moves:  # the table has the sum of all transfers
             room_s = span.join_s + (0.0 if life.is_pushed else row["transfer_wait_s"])
-            start_s = span.join_s + row["transfer_s"]
+            start_s = span.join_s + transfer_s
             result += [_piece("transfer_wait_s", span.join_s, room_s), _piece("link_s", room_s, start_s)]
         args = {"decode_steps": span.n_steps, "replica": span.replica}
         result.append(_piece("decode_s", start_s, span.end_s, **args, **_parts(row, "decode_s", "interference_s")))
@@ -132,14 +132,11 @@ def _evicted(row: Mapping[str, Any], from_s: float, join_s: float) -> list[Piece
 
     The tables hold the sums of all evictions; a single one with recomputation can be split exactly.
     """
-    n_moves = row["n_migrations"]
-    if row["n_preemptions"] + n_moves != 1 or row["n_swaps"] or isnan(row["recompute_s"]):
-        return [
-            Piece(
-                "Evicted or moved" if n_moves else "Evicted", from_s, join_s, _parts(row, "preempted_s", "recompute_s")
-            )
-        ]
-    back_s = join_s - row["recompute_s"]
+    n_moves, recompute_s = row["n_migrations"], row["recompute_s"]
+    if row["n_preemptions"] + n_moves != 1 or row["n_swaps"] or isnan(recompute_s):
+        title = "Evicted or moved" if n_moves else "Evicted"
+        return [Piece(title, from_s, join_s, _parts(row, "preempted_s", "recompute_s"))]
+    back_s = join_s - recompute_s
     left_s = back_s - row["preempted_s"]
     return [
         _piece("interference_s", from_s, left_s),
