@@ -1,9 +1,11 @@
 """Questions about one scenario: run, capacity, plan."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from simserve.api.fleets import resilience
 from simserve.api.options import (
     BUDGET_RUNS,
     MAX_GPUS,
@@ -15,6 +17,7 @@ from simserve.api.options import (
     effort_of,
     goal_of,
     scenario_with,
+    spares_of,
     within,
 )
 from simserve.errors import SimserveError
@@ -23,7 +26,9 @@ from simserve.metrics.goal import CONFIDENCE
 if TYPE_CHECKING:
     from simserve.metrics.answers.capacity import CapacityAnswer
     from simserve.metrics.answers.plan import PlanAnswer
+    from simserve.metrics.answers.resilience import ResilienceAnswer
     from simserve.metrics.results import Results
+    from simserve.scenario import Scenario
     from simserve.scenario.loader import AnyScenario
     from simserve.study.capacity.capacity_result import CapacityResult
     from simserve.study.capacity.question import CapacityQuestion
@@ -135,7 +140,7 @@ def plan(
     gpus: Sequence[str] = (),
     tensors: Sequence[int] = TENSORS,
     split: bool = False,
-    spare: int = 0,
+    spare: int | str = 0,
     growth: float = 0.0,
     months: int = MONTHS,
     goal: Goal = None,
@@ -150,7 +155,8 @@ def plan(
 ) -> "PlanAnswer":
     """Find the cheapest fleet that serves the scenario's load within its SLO. Raises SimserveError.
 
-    `gpus` and `tensors`: cards and tensor parallel degrees to compare; `price`: dollars per GPU-hour by card.
+    `gpus` and `tensors`: cards and tensor parallel degrees to compare; `price`: dollars per GPU-hour by card; `spare`:
+    replicas that may be down, or `auto`, as many as failures need, two at most, and `auto:4`, four at most.
     """
     from simserve.report.plan.words import with_words
     from simserve.study.plan.facts import plan_facts
@@ -160,13 +166,13 @@ def plan(
 
     for degree in tensors:
         if type(degree) is not int or degree < 1:
-            raise SimserveError(
-                f"--tensor: must be whole numbers from 1 on, got {degree}; for example --tensor 1,2,4,8"
-            )
-    spare, max_gpus = within("--spare", spare), within("--max-gpus", max_gpus)
+            raise SimserveError(f"--tensor: must be whole numbers from 1 on, got {degree}; for example 1,2,4,8")
+    n_spare, most = spares_of(spare)
+    studied, failures = _without_failures(scenario_with(scenario, changes, seed), most, is_split=split)
     question = PlanQuestion(
-        scenario_with(scenario, changes, seed),
-        Bounds(goal_of(goal), spare, max_gpus, effort_of(budget_runs, confidence, by)),
+        studied,
+        Bounds(goal_of(goal), n_spare, within("--max-gpus", max_gpus), effort_of(budget_runs, confidence, by)),
+        ask=None if most is None else partial(_ask, most, goal=goal, jobs=jobs, **failures),
         gpus=gpus,
         tensors=tensors,
         is_split=split,
@@ -176,5 +182,20 @@ def plan(
     )
     with limited_to(jobs):
         planned = find_plan(question)
-        answer = with_words(plan_facts(planned))
-    return answer.with_runs(None, None if planned.winner is None else planned.winner.to_yaml())
+        answer, winner = with_words(plan_facts(planned)), planned.winner
+    return answer.with_runs(None, None if winner is None else winner.replace(**failures).to_yaml())
+
+
+def _without_failures(scenario: "Scenario", most: int | None, *, is_split: bool) -> tuple["Scenario", dict[str, Any]]:
+    """Return the scenario to size fleets with, and what failures change in it; most: spares for them, if any."""
+    if most is None:
+        return scenario, {}
+    if is_split:
+        raise SimserveError("--spare: auto is of a single pool, got --split; leave that out, or give a number")
+    failures = {"cluster.failures": scenario.to_dict()["cluster"].get("failures")}
+    return scenario.replace(**{"cluster.failures": None, "cluster.pools.0.spares": None}), failures
+
+
+def _ask(most: int, fleet: "Scenario", n_left: int, **given: Any) -> "ResilienceAnswer":
+    """Return what failures cost a fleet of a plan, with the spares that it may get."""
+    return resilience(fleet, spare=f"0..{min(most, n_left)}", **given)

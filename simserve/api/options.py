@@ -19,6 +19,7 @@ By = Literal["noise", "total"] | None
 
 BUDGET_RUNS, MAX_GPUS, MONTHS, PRECISION, TOLERANCE = LOOKS[-1], 256, 12, 0.03, 0.02
 POINTS = 300
+AUTO_SPARES, MOST_SPARES = "2", 20
 TENSORS = (1, 2, 4, 8)
 
 GOALS = ("ttft_s", "tpot_s", "e2e_s", "itl_s")
@@ -76,6 +77,16 @@ def slo_of(given: Mapping[str, float] | str | None) -> dict[str, float]:
             names, got = ", ".join(goal.removesuffix("_s") for goal in GOALS), f"{key}={value}".rstrip("=")
             raise SimserveError(f"--slo: must be seconds of {names}, got {got}; for example --slo ttft=0.5,tpot=50ms")
     return goals
+
+
+def spares_of(given: int | str) -> tuple[int, int | None]:
+    """Return the replicas that may be down; with `auto`, none, and the most spares to try. Raises SimserveError."""
+    name, _, number = str(given).replace("auto:", "auto ").rpartition(" ")
+    name, number = ("auto", AUTO_SPARES) if number == "auto" else (name, number)
+    if name not in ("", "auto") or not number.isdecimal():
+        raise SimserveError(f"--spare: must be a number, auto, or auto:4 for four at most, got {given}; {IN_DOUBT}")
+    n = within("--spare", int(number), (0, MOST_SPARES) if name else None)
+    return (0, n) if name else (n, None)
 
 
 def effort_of(budget_runs: int, confidence: float, by: By = None) -> "Effort":

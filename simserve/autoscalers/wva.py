@@ -23,7 +23,7 @@ from simserve.autoscalers.base import (
 )
 from simserve.state.horizontal import HorizontalScaler, tolerance_of, wish_by_average
 from simserve.state.metric_values import Increase, OverTime, Series
-from simserve.state.pool_view import PoolView
+from simserve.state.pool_view import OF_REQUESTS, PoolView
 from simserve.state.tick import Tick
 
 PEAK_S = 60.0
@@ -32,7 +32,7 @@ PEAK_S = 60.0
 MEANS_S = 300.0
 """[s] Window of the mean tokens of a request ([5m])."""
 
-TOKENS = ("request_success_total", "prompt_tokens_total", "generation_tokens_total")
+TOKENS = (*OF_REQUESTS, "generation_tokens_total")
 
 N_OBSERVED = 10
 """Last observations of saturated replicas that version 2 averages."""
@@ -44,8 +44,8 @@ class Wva(Autoscaler):
 
     It publishes a number of replicas, and a Kubernetes autoscaler behind it follows. It changes nothing while that
     number is not reached, or while some replica reports nothing. `v2` compares the tokens of requests with those that
-    the replicas hold, those that start included, and may add or remove several; a pool's means are of the tokens that
-    it computed and generated itself. Source: llm-d workload-variant-autoscaler, internal/saturation/analyzer.go,
+    the replicas hold, those that start included, and may add or remove several; prompts count wherever they
+    were computed. Source: llm-d workload-variant-autoscaler, internal/saturation/analyzer.go,
     internal/engines/analyzers/saturation_v2, docs/developer-guide/saturation-scaling-config.md.
     """
 
@@ -137,8 +137,8 @@ class Wva(Autoscaler):
     def token_change(self, replicas: list[tuple[float, float]], pool: PoolView) -> int:
         """Return how many replicas to add, by version 2, from the peaks of those that report."""
         kv_tokens, n_queued = pool.replica.kv_tokens, Series("gateway_queue_size").total(pool) or 0.0
-        n_done, *n_tokens = (Increase(name, MEANS_S).total(pool) or 0.0 for name in TOKENS)
-        prompt, output = (n / (n_done or inf) for n in n_tokens)
+        n_done, n_come, *n_tokens = (Increase(name, MEANS_S).total(pool) or 0.0 for name in TOKENS)
+        prompt, output = (n / (n_of or inf) for n, n_of in zip(n_tokens, (n_come, n_done), strict=True))
         in_use = [(int(kv * kv_tokens), queue) for kv, queue in replicas]
         by_memory = int(kv_tokens * self.kv_cache_threshold)
         n_steady = min((self.max_num_batched_tokens or 0.0) * output / (prompt + output or 1.0), self.max_num_seqs)

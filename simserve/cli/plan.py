@@ -35,6 +35,10 @@ Gpus = Annotated[
     str | None, typer.Option("--gpu", metavar="A,B,...", help="GPUs to compare. Default: the scenario's own.")
 ]
 Tensors = Annotated[str, typer.Option("--tensor", metavar="N,M,...", help="Tensor parallel degrees to compare.")]
+Spare = Annotated[
+    str,
+    typer.Option("--spare", metavar="N|auto", help="Replicas of each pool that may be down; auto: what failures need."),
+]
 Growth = Annotated[float, typer.Option("--growth", min=0, max=1, help="Growth of the demand per month: 0.05 is 5%.")]
 Prices = Annotated[
     list[str] | None,
@@ -47,7 +51,7 @@ def plan(
     gpu: Gpus = None,
     tensor: Tensors = TENSORS,
     split: Annotated[bool, typer.Option("--split", help="Also compare disaggregated prefill and decode.")] = False,
-    spare: Annotated[int, typer.Option("--spare", min=0, max=100, help="Replicas of each pool that may be down.")] = 0,
+    spare: Spare = "0",
     growth: Growth = 0.0,
     months: Annotated[int, typer.Option("--months", min=1, max=120, help="Months of growth to plan for.")] = MONTHS,
     goal: Goal = None,

@@ -94,6 +94,7 @@ class BatchColumns:
         """Accept a request, as routers saw it, which is queued at once or when another replica has blocks for it."""
         self.contents.come(place, request)
         self._count(1)
+        self._load.prompt_tokens += self._live.prompt_tokens[place]
         self._live.replica[place] = self.id
 
     def queue(self, place: i64, now_ps: i64) -> bool:
@@ -140,6 +141,7 @@ class BatchColumns:
         """Queue a request that another replica prefills; return whether the replica is idle, and plans at this
         instant."""
         self._count(1)
+        self._load.prompt_tokens += self._live.prompt_tokens[place]
         can_start = self.side.come(place)
         self._note_arrival(now_ps)
         return can_start and self.wake(now_ps)

@@ -19,6 +19,8 @@ class LiveView:
         self.n_outstanding = 0
         self.n_arrived = 0
         """Requests that it was sent so far."""
+        self.prompt_tokens = 0
+        """Tokens of their prompts, computed here or not."""
         self.on_fewer: Callable[[int, int], None] | None = None
         """Called with its id when fewer requests are outstanding, and their number, if its router asks for that."""
         self.queues: Sequence[Sized] = ()

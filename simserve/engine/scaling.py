@@ -50,6 +50,7 @@ OF_MEMBER: dict[str, Callable[[Ranks, int], float]] = {
     "prompt_tokens_waiting": lambda ranks, _: sum(each.load.count_waiting() for each in ranks),
     "request_success_total": lambda ranks, _: sum(each.load.n_arrived - each.load.n_outstanding for each in ranks),
     "request_arrival_total": lambda ranks, _: sum(each.load.n_arrived for each in ranks),
+    "request_prompt_tokens_total": lambda ranks, _: sum(each.load.prompt_tokens for each in ranks),
     "prompt_tokens_total": lambda ranks, _: sum(each.recorder.computed_tokens(each.id)[0] for each in ranks),
     "generation_tokens_total": lambda ranks, now_ps: sum(_decode_tokens(each, now_ps) for each in ranks),
 }

@@ -13,6 +13,7 @@ import numpy as np
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.scaling import BIN_S, LEAST_ARRIVALS, LOW_FRAC, runs_of
+from simserve.metrics.student import quantile
 from simserve.metrics.summary_schema import Measured
 from simserve.tables.columns import Columns, Flags, Floats
 
@@ -20,6 +21,8 @@ STORM_FRAC, CALM_FRAC = 1 / 3, 0.1
 """Share of retries in an interval's attempts above which it is one of a storm, and up to which it is calm."""
 MOST_LOAD = 1.05
 """Load of an interval over what was served before, at most, noise aside; more is a trigger."""
+GROWTH_SHARE = 0.95
+"""Confidence of the bound on how fast the backlog of a calm grows."""
 LEAST_CALM, LEAST_BINS, LEAST_RATIO = 3, 4, 2
 """Least intervals of a calm and of a metastable state, and how much longer than its trigger the latter lasts."""
 
@@ -63,6 +66,8 @@ class _Intervals:
     """GPUs of ready replicas, on average."""
     longest_s: float
     """Longest time from a first attempt to the last retry of its request, of all."""
+    patience_s: float
+    """Longest time that an answered attempt waited."""
 
     @property
     def retry_frac(self) -> Floats:
@@ -129,6 +134,7 @@ def _intervals(requests: Columns, lives: Lifetimes) -> _Intervals:
         counts(requests["finish_s"], is_answered),
         lives.gpus @ lives.lived_s(edges_s, "ready_s", "draining_s") / (last_s / n),
         float((arrival_s - first_s).max()),
+        float((requests["finish_s"] - arrival_s)[is_answered].max(initial=0.0)),
     )
 
 
@@ -137,7 +143,8 @@ def _metastable(of: _Intervals, start: int, end: int) -> Iterator[tuple[slice, s
 
     These follow a calm state, in which nearly all first attempts were answered. A trigger is a row of intervals with
     fewer GPUs than then, or with clearly more load. After it the storm lasts longer than the trigger did, and than any
-    request was retried, though there are as many GPUs as in the calm, and no more load than was answered then.
+    request was retried, though there are as many GPUs as in the calm, and no more load than was answered then. By the
+    growth of the backlog in the calm, first attempts alone would not have filled the queue since.
     """
     is_calm = (of.retry_frac <= CALM_FRAC) & (of.at_once >= LOW_FRAC * of.first) & (of.first > 0)
     calms = [run for run in runs_of(is_calm) if run[1] <= start and run[1] - run[0] >= LEAST_CALM]
@@ -156,7 +163,18 @@ def _metastable(of: _Intervals, start: int, end: int) -> Iterator[tuple[slice, s
         least = max(LEAST_BINS, LEAST_RATIO * (trigger[1] - trigger[0]), of.longest_s / of.length_s)
         first = of.first[state]
         is_low = of.in_the_end[state].sum() < LOW_FRAC * first.sum()
-        if state.start < state.stop and n >= least and is_low:
+        filled = _growth(np.cumsum((of.first - of.answers)[calm])) * (state.stop - calm.stop)
+        is_filled = filled > served * of.patience_s / of.length_s
+        if state.start < state.stop and n >= least and is_low and not is_filled:
             noise = 2 * np.sqrt(served / len(answers) + served / len(first))
             if first.mean() <= served + noise:
                 yield slice(*trigger), state
+
+
+def _growth(backlog: Floats) -> float:
+    """Return the upper bound of a linear trend, for each interval."""
+    n = len(backlog)
+    at = np.arange(n) - (n - 1) / 2
+    slope = float(at @ backlog / (at @ at))
+    rest = backlog - backlog.mean() - slope * at
+    return slope + quantile(GROWTH_SHARE, n - 2) * float(np.sqrt(rest @ rest / (n - 2) / (at @ at)))

@@ -33,7 +33,7 @@ KEYS = [("dot k1", "active"), ("dot k3", "warm"), ("dot k2", "cold"), ("dash k5"
 def tell(answer: ResilienceAnswer) -> Document:
     """Return all that the study tells."""
     best = None if answer.best is None else answer.options[answer.best]
-    state, title, lead = _decision(answer, best)
+    state, title, lead = headline_of(answer)
     spares, transients = [_options(answer.options)] if answer.options else [], _transients(answer.transients)
     runs = plural(answer.n_runs, "run")
     return Document(
@@ -63,8 +63,9 @@ def _name(option: SpareOption) -> str:
     return plural(option.spare, f"{option.kind} spare") if option.spare else "no spares"
 
 
-def _decision(answer: ResilienceAnswer, best: SpareOption | None) -> tuple[str, str, str]:
+def headline_of(answer: ResilienceAnswer) -> tuple[str, str, str]:
     """Return the state, the title, and the minutes of the option to take, or of the best of the others."""
+    best = None if answer.best is None else answer.options[answer.best]
     if answer.is_scaled:
         text = (
             f"The autoscaler of pool {answer.pool} decides how many replicas there are, so spares are not compared. "

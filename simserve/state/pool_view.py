@@ -11,10 +11,11 @@ GAUGES: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage
 the share of its KV blocks in use, and the prompt tokens of the requests without a slot (ours: a sum of what Dynamo's
 workers report). A member of several ranks has their sum, and their mean share."""
 
-COUNTERS: Final = ("request_success_total", "request_arrival_total", "prompt_tokens_total", "generation_tokens_total")
-"""What a member has counted since it was started: requests that ended, requests that it was sent, prompt tokens that
-it computed, and tokens that its decode steps generated. A request's first token comes with its prompt, and is left
-out."""
+OF_REQUESTS: Final = ("request_success_total", "request_arrival_total", "request_prompt_tokens_total")
+COUNTERS: Final = (*OF_REQUESTS, "prompt_tokens_total", "generation_tokens_total")
+"""What a member has counted since it was started: requests that ended, requests that it was sent, tokens of their
+prompts, prompt tokens that it computed, and tokens that its decode steps generated. A request's first token comes with
+its prompt, and is left out."""
 
 GATEWAY: Final = ("gateway_queue_size", "gateway_arrival_total")
 """What the gateway says: requests that wait there for a member, and those that have come."""

@@ -129,13 +129,15 @@ class ResilienceQuestion:
         return self.given_seeds or max(FEWEST_SEEDS, min(MOST_SEEDS, n_runs // (len(self.sizes) + n_kinds)))
 
     def fleet(self, replicas: int, *failures: Any, warm: int = 0) -> Scenario:
-        """Return the scenario with so many replicas and warm spares, and these failures alone. Raises ScenarioError."""
+        """Return the scenario with so many replicas and warm spares, and these failures alone; a pool that is scaled
+        keeps its own spares. Raises ScenarioError."""
         pool, place = ("cluster", "pools", str(self.place)), f"command line --spare {replicas - self.pool.replicas}"
         changes = [
             Override(place, (*pool, "replicas"), replicas),
-            Override(place, (*pool, "spares"), {"warm": warm} if warm else None),
             Override(place, ("cluster", "failures"), [*failures] or None),
         ]
+        if not self.is_scaled:
+            changes.append(Override(place, (*pool, "spares"), {"warm": warm} if warm else None))
         return Scenario.of(self._template.with_options(changes))
 
 

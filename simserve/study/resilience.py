@@ -14,6 +14,7 @@ from simserve.metrics.decision import Effort
 from simserve.metrics.error_budget import ErrorBudget, Threat
 from simserve.metrics.scaling import BIN_S, runs_of
 from simserve.scenario import Scenario
+from simserve.scenario.fleet import Spares
 from simserve.study.deterministic_load import is_deterministic
 from simserve.study.failures import FEWEST_SEEDS, MOST_RUNS, ResilienceQuestion
 from simserve.study.intervals import mean_of
@@ -59,7 +60,12 @@ class ResilienceStudy:
             transients=self._transients,
         )
         # with the fewest replicas that meet the goal, as a failure makes no difference to others
+        own = question.pool.spares or Spares()
         group: Group | None = (next((size for size in fleets if size >= n and not budget.state(size).is_below), n), 0)
+        if question.is_scaled:
+            group = (n, own.warm)
+        elif own.n:
+            self._warnings[""] = "the pool's own spares are left out, as the study compares numbers of them"
         options: Sequence[SpareOption] = ()
         while group is not None:
             self._strike(group, runs[group[0]].finished)

@@ -21,8 +21,9 @@ def peaks(*replicas: tuple[float, float], now_s: float = 0.0, wanted: int | None
 
 def counted(view: PoolView) -> PoolView:
     """Return a pool of replicas of 16,000 tokens, 12,800 of which count, with requests of 100 and 50 tokens."""
+    requests = {"request_success": 1, "request_arrival": 1, "request_prompt_tokens": 100, "generation_tokens": 50}
     for each in view.members:
-        for name, n_tokens in (("request_success", 1), ("prompt_tokens", 100), ("generation_tokens", 50)):
+        for name, n_tokens in requests.items():
             for at_s, value in ((view.now_s - 60, 0), (view.now_s, n_tokens)):
                 each.signals.add(f"{name}_total", at_s, value)
     return replace(view, replica=ReplicaFacts(kv_tokens=16_000))
@@ -181,6 +182,19 @@ def test_version_2_adds_what_the_demand_over_the_threshold_lacks() -> None:
     view = peaks((0.5, 0))
     view.gateway.add("gateway_queue_size", 0, 200)  # 8,000 + 30,000 is 44,706 with 0.85: 3 more
     assert published(tokens(), view) == 4
+
+
+def test_version_2_counts_prompts_that_another_pool_computed() -> None:
+    """Four queued requests of a decode replica will hold 4 × (100 + 50) tokens in its KV cache, not 4 × 50.
+
+    10,400 + 600 is 11,000, which over 0.85 is 12,941 of 12,800; without prompts it were 12,471.
+    """
+    view = peaks((0.65, 4))
+    decode = replace(view, replica=replace(view.replica, role="decode"))
+    for at_s in (-60.0, 0.0):  # it computes none itself
+        decode.members[0].signals.add("prompt_tokens_total", at_s, 0)
+    assert published(tokens(), decode) == 2
+    assert published(tokens(), peaks((0.65, 3))) == 1  # 10,850 / 0.85 = 12,765
 
 
 def test_version_2_removes_all_that_is_spare_below_the_boundary() -> None:

@@ -110,6 +110,19 @@ def test_a_pool_with_an_autoscaler_has_transients_alone(tmp_path: Path) -> None:
     assert len(answer["transients"]) == 1 and answer["n_runs"] == 4
 
 
+def test_a_scaled_pool_keeps_its_own_spares_and_others_say_that_they_are_left_out() -> None:
+    policy = {"kind": "schedule", "steps": [{"at_s": 5, "replicas": 2}]}
+    scenario = fleet(2, processes(1e6), 200, autoscaler=policy, spares={"warm": 1})
+    spared = simserve.resilience(scenario, replications=2)
+    bare = simserve.resilience(scenario, replications=2, **{"cluster.pools.0.spares": None})  # type: ignore[arg-type]
+    (covered,), (alone,) = spared.transients, bare.transients
+    assert (covered.warm, covered.repair_s, alone.warm) == (1, DETECT_S, 0)
+    assert (covered.missed.value or 0.0) < (alone.missed.value or 0.0)
+    assert not spared.warnings
+    compared = simserve.resilience(scenario, spare=0, replications=2, autoscaler=None)
+    assert compared.warnings == ["the pool's own spares are left out, as the study compares numbers of them"]
+
+
 def test_without_a_number_of_seeds_three_kinds_and_two_spares_take_at_most_40_runs() -> None:
     answer = simserve.resilience(fleet(2, None, 20, 4), spare="0..2")
     assert answer.n_runs in range(24, 41)

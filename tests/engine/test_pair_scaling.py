@@ -83,5 +83,6 @@ def test_counters_of_tokens_are_those_of_the_tables(tmp_path: Path, role: str) -
     last = seen[-1]
     assert last["prompt_tokens_total"] == pytest.approx(n_prompt, rel=0.05)
     assert last["generation_tokens_total"] == pytest.approx(n_decode, rel=0.05)
+    assert all(each["request_prompt_tokens_total"] == 3000 * each["request_arrival_total"] for each in seen)
     assert all(each["prompt_tokens_waiting"] == 3000 * each["num_requests_waiting"] for each in seen)
     assert max(each["prompt_tokens_waiting"] for each in seen) > 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simserve import Results, load_scenario, simulate
+from simserve.metrics import storms as storms_module
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.storms import StormJson, storm_warnings, storms
 from simserve.tables.columns import Categorical, Columns
@@ -71,6 +72,28 @@ def test_other_overload_is_not_called_metastable(overrides: list[str], is_storm:
     assert any("a retry storm: up to" in text for text in results.figures.warnings) == is_storm
 
 
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_near_capacity_a_backlog_that_grows_by_itself_is_not_called_metastable(seed: int) -> None:
+    """At 10 requests/s the fleet, which serves 9.4, is overloaded some minutes later without any trigger, too."""
+    results = run("workload.arrivals.rate_per_s=10", f"seed={seed}")
+    assert storm_of(results).metastable_s is None
+    assert (storm_of(results).storm_s or 0) > 400
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4])
+def test_each_seed_of_the_shipped_scenario_is_called_metastable(seed: int) -> None:
+    assert (storm_of(run(f"seed={seed}")).metastable_s or 0) > 340
+
+
+@pytest.mark.parametrize(("trend", "most"), [(0.0, 3.0), (9.0, 12.0)])
+def test_the_bound_on_growth_covers_the_trend_at_its_confidence(trend: float, most: float) -> None:
+    """Ten intervals with a noise of 12 requests: its standard error is 1.32, and the quantile of Student's t 1.86."""
+    rng = np.random.default_rng(0)
+    bounds = [storms_module._growth(trend * np.arange(10) + rng.normal(0, 12, 10)) for _ in range(2000)]
+    assert np.mean(np.array(bounds) >= trend) == pytest.approx(0.95, abs=0.015)
+    assert np.mean(bounds) == pytest.approx(trend + 1.86 * 1.32, rel=0.05) and np.mean(bounds) < most
+
+
 class Facts:
     """A fleet of replicas with a GPU each."""
 
@@ -117,6 +140,7 @@ CALM, STORM = (100, 0, 100), (100, 200, 10)
         ([CALM] * 6 + [(300, 200, 10)] * 2 + [(120, 240, 12)] * 9, None),  # more load than was served
         ([CALM] * 6 + [(300, 200, 10)] * 2 + [(100, 200, 95)] * 9, None),  # retries, but nearly all are answered
         ([CALM] * 6 + [(300, 200, 10)] * 2 + [(100, 45, 10)] * 9, None),  # too few retries
+        ([(100, 0, 94)] * 6 + [(300, 200, 10)] * 2 + [STORM] * 9, None),  # its backlog grew before
     ],
 )
 def test_the_definition_by_hand(intervals: list[tuple[int, int, int]], metastable_s: float | None) -> None:

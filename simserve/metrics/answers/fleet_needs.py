@@ -93,7 +93,9 @@ class Assumptions(Struct):
     """Assumptions of a plan."""
 
     spare_replicas: Count = None
-    """Replicas of each pool that may be down."""
+    """Replicas of each pool that may be down; with `--spare auto` its spares."""
+    n_failure_runs: Count = None
+    """Runs that `--spare auto` took; null without it."""
     growth_frac: Signed = None
     """[share] Growth of the demand a month."""
     months: Count = None

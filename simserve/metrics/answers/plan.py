@@ -10,6 +10,7 @@ from simserve.metrics.answers.fleet_needs import Assumptions, Autoscaling, Growt
 from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.pools import StudiedPool
+from simserve.metrics.answers.resilience import ResilienceAnswer
 from simserve.metrics.answers.struct import Struct, StudyAnswer
 from simserve.metrics.decision_json import EARLIER, DecisionJson
 from simserve.metrics.summary_schema import Slo
@@ -47,6 +48,9 @@ class PlanAnswer(StudyAnswer):
     """What the plan assumes."""
     options: Sequence[PlanOption]
     """All options: the best first, those that miss the SLO last."""
+    spares: ResilienceAnswer | None = None
+    """What failures cost the recommended option, and its spares, as `simserve resilience` says; null without `--spare
+    auto`."""
     growth: Growth | None = None
     """Growth of the recommended option; null with `--growth 0`."""
     autoscaling: Autoscaling | None = None

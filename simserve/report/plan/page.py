@@ -130,12 +130,12 @@ def _assumed(answer: PlanAnswer) -> list[tuple[str, str]]:
     assumed, demand = answer.assumed, answer.demand
     prices = ", ".join(f"{gpu} {usd(price)}" for gpu, price in assumed.usd_per_gpu_hour.items())
     given = f"; given: {', '.join(assumed.given_prices)}" if assumed.given_prices else ", the catalog's"
-    spare = plural(assumed.spare_replicas, "replica")
+    spare = f"the goal holds with {plural(assumed.spare_replicas, 'replica')} of each kind down{FAILOVER}"
     return [
         ("Demand", f"{rate(demand.sized_for_per_s)} requests/s sized for, {rate(demand.mean_per_s)} on average"),
         ("Goal", f"{share(answer.goal_frac)} of requests meet every SLO"),
         ("SLO", terms(answer)),
-        ("Failures", f"the goal holds with {spare} of each kind down{FAILOVER}"),
+        ("Failures", spare if assumed.n_failure_runs is None else "what simserve resilience says of this fleet"),
         ("Prices", f"dollars per GPU-hour: {prices}{given}"),
         ("Energy", assumed.energy),
         ("Largest fleet", plural(assumed.max_gpus, "GPU")),

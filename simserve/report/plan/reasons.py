@@ -17,7 +17,8 @@ def reason(row: PlanOption, answer: PlanAnswer) -> str:
         return shortfall(row, answer)
     if row is best:
         return f"the cheapest that surely meets the SLO; {why_so_many(row, answer)}{tied(row)}"
-    price = price_against(row, best).removeprefix("is ")
+    bare = " without spares" if best.spare_replicas and not row.spare_replicas else ""
+    price = price_against(row, best).removeprefix("is ") + bare
     return f"{price}: needs {gpus_text(row)}; {why_so_many(row, answer)}{tied(row)}"
 
 
@@ -94,7 +95,8 @@ def shortfall(row: PlanOption, answer: PlanAnswer) -> str:
     """Return why an option does not meet the SLO."""
     if (why := row.refused_because) is not None:
         got = f", got {why.value}" if why.value is not None else ""
-        return f"cannot run: {why.rule}{got}" + (f" ({why.remedy})" if why.remedy else "")
+        start = "cannot run: " if row.state == "refused" else ""
+        return f"{start}{why.rule}{got}" + (f" ({why.remedy})" if why.remedy else "")
     if row.state == "too slow":
         return _too_slow(row, answer)
     more = f"needs more than {count(answer.assumed.max_gpus)} GPUs"

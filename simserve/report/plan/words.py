@@ -8,6 +8,7 @@ from simserve.metrics.goal import probability
 from simserve.report.formats import interval, plural, rate, share
 from simserve.report.nominal_load import drawn
 from simserve.report.plan.reasons import price_against, reason, shortfall, terms, tied_share, usd, wanted
+from simserve.report.resilience import headline_of
 
 
 def with_words(answer: PlanAnswer) -> PlanAnswer:
@@ -35,6 +36,7 @@ def supported(answer: PlanAnswer, best: PlanOption) -> str:
         f"That is {price} of requests that met the SLO.",
         "".join(_runner_up(row, best) for row in answer.held[1:2]),
         drawn(load, best.n_seeds or 1),
+        _with_budget(answer, best),
         "" if best.calibrated else f"Step costs of {best.gpu} are uncalibrated: measure one before you buy.",
     ]
     return " ".join(filter(None, parts))
@@ -49,10 +51,20 @@ def _at_load(answer: PlanAnswer, best: PlanOption) -> str:
 
 def _with_spare(answer: PlanAnswer, best: PlanOption) -> str:
     """Return `, even with 1 replica down`; empty without spares."""
-    if not answer.assumed.spare_replicas:
+    if not answer.assumed.spare_replicas or answer.spares is not None:
         return ""
     of_each = " of each kind" if best.is_disaggregated else ""
     return f", even with {plural(answer.assumed.spare_replicas, 'replica')}{of_each} down"
+
+
+def _with_budget(answer: PlanAnswer, best: PlanOption) -> str:
+    """Return what failures cost, and the spares that are in the price; empty without `--spare auto`."""
+    if answer.spares is None:
+        return ""
+    share_of = (best.usd_per_month or 0.0) * best.spare_replicas / (best.replicas or 1)
+    paid = f", {usd(share_of)} a month of that" if best.spare_replicas else ""
+    _, title, minutes = headline_of(answer.spares)
+    return f"{title}{paid} ({plural(answer.assumed.n_failure_runs, 'run')} with failures). {minutes}"
 
 
 def _runner_up(row: PlanOption, best: PlanOption) -> str:

@@ -50,6 +50,7 @@ def plan_facts(plan: Plan) -> PlanAnswer:
             *(choice_row(plan, choice, rank) for rank, choice in enumerate(plan.choices, 1)),
             *(other_row(plan, outcome) for outcome in plan.others),
         ],
+        spares=plan.failures.get(plan.best.outcome.option) if plan.best else None,
         growth=_growth(plan, plan.best) if plan.best and plan.months else None,
         autoscaling=_autoscaling(plan, plan.best) if plan.best and plan.hours else None,
         warnings=plan_warnings(plan),
@@ -74,6 +75,7 @@ def _assumed(plan: Plan) -> Assumptions:
     question = plan.question
     return Assumptions(
         spare_replicas=question.bounds.spare,
+        n_failure_runs=sum(each.n_runs or 0 for each in plan.failures.values()) if question.ask else None,
         growth_frac=question.growth_frac,
         months=question.months,
         hours_per_month=HOURS_A_MONTH,

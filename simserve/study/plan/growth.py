@@ -97,6 +97,11 @@ class FleetCost:
     """Power of a GPU at its TDP."""
 
     @property
+    def order(self) -> tuple[float, float]:
+        """Return the sort key: monthly cost, then cost per good token."""
+        return self.usd_per_month, self.usd_per_million(self.good_tokens).value
+
+    @property
     def usd_per_hour(self) -> float:
         """Return the hourly cost of all GPUs."""
         return self.n_gpus * self.usd_per_gpu_hour
@@ -155,7 +160,7 @@ def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
     """Return the cost of the fleet."""
     setup = sized.fleets.least.setups[0]
     per_replica = sized.fleets.gpus_per_replica
-    n_gpus = sum(sized.all_up.replicas) * per_replica
+    n_gpus = sum(sized.bought) * per_replica
     n_saved = 0 if sized.tied is None else sum(sized.needed.replicas) - sum(sized.tied.replicas)
     one_replica = per_replica * usd_per_gpu_hour * HOURS_A_MONTH
     usd = n_gpus * usd_per_gpu_hour * HOURS_A_MONTH

@@ -80,9 +80,13 @@ class Sized:
     tied: Trial | None
     """The smallest statistically tied fleet; None without one."""
     all_up: Trial
-    """The needed replicas and the spares under the demand."""
+    """The needed replicas and the spares that serve under the demand."""
     usage: Trial
     """All replicas under the mean demand."""
+    bought: Replicas
+    """Replicas to pay for: those and the spares that stand by."""
+    standby: str | None = None
+    """Kind of the latter, as a pool names it; None without any."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,7 @@ def _sized(fleets: Fleets, search: FleetSearch, size: int, demand: Demand, bound
         tied=None,
         all_up=search.trial(bought),
         usage=search.trial(bought, demand.mean_load_frac),
+        bought=bought,
     )
 
 

@@ -1,19 +1,24 @@
 """Plan: the cheapest fleet that serves a demand, and its growth."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from simserve.errors import Problem
+from simserve.metrics.answers.resilience import ResilienceAnswer
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
 from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import FleetCost, Need, cost_of, hours_of, needs, outgrown_month
-from simserve.study.plan.options import Fleets, checked, options, usd_per_gpu_hour
+from simserve.study.plan.options import Fleets, Option, checked, options, usd_per_gpu_hour
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of, settled
 from simserve.study.progress import enter
 from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
+
+Ask = Callable[[Scenario, int], ResilienceAnswer]
+"""Maps a fleet, and the spares for which GPUs are left, to what failures cost it."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class PlanQuestion:
     """Months of growth to plan for."""
     given_usd: Mapping[str, float] = field(default_factory=dict)
     """Dollars per GPU-hour that replace the catalog's prices."""
+    ask: Ask | None = None
+    """What finds the spares of a fleet; None: those of the bounds."""
 
     @property
     def scales(self) -> list[float]:
@@ -53,11 +60,6 @@ class Choice:
     at_end: Need | None = None
     """Need after the last month; None without growth."""
 
-    @property
-    def order(self) -> tuple[float, float]:
-        """Return the sort key: monthly cost, then cost per good token."""
-        return self.cost.usd_per_month, self.cost.usd_per_million(self.cost.good_tokens).value
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -74,6 +76,8 @@ class Plan:
     """Monthly needs of the best option; empty without growth."""
     hours: tuple[Need, ...] = ()
     """Hourly needs of the best option; empty unless the load is diurnal."""
+    failures: Mapping[Option, ResilienceAnswer] = field(default_factory=dict)
+    """What failures cost the options for which spares were looked for."""
 
     @cached_property
     def best(self) -> Choice | None:
@@ -85,7 +89,9 @@ class Plan:
         """Return the scenario with the fleet to take, including spare replicas; None if no option meets the SLO."""
         if self.best is None:
             return None
-        return Fleets(self.question.scenario, self.best.outcome.option).of(self.best.sized.all_up.replicas)
+        sized, fleets = self.best.sized, Fleets(self.question.scenario, self.best.outcome.option)
+        fleet = fleets.of(sized.all_up.replicas)
+        return fleet.replace(spares={sized.standby: self.question.bounds.spare}) if sized.standby else fleet
 
 
 def find_plan(question: PlanQuestion) -> Plan:
@@ -99,7 +105,47 @@ def find_plan(question: PlanQuestion) -> Plan:
     for place, (option, fleets) in enumerate(checked(demand.sized, compared).items(), 1):
         enter(f"option {place} of {len(compared)}: {option.name}")
         outcomes.append(outcome_of(option, fleets, demand, question.bounds))
-    return planned(question, demand, usd, settle(outcomes, demand, question.bounds, usd))
+    outcomes = settle(outcomes, demand, question.bounds, usd)
+    if question.ask is None:
+        return planned(question, demand, usd, outcomes)
+    known = {each.option: each for each in outcomes}
+    failures, spare = _add_spares(known, demand, usd, question.bounds.max_gpus, question.ask)
+    question = replace(question, bounds=replace(question.bounds, spare=spare))
+    return replace(planned(question, demand, usd, [*known.values()]), failures=failures)
+
+
+def _add_spares(
+    outcomes: dict[Option, OptionOutcome], demand: Demand, usd: Mapping[str, float], max_gpus: int, ask: Ask
+) -> tuple[Mapping[Option, ResilienceAnswer], int]:
+    """Give the cheapest option its spares, and each that is cheaper without them; return what failures cost these, and
+    how many spares the cheapest has."""
+    failures = dict[Option, ResilienceAnswer]()
+    while held := {option: each.sized for option, each in outcomes.items() if each.sized is not None}:
+        option = min(held, key=lambda each: cost_of(held[each], usd[each.gpu]).order)
+        sized = held[option]
+        if option in failures:
+            return failures, sum(sized.bought) - sum(sized.needed.replicas)
+        enter(f"failures of {option.name}")
+        n_left = max_gpus // sized.fleets.gpus_per_replica - sum(sized.needed.replicas)
+        failures[option] = ask(sized.fleets.of(sized.needed.replicas), n_left)
+        outcomes[option] = _with_spares(outcomes[option], sized, failures[option], demand)
+    return failures, 0
+
+
+def _with_spares(outcome: OptionOutcome, sized: Sized, answer: ResilienceAnswer, demand: Demand) -> OptionOutcome:
+    """Return an option with the spares that it needs, or without a fleet where none hold the budget."""
+    if answer.best is None:
+        least = min(each.minutes or 0.0 for each in answer.options)
+        rule = f"exceeds the error budget with up to {answer.options[-1].spare} spares"
+        got = f"{least:.3g} of {answer.budget_minutes or 0.0:.3g} minutes a month"
+        problem = Problem("--spare auto", rule, got, "auto:4 allows four; simserve resilience shows why")
+        return replace(outcome, state="too many", sized=None, nearest=sized.needed, problem=problem)
+    best, needed = answer.options[answer.best], sized.needed.replicas
+    bought = (needed[0] + (best.spare or 0),)
+    standby = None if best.kind in ("none", "active") else best.kind
+    serving, search = needed if standby else bought, sized.search
+    all_up, usage = search.trial(serving), search.trial(serving, demand.mean_load_frac)
+    return replace(outcome, sized=replace(sized, all_up=all_up, usage=usage, bought=bought, standby=standby))
 
 
 def settle(
@@ -126,7 +172,7 @@ def settle(
 def _least_usd(current: Sized, usd: float) -> float:
     """Return what the smallest fleet that may meet the SLO costs an hour, as far as the first seeds say."""
     n_fewer = current.fewer is not None and current.fewer.decision == "edge"
-    return (sum(current.all_up.replicas) - n_fewer) * current.fleets.gpus_per_replica * usd
+    return (sum(current.bought) - n_fewer) * current.fleets.gpus_per_replica * usd
 
 
 def planned(
@@ -138,7 +184,7 @@ def planned(
     """Rank the outcomes, and find the monthly and hourly needs of options that meet the SLO."""
     held = [(each, each.sized) for each in outcomes if each.sized is not None]
     choices = [Choice(each, sized, cost_of(sized, usd[each.option.gpu])) for each, sized in held]
-    ranked = sorted(choices, key=lambda choice: choice.order)
+    ranked = sorted(choices, key=lambda choice: choice.cost.order)
     others = tuple(each for each in outcomes if each.sized is None)
     if not ranked:
         return Plan(question, demand, usd, (), others)

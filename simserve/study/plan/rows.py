@@ -26,7 +26,7 @@ def choice_row(plan: Plan, choice: Choice, rank: int) -> PlanOption:
     sized, cost, best, at_end = choice.sized, choice.cost, plan.choices[0], choice.at_end
     is_close = choice is not best and cost.usd_low <= best.cost.usd_high
     return _joined(
-        _fleet(choice.outcome, sized.needed, rank=rank, bought=sized.all_up.replicas, is_close=is_close),
+        _fleet(choice.outcome, sized.needed, rank=rank, bought=sized.bought, is_close=is_close),
         cost.price(),
         _share(sized.needed),
         _other_sizes(sized),
@@ -50,7 +50,8 @@ def other_row(plan: Plan, outcome: OptionOutcome) -> PlanOption:
         return _joined(*known, _alone(outcome.unloaded), refused=outcome.problem)
     slo, met_frac = nearest.point.worst_slo
     failing = OtherSizes(fails_first=slo, fails_first_frac=met_frac, saturated=nearest.point.is_saturated)
-    return _joined(*known, _share(nearest), failing, _latencies(nearest), _alone(outcome.unloaded))
+    parts = (*known, _share(nearest), failing, _latencies(nearest), _alone(outcome.unloaded))
+    return _joined(*parts, refused=outcome.problem)
 
 
 def _joined(*parts: Struct, refused: Problem | None = None) -> PlanOption:
@@ -126,7 +127,7 @@ def _tied(sized: Sized) -> TiedFleet:
     if sized.tied is None:
         return TiedFleet()
     share, n_saved = sized.tied.point.attained, sum(sized.needed.replicas) - sum(sized.tied.replicas)
-    replicas = sum(sized.all_up.replicas) - n_saved
+    replicas = sum(sized.bought) - n_saved
     return TiedFleet(
         tied_replicas=replicas,
         tied_gpus=replicas * sized.fleets.gpus_per_replica,
