@@ -21,7 +21,7 @@ from simserve.engine.offered import Offered, Patience
 from simserve.engine.recorder import FAILED, FINISHED, SPAN_ROW, STEP_RUN_ROW, UNFINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
-from simserve.engine.tabulate import tabulate
+from simserve.engine.tabulate import member_facts, tabulate
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.slowest import LATENCIES, parts_by_latency
 from simserve.metrics.stats import latency_columns
@@ -33,7 +33,7 @@ from simserve.tables.facts import LinkFacts, RunFacts
 from simserve.units import array_to_ps, to_s
 from simserve.workload.trace import Trace
 from tests import oracle
-from tests.conservation import assert_tokens_are_conserved, wasted_tokens
+from tests.conservation import assert_gpu_time_is_conserved, assert_tokens_are_conserved, wasted_tokens
 from tests.effort import proved
 from tests.metrics.stories import pool_facts, run_facts
 from tests.oracle_fleet import Change, Observed, Script
@@ -76,7 +76,9 @@ def run_both(
 
     cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), decides)
     run_watched(cluster)
-    assert_times_are_split(*request_table(cluster, how()))
+    requests, facts = request_table(cluster, how())
+    assert_times_are_split(requests, facts)
+    assert_gpu_time_is_conserved(replace(facts, members=member_facts(cluster)))
     if observed is not None and observed.recorded is not None:
         changes = observed.recorded.changes
     sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes)

@@ -1,11 +1,13 @@
-"""Conservation of tokens: each token that a step computed is in an answer, was lost, or is held for a request that
-goes on."""
+"""Conservation: each token that a step computed is in an answer, was lost, or is held for a request that goes on; each
+GPU-second of a replica's life is of one state."""
 
 import numpy as np
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.recorder import FINISHED, UNFINISHED
 from simserve.engine.tabulate import attempt_columns
+from simserve.metrics.lifetimes import Lifetimes
+from simserve.tables.facts import RunFacts
 
 
 def computed_tokens(cluster: Cluster) -> int:
@@ -35,3 +37,17 @@ def assert_tokens_are_conserved(cluster: Cluster, padding_tokens: int = 0) -> No
     there = [request for replica in cluster.replicas for request in replica.batch.requests]
     held = sum(request.prefilled_tokens for request in there if columns["status"][request.row] == UNFINISHED)
     assert computed_tokens(cluster) == answers + sum(wasted_tokens(cluster).values()) + held + lost[unfinished].sum()
+
+
+def assert_gpu_time_is_conserved(facts: RunFacts) -> None:
+    """Check that starting, serving and draining are disjoint and fill the lives of all replicas, one by one."""
+    lives = Lifetimes(facts)
+    span_s = np.array((0.0, facts.end_s))
+    states = (("ordered_s", "ready_s"), ("ready_s", "draining_s"), ("draining_s", "gone_s"))
+    by_state = np.hstack([lives.lived_s(span_s, *state) for state in states])
+    end_s = np.minimum(lives.at_s("gone_s"), facts.end_s)
+    lived_s = np.maximum(end_s - [member.ordered_s for member in lives.members], 0.0)
+    np.testing.assert_allclose(by_state.sum(axis=1), lived_s, rtol=1e-12, atol=1e-12)
+    times = lives.by_state()
+    in_all = sum(filter(None, (times.starting_gpu_s, times.serving_gpu_s, times.draining_gpu_s)))
+    np.testing.assert_allclose(in_all, lives.gpus @ lived_s, rtol=1e-9, atol=1e-12)

@@ -185,6 +185,7 @@ class OracleFleet:
         return left[change.which % len(left)] if left else None
 
     def let_in(self, member: OracleMember, now_ps: int) -> None:
+        assert member.ready_ps is None, "a member is ready once"
         member.ready_ps = now_ps
         for roles, view in self.views:
             if member.setup.role in roles:

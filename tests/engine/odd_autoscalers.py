@@ -1,4 +1,4 @@
-"""Autoscalers that do what none should, and two that note what they see."""
+"""Autoscalers that do what none should, and three that note what they see."""
 
 from pydantic.dataclasses import dataclass
 
@@ -13,6 +13,10 @@ SEEN: list[tuple[float, list[tuple[float, float]]]] = []
 
 COUNTED: list[tuple[str, dict[str, float]]] = []
 """Role of a pool, and the samples of its first replica by metric."""
+
+
+REMEMBERED: list[tuple[float, int, dict[float, float]]] = []
+"""Instants of decisions, with the id of a member and its samples, all of a metric."""
 
 
 class Odd(Autoscaler):
@@ -51,3 +55,15 @@ class Counts(Odd):
         if all(value is not None for _, value in seen):
             COUNTED.append((pool.replica.role, {name: value for name, value in seen if value is not None}))
         return 1
+
+
+class Remembers(Odd):
+    interval_s = 2.0
+    metric_names = ("num_requests_running",)
+
+    def desired_replicas(self, pool: PoolView) -> int:
+        for member in pool.members:
+            seen = dict(member.signals.over("num_requests_running", 3600))
+            assert member.phase == "ready" or not seen
+            REMEMBERED.append((pool.now_s, member.id, seen))
+        return 2 + int(pool.now_s // 15) % 2

@@ -1,14 +1,18 @@
 """Fleets that change by autoscalers and failures: starts, drains, budgets, and what a controller may see."""
 
+from random import Random
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simserve import Scenario, simulate
 from simserve.errors import PolicyError
 from simserve.metrics.results import Results
+from tests.effort import examples
 
 FAST = {"process_s": 3, "compile_s": 2, "ready_probe_s": 1, "weights": {"from": "host_memory", "bytes_per_s": 1e15}}
 """A start of 6 s."""
@@ -268,6 +272,28 @@ def test_a_controller_sees_nothing_that_was_not_scraped_and_that_late() -> None:
     assert len({round(at_s % 7, 6) for at_s in instants}) == 1
     assert all(at_s <= now_s - 4 for now_s, seen in odd_autoscalers.SEEN for at_s, _ in seen)
     assert max(value for _, seen in odd_autoscalers.SEEN for _, value in seen) > 5
+
+
+@settings(max_examples=examples(40))
+@given(st.sampled_from((0.5, 3.0, 7.1, 20.0)), st.sampled_from((0.0, 1.0, 4.3, 30.0)), st.integers(0, 9))
+def test_a_controller_sees_each_scrape_since_a_replica_serves_unchanged_and_nothing_else(
+    interval_s: float, delay_s: float, seed: int
+) -> None:
+    from tests.engine import odd_autoscalers
+
+    odd_autoscalers.REMEMBERED.clear()
+    pool = {"replicas": 2, "autoscaler": "tests.engine.odd_autoscalers:Remembers", "startup": FAST}
+    scrape = {"interval_s": interval_s, "delay_s": delay_s}
+    ready_s = members(simulate(scenario(pool, 30.0, 1500, scrape=scrape).replace(seed=seed)))["ready_s"]
+    values: dict[tuple[int, float], float] = {}
+    stream = Random(f"scrape/{seed}")
+    stream.random()  # the phase of decisions
+    grid_s = interval_s * (stream.random() + np.arange(200))
+    for now_s, member, seen in odd_autoscalers.REMEMBERED:
+        due_s = grid_s[(grid_s >= (ready_s.get(member) or 0)) & (grid_s <= now_s - delay_s)]
+        assert [*seen] == pytest.approx(due_s.tolist(), abs=1e-9)
+        assert all(values.setdefault((member, at_s), value) == value for at_s, value in seen.items())
+    assert len({member for member, _ in values}) >= 3 or delay_s > 4 or interval_s > 7
 
 
 def test_a_fleet_that_was_too_small_says_so_instead_of_blaming_its_servers() -> None:
