@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.collective import COLLECTIVES, Collective
+from simserve.cost.forms.collective import COLLECTIVES
 from simserve.lab.kernels import KernelFit, Residuals, fit_form
 from simserve.lab.kernels.table import rows_of
 
@@ -49,11 +48,7 @@ def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFi
     if (~held).sum() < FEWEST:
         return None
     n_bytes, measured = kept["bytes"].to_numpy(), kept["latency_s"].to_numpy()
-
-    def seconds(form: Collective) -> NDArray[np.float64]:
-        return np.asarray(form.seconds(gpu, n_gpus, n_bytes[~held]), dtype=np.float64)
-
-    form = fit_form(COLLECTIVES[op], seconds, measured[~held])
+    form = fit_form(COLLECTIVES[op], lambda form: form.seconds(gpu, n_gpus, n_bytes[~held]), measured[~held])
     residuals = Residuals.of(form.seconds(gpu, n_gpus, n_bytes[held]), measured[held])
     return KernelFit(op, str(n_gpus), form, int((~held).sum()), excluded, residuals)
 

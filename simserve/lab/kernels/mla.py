@@ -108,19 +108,15 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     if dtype not in FITTED or kv_dtype not in FITTED:
         return None
     kept, excluded = _usable(op, rows.assign(width=_width(op, rows)), gpu)
-    held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)
+    held = held_out(kept, HELD_OUT)
     if (~held).sum() < FEWEST_ROWS or not held.any():
         return None
     form_type, time = OPERATIONS[op]
     measured = kept["latency_s"].to_numpy()
     sizes = [kept[name].to_numpy() for name in ("n_heads", "batch", "tokens", "width")]
     fitted, others = (MlaRows(dtype, kv_dtype, *(each[chosen] for each in sizes)) for chosen in (~held, held))
-
-    def seconds(form: Form, rows: MlaRows) -> NDArray[np.float64]:
-        return np.asarray(time(form, gpu, rows), dtype=np.float64)
-
-    form: Any = fit_form(form_type, lambda form: seconds(form, fitted), measured[~held])
-    residuals = Residuals.of(seconds(form, others), measured[held])
+    form: Any = fit_form(form_type, lambda form: time(form, gpu, fitted), measured[~held])
+    residuals = Residuals.of(time(form, gpu, others), measured[held])
     quiet_s = QUIET_LAUNCH_S.get(op, {}).get(dtype, np.inf)
     if form.launch_s > HOSTED * quiet_s:
         form = replace(form, launch_s=quiet_s)

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve import catalog
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.base import Form
 from simserve.cost.forms.sparse import SPARSE, SparseSizes
 from simserve.cost.shard import Shard
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
@@ -112,17 +110,13 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     dtype, kv_dtype = str(rows.dtype.iloc[0]), str(rows.kv_dtype.iloc[0])
     divides = rows.model.map(lambda name: catalog.load_model(name).n_heads) >= rows.n_heads
     kept, excluded = (_decode if op == "sparse_decode_module" else _prompts)(rows[divides])
-    held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)
+    held = held_out(kept, HELD_OUT)
     if {dtype, kv_dtype} - set(FITTED) or (~held).sum() < FEWEST_ROWS or not held.any():
         return None
     fitted, others = SparseRows(kept[~held]), SparseRows(kept[held])
-
-    def seconds(form: Form, rows: SparseRows) -> NDArray[np.float64]:
-        return np.asarray(TIMES[op](form, gpu, rows), dtype=np.float64)
-
     measured = kept.latency_s.to_numpy()
-    form: Any = fit_form(SPARSE[op], lambda form: seconds(form, fitted), measured[~held])
-    residuals = Residuals.of(seconds(form, others), measured[held])
+    form: Any = fit_form(SPARSE[op], lambda form: TIMES[op](form, gpu, fitted), measured[~held])
+    residuals = Residuals.of(TIMES[op](form, gpu, others), measured[held])
     quiet_s = QUIET_LAUNCH_S[op].get(dtype, np.inf)
     if excluded.get(HOST_TIME) or form.launch_s > HOSTED * quiet_s:
         form = replace(form, launch_s=quiet_s)

@@ -3,12 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.base import Form
 from simserve.cost.forms.state import CHUNK, STATES
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import rows_of
@@ -77,16 +74,12 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
         n_bytes = 2 * rows.batch * rows.state_bytes
         is_short = n_bytes / gpu.hbm_bytes_per_s < L2_SHARE * rows.latency_s
         kept, reason = rows[(n_bytes > 2 * gpu.l2_bytes) | is_short], "states stay in the L2"
-    held = held_out(kept, keys) if len(kept) else np.zeros(0, dtype=bool)
+    held = held_out(kept, keys)
     if (~held).sum() < FEWEST_ROWS or not held.any():
         return None
-
-    def seconds(form: Form, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return np.asarray(time(form, gpu, kept[chosen]), dtype=np.float64)
-
     measured = kept.latency_s.to_numpy()
-    form = fit_form(STATES[op], lambda form: seconds(form, ~held), measured[~held])
-    residuals = Residuals.of(seconds(form, held), measured[held])
+    form = fit_form(STATES[op], lambda form: time(form, gpu, kept[~held]), measured[~held])
+    residuals = Residuals.of(time(form, gpu, kept[held]), measured[held])
     if residuals.mape_frac > UNSOUND:
         return None
     return KernelFit(op, "bf16", form, int((~held).sum()), {reason: len(rows) - len(kept)}, residuals)
