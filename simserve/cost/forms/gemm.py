@@ -56,7 +56,9 @@ class Gemm(Form):
     def seconds(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
         """Return the seconds with weights stored in dtype; scalars or arrays that broadcast."""
         compute = (self._best_s if self.chooses else self._by_rows_s)(gpu, dtype, m, n, k)
-        n_bytes = n * k * BYTES_PER_VALUE[dtype] + m * k * _activation_bytes(gpu, dtype) + m * n * ACTIVATION_BYTES
+        # an activation is as wide as a weight where both are quantized
+        read_bytes = BYTES_PER_VALUE[dtype] if dtype in COMPUTES_IN and gpu.multiplies(dtype) else ACTIVATION_BYTES
+        n_bytes = n * k * BYTES_PER_VALUE[dtype] + m * k * read_bytes + m * n * ACTIVATION_BYTES
         memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
         passes = self.input_bytes * (m * k) + self.store_passes * ACTIVATION_BYTES * (m * n)
         roofs = smooth_max(compute, memory, self.sharpness)
@@ -87,8 +89,3 @@ class Gemm(Form):
         full = tiles / gpu.n_sms
         waves = self.wave_share * np.ceil(full) + (1 - self.wave_share) * np.maximum(full, 1.0)
         return waves * (2 * products * gpu.n_sms / (gpu.peak_flop_per_s(dtype) * self.flop_share))
-
-
-def _activation_bytes(gpu: GpuSpec, dtype: str) -> float:
-    """Return the bytes of an activation as the product reads it: those of a weight where both are quantized."""
-    return BYTES_PER_VALUE[dtype] if dtype in COMPUTES_IN and gpu.multiplies(dtype) else ACTIVATION_BYTES

@@ -132,14 +132,12 @@ class MlaDecodeModule(MlaDecode):
     def module_line(self, gpu: GpuSpec, dtype: str, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
         """Return (intercept, slope per key) in seconds for n requests, with weights in dtype."""
         weights = DOWN_WEIGHTS + n_heads * (HEAD_WEIGHTS + UP_WEIGHTS)
-        compute = 2 * n * weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
-        memory = weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
         intercept, slope = self.line(gpu, n_heads, kv_dtype, n)
         moved = ACTIVATION_BYTES * self.moved_values * n / gpu.hbm_bytes_per_s
-        return intercept + smooth_max(compute, memory, self.sharpness) + moved, slope
+        return intercept + self.expansion_s(gpu, dtype, weights, n) + moved, slope
 
-    def expansion_s(self, gpu: GpuSpec, dtype: str, n_weights: int, n: Any) -> Any:
-        """Return the time of the latent expansion matrix, applied to the queries and outputs of n requests instead."""
+    def expansion_s(self, gpu: GpuSpec, dtype: str, n_weights: Any, n: Any) -> Any:
+        """Return the time of matrices for n requests, as of the latent expansion of their queries and outputs."""
         compute = 2 * n * n_weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
         memory = n_weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
         return smooth_max(compute, memory, self.sharpness)

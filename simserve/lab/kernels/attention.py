@@ -154,7 +154,10 @@ def _usable_prefill(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> tuple[pd.Da
     kept = _Rows(rows)
     kept.leave_out_other_kernels()
     kept.leave_out("prompt shorter than a tile", kept.rows["tokens"] < TILE)
-    kept.leave_out("faster than the roof", _pairs_s(kept.rows, gpu, dtype) > kept.rows["latency_s"])
+    rows = kept.rows
+    flop = 4 * rows["n_heads"] * rows["head_dim"] * (rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2)
+    at_peak_s = flop / gpu.flop_per_s.get(dtype, gpu.flop_per_s["bf16"])  # of scores and values: 4 a pair, head, width
+    kept.leave_out("faster than the roof", at_peak_s > rows["latency_s"])
     return kept.rows.reset_index(drop=True), kept.excluded
 
 
@@ -170,12 +173,6 @@ def _usable_decode(rows: pd.DataFrame, gpu: GpuSpec, kv_dtype: str) -> tuple[pd.
     least_s = _cache_bytes(kept.rows, kv_dtype) / gpu.hbm_bytes_per_s
     kept.leave_out("faster than the roof", least_s > kept.rows["latency_s"])
     return kept.rows.reset_index(drop=True), kept.excluded
-
-
-def _pairs_s(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> "pd.Series[float]":
-    """Return the seconds at the peak for scores and values of whole prompts: 4 FLOP per pair, head and width."""
-    pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
-    return 4 * rows["n_heads"] * rows["head_dim"] * pairs / gpu.flop_per_s.get(dtype, gpu.flop_per_s["bf16"])
 
 
 def _cache_bytes(rows: pd.DataFrame, kv_dtype: str) -> "pd.Series[float]":

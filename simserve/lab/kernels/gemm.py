@@ -68,8 +68,10 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
             continue
         quiet = {"launch_s": fixed(QUIET_LAUNCH_S)} if excluded["host time in the row"] else {}
         families = [{**each, **quiet} for each in FAMILIES]
-        family = min(families, key=lambda each: _misfit(_fit_rows(each, train, gpu, dtype), train, gpu, dtype))
-        fitted = _fit_rows(family, train, gpu, dtype)
+        forms = [_fit_rows(each, train, gpu, dtype) for each in families]
+        ratios = [_seconds(form, train, gpu, dtype) / train["latency_s"].to_numpy() for form in forms]
+        best = int(np.argmin([np.abs(np.log(ratio)).mean() for ratio in ratios]))
+        family, fitted = families[best], forms[best]
         residuals = Residuals.of(_seconds(fitted, report, gpu, dtype), report["latency_s"].to_numpy())
         fits.append(KernelFit("gemm", dtype, _fit_rows(family, kept, gpu, dtype), len(kept), excluded, residuals))
     return fits
@@ -78,11 +80,6 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
 def _fit_rows(family: Mapping[str, Coefficient], rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> Gemm:
     some = sample(rows, ("m", "n", "k"), MOST_ROWS)
     return fit_form(Gemm, lambda form: _seconds(form, some, gpu, dtype), some["latency_s"].to_numpy(), family)
-
-
-def _misfit(form: Gemm, rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> float:
-    ratio = _seconds(form, rows, gpu, dtype) / rows["latency_s"].to_numpy()
-    return float(np.abs(np.log(ratio)).mean())
 
 
 def _seconds(form: Gemm, rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> Any:

@@ -13,6 +13,7 @@ from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.sparse import SPARSE, SparseSizes
 from simserve.cost.shard import Shard
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
+from simserve.lab.kernels.mla import HOSTED
 from simserve.lab.kernels.table import FITTED, rows_of
 
 SPARSE_MODELS = {
@@ -38,9 +39,6 @@ QUIET_LAUNCH_S: Mapping[str, Mapping[str, float]] = {
     "sparse_decode_module": {"bf16": 5e-5, "fp8_block": 6e-5, "nvfp4": 8e-5},
 }
 """Launches of a module with its host hidden: those of TensorRT-LLM on Blackwell, in decode also of SGLang."""
-
-HOSTED = 1.6
-"""Quiet launches from which decode was timed with its host, as of whole attention (lab/kernels/mla.py)."""
 
 NO_GRAPH = 1.2
 """Ratio of the shortest times per request of a batch and a smaller one that only launches without a CUDA graph

@@ -1,6 +1,6 @@
 """Fit of layers with a state, gated delta nets: prompts and decoding requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -46,19 +46,11 @@ def state_bytes(rows: pd.DataFrame) -> "pd.Series[Any]":
     return state_values(rows) * rows.value_bytes + 2 * (rows.d_conv - 1) * convolved
 
 
-def _prefill_s(form: Any, gpu: GpuSpec, rows: pd.DataFrame) -> Any:
-    return form.seconds(gpu, rows.state_values, rows.batch * rows.tokens, rows.tokens)
-
-
-def _decode_s(form: Any, gpu: GpuSpec, rows: pd.DataFrame) -> Any:
-    return form.seconds(gpu, rows.state_bytes, rows.batch)
-
-
-OPERATIONS: Mapping[str, tuple[Callable[[Any, GpuSpec, pd.DataFrame], Any], list[str]]] = {
-    "gdn_prefill": (_prefill_s, ["state_values", "batch"]),
-    "gdn_decode": (_decode_s, ["state_bytes", "batch"]),
+OPERATIONS: Mapping[str, tuple[Callable[[pd.DataFrame], Sequence["pd.Series[Any]"]], list[str]]] = {
+    "gdn_prefill": (lambda rows: (rows.state_values, rows.batch * rows.tokens, rows.tokens), ["state_values", "batch"]),
+    "gdn_decode": (lambda rows: (rows.state_bytes, rows.batch), ["state_bytes", "batch"]),
 }
-"""(time for rows, columns held out together) of each."""
+"""(what the form's time depends on, columns held out together) of each."""
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
@@ -67,7 +59,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
 
 
 def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
-    time, keys = OPERATIONS[op]
+    work, keys = OPERATIONS[op]
     if op == "gdn_prefill":
         kept, reason = rows[rows.tokens >= LEAST_PROMPT], f"prompts far below {CHUNK} tokens"
     else:
@@ -78,8 +70,9 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     if (~held).sum() < FEWEST_ROWS or not held.any():
         return None
     measured = kept.latency_s.to_numpy()
-    form = fit_form(STATES[op], lambda form: time(form, gpu, kept[~held]), measured[~held])
-    residuals = Residuals.of(time(form, gpu, kept[held]), measured[held])
+    form_type: Any = STATES[op]
+    form = fit_form(form_type, lambda form: form.seconds(gpu, *work(kept[~held])), measured[~held])
+    residuals = Residuals.of(form.seconds(gpu, *work(kept[held])), measured[held])
     if residuals.mape_frac > UNSOUND:
         return None
     return KernelFit(op, "bf16", form, int((~held).sum()), {reason: len(rows) - len(kept)}, residuals)
