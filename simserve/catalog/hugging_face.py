@@ -45,7 +45,7 @@ KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", 
 """Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
 
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-"""Counts of MTP layers: DeepSeek, Qwen3.5."""
+"""Counts of MTP layers: DeepSeek, Qwen3.5; without any, the family's published ones count."""
 
 QUANTIZATION_FILE = "hf_quant_config.json"
 """modelopt's file for the weight dtype, next to a config.json without one."""
@@ -66,6 +66,7 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
     experts, mla, state = read_experts(config), read_mla(config), read_state(config)
     check_understood(config)
     n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    mtp_layers = (config[key] for key in MTP_KEYS if config.get(key) is not None)
     family, tied, quantized = (config.get(key) for key in ("model_type", "tie_word_embeddings", "quantization_config"))
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
@@ -87,7 +88,7 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
         indexer=read_indexer(config),
         linear=state,
         n_bare_layers=n_bare_layers(config),
-        n_mtp_layers=_n_mtp_layers(config),
+        n_mtp_layers=next(mtp_layers, family_of(config).n_mtp_layers),
         weight_dtype=read_weight_dtype(quantized),
         only_experts_quantized=experts is not None and only_experts(quantized),
         source=f"Hugging Face config.json, {path.name}",
@@ -167,9 +168,3 @@ def _check_heads(config: Mapping[str, Any]) -> None:
         raise CatalogError(f"num_key_value_heads must divide num_attention_heads {n_heads}, got {n_kv_heads}")
     if not config.get("head_dim") and not config.get("kv_lora_rank") and hidden % n_heads:
         raise CatalogError(f"without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}")
-
-
-def _n_mtp_layers(config: Mapping[str, Any]) -> int:
-    """Return the MTP layers that the file counts, else those that the family is published with."""
-    counts = (config[key] for key in MTP_KEYS if config.get(key) is not None)
-    return next(counts, family_of(config).n_mtp_layers)

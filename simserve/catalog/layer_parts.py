@@ -42,7 +42,10 @@ def read_experts(config: Mapping[str, Any]) -> Experts | None:
     """Read the experts; None for a dense model (missing, 0 or 1 expert). Raises CatalogError without the path."""
     named = {key: config[key] for key in N_EXPERTS if _is_many(config.get(key))}
     if not named:
-        _refuse_other_names(config)
+        other = next((key for key in config if "expert" in key and _is_many(config[key])), None)
+        if other is not None and not any(key in config for key in N_EXPERTS):
+            near = did_you_mean(other, N_EXPERTS)
+            raise CatalogError(f"num_experts is missing, but {other} is {json.dumps(config[other])}; {near}")
         return None
     if len(set(named.values())) > 1:
         got = json.dumps(list(named.values()))
@@ -112,13 +115,6 @@ def _routing_groups(config: Mapping[str, Any], n_experts: int, top_k: int) -> tu
     if top_k > n_experts // n_groups * top_groups:
         raise CatalogError(f"topk_group must have at least the {top_k} experts of a token, got {top_groups}")
     return n_groups, top_groups
-
-
-def _refuse_other_names(config: Mapping[str, Any]) -> None:
-    other = next((key for key in config if "expert" in key and _is_many(config[key])), None)
-    if other is not None and not any(key in config for key in N_EXPERTS):
-        near = did_you_mean(other, N_EXPERTS)
-        raise CatalogError(f"num_experts is missing, but {other} is {json.dumps(config[other])}; {near}")
 
 
 def _expert_size(config: Mapping[str, Any]) -> int:

@@ -114,12 +114,7 @@ class ModelSpec:
     @property
     def windowed(self) -> bool:
         """Whether some layers attend only the last tokens, or those of a chunk."""
-        return self.longest_window > 0
-
-    @property
-    def longest_window(self) -> int:
-        """Tokens of the longest window or chunk; 0 without any."""
-        return max(group.window or 0 for group in self.groups)
+        return any(group.window for group in self.groups)
 
     @property
     def n_attention_layers(self) -> int:

@@ -27,7 +27,7 @@ from simserve.cost.forms.mla import (
 from simserve.cost.forms.moe import MoeLayer
 from simserve.cost.forms.sparse import BestPrefill, SparseDecodeModule, SparsePrefillModule, SparseSizes, shared_s
 from simserve.cost.forms.state import PromptStates, StateDecode, StatePrefill
-from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, Kernels, PrefillAttentionCost
 from simserve.cost.shard import Shard, n_weights
 from simserve.cost.timed_forms import SIXTEEN_BITS, first_form, measured_as, timed_form
 
@@ -41,7 +41,7 @@ MOE_KERNELS: Mapping[str, str] = {"marlin": "int4", "flashinfer_trtllm_afp8": "m
 PHASES = ("prefill", "decode")
 
 
-class Calibrated:
+class Calibrated(Kernels):
     """The kernels of a calibration on a GPU: the timed one, or another one, scaled by its data sheet.
 
     Kernels of experts, of latent and sparse attention and of states without timings come from the default calibration,
@@ -50,7 +50,11 @@ class Calibrated:
 
     def __init__(self, gpu: GpuSpec, calibration: Calibration, engine: EngineSpec) -> None:
         calibration = calibration.of_version(engine.version)
-        compute, memory = _reached(gpu, calibration)
+        compute = memory = 1.0  # by how much this card's shares of peak and bandwidth exceed those of the timed one
+        if calibration.gpu != gpu.name:
+            timed = cast(Gemm, calibration.form("gemm", *SIXTEEN_BITS))
+            compute = (gpu.flop_share or timed.flop_share) / timed.flop_share
+            memory = (gpu.byte_share or timed.byte_share) / timed.byte_share
         busy = {True: engine.busy_compute_frac, False: engine.busy_fp8_frac or engine.busy_compute_frac}
         peaks = {dtype: peak * busy[dtype in SIXTEEN_BITS] * compute for dtype, peak in gpu.flop_per_s.items()}
         self.gpu = replace(gpu, flop_per_s=peaks, hbm_bytes_per_s=gpu.hbm_bytes_per_s * memory)
@@ -79,7 +83,7 @@ class Calibrated:
                 both = modules[0], modules[1]
                 size = n_weights(shard.projections)
                 return projections_s(both, self.gpu, dtype, size, shard.model.hidden_size, n_tokens)
-        return matrices_s(self, dtype, n_tokens, shard.projections)
+        return super().projections_s(shard, n_tokens)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Time one fused layer, from router logits to summed outputs."""
@@ -87,18 +91,7 @@ class Calibrated:
         timed = measured_as(dtype)
         spread = [f"{each}+ep" for each in timed[:1] if layer.expert > 1]
         form = cast(MoeLayer, first_form(self.calibration, {"moe": (*spread, *timed)}))
-        return form.seconds(
-            self.gpu,
-            dtype,
-            n_tokens,
-            hidden=layer.hidden_size,
-            inter=layer.expert_size,
-            top_k=layer.top_k,
-            n_experts=layer.n_experts,
-            tensor=layer.tensor,
-            expert=layer.expert,
-            routing=shard.routing,
-        )
+        return form.seconds(self.gpu, dtype, n_tokens, **vars(layer), routing=shard.routing)
 
     def experts_dtype(self, dtype: str) -> str:
         """Return the dtype that the kernels of experts in dtype were timed with: that of `moe_backend`, where it was
@@ -155,7 +148,7 @@ class Calibrated:
     def states_s(self, shard: Shard, n: Any) -> Any:
         """Time the convolution and update of n decoding requests' states; where not timed, the states' bytes."""
         if type(shard.model.linear) is not LinearAttention:
-            return self.elementwise_s(2 * shard.state_bytes * n, 1)
+            return super().states_s(shard, n)
         form = cast(StateDecode, first_form(self.calibration, {"gdn_decode": ["bf16"]}))
         return form.seconds(self.gpu, shard.state_bytes, n)
 
@@ -224,12 +217,3 @@ def _modules(shard: Shard) -> list[str]:
     """List the dtypes of weights and cache of modules to look for."""
     weights = (*measured_as(shard.dense_dtype), "fp8_block")
     return [f"{dtype}/{cache}" for cache in (shard.kv_dtype, "bf16") for dtype in weights]
-
-
-def _reached(gpu: GpuSpec, calibration: Calibration) -> tuple[float, float]:
-    """Return by how much the shares of peak and bandwidth that this card reaches exceed those of the timed one."""
-    if calibration.gpu == gpu.name:
-        return 1.0, 1.0
-    timed = cast(Gemm, calibration.form("gemm", *SIXTEEN_BITS))
-    flop_share, byte_share = gpu.flop_share or timed.flop_share, gpu.byte_share or timed.byte_share
-    return flop_share / timed.flop_share, byte_share / timed.byte_share

@@ -57,11 +57,7 @@ def kept_free_mib(engine: EngineSpec, gpu: GpuSpec, server: ServerKnobs) -> floa
         each = rule.get("rank_graph", 0.0) * (1.5 if graphs > MANY_GRAPHS else 1.0)
         kept += rule.get("ranks", 0.0) + each * graphs * server.n_ranks
     if "piecewise" in rule and server.captures_prompts:
-        piecewise = rule["piecewise"]
-        kept += piecewise["latent"] if server.has_latent else piecewise["size"] * n_piecewise(server.step_tokens)
+        piecewise, n = rule["piecewise"], server.step_tokens
+        n_sizes = sum(len(range(first, min(last, n) + 1, step)) for first, last, step in PIECEWISE_TOKENS)
+        kept += piecewise["latent"] if server.has_latent else piecewise["size"] * n_sizes
     return float(max(kept, card.get("least", 0.0)) + rule["drafts"].get(server.drafts, 0.0))
-
-
-def n_piecewise(n_tokens: int) -> int:
-    """Count the captured sizes of steps with prompts of up to n_tokens."""
-    return sum(len(range(first, min(last, n_tokens) + 1, step)) for first, last, step in PIECEWISE_TOKENS)

@@ -37,13 +37,10 @@ class PrefillCost:
         """Return the seconds for the query tokens, query-key pairs and keys read of all chunks of a step."""
         work_s = n_pairs * self.pair_s + n_tokens * self.row_s
         memory_s = n_tokens * self.query_s + n_context_tokens * self.key_s
-        busy_s = _root(work_s * work_s + n_pairs * self.tail_s2 + memory_s * memory_s)
+        squares = work_s * work_s + n_pairs * self.tail_s2 + memory_s * memory_s
+        # same bits for a number as for a cell of an array, as both are correctly rounded
+        busy_s = sqrt(squares) if isinstance(squares, float) else np.sqrt(squares)
         return self.launch_s + busy_s + n_tokens * self.write_s
-
-
-def _root(x: Any) -> Any:
-    """Return a square root; same bits for a number as for a cell of an array, as both are correctly rounded."""
-    return sqrt(x) if isinstance(x, float) else np.sqrt(x)
 
 
 class Kernels(Protocol):
@@ -53,7 +50,8 @@ class Kernels(Protocol):
         """Time (m, k) activations times (k, n) weights stored in dtype."""
 
     def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """Time the matrices around one layer's attention, for all tokens of a step."""
+        """Time the matrices around one layer's attention, for all tokens of a step: by default their sum."""
+        return matrices_s(self, shard.dense_dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Time the routed experts of one layer on the busiest GPU, without gate and collectives."""
@@ -81,10 +79,13 @@ class Kernels(Protocol):
         """Time the indexer of one layer per key of n decoding requests, all of which it scores."""
 
     def states_s(self, shard: Shard, n: Any) -> Any:
-        """Time the states of n decoding requests in one layer."""
+        """Time the states of n decoding requests in one layer: by default their bytes, read and written."""
+        return self.elementwise_s(2 * shard.state_bytes * n, 1)
 
     def prompt_states(self, shard: Shard) -> PrefillAttentionCost | None:
-        """Return what the states of one layer take for prompts, beside what any token does; None for nothing."""
+        """Return what the states of one layer take for prompts, beside what any token does; None, the default: nothing,
+        as what a token moves does not depend on its prompt."""
+        return None
 
 
 def prompt_tokens(n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:

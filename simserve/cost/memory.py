@@ -126,7 +126,9 @@ def ledger(
         activations, buffers = (peak, buffer_bytes) if engine.profiles_activations else (0.0, 0.0)
         reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data) + buffers
         held = weights + activations + reserve
-        usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
+        # a share of the memory that CUDA sees, or what is taken before that and a share of the rest
+        taken = {"total": 0.0, "before_weights": reserve, "after_weights": held}[engine.share_of]
+        usable = taken + gpu_memory_utilization * (gpu.hbm_bytes - DRIVER_BYTES - taken)
         n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
         block_bytes, left = layout.stage_bytes(n_in_parts), usable - held
         n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
@@ -156,7 +158,9 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
     mlp = 3 if model.gated_mlp else 2  # gate, up and product
     widths = [mlp * shard.inner_size] if model.n_dense_layers else []
     if model.experts is not None:
-        routed = _expert_buffers(shard)  # shared experts run before
+        # three buffers of fused experts, of which the last shares the first: gate and up, or outputs; and products
+        # (vLLM, fused_moe.py); shared experts run before
+        routed = model.experts.top_k * (max(2 * shard.expert_columns, model.hidden_size) + shard.expert_columns)
         widths.append(max(routed, mlp * shard.shared_matrices["down"][0] if shard.shared_matrices else 0))
     if mla is not None:
         widths.append(shard.n_heads * (2 * mla.qk_head_dim + 2 * mla.v_head_dim))  # queries, keys, values, outputs
@@ -174,23 +178,8 @@ def workspace_bytes(shard: Shard, n_tokens: int) -> float:
     return n_tokens * experts.top_k * (max(columns, hidden) + max(2 * columns, hidden)) * ACTIVATION_BYTES
 
 
-def _expert_buffers(shard: Shard) -> int:
-    """Return the values per token in the three buffers of fused experts, of which the last shares the first (vLLM,
-    fused_moe.py): gate and up, or outputs; and products."""
-    assert shard.model.experts is not None, "the model has experts"
-    columns = shard.expert_columns
-    return shard.model.experts.top_k * (max(2 * columns, shard.model.hidden_size) + columns)
-
-
 def reserve_bytes(gpu: GpuSpec, engine: EngineSpec, n_gpus: int) -> float:
     """Return the bytes of libraries, and of communication buffers where n_gpus reduce or exchange together; stages of a
     pipeline send without such buffers (start-up logs of vLLM 0.19)."""
     share = min(1.0, gpu.link_bytes_per_s / FAST_LINK_BYTES_PER_S) if n_gpus > 1 else 0.0
     return engine.reserve_bytes + share * engine.group_reserve_bytes
-
-
-def _usable_bytes(gpu: GpuSpec, engine: EngineSpec, share: float, taken: tuple[float, float]) -> float:
-    """Return a share of the memory that CUDA sees, or what is taken and a share of the rest: `taken` are the bytes
-    before weights are loaded, and before the KV cache."""
-    first = {"total": 0.0, "before_weights": taken[0], "after_weights": taken[1]}[engine.share_of]
-    return first + share * (gpu.hbm_bytes - DRIVER_BYTES - first)

@@ -25,8 +25,8 @@ class ExpertLayer:
     GPUs that do not divide the experts hold copies of some, so that each has as many (vLLM, num_redundant_experts).
     """
 
-    hidden_size: int
-    expert_size: int
+    hidden: int
+    inter: int
     """Inner size of one expert, before `tensor` GPUs divide it."""
     n_experts: int
     """Experts of all GPUs, copies included."""
@@ -154,8 +154,8 @@ class Shard:
         """The experts of a layer. Without expert parallelism, all GPUs that share them divide each."""
         experts = self._experts
         return ExpertLayer(
-            hidden_size=self.model.hidden_size,
-            expert_size=experts.expert_size,
+            hidden=self.model.hidden_size,
+            inter=experts.expert_size,
             n_experts=self.n_experts * self.expert,
             top_k=experts.top_k,
             tensor=max(1, self.tensor * self.data // self.expert),
@@ -170,7 +170,7 @@ class Shard:
     @property
     def expert_columns(self) -> int:
         """Inner size of an expert on this GPU."""
-        return -(-self.expert_layer.expert_size // self.expert_layer.tensor)
+        return -(-self.expert_layer.inter // self.expert_layer.tensor)
 
     @property
     def mixing_weights(self) -> int:

@@ -79,20 +79,16 @@ class StepCost:
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone, padded ones included."""
-        try:
-            return self._tokens_ps[n_tokens]
-        except IndexError:
+        if n_tokens >= len(self._tokens_ps):
             pads = self.engine.pads_to_graphs
             self._tokens_ps = _tabulated(n_tokens, lambda counts: self.tokens_s(padded(counts) if pads else counts))
-            return self._tokens_ps[n_tokens]
+        return self._tokens_ps[n_tokens]
 
     def sampled_ps(self, n_rows: int) -> int:
         """Return the LM head over n_rows positions, and the host's time for their requests."""
-        try:
-            return self._sampled_ps[n_rows]
-        except IndexError:
+        if n_rows >= len(self._sampled_ps):
             self._sampled_ps = _tabulated(n_rows, self.sampled_s)
-            return self._sampled_ps[n_rows]
+        return self._sampled_ps[n_rows]
 
     def host_ps(self, n_rows: int) -> int:
         """Return the host's time for a step that samples n_rows requests, where it hides behind kernels; else 0."""
@@ -101,21 +97,16 @@ class StepCost:
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         """Return the joint work of groups that share experts, for the tokens of all, and the exchange between nodes,
         for those of the group with most."""
-        try:
-            group_ps = self._group_ps[n_tokens]
-        except IndexError:
+        if n_tokens >= len(self._group_ps):
             self._group_ps = _tabulated(n_tokens, self.group_s)
-            group_ps = self._group_ps[n_tokens]
-        return group_ps if self.exchange is None else group_ps + self.exchange_ps(n_busiest)
+        return self._group_ps[n_tokens] + (0 if self.exchange is None else self.exchange_ps(n_busiest))
 
     def exchange_ps(self, n_busiest: int) -> int:
         """Return what moves tokens to their experts on other nodes and outputs back, for the tokens of the group with
         most; 0 inside a node, where `group_s` has it."""
-        try:
-            return self._exchange_ps[n_busiest]
-        except IndexError:
+        if n_busiest >= len(self._exchange_ps):
             self._exchange_ps = _tabulated(n_busiest, self.exchange_s)
-            return self._exchange_ps[n_busiest]
+        return self._exchange_ps[n_busiest]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Return the attention of all prompt chunks of the step in layers without a window, and their states."""

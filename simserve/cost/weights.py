@@ -69,7 +69,10 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
     in_experts, in_gates = 0, 0
     if stage.n_moe_layers:
         numbers += stage.n_moe_layers * n_weights(shard.shared_matrices)
-        in_experts = stage.n_moe_layers * shard.n_experts * _stored_expert_weights(shard)
+        in_expert = shard.expert_weights
+        if shard.weight_dtype == "mxfp4":  # in the layout of the kernels
+            in_expert = in_expert // shard.expert_columns * (-(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE)
+        in_experts = stage.n_moe_layers * shard.n_experts * in_expert
         in_gates = stage.n_moe_layers * prod(shard.router)
     n_vocabularies = stage.is_first + stage.is_last
     if model.tie_word_embeddings and n_vocabularies == 2:
@@ -79,11 +82,3 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
     absorbed = stage.n_layers * prod(shard.expansion or (0,))
     in_16_bits = n_vocabularies * shard.head_weights + norms + in_gates + absorbed
     return numbers * dense + in_experts * routed + in_16_bits * ACTIVATION_BYTES
-
-
-def _stored_expert_weights(shard: Shard) -> int:
-    """Count the weights of an expert in the layout of the kernels."""
-    if shard.weight_dtype != "mxfp4":
-        return shard.expert_weights
-    columns = -(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE
-    return shard.expert_weights // shard.expert_columns * columns

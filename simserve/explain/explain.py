@@ -36,14 +36,14 @@ def explain(scenario: Scenario) -> Answer:
     """Dry-run a scenario without simulating it. Raises TraceError and PolicyError for a load that a run refuses."""
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     pairs = zip(scenario.setups, scenario.cluster.versions, strict=True)
-    pools = tuple(_with_start(_with_reservation(_pool(setup), setup, load), setup, pool) for setup, pool in pairs)
+    pools = tuple(_with_reservation(_pool(setup, pool), setup, load) for setup, pool in pairs)
     return Answer(
         scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins), scenario.why_one_process()
     )
 
 
-def _pool(setup: PoolSetup) -> PoolAnswer:
-    balance = setup.parallel.balance
+def _pool(setup: PoolSetup, pool: Pool) -> PoolAnswer:
+    balance, weights_bytes = setup.parallel.balance, setup.ledger.weights_bytes * setup.gpus_per_replica
     return PoolAnswer(
         name=setup.name,
         role=setup.role,
@@ -79,14 +79,8 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         **_host_tier(setup),
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),
+        start=None if pool.startup is None else pool.startup.explained(weights_bytes),
     )
-
-
-def _with_start(answer: PoolAnswer, setup: PoolSetup, pool: Pool) -> PoolAnswer:
-    """Add how long a replica takes to start, if replicas do."""
-    if pool.startup is None:
-        return answer
-    return replace(answer, start=pool.startup.explained(setup.ledger.weights_bytes * setup.gpus_per_replica))
 
 
 def _with_reservation(pool: PoolAnswer, setup: PoolSetup, load: Load) -> PoolAnswer:
@@ -145,17 +139,13 @@ def _exchange(cost: StepCost) -> ExchangeAnswer | None:
     exchange = cost.exchange
     if exchange is None:
         return None
+    copies = ("n_nodes", "kernels", "far_nodes", "gpus", "far_experts", "near_experts")
     return ExchangeAnswer(
-        n_nodes=exchange.n_nodes,
         experts_per_gpu=cost.shard.n_experts,
-        kernels=exchange.kernels,
-        far_nodes=exchange.far_nodes,
-        gpus=exchange.gpus,
-        far_experts=exchange.far_experts,
-        near_experts=exchange.near_experts,
         low_latency_tokens=LOW_LATENCY_TOKENS,
         bytes_per_s=exchange.link.bytes_per_s,
         latency_s=exchange.link.latency_s,
+        **{name: getattr(exchange, name) for name in copies},
     )
 
 

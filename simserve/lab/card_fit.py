@@ -13,7 +13,7 @@ from simserve.input_files import read_json
 from simserve.lab.campaigns import Campaign, run_of
 from simserve.lab.fit import EVERYTHING, Fit, Parameter, Progress, Rows, Theta, rounded
 from simserve.lab.host_fit import TTFT_IS_USABLE
-from simserve.lab.inferencex import CAMPAIGN, Setting, run_of_setting
+from simserve.lab.inferencex import CAMPAIGN, run_of_setting
 from simserve.lab.run_tables import read_rows
 from simserve.lab.runs import MeasuredRun, accepted, predict, replay
 from simserve.lab.settings_table import is_table_of_settings, read_settings
@@ -57,7 +57,10 @@ def read_runs(path: Path, gpu: str, engine: str, campaign: Campaign) -> tuple[li
         settings, left_out = read_settings(path)
         own = [each for each in settings if (each.gpu, each.engine) == (gpu, engine)]
         n_others = len(settings) - len(own)
-        runs = [_of_setting(each) for each in own if _is_of_kernels(each)]
+        in_flight = [each for each in own if each.concurrency <= MOST_IN_FLIGHT]
+        of_kernels = [each for each in in_flight if all("data" not in side.parallel for side in each.sides)]
+        n_requests = {True: DISAGGREGATED_REQUESTS, False: CAMPAIGN.requests_per_client}
+        runs = [_with(run_of_setting(each, n_requests[len(each.sides) > 1]), "median_ttft") for each in of_kernels]
         left_out[f"more than {MOST_IN_FLIGHT} in flight, or ranks that wait for each other"] = len(own) - len(runs)
     else:
         rows = read_rows(path)
@@ -70,15 +73,6 @@ def read_runs(path: Path, gpu: str, engine: str, campaign: Campaign) -> tuple[li
         rule = f"must have runs of {engine} on {gpu} that tell the time of kernels"
         raise CalibrationError(f"{path}: {rule}, got none; give runs of this card, or another GPU")
     return runs, {reason: n for reason, n in left_out.items() if n}
-
-
-def _is_of_kernels(setting: Setting) -> bool:
-    return setting.concurrency <= MOST_IN_FLIGHT and all("data" not in side.parallel for side in setting.sides)
-
-
-def _of_setting(setting: Setting) -> MeasuredRun:
-    n = DISAGGREGATED_REQUESTS if len(setting.sides) > 1 else CAMPAIGN.requests_per_client
-    return _with(run_of_setting(setting, n), "median_ttft")
 
 
 def _with(run: MeasuredRun, ttft: str) -> MeasuredRun:

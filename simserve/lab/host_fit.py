@@ -71,11 +71,15 @@ def fit_host(runs: Sequence[MeasuredRun], progress: Progress | None = None) -> H
     fitted = [each.run for each in replay(runs) if not each.is_limited_by_memory]
     if not fitted:
         raise CalibrationError("the KV cache limits all of these runs; give some with fewer requests in flight")
-    names = _told_by(fitted)
+    without = {
+        "busy_fp8_frac": all(run.weight_dtype in ("bf16", "fp16") for run in fitted),
+        "wait_frac": all(run.tensor == 1 for run in fitted),
+    }
+    names = [name for name in STEP if not without.get(name)]  # constants of a step that such runs tell
     constants = _fitted(fitted, names, progress)
     if "wait_frac" in names and _n_at_bound(constants):
-        without = _fitted(fitted, [name for name in names if name != "wait_frac"], progress)
-        constants = min(constants, without, key=_n_at_bound)
+        no_wait = _fitted(fitted, [name for name in names if name != "wait_frac"], progress)
+        constants = min(constants, no_wait, key=_n_at_bound)
     predictions = replay(fitted, constants)
     errors = (float(np.mean([abs(each.ratio(name) - 1) for each in predictions])) for name in ("tpot", "ttft"))
     return HostFit(constants, len(fitted), *errors)
@@ -91,13 +95,10 @@ def _fitted(runs: Sequence[MeasuredRun], names: Sequence[str], progress: Progres
             constants |= _fit_front_end(runs, constants)
         if progress:
             progress(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
-    return {name: _rounded(name, value) for name, value in constants.items()}
-
-
-def _rounded(name: str, value: float) -> float:
-    """Return a constant in few digits; the least that it may be, where the solver stopped next to it."""
-    start, least, _ = (STEP | DOOR)[name]
-    return least if value - least < 1e-3 * start else float(f"{value:.{DIGITS}g}")
+    for name, value in constants.items():  # in few digits, or the least where the solver stopped next to it
+        start, least, _ = (STEP | DOOR)[name]
+        constants[name] = least if value - least < 1e-3 * start else float(f"{value:.{DIGITS}g}")
+    return constants
 
 
 def _n_at_bound(constants: Mapping[str, float]) -> int:
@@ -124,15 +125,6 @@ def _has_other_host(run: MeasuredRun, base: str) -> bool:
     """Tell whether the host is known to work in another way in a run's version than in the catalog's first."""
     first, own = (catalog.load_engine(run.engine, version=version) for version in (base, run.version or None))
     return any(getattr(own, name) != getattr(first, name) for name in HOST)
-
-
-def _told_by(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return the constants of a step that such runs tell."""
-    without = {
-        "busy_fp8_frac": all(run.weight_dtype in ("bf16", "fp16") for run in runs),
-        "wait_frac": all(run.tensor == 1 for run in runs),
-    }
-    return [name for name in STEP if not without.get(name)]
 
 
 def at_bound(name: str, value: float) -> bool:

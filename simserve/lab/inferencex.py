@@ -127,6 +127,9 @@ def run_of_setting(setting: Setting, requests_per_client: int, source: str = "")
     splits = [" ".join(f"{key} {n}" for key, n in side.parallel.items()) for side in setting.sides]
     sides = [(side, split) for side, split in zip(setting.sides, splits, strict=True)]
     workers = ", ".join(f"{side.workers} {side.role} {split}" for side, split in sides)
+    version = {"version": setting.version} if setting.version else {}
+    if setting.engine == "vllm" and setting.version:
+        version["version"] = max(setting.version, PLANS_AHEAD, key=release)
     return MeasuredRun(
         source=source,
         engine=setting.engine,
@@ -137,7 +140,7 @@ def run_of_setting(setting: Setting, requests_per_client: int, source: str = "")
         label=f"{about} ({workers}) {setting.isl}/{setting.osl} x {setting.concurrency}",
         measured_s=setting.measured_s,
         pools=[_pool(setting, side) for side in setting.sides],
-        engine_section=_engine_section(setting),
+        engine_section=version | CAMPAIGN.moe_backend(setting.engine, setting.model, setting.gpu),
         kv_dtype=setting.kv_dtype,
         read=asdict(setting),
         server=f"{name}{mtp}: {', '.join(f'{side.role} {split}' for side, split in sides)}",
@@ -148,13 +151,6 @@ def run_of_setting(setting: Setting, requests_per_client: int, source: str = "")
         requests_per_client=requests_per_client,
         shortest_frac=CAMPAIGN.shortest_frac,
     )
-
-
-def _engine_section(setting: Setting) -> dict[str, str]:
-    version = {"version": setting.version} if setting.version else {}
-    if setting.engine == "vllm" and setting.version:
-        version["version"] = max(setting.version, PLANS_AHEAD, key=release)
-    return version | CAMPAIGN.moe_backend(setting.engine, setting.model, setting.gpu)
 
 
 def tokens_per_step(engine: str, seen: float, osl: int) -> float:

@@ -78,26 +78,15 @@ KNOWLEDGE = (
     Knowledge("inferencex.csv", "trtllm", model="deepseek-v3", in_sample="partly", why=COLD),
     Knowledge("inferencex.csv", "trtllm", model="gpt-oss-120b", in_sample="partly", why=HIDDEN),
     Knowledge("inferencex.csv", "vllm", model="gpt-oss-120b", in_sample="partly", why=ROUTED),
-    Knowledge(
-        "h100_serving.csv",
-        "vllm",
-        in_sample="yes",
-        why=FITTED,
-        peers=(Peer(CALCULATOR, SIBLINGS, OF_CALCULATORS, _percent(tpot=10.9, ttft=37)),),
-    ),
-    Knowledge(
-        "h100_serving.csv",
-        "sglang",
-        in_sample="yes",
-        why=FITTED,
-        peers=(Peer(CALCULATOR, SIBLINGS, OF_CALCULATORS, _percent(tpot=26, ttft=84)),),
-    ),
-    Knowledge(
-        "h100_serving.csv",
-        "trtllm",
-        in_sample="yes",
-        why=FITTED,
-        peers=(Peer(CALCULATOR, SIBLINGS, OF_CALCULATORS, _percent(tpot=9.8, ttft=51)),),
+    *(
+        Knowledge(
+            "h100_serving.csv",
+            engine,
+            in_sample="yes",
+            why=FITTED,
+            peers=(Peer(CALCULATOR, SIBLINGS, OF_CALCULATORS, _percent(tpot=tpot, ttft=ttft)),),
+        )
+        for engine, tpot, ttft in (("vllm", 10.9, 37), ("sglang", 26, 84), ("trtllm", 9.8, 51))
     ),
     Knowledge(
         "hopper_serving_2.csv",

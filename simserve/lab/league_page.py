@@ -51,21 +51,17 @@ def _answer(what: str, figures: Mapping[str, Any]) -> str:
 
 def set_rows(facts: Mapping[str, Any]) -> list[Sequence[str]]:
     """Return the cells of each set."""
-    return [_set_row(each) for each in facts["sets"]]
-
-
-def _set_row(data_set: Mapping[str, Any]) -> Sequence[str]:
-    n_runs, n_refused = data_set["n_runs"], data_set["n_refused"]
-    return (
-        data_set["file"].removesuffix(".csv"),
-        _engine(data_set),
-        data_set["gpu"],
-        data_set["model"],
-        f"{n_runs}" if not n_refused else f"{n_runs - n_refused} of {n_runs}",
-        *figure_cells(data_set),
-        data_set["in_sample"],
-        _best_peer(data_set),
-    )
+    rows: list[Sequence[str]] = []
+    for each in facts["sets"]:
+        n_runs, n_refused, versions = each["n_runs"], each["n_refused"], each["versions"]
+        listed = ", ".join(versions) if len(versions) <= MANY_VERSIONS else f"{versions[0]} to {versions[-1]}"
+        about = each["file"].removesuffix(".csv"), f"{each['engine']} {listed}".strip(), each["gpu"], each["model"]
+        n = f"{n_runs}" if not n_refused else f"{n_runs - n_refused} of {n_runs}"
+        # the peer with the least error of TPOT, at the upper end of a range
+        best = min(each["published"], key=lambda peer: peer["errors_frac"]["tpot"][-1], default=None)
+        peer = "" if best is None else f"{best['name']}: {' / '.join(_published(best, name) for name in METRICS)}"
+        rows.append((*about, n, *figure_cells(each), each["in_sample"], peer))
+    return rows
 
 
 def figure_cells(figures: Any) -> Sequence[str]:
@@ -75,18 +71,6 @@ def figure_cells(figures: Any) -> Sequence[str]:
         [share(figures["within_frac"][name]) for name in METRICS],
     )
     return *errors, *within, share(figures["width_frac"]["tpot"])
-
-
-def _engine(data_set: Mapping[str, Any]) -> str:
-    versions = data_set["versions"]
-    listed = ", ".join(versions) if len(versions) <= MANY_VERSIONS else f"{versions[0]} to {versions[-1]}"
-    return f"{data_set['engine']} {listed}".strip()
-
-
-def _best_peer(data_set: Mapping[str, Any]) -> str:
-    """Return the peer with the least error of TPOT, at the upper end of a range, with its errors."""
-    best = min(data_set["published"], key=lambda peer: peer["errors_frac"]["tpot"][-1], default=None)
-    return "" if best is None else f"{best['name']}: {' / '.join(_published(best, name) for name in METRICS)}"
 
 
 def peer_rows(facts: Mapping[str, Any]) -> list[Sequence[str]]:

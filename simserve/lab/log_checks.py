@@ -12,7 +12,7 @@ from simserve.lab.log_errors import ReplayedLog
 from simserve.lab.log_groups import ONE_LEVEL
 from simserve.lab.step_errors import Replayed
 from simserve.report.formats import listed, plural
-from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario import Scenario
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
 from simserve.tables.columns import Flags, Ints
 from simserve.workload.readers.base import names_shown
@@ -41,7 +41,7 @@ def check_model(path: Path, model: str | None, scenario: Scenario) -> str | None
     another model than the scenario's."""
     if model is None:
         return None
-    own = {_named(setup) for setup in scenario.setups}
+    own = {(setup.model.name, setup.weight_dtype) for setup in scenario.setups}
     try:
         spec = catalog.load_model(model)
         logged = spec.name, spec.weight_dtype
@@ -58,10 +58,6 @@ def check_model(path: Path, model: str | None, scenario: Scenario) -> str | None
     theirs = model if dtype is None or any(name != each for each, _ in own) else f"{model}, in {dtype}"
     rule = f"must be a log of the scenario's model, {ours}, got one of {theirs}"
     raise CalibrationError(f"{path}: {rule}; give the log of this server, or correct model and weight_dtype")
-
-
-def _named(setup: PoolSetup) -> tuple[str, str]:
-    return setup.model.name, setup.weight_dtype
 
 
 def cached_share(replay: Replayed, rows: Ints) -> Estimate | None:
@@ -106,13 +102,11 @@ def early_answers(replay: ReplayedLog) -> Iterator[str]:
     """Yield what shows that single prompts were cached: answers before a prompt of that length can be computed."""
     if "ttft_s" not in replay.log.measured or replay.log.trace.prefixes is not None:
         return
-    is_early = replay.is_too_early()
+    floor_s, ttft_s, tokens = replay.token_floor_s, replay.log.measured["ttft_s"], replay.log.trace.prompt_tokens
+    is_early = ttft_s < tokens * floor_s
     if is_early.any():
-        numbers, floor_s = replay.log.place.numbers[is_early], replay.token_floor_s
-        shortest = float((replay.log.measured["ttft_s"] / replay.log.trace.prompt_tokens)[is_early].min())
-        first = f"{replay.log.place.word} {numbers[0]}{'' if len(numbers) == 1 else ' first'}"
-        n = "1 request" if len(numbers) == 1 else f"{len(numbers)} requests"
-        what = f"the server answered {n} ({first}) before a prompt of that length can be computed"
+        shortest = float((ttft_s / tokens)[is_early].min())
+        what = f"the server answered {replay.some(is_early)} before a prompt of that length can be computed"
         remedy = "was it in a prefix cache? Add the columns hash_ids and hash_block_tokens, or correct the scenario"
         yield f"{what} (down to {shortest * 1e6:.3g} µs per token, at peak {floor_s * 1e6:.3g}): {remedy}"
 

@@ -156,10 +156,11 @@ class ReplayedLog:
         works = [(setup.step_cost().work, setup.parallel.tensor, setup.gpus_per_replica) for setup in prefills]
         return min(work.flop_per_token / work.peak_flop_per_s * tensor / n_gpus for work, tensor, n_gpus in works)
 
-    def is_too_early(self) -> Flags:
-        """Mark requests with a measured TTFT below the least time of the prompt, `(n_requests,)`."""
-        early: Flags = self.log.measured["ttft_s"] < self.log.trace.prompt_tokens * self.token_floor_s
-        return early
+    def some(self, rows: Flags) -> str:
+        """Format `3 requests (row 4 first)`."""
+        place, numbers = self.log.place, self.log.place.numbers[rows]
+        first = "1 request" if len(numbers) == 1 else f"{len(numbers)} requests"
+        return f"{first} ({place.word} {numbers[0]}{'' if len(numbers) == 1 else ' first'})"
 
     @property
     def makespan_s(self) -> Sides:

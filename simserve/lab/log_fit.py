@@ -59,23 +59,14 @@ def fit_files(
     if not set(OF_PROMPTS) & fit.fitted.keys() or all(log.arrivals != "drawn" for log in first):
         return fit
     fits = [fit, *(fit_logs(logs(seed), server, progress) for seed in range(1, REDRAWS))]
-    if not all(_agree(fits, name) for name in OF_PROMPTS if name in fit.fitted):
-        why = f"arrivals are drawn, and {REDRAWS} draws give different values"
-        return fit_logs(first, server, progress, dict.fromkeys(OF_PROMPTS, why))
-    widest = {name: _widest(fits, name) if name in OF_PROMPTS else fitted for name, fitted in fit.fitted.items()}
+    widest = dict(fit.fitted)
+    for name in (name for name in OF_PROMPTS if name in fit.fitted):
+        own = [each.fitted[name] for each in fits if name in each.fitted]
+        if len(own) < len(fits) or not all(one.low <= other.value <= one.high for one in own for other in own):
+            why = f"arrivals are drawn, and {REDRAWS} draws give different values"
+            return fit_logs(first, server, progress, dict.fromkeys(OF_PROMPTS, why))
+        widest[name] = replace(own[0], low=min(each.low for each in own), high=max(each.high for each in own))
     return replace(fit, fitted=widest)
-
-
-def _agree(fits: Sequence[LogFit], name: str) -> bool:
-    """Return whether each fit's value lies in the intervals of the others."""
-    own = [fit.fitted.get(name) for fit in fits]
-    agreed = [fitted for fitted in own if fitted is not None]
-    return len(agreed) == len(fits) and all(one.low <= other.value <= one.high for one in agreed for other in agreed)
-
-
-def _widest(fits: Sequence[LogFit], name: str) -> FittedConstant:
-    agreed = [fit.fitted[name] for fit in fits]
-    return replace(agreed[0], low=min(each.low for each in agreed), high=max(each.high for each in agreed))
 
 
 def fit_logs(

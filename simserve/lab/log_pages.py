@@ -1,6 +1,7 @@
 """Pages of logs: replayed, each latency as measured and as predicted; and constants that were fitted to them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ MAX_DOTS = 2000
 LEVELS = ("mean", "p50", "p90", "p95", "p99")
 BY_RANK = "Quantile against quantile: the shortest measured with the shortest predicted, up to the longest"
 CONSTANTS_HEAD = ("", "as shipped", "fitted", "95% CI")
-ERRORS_HEAD = ("as shipped", "fitted")
 UNITS = "Seconds; busy_compute_frac is a share, wait_frac more time; matrices, experts, attention: times as long."
 CONSTANT_KEYS = ("shipped", "value", "low", "high")
 
@@ -28,7 +28,7 @@ GROUPS = {"by_load": "in flight on arrival", "by_prompt_tokens": "prompt tokens"
 def tell(result: Mapping[str, Any], trust: Trust) -> Document:
     """Return the decision and what `simserve validate LOG --scenario ... --json` prints."""
     log = result["log"]
-    cautions = [_sentence(each) for each in result["warnings"]]
+    cautions = [f"{each[:1].upper()}{each[1:]}." for each in result["warnings"]]
     pairs = [_pair(result, name, of["n"], log["n_compared"]) for name, of in result["distributions"].items()]
     parts: list[Titled] = [
         *([Cautions(cautions)] if cautions else []),
@@ -65,52 +65,32 @@ def _flat(title: str, table: Table) -> Table:
     return Table((title.lower(), "", *table.heads[1:]), rows)
 
 
-def _rows(requests: Mapping[str, Any], name: str) -> list[int]:
-    """Return requests that have the latency on both sides."""
-    both = zip(requests[f"measured_{name}"], requests[f"predicted_{name}"], strict=True)
-    return [row for row, sides in enumerate(both) if None not in sides]
-
-
 def _thinned(rows: Sequence[int]) -> list[int]:
     """Return at most MAX_DOTS of the rows, evenly spaced, first and last included."""
     places = np.linspace(0, len(rows) - 1, min(len(rows), MAX_DOTS))
     return [rows[place] for place in np.rint(places).astype(np.int64).tolist()]
 
 
-def _column(result: Mapping[str, Any], name: str, rows: Sequence[int]) -> Floats:
-    column = result["requests"][name]
-    return np.array([column[row] for row in rows])
-
-
-def _by_rank(measured: Floats, predicted: Floats) -> Figure:
-    texts = [
-        f"measured {seconds(one)}, predicted {seconds(other)}" for one, other in zip(measured, predicted, strict=True)
-    ]
-    return against(measured, predicted, [dots(measured, predicted, texts, _marker(len(texts)))])
-
-
-def _each(result: Mapping[str, Any], name: str, rows: Sequence[int]) -> Figure:
-    requests = result["requests"]
-    measured, predicted = (_column(result, f"{side}_{name}", rows) for side in ("measured", "predicted"))
-    texts = [
-        f"{requests['prompt_tokens'][row]:,} in, {requests['output_tokens'][row]:,} out<br>"
-        f"measured {seconds(one)}, predicted {seconds(other)}"
-        for row, one, other in zip(rows, measured.tolist(), predicted.tolist(), strict=True)
-    ]
-    return against(measured, predicted, [dots(measured, predicted, texts, _marker(len(texts)))])
-
-
-def _marker(n_dots: int) -> Marker:
-    return {"color": "$c1", "size": 5, "opacity": float(np.clip(12 / np.sqrt(max(n_dots, 1)), 0.25, 0.8))}
+def _drawn(measured: Floats, predicted: Floats, heads: Iterable[str]) -> Figure:
+    """Return a dot for each pair, described by a head and both."""
+    pairs = zip(heads, measured.tolist(), predicted.tolist(), strict=False)
+    texts = [f"{head}measured {seconds(one)}, predicted {seconds(other)}" for head, one, other in pairs]
+    marker: Marker = {"color": "$c1", "size": 5, "opacity": float(np.clip(12 / np.sqrt(max(len(texts), 1)), 0.25, 0.8))}
+    return against(measured, predicted, [dots(measured, predicted, texts, marker)])
 
 
 def _pair(result: Mapping[str, Any], name: str, n_requests: int, n_compared: int) -> SideBySide:
     """Return the quantiles of a latency against each other, and its requests where they are known one by one."""
-    title, rows = LATENCIES[name], _rows(result["requests"], name)
-    measured, predicted = (_column(result, f"{side}_{name}", rows) for side in ("measured", "predicted"))
+    title, requests = LATENCIES[name], result["requests"]
+    both = list(zip(requests[f"measured_{name}"], requests[f"predicted_{name}"], strict=True))
+    rows = [row for row, sides in enumerate(both) if None not in sides]
+    measured, predicted = (np.array([both[row][side] for row in rows]) for side in (0, 1))
     ranks = _thinned(range(len(rows)))
-    by_rank = _by_rank(np.sort(measured)[ranks], np.sort(predicted)[ranks])
-    by_request = _each(result, name, _thinned(rows)) if name in result["errors"] else None
+    by_rank, by_request = _drawn(np.sort(measured)[ranks], np.sort(predicted)[ranks], repeat("")), None
+    if name in result["errors"]:
+        lengths = ((requests["prompt_tokens"][row], requests["output_tokens"][row]) for row in _thinned(rows))
+        heads = (f"{n_in:,} in, {n_out:,} out<br>" for n_in, n_out in lengths)
+        by_request = _drawn(measured[ranks], predicted[ranks], heads)
     unpaired = "Arrivals were drawn, so no request of the log matches one of the run."
     n_without = n_compared - n_requests
     left_out = f" {plural(n_without, 'request')} without this latency left out."
@@ -189,10 +169,6 @@ def _signed(frac: float | None) -> str:
     return "–" if frac is None else f"{frac:+z.1%}"
 
 
-def _sentence(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:] + "."
-
-
 def sentence(facts: Mapping[str, Any]) -> str:
     """Return what the fit came to."""
     n, what = len(facts["fitted"]), f"{count(facts['n_requests'])} {facts['unit']}"
@@ -209,25 +185,13 @@ def sentence(facts: Mapping[str, Any]) -> str:
     )
 
 
-def constant_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row for each fitted constant, as in CONSTANTS_HEAD."""
-    rows = [(name, *(f"{each[key]:.4g}" for key in CONSTANT_KEYS)) for name, each in facts["fitted"].items()]
-    return [(*row[:3], "–".join(row[3:])) for row in rows]
-
-
-def error_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row for each latency, as in ERRORS_HEAD."""
-    return [
-        (SHORT[name], f"{each['shipped_frac']:.1%}", f"{each['fitted_frac']:.1%}")
-        for name, each in facts["errors"].items()
-    ]
-
-
 def tell_fit(facts: Mapping[str, Any], use: str) -> Document:
     """Return all that a fit tells, from what `simserve calibrate --logs --json` prints; `use`: what to do with it."""
     stayed = Table(("as shipped", "why"), [Row(name, [why]) for name, why in facts["as_shipped"].items()])
-    errors = Table.of([("left out", *ERRORS_HEAD), *error_rows(facts)])
-    constants = [Table.of([CONSTANTS_HEAD, *constant_rows(facts)])] if facts["fitted"] else []
+    sizes = [(SHORT[name], each["shipped_frac"], each["fitted_frac"]) for name, each in facts["errors"].items()]
+    errors = Table.of([("left out", "as shipped", "fitted"), *((name, f"{a:.1%}", f"{b:.1%}") for name, a, b in sizes)])
+    rows = [(name, *(f"{each[key]:.4g}" for key in CONSTANT_KEYS)) for name, each in facts["fitted"].items()]
+    constants = [Table.of([CONSTANTS_HEAD, *((*row[:3], "–".join(row[3:])) for row in rows)])] if rows else []
     note = f"Mean absolute error of predicted means; {facts['parts']} were left out in turn."
     cached = [*map(as_sentence, filter(None, [facts["cached"]]))]
     parts = (

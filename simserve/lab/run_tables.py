@@ -71,15 +71,11 @@ def row_of(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
         gpu=gpu,
         model=model,
         weight_dtype=values["weight_dtype"],
-        tp=whole["tp"],
-        ep=whole["ep"],
-        isl=whole["isl"],
-        osl=whole["osl"],
-        concurrency=whole["concurrency"],
         ttft_s=times["ttft"],
         tpot_s=times["tpot"],
         kv_dtype=values.get("kv_dtype") or "",
         knobs=knobs,
+        **whole,
     )
 
 

@@ -17,10 +17,8 @@ from simserve.simulation import simulate
 from simserve.study.cost_draws import Draw, draws_for
 from simserve.study.prediction import prediction_interval
 from simserve.study.processes import forked
-from simserve.tables.columns import Flags
 from simserve.workload.load import Load
 from simserve.workload.readers.logs import read_log
-from simserve.workload.readers.logs.base import Log
 
 RUNS = "runs.json"
 
@@ -140,7 +138,9 @@ def predict_log(log: ServerLog) -> list[Prediction]:
     read = read_log(log.path)
     replayed = replay_log(read, log.scenario)
     draws = draws_for(log.scenario)
-    places = [rows for stage in log.stages if (rows := _rows(replayed, *stage)).any()]
+    sent_s, is_compared = read.trace.arrival_s, replayed.compared("ttft_s")
+    stages = [is_compared & (sent_s >= start_s) & (sent_s < end_s) for start_s, end_s in log.stages]
+    places = [rows for rows in stages if rows.any()]
     metrics = [name for name in METRICS if f"{name}_s" in replayed.metrics]
 
     def means(replay: ReplayedLog) -> list[Means]:
@@ -152,13 +152,14 @@ def predict_log(log: ServerLog) -> list[Prediction]:
 
     with forked(perturbed, len(draws)) as answers:
         others = [each for _, each in sorted(answers)]
-    stages = []
+    predictions = []
     for place, (rows, predicted) in enumerate(zip(places, means(replayed), strict=True)):
         measured_s = {name: float(np.nanmean(read.measured[f"{name}_s"][rows])) for name in metrics}
-        run = replace(log.run, label=f"{log.run.label}, {_label(read, rows)}", measured_s=measured_s)
+        label = f"{log.run.label}, {np.count_nonzero(rows):,} requests from {sent_s[rows][0]:,.0f} s on"
+        run = replace(log.run, label=label, measured_s=measured_s)
         spread = spread_over(predicted, [each[place] for each in others], draws)
-        stages.append(Prediction(run, predicted, spread=spread, setups=log.scenario.setups))
-    return stages
+        predictions.append(Prediction(run, predicted, spread=spread, setups=log.scenario.setups))
+    return predictions
 
 
 def spread_over(predicted_s: Means, others: Sequence[Means], draws: Sequence[Draw]) -> PredictedSpread:
@@ -172,14 +173,3 @@ def spread_over(predicted_s: Means, others: Sequence[Means], draws: Sequence[Dra
             intervals[name] = (ends[0], ends[1])
             costs_sd[name] = float(np.log(values).std(ddof=1))
     return PredictedSpread(intervals, costs_sd)
-
-
-def _rows(replayed: ReplayedLog, start_s: float, end_s: float) -> Flags:
-    sent_s = replayed.log.trace.arrival_s
-    rows: Flags = replayed.compared("ttft_s") & (sent_s >= start_s) & (sent_s < end_s)
-    return rows
-
-
-def _label(log: Log, rows: Flags) -> str:
-    sent_s = log.trace.arrival_s[rows]
-    return f"{np.count_nonzero(rows):,} requests from {sent_s[0]:,.0f} s on"

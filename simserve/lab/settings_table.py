@@ -112,7 +112,8 @@ def _setting(path: Path, line: int, row: Mapping[str, str]) -> Setting:
         gpu = _known(gpus, f"the GPU {hardware}")
         is_whole = names[0] == "prefill" and not _count(row, "decode_workers")
         sides = _sides_of_all(row) if is_whole else tuple(_side(row, name, hardware, len(names) == 1) for name in names)
-        version = _version(row["image"])
+        numbers = re.search(r":v?(\d\d?\.\d+\.\d+)", row["image"])
+        version = "" if numbers is None or "dynamo" in row["image"] else numbers[1]  # Dynamo's runtimes have their own
         isl, osl, concurrency = (int(row[name]) for name in ("isl", "osl", "concurrency"))
         tpot_s, ttft_s, median_s, e2e_s = (float(row[name]) for name in EXPORTED_S if name != ITL)
         has_mtp = row["spec"] == "mtp"
@@ -188,9 +189,3 @@ def _sides_of_all(row: Mapping[str, str]) -> tuple[Side, ...]:
     key = "data" if by_rank else "tensor"
     sides = ("prefill", n_prefill, prefill), ("decode", workers, decode)
     return tuple(Side(role, n, {key: width, "expert": width}) for role, n, width in sides)
-
-
-def _version(image: str) -> str:
-    """Return the engine's version that an image names; Dynamo's runtimes have their own."""
-    version = re.search(r":v?(\d\d?\.\d+\.\d+)", image)
-    return "" if version is None or "dynamo" in image else version[1]

@@ -151,13 +151,13 @@ def _warnings(replay: ReplayedLog) -> Iterator[str]:
     yield from [named] if named else []
     if lost["rejected"]:
         refused = replay.is_answered & requests["status"].is_("rejected")
-        yield f"the server served {_some(replay, refused)} that the simulator rejects ({_reasons(replay, refused)})"
+        yield f"the server served {replay.some(refused)} that the simulator rejects ({_reasons(replay, refused)})"
     stuck = replay.is_answered & (requests["status"].is_("unfinished") | requests["status"].is_("timed_out"))
     if stuck.any():
-        yield f"the server served {_some(replay, stuck)} that the simulator never finishes ({_reasons(replay, stuck)})"
+        yield f"the server served {replay.some(stuck)} that the simulator never finishes ({_reasons(replay, stuck)})"
     is_cut = requests["output_tokens"] < log.trace.output_tokens
     if is_cut.any():
-        yield f"the simulator cuts {_some(replay, is_cut)} short, at max_tokens or max_model_len"
+        yield f"the simulator cuts {replay.some(is_cut)} short, at max_tokens or max_model_len"
     cached = cached_share(replay, np.arange(len(replay.log)))
     yield from [cached_words(cached) or ""] if is_seen(cached) else early_answers(replay)
     if log.n_failed:
@@ -170,13 +170,6 @@ def _warnings(replay: ReplayedLog) -> Iterator[str]:
     n_answered = int(np.count_nonzero(replay.is_answered))
     if n_answered < FEW_FOR_P99:
         yield f"p99 of {n_answered} requests is unreliable; it needs {FEW_FOR_P99}"
-
-
-def _some(replay: ReplayedLog, rows: Flags) -> str:
-    """Format `3 requests (row 4 first)`."""
-    place, numbers = replay.log.place, replay.log.place.numbers[rows]
-    first = "" if len(numbers) == 1 else " first"
-    return f"{_requests_of(len(numbers))} ({place.word} {numbers[0]}{first})"
 
 
 def _requests_of(n: int) -> str:

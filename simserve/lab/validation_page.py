@@ -9,7 +9,7 @@ from simserve.lab.runs import MeasuredRun, Prediction, by, errors, worst
 from simserve.lab.trust import Trust
 from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, text
-from simserve.report.document import Chapter, Document, Plot, Row, SideBySide, Table
+from simserve.report.document import Chapter, Document, Key, Plot, Row, SideBySide, Table
 from simserve.report.formats import plural, seconds, share
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
@@ -49,7 +49,8 @@ def tell(result: Mapping[str, Any], trust: Trust) -> Document:
     campaign = result["campaign"]
     assumed = f"{campaign['requests_per_client']} requests per client. {campaign['source']}"
     compared = f"Predicted against measured, {plural(len(points), 'run')}."
-    charts = [Plot(name, _scatter(points, name), metric, NOTE, _keys(points)) for name, metric in METRICS.items()]
+    keys: list[Key] = [(f"dot k{place}", engine) for place, engine in enumerate(_engines(points), 1)]
+    charts = [Plot(name, _scatter(points, name), metric, NOTE, keys) for name, metric in METRICS.items()]
     return Document(
         command="validate",
         name=plural(len(_engines(points)), "engine"),
@@ -64,10 +65,6 @@ def tell(result: Mapping[str, Any], trust: Trust) -> Document:
 
 def _engines(points: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({str(point["engine"]) for point in points})
-
-
-def _keys(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    return [(f"dot k{place + 1}", engine) for place, engine in enumerate(_engines(points))]
 
 
 def _scatter(points: Sequence[Mapping[str, Any]], metric: str) -> Figure:

@@ -9,32 +9,21 @@ from types import MappingProxyType, ModuleType
 from simserve.allowed_modules import allowed_modules, plugins_importable
 from simserve.plugins.validation import ValueProblem, did_you_mean, shown
 
-BASES = MappingProxyType(
+FAMILIES = MappingProxyType(
     {
-        "schedulers": "Scheduler",
-        "routers": "Router",
-        "admission": "Admission",
-        "splitters": "Splitter",
-        "autoscalers": "Autoscaler",
-        "workload.arrivals": "Arrivals",
-        "workload.lengths": "Lengths",
-        "workload.prefixes": "PrefixStructure",
+        "schedulers": ("Scheduler", "scheduler"),
+        "routers": ("Router", "router"),
+        "admission": ("Admission", "admission policy"),
+        "splitters": ("Splitter", "splitter"),
+        "autoscalers": ("Autoscaler", "autoscaler"),
+        "workload.arrivals": ("Arrivals", "arrival process"),
+        "workload.lengths": ("Lengths", "length distribution"),
+        "workload.prefixes": ("PrefixStructure", "prefix structure"),
     }
 )
-"""Base class of each family, in the base module of its package."""
+"""Base class of each family, in the base module of its package, and the noun for one of its plug-ins."""
 
-NOUNS = MappingProxyType(
-    {
-        "schedulers": "scheduler",
-        "routers": "router",
-        "admission": "admission policy",
-        "splitters": "splitter",
-        "autoscalers": "autoscaler",
-        "workload.arrivals": "arrival process",
-        "workload.lengths": "length distribution",
-        "workload.prefixes": "prefix structure",
-    }
-)
+NOUNS = MappingProxyType({family: noun for family, (_, noun) in FAMILIES.items()})
 
 RENAMED = MappingProxyType({"schedulers": {"follows": "is_stateful", "seats": "max_running"}})
 """Attributes of policies that have new names: the old ones would be ignored silently."""
@@ -62,7 +51,7 @@ def find(family: str, name: str) -> type | ValueProblem:
 
 def base_of(family: str) -> type:
     """Return the base class of a family."""
-    base: type = getattr(import_module(f"simserve.{family}.base"), BASES[family])
+    base: type = getattr(import_module(f"simserve.{family}.base"), FAMILIES[family][0])
     return base
 
 

@@ -32,6 +32,7 @@ VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)")
 
+PLACE = "command line"
 EXAMPLE = 'give it as "vllm serve MODEL --tensor-parallel-size 2", in one text'
 
 
@@ -61,7 +62,7 @@ class ServerCommand:
     flags: tuple[Flag, ...]
     model: str | None = None
     """The model that stands without a flag."""
-    place: str = "command line"
+    place: str = PLACE
     """Where it was read, for messages."""
     env: Mapping[str, str] = field(default_factory=dict)
     version: str | None = None
@@ -85,22 +86,22 @@ def known_flags(engine: str) -> Mapping[str, Any]:
     return engines[engine]
 
 
-def server_command(text: str, env: Mapping[str, str], place: str = "command line") -> ServerCommand:
+def server_command(text: str, env: Mapping[str, str]) -> ServerCommand:
     """Return the server that a text of a shell starts. Raises SimserveError where it starts none."""
     try:
         words = _words(text)
     except ValueError as error:
         rule = f"must be words of a shell ({str(error).lower()})"
-        raise ScenarioError([Problem(place, rule, _short(text), "close the quote")]) from None
-    server = of_words(words, env, place=place)
+        raise ScenarioError([Problem(PLACE, rule, _short(text), "close the quote")]) from None
+    server = of_words(words, env)
     if server is None:
         rule = "must start vllm serve, sglang.launch_server or trtllm-serve"
-        raise ScenarioError([Problem(place, rule, _short(text), EXAMPLE)])
+        raise ScenarioError([Problem(PLACE, rule, _short(text), EXAMPLE)])
     return server
 
 
 def of_words(
-    words: Sequence[str], env: Mapping[str, str], *, image: str = "", place: str = "command line"
+    words: Sequence[str], env: Mapping[str, str], *, image: str = "", place: str = PLACE
 ) -> ServerCommand | None:
     """Return the server that words start, in a container of that image if any; None where they start none."""
     script = next((word for word in words if " " in word.strip() and SCRIPT.search(word)), None)
@@ -111,7 +112,7 @@ def of_words(
         while part and (match := ASSIGNMENT.fullmatch(part[0] if part[0] != "export" else " ".join(part[1:2]))):
             own = {match[1]: match[2]} | own
             part = part[2 if part[0] == "export" else 1 :]
-        if start is None and (start := _started(part, own, image)) is not None:
+        if start is None and (start := _started(part, image)) is not None:
             continue
         if part:
             not_read.append(" ".join(part))
@@ -152,9 +153,7 @@ def _commands(words: Sequence[str]) -> Iterator[list[str]]:
     yield part
 
 
-def _started(
-    words: Sequence[str], env: Mapping[str, str], image: str
-) -> tuple[str, Sequence[str], str, dict[str, str]] | None:
+def _started(words: Sequence[str], image: str) -> tuple[str, Sequence[str], str, dict[str, str]] | None:
     """Return the engine that a command starts, the words that follow, and image and variables of its container."""
     for engine, starts in ENGINES.items():
         for start in starts:
@@ -189,20 +188,17 @@ def _flags(
         if is_flag:
             name, equals, value = word.partition("=")
             flags.append(Flag(name, (value,) if equals else ()))
-        elif flags and _takes(flags[-1], known, has_model=model is not None):
+        elif (
+            flags
+            and flags[-1].name not in known["switches"]
+            and (not flags[-1].values or flags[-1].name in known["many"])
+        ):
             flags[-1] = replace(flags[-1], values=(*flags[-1].values, word))
         elif model is None and word:
             model = word
         elif word:
             flags.append(Flag(word))
     return model, tuple(flags)
-
-
-def _takes(flag: Flag, known: Mapping[str, Any], *, has_model: bool) -> bool:
-    """Return whether a flag takes another word: a switch none, and others one where the model is still to come."""
-    if flag.name in known["switches"]:
-        return False
-    return not flag.values or flag.name in known["many"]
 
 
 def with_variables(text: str, env: Mapping[str, str]) -> str:

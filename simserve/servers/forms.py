@@ -215,11 +215,6 @@ def with_acceptance(settings: ServerSettings, key: str, rates: Sequence[float], 
     settings.note(source, ", ".join(f"{rate:.2f}" for rate in rates), "simulated", "accepted by position", key)
 
 
-def take_part(settings: ServerSettings, flag: Flag, key: str) -> None:
-    """Note a flag that the speculation was read with."""
-    settings.read(flag, "part of the speculation")
-
-
 SWITCHES = ("on", "off", "experts_over_all", "attention_ranks")
 """Forms of flags without a value."""
 
@@ -241,6 +236,6 @@ FORMS: Mapping[str, Form] = {
     "experts_over_all": take_experts_over_all,
     "pages": take_pages,
     "speculation": take_speculation,
-    "part_of_speculation": take_part,
+    "part_of_speculation": lambda settings, flag, _: settings.read(flag, "part of the speculation"),
 }
 """How the value of a flag becomes that of its key, by the forms of flags.yaml."""

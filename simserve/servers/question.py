@@ -78,8 +78,12 @@ def add_metrics(settings: ServerSettings, path: Path) -> None:
     samples = list(_samples(path))
     _check_model(settings, samples, path)
     for sample in samples:
-        if sample.name.endswith("cache_config_info"):
-            _take_cache(settings, sample.labels)
+        if sample.name.endswith("cache_config_info"):  # vLLM: CacheConfig, of which no flag says as much
+            for label in ("num_gpu_blocks", "block_size"):
+                if sample.labels.get(label, "").isdecimal() and int(sample.labels[label]):
+                    _take(settings, f"{POOL}.{label}", int(sample.labels[label]))
+            if (caches := sample.labels.get("enable_prefix_caching")) in ("True", "False"):
+                _take(settings, f"{POOL}.enable_prefix_caching", caches == "True")
         elif sample.name.endswith("max_total_num_tokens") and f"{POOL}.num_gpu_blocks" not in settings.keys:
             page = settings.keys.get(f"{POOL}.block_size", 1)
             _take(settings, f"{POOL}.num_gpu_blocks", int(sample.value) // int(page))
@@ -133,15 +137,6 @@ def _check_model(settings: ServerSettings, samples: list[MetricSample], path: Pa
 def _take(settings: ServerSettings, key: str, value: object) -> None:
     settings.keys[key] = value
     settings.note(SOURCE, value, "simulated", "as the server says", key)
-
-
-def _take_cache(settings: ServerSettings, labels: Mapping[str, str]) -> None:
-    """Set the blocks of the KV cache (vLLM: CacheConfig), which no flag says as well."""
-    for label in ("num_gpu_blocks", "block_size"):
-        if labels.get(label, "").isdecimal() and int(labels[label]):
-            _take(settings, f"{POOL}.{label}", int(labels[label]))
-    if labels.get("enable_prefix_caching") in ("True", "False"):
-        _take(settings, f"{POOL}.enable_prefix_caching", labels["enable_prefix_caching"] == "True")
 
 
 def _totals(samples: list[MetricSample]) -> Mapping[str, float]:

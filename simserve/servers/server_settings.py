@@ -52,15 +52,12 @@ class ServerSettings:
         self.keys[key] = value
         self.note(key, value, "assumed", why, key)
 
-    def number_of(self, *names: str) -> int:
-        """Return the number of a flag by any of its names, which may not be read yet; 1 where it is not given."""
-        value = next((self.flags[name].value for name in names if name in self.flags), "1")
-        return int(value) if value.isdecimal() and int(value) else 1
-
     @property
     def tensor(self) -> int:
-        """GPUs of tensor parallelism, as the engine counts them."""
-        return self.number_of("tensor-parallel-size", "tp-size")
+        """GPUs of tensor parallelism, as the engine counts them: a flag that may not be read yet; 1 without it."""
+        names = ("tensor-parallel-size", "tp-size")
+        value = next((self.flags[name].value for name in names if name in self.flags), "1")
+        return int(value) if value.isdecimal() and int(value) else 1
 
 
 def whole(text: str) -> int:

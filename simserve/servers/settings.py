@@ -45,7 +45,11 @@ def settings_of(server: ServerCommand) -> ServerSettings:
     if not of_model:
         problems += server.refused("model", "is missing", None, "name it: vllm serve Qwen/Qwen3-32B").problems
     if problems:
-        raise ScenarioError([*problems, _read_so_far(server, settings)])
+        read = [f"{note.name} {note.value or ''}".strip() for note in settings.notes if note.how == "simulated"]
+        not_read = [*(note.name for note in settings.notes if note.how == "unknown"), *server.not_read]
+        others = f"; not read either: {', '.join(not_read)}" if not_read else ""
+        rest = Problem(server.place, f"the rest was read: {', '.join(read) or 'nothing'}{others}")
+        raise ScenarioError([*problems, rest])  # as the rest is to be corrected
     settings.notes = [
         note if note.key is None else note.model_copy(update={"becomes": str(settings.keys[note.key])})
         for note in settings.notes  # as a later flag may have changed it
@@ -101,14 +105,6 @@ def _list(settings: ServerSettings, flag: Flag, name: str, known: Mapping[str, A
     if near:
         raise BadValue(f"{settings.engine} has no such flag", f"did you mean --{near[0]}?")
     return settings.note(flag.written, flag.value, "unknown", "it was not read")
-
-
-def _read_so_far(server: ServerCommand, settings: ServerSettings) -> Problem:
-    """Return what was read and what was not, as the rest is to be corrected."""
-    read = [f"{note.name} {note.value or ''}".strip() for note in settings.notes if note.how == "simulated"]
-    not_read = [*(note.name for note in settings.notes if note.how == "unknown"), *server.not_read]
-    others = f"; not read either: {', '.join(not_read)}" if not_read else ""
-    return Problem(server.place, f"the rest was read: {', '.join(read) or 'nothing'}{others}")
 
 
 def _with_files(server: ServerCommand) -> Iterator[Flag]:

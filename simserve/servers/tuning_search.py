@@ -62,8 +62,7 @@ def space_of(question: TuneQuestion) -> dict[str, list[Any]]:
         _check_key(scenario, key, values)
         own = value_at(scenario, key)
         known = list(values) if own is None or own in values else [own, *values]
-        is_ordered = all(type(value) in (int, float) for value in known)
-        space[key] = sorted(known) if is_ordered else known
+        space[key] = sorted(known) if _is_ordered(known) else known
     return space
 
 
@@ -144,7 +143,11 @@ class PointSearch:
             sampler = optuna.samplers.TPESampler(seed=self.question.scenario.seed, constant_liar=True)
             study = optuna.create_study(sampler=sampler)
         study.enqueue_trial({key: self.space[key].index(self.own[key]) for key in self.space})
-        kinds = {key: _kind(values, optuna.distributions) for key, values in self.space.items()}
+        numbers, names = optuna.distributions.IntDistribution, optuna.distributions.CategoricalDistribution
+        kinds: dict[str, Any] = {  # places among the values: in order for numbers
+            key: numbers(0, len(values) - 1) if _is_ordered(values) else names(range(len(values)))
+            for key, values in self.space.items()
+        }
         n_since, least = 0, math.inf
         most = min(self.question.most_points, self.n_possible)
         while len(self.points) < most and n_since < PATIENCE:
@@ -213,11 +216,8 @@ def _runs(scenarios: Sequence[Scenario], seed: int) -> list[Run | str]:
         return [run for scenario in scenarios for run in _runs([scenario], seed)]
 
 
-def _kind(values: Sequence[Any], distributions: Any) -> Any:
-    """Return the distribution of places among values: in order for numbers."""
-    if all(type(value) in (int, float) for value in values):
-        return distributions.IntDistribution(0, len(values) - 1)
-    return distributions.CategoricalDistribution(range(len(values)))
+def _is_ordered(values: Sequence[Any]) -> bool:
+    return all(type(value) in (int, float) for value in values)
 
 
 def value_of(point: TriedPoint, objective: Objective) -> float | None:

@@ -62,6 +62,9 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
             scenario = _written(folder, settings, question, load)
         replay = replay_log(load.log, Server(folder / SCENARIO_FILE).scenario) if load.log and load.logs else None
         breaks = _breaks_at(scenario, question.precision_frac) if question.slo else None
+        if breaks is not None and replay is not None:
+            measured, predicted = (met_frac(replay, question.slo, predicted=side) for side in (False, True))
+            breaks = breaks.model_copy(update={"measured_frac": measured, "predicted_frac": predicted})
         word, why = _word(fit, replay, why)
         answer = TwinAnswer(
             word=word,
@@ -72,7 +75,7 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
             load=load.facts,
             fit=None if fit is None else _fit_facts(fit),
             slo=dict(question.slo),
-            slo_met=_slo_met(replay, question.slo, breaks),
+            slo_met=breaks,
             cached=None if fit is None else fit.cached,
             warnings=[*load.warnings, *_cautions(fit, load, [*filter(None, named)]), *warnings(scenario.setups)],
         )
@@ -100,7 +103,8 @@ def _written(folder: Path, settings: ServerSettings, question: TwinQuestion, loa
     data |= {"slo": dict(question.slo)} if question.slo else {}
     origins = {note.key: _origin(note.name, note.value, note.how) for note in settings.notes if note.key is not None}
     kept = [note.name for note in settings.notes if note.how in ("not simulated", "unknown")]
-    head = [f"# The twin of a server: {TITLES[settings.engine]} as its command says.", *_wrapped("Not simulated", kept)]
+    head = [f"# The twin of a server: {TITLES[settings.engine]} as its command says."]
+    head += [f"# Not simulated: {', '.join(kept)}."] if kept else []
     path = folder / SCENARIO_FILE
     replace_text(path, "\n".join([*head, yaml_text(data, origins)]))
     try:
@@ -113,10 +117,6 @@ def _written(folder: Path, settings: ServerSettings, question: TwinQuestion, loa
 def _origin(name: str, value: str | None, how: str) -> str:
     text = " ".join(filter(None, (name, value)))
     return "assumed" if how == "assumed" else text if len(text) < 60 else name
-
-
-def _wrapped(head: str, names: Sequence[str]) -> list[str]:
-    return [f"# {head}: {', '.join(names)}."] if names else []
 
 
 def _of_flag(problem: Problem, flags: Mapping[str, str], place: str) -> Problem:
@@ -206,13 +206,6 @@ def _fit_facts(fit: LogFit) -> TwinFit:
             for name, each in fit.errors.items()
         ],
     )
-
-
-def _slo_met(replay: ReplayedLog | None, slo: Mapping[str, float], breaks: TwinSlo | None) -> TwinSlo | None:
-    if breaks is None or replay is None:
-        return breaks
-    measured, predicted = (met_frac(replay, slo, predicted=predicted) for predicted in (False, True))
-    return breaks.model_copy(update={"measured_frac": measured, "predicted_frac": predicted})
 
 
 def _breaks_at(scenario: Scenario, precision_frac: float) -> TwinSlo:

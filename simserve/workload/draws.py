@@ -98,21 +98,21 @@ def draw_prefixes(
     structure: PrefixStructure, arrival_s: Floats, duration_s: float | None, lengths: Lengths, stream: Stream
 ) -> Trace:
     """Draw requests with the structure's shared prompts. Raises PolicyError."""
-    new_parts = partial(draw_lengths, lengths, stream=stream)
+    new_parts, require = partial(draw_lengths, lengths, stream=stream), partial(_require, structure, "draw")
     trace: Any = _requested(structure, "draw", lambda: structure.draw(arrival_s, duration_s, new_parts, stream))
-    _require(structure, "draw", isinstance(trace, Trace), "must return a Trace", trace)
+    require(isinstance(trace, Trace), "must return a Trace", trace)
     _instants(structure, "draw", lambda: trace.arrival_s)
     n = len(trace)
     if duration_s is None:
-        _require(structure, "draw", n == len(arrival_s), f"must return {len(arrival_s)} requests", n)
+        require(n == len(arrival_s), f"must return {len(arrival_s)} requests", n)
     for name in ("prompt_tokens", "output_tokens"):
         _tokens(structure, name, getattr(trace, name), n)
     prefixes = trace.prefixes
-    _require(structure, "draw", isinstance(prefixes, Prefixes), "must return a Trace with Prefixes", prefixes)
-    _require(structure, "draw", len(prefixes) == n, f"must return prefixes of {n} requests", len(prefixes))
+    require(isinstance(prefixes, Prefixes), "must return a Trace with Prefixes", prefixes)
+    require(len(prefixes) == n, f"must return prefixes of {n} requests", len(prefixes))
     too_many = prefixes.n_ids_of_rows() * prefixes.block_tokens > trace.prompt_tokens + trace.output_tokens
     rule = "a request must not have more ids than its prompt and answer have whole blocks"
-    _require(structure, "draw", not too_many.any(), rule, f"row {int(np.argmax(too_many))}" if too_many.any() else None)
+    require(not too_many.any(), rule, f"row {int(np.argmax(too_many))}" if too_many.any() else None)
     _check_dependencies(structure, trace.dependencies, n)
     return cast(Trace, trace)
 
@@ -121,27 +121,24 @@ def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
     """Check that each request waits only for earlier ones of its own session, so there is no cycle."""
     if links is None:
         return
-    _require(structure, "draw", isinstance(links, Dependencies), "dependencies must be Dependencies", links)
+    require = partial(_require, structure, "draw")
+    require(isinstance(links, Dependencies), "dependencies must be Dependencies", links)
     for name in ("parents", "starts"):
         is_whole = _numbers(structure, "draw", name, getattr(links, name)).dtype.kind in "iu"
-        _require(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(links, name))
-    _require(structure, "draw", len(links) == n, f"must return dependencies of {n} requests", len(links))
+        require(is_whole, f"{name} must be whole numbers", getattr(links, name))
+    require(len(links) == n, f"must return dependencies of {n} requests", len(links))
     think_s, starts = links.think_s, links.starts
     is_time = np.isfinite(think_s) & (think_s >= 0)
-    rule = "think_s must be finite and not negative"
-    _require(structure, "draw", is_time.all(), rule, _first(think_s, ~is_time))
+    require(is_time.all(), "think_s must be finite and not negative", _first(think_s, ~is_time))
     counted = (
         len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(links.parents) and (np.diff(starts) >= 0).all()
     )
-    rule = f"starts must rise from 0 to the {len(links.parents)} parents"
-    _require(structure, "draw", counted, rule, list(starts[:9]))
+    require(counted, f"starts must rise from 0 to the {len(links.parents)} parents", list(starts[:9]))
     is_earlier = (links.parents >= 0) & (links.parents < links.children)
-    rule = "a request must wait only for earlier ones"
-    _require(structure, "draw", is_earlier.all(), rule, _first(links.parents, ~is_earlier))
+    require(is_earlier.all(), "a request must wait only for earlier ones", _first(links.parents, ~is_earlier))
     first = links.first_rows()
     is_own = first[links.parents] == first[links.children]
-    rule = "a request must not wait for two sessions"
-    _require(structure, "draw", is_own.all(), rule, _first(links.parents, ~is_own))
+    require(is_own.all(), "a request must not wait for two sessions", _first(links.parents, ~is_own))
 
 
 def _instants(process: object, method: str, call: Callable[[], Any]) -> Floats:

@@ -90,7 +90,8 @@ def sharing(trace: Trace) -> dict[str, Any] | None:
     touches = Touches(trace, prefixes)
     hits = touches.hit_tokens()
     shares = hits / trace.prompt_tokens
-    n_blocks = touches.n_distinct + touches.unnamed_blocks()
+    n_unnamed = np.maximum(trace.prompt_tokens // prefixes.block_tokens - prefixes.n_ids_of_rows(), 0).sum()
+    n_blocks = touches.n_distinct + int(n_unnamed)
     return {
         "block_tokens": prefixes.block_tokens,
         "hit_frac": float(hits.sum() / trace.prompt_tokens.sum()),
@@ -127,10 +128,6 @@ class Touches:
         """
         n_ids = np.bincount(self._row[self._is_hit], minlength=len(self._trace))  # chained, so hits come first
         return n_ids * self._block_tokens
-
-    def unnamed_blocks(self) -> int:
-        """Return the whole prompt blocks without an id."""
-        return int(np.maximum(self._trace.prompt_tokens // self._block_tokens - self._n_ids, 0).sum())
 
     def distances(self) -> dict[str, float] | None:
         """Return tokens of distinct blocks touched between two uses of a block, both included, over all hits.

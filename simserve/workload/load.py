@@ -118,12 +118,17 @@ def _closed_loop(workload: Any, prompts: "Prompts | RecordedSessions", stream: S
     """Draw rows in the order in which clients send them, or users begin their sessions; batch jobs come last."""
     batch = batch_jobs(workload, stream)
     think_s = workload.client.get("think_s")
+    time: Time = TypeAdapter(Time).validate_python(think_s or 0.0)
 
     def drawn(n: int) -> Trace:
         trace = labeled(prompts.draw(np.zeros(n), None, stream), workload, stream)
         if think_s is None and trace.dependencies is None:
             return trace
-        return _with_thinking(trace, think_s or 0.0, stream)
+        # users think before they begin another session
+        dependencies = trace.dependencies or Dependencies.none(len(trace))
+        begins, all_s = dependencies.n_parents == 0, dependencies.think_s.copy()
+        all_s[begins] = seconds(time, int(begins.sum()), stream("client/think"))
+        return replace(trace, dependencies=replace(dependencies, think_s=all_s))
 
     def rows(start: int, end: int) -> Trace:
         trace = drawn(end)
@@ -144,16 +149,6 @@ def _closed_loop(workload: Any, prompts: "Prompts | RecordedSessions", stream: S
     first = max(CLOSED_LOOP_ROWS, concurrency)
     first_rows = with_jobs(rows(0, first), n_timed)
     return Load(first_rows, concurrency, lambda n_sent: with_jobs(rows(n_sent, 2 * n_sent), 0), n_timed=n_timed)
-
-
-def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:
-    """Set the users' think time before they begin another session."""
-    time: Time = TypeAdapter(Time).validate_python(think_s)
-    dependencies = trace.dependencies or Dependencies.none(len(trace))
-    begins = dependencies.n_parents == 0
-    all_s = dependencies.think_s.copy()
-    all_s[begins] = seconds(time, int(begins.sum()), stream("client/think"))
-    return replace(trace, dependencies=replace(dependencies, think_s=all_s))
 
 
 def _limited(trace: Trace, max_tokens: int | None) -> Trace:

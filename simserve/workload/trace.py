@@ -204,7 +204,10 @@ class Trace:
     def take(self, rows: Rows) -> "Trace":
         """Select requests, or reorder all."""
         given: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return Trace(**{name: _taken(value, rows) for name, value in given.items()})
+        for name, value in given.items():
+            if name != "notes":  # which are about the whole trace
+                given[name] = value.take(rows) if isinstance(value, Prefixes | Dependencies) else value[rows]
+        return Trace(**given)
 
     def anonymous(self) -> "Trace":
         """Return the requests under new names: sessions, classes, tenants and shared prefixes by number, no ids of
@@ -224,12 +227,6 @@ def _numbered(names: NDArray[np.str_] | None, letter: str) -> NDArray[np.str_] |
     rank[np.argsort(first, kind="stable")] = np.arange(1, len(known) + 1)
     texts = np.array([f"{letter}{number}" for number in rank.tolist()], np.str_)
     return np.where(names == "", "", texts[place])
-
-
-def _taken(column: Any, rows: Rows) -> Any:
-    if isinstance(column, tuple):  # notes are about the whole trace
-        return column
-    return column.take(rows) if isinstance(column, Prefixes | Dependencies) else column[rows]
 
 
 def check_arrivals(arrival_s: Floats) -> None:

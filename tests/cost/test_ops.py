@@ -108,7 +108,7 @@ def test_experts_are_divided_by_the_group_or_among_its_gpus() -> None:
 
 def test_a_cost_form_finds_what_it_asks_for() -> None:
     layer = Shard(DEEPSEEK, tensor=8, expert=8).expert_layer
-    assert layer == ExpertLayer(hidden_size=7168, expert_size=2048, n_experts=256, top_k=8, tensor=1, expert=8)
+    assert layer == ExpertLayer(hidden=7168, inter=2048, n_experts=256, top_k=8, tensor=1, expert=8)
 
 
 def test_latent_vectors_are_projected_whole_and_heads_are_divided() -> None:

@@ -11,7 +11,7 @@ import pytest
 from simserve import plugins
 from simserve.catalog.types import Section
 from simserve.plugins.docstrings import describe_keys, source_fields
-from simserve.plugins.find import BASES, find
+from simserve.plugins.find import FAMILIES, find
 from simserve.scenario import scenario_schema
 from tests.descriptions import UNITS, wrong
 
@@ -105,7 +105,7 @@ def test_classes_with_keys_are_shipped_as_python() -> None:
     """A compiled class has no source to read docstrings from."""
     tree = ast.parse((ROOT / "hatch_build.py").read_text(encoding="utf-8"))
     compiled = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    policies = [find(family, name) for family in BASES for name in plugins.names(family)]
+    policies = [find(family, name) for family in FAMILIES for name in plugins.names(family)]
     classes = [*sections(Section), *(each for each in policies if isinstance(each, type))]
     files = {
         f"{parent.__module__.removeprefix('simserve.').replace('.', '/')}.py"

@@ -1,10 +1,10 @@
 """Attention over grouped heads: prompts (prefill), and one token of each decoding request (decode)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.base import Form, higher
+from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, higher
 from simserve.cost.kernels import PrefillCost
 from simserve.cost.shard import ACTIVATION_BYTES
 
@@ -28,36 +28,21 @@ class PrefillAttention(Form):
     takes its tile's time for it. memory: queries, keys and values read once, outputs written.
     """
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (1e-5, 1e-6, 1e-4),
-        "compute_frac": (0.85, 0.05, 1.0),
-        "width": (40.0, 0.0, 400.0),
-        "wide": (0.1, 0.0, 5.0),
-        "tile_pairs": (100.0, TILE / 2, 2000.0),
-        "row_flop": (2e5, 0.0, 1e8),
-        "tail_rows": (0.6, 0.0, 10.0),
-        "memory_frac": (0.6, 0.05, 1.0),
-        "writes": (1.0, 0.0, 30.0),
-        "compute_bits": (16.0, 16.0, 16.0),
-    }
-    TIMES: ClassVar[tuple[str, ...]] = ("row_flop", "writes")
-    SHARES: ClassVar[tuple[str, ...]] = ("compute_frac", "memory_frac")
-
-    launch_s: float
-    compute_frac: float
+    launch_s: Annotated[float, LaunchTime(1e-5, 1e-6, 1e-4)]
+    compute_frac: Annotated[float, PeakShare(0.85, 0.05, 1.0)]
     """Share of the peak for numbers of `compute_bits`."""
-    width: float
-    wide: float
+    width: Annotated[float, Coefficient(40.0, 0.0, 400.0)]
+    wide: Annotated[float, Coefficient(0.1, 0.0, 5.0)]
     """Extra share of compute time for heads wider than 128."""
-    tile_pairs: float
-    row_flop: float
+    tile_pairs: Annotated[float, Coefficient(100.0, TILE / 2, 2000.0)]
+    row_flop: Annotated[float, WorkTime(2e5, 0.0, 1e8)]
     """FLOP per query and head, at the peak: a tile's work besides pairs."""
-    tail_rows: float
+    tail_rows: Annotated[float, Coefficient(0.6, 0.0, 10.0)]
     """Weight of the longest row."""
-    memory_frac: float
-    writes: float
+    memory_frac: Annotated[float, PeakShare(0.6, 0.05, 1.0)]
+    writes: Annotated[float, WorkTime(1.0, 0.0, 30.0)]
     """How often new keys and values are read in 16 bits and written to the cache."""
-    compute_bits: float
+    compute_bits: Annotated[float, Coefficient(16.0, 16.0, 16.0)]
     """16, or 8 for kernels that multiply in fp8; fixed, not fitted."""
 
     def at(self, gpu: GpuSpec, n_heads: Any, n_kv_heads: Any, head_dim: Any, kv_dtype: str) -> PrefillCost:
@@ -87,36 +72,21 @@ class DecodeAttention(Form):
     SMs, waves of many short ones) are in the intercept as a mean.
     """
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (1e-5, 1e-6, 1e-4),
-        "launch_width_s": (1e-8, 0.0, 1e-6),
-        "memory_frac": (0.9, 0.1, 1.0),
-        "key_width": (5.0, 0.0, 1000.0),
-        "wide": (0.05, 0.0, 3.0),
-        "lone": (0.05, 0.0, 3.0),
-        "query_times": (2.0, 1.0, 50.0),
-        "unit_s": (1e-8, 0.0, 1e-6),
-        "sm_bytes_per_s": (0.0, 0.0, 0.0),
-    }
-    LAUNCHES: ClassVar[tuple[str, ...]] = ("launch_s", "launch_width_s")
-    TIMES: ClassVar[tuple[str, ...]] = ("query_times", "unit_s")
-    SHARES: ClassVar[tuple[str, ...]] = ("memory_frac", "sm_bytes_per_s")
-
-    launch_s: float
-    launch_width_s: float
+    launch_s: Annotated[float, LaunchTime(1e-5, 1e-6, 1e-4)]
+    launch_width_s: Annotated[float, LaunchTime(1e-8, 0.0, 1e-6)]
     """Extra launch time per head value: the first keys arrive later."""
-    memory_frac: float
-    key_width: float
+    memory_frac: Annotated[float, PeakShare(0.9, 0.1, 1.0)]
+    key_width: Annotated[float, Coefficient(5.0, 0.0, 1000.0)]
     """Extra values per key or value of one head: work for each, whatever its width."""
-    wide: float
+    wide: Annotated[float, Coefficient(0.05, 0.0, 3.0)]
     """Extra share of key time for heads wider than 128."""
-    lone: float
+    lone: Annotated[float, Coefficient(0.05, 0.0, 3.0)]
     """Extra share for keys that a single query head attends, for which some engines have other kernels."""
-    query_times: float
+    query_times: Annotated[float, WorkTime(2.0, 1.0, 50.0)]
     """How often queries and outputs cross the bus."""
-    unit_s: float
+    unit_s: Annotated[float, WorkTime(1e-8, 0.0, 1e-6)]
     """Seconds per request and KV head: a thread block's start and end, spread over the SMs."""
-    sm_bytes_per_s: float = 0.0
+    sm_bytes_per_s: Annotated[float, PeakShare(0.0, 0.0, 0.0)] = 0.0
     """Bytes of keys and values per second that one SM reads at most; 0: no timings of unequal contexts tell it."""
 
     def line(

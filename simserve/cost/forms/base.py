@@ -1,33 +1,56 @@
 """Form: coefficients with their bounds, and the mathematics that several forms share."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import numpy as np
 
 
+class Coefficient(NamedTuple):
+    """Start and bounds of a field of a form, for the fit; one with least == most is fixed."""
+
+    start: float
+    least: float
+    most: float
+
+
+class LaunchTime(Coefficient):
+    """Bounds of a time of a kernel whatever its work."""
+
+
+class WorkTime(Coefficient):
+    """Bounds of another field that the time of its work is proportional to."""
+
+
+class PeakShare(Coefficient):
+    """Bounds of a field that this time is inversely proportional to."""
+
+
 @dataclass(frozen=True)
 class Form:
-    """Coefficients of a kernel's time; every field is a number."""
+    """Coefficients of a kernel's time; every field is a number, annotated with its bounds."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]]
-    """(start, least, most) of every field, for the fit; a field with least == most is fixed."""
-    LAUNCHES: ClassVar[tuple[str, ...]] = ("launch_s",)
-    """Times of a kernel whatever its work."""
-    TIMES: ClassVar[tuple[str, ...]] = ()
-    """Other fields that the time of its work is proportional to."""
-    SHARES: ClassVar[tuple[str, ...]] = ()
-    """Fields that it is inversely proportional to."""
+    BOUNDS: ClassVar[dict[str, Coefficient]]
+
+    def __init_subclass__(cls) -> None:
+        hints = get_type_hints(cls, include_extras=True).items()
+        cls.BOUNDS = {name: hint.__metadata__[0] for name, hint in hints if hasattr(hint, "__metadata__")}
 
     def slowed(self, work: float, launches: float = 1.0) -> Self:
         """Return the form of kernels that take `work` times as long for work, `launches` times for launches.
 
         No share of a peak rises above 1, or above its own.
         """
-        longer = {name: getattr(self, name) * launches for name in self.LAUNCHES}
-        longer |= {name: getattr(self, name) * work for name in self.TIMES}
-        shares = {name: getattr(self, name) for name in self.SHARES}
-        return replace(self, **longer, **{name: min(x / work, max(x, 1.0)) for name, x in shares.items()})
+        slowed = {}
+        for name, bounds in self.BOUNDS.items():
+            match bounds, getattr(self, name):
+                case LaunchTime(), value:
+                    slowed[name] = value * launches
+                case WorkTime(), value:
+                    slowed[name] = value * work
+                case PeakShare(), value:
+                    slowed[name] = min(value / work, max(value, 1.0))
+        return replace(self, **slowed)
 
 
 def smooth_max(one: Any, other: Any, sharpness: float) -> Any:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import log2
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.base import Form
+from simserve.cost.forms.base import Form, PeakShare, WorkTime
 
 
 @dataclass(frozen=True)
@@ -18,23 +18,14 @@ class Collective(Form):
     extra `switch_latency_s` sets in smoothly, half of it at a wire time of `switch_wire_s`.
     """
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "latency_s": (5e-6, 1e-7, 1e-3),
-        "link_share": (0.7, 0.01, 1.2),
-        "switch_latency_s": (1e-5, 1e-8, 2e-3),
-        "switch_wire_s": (1e-5, 1e-7, 2e-3),
-    }
-    LAUNCHES: ClassVar[tuple[str, ...]] = ()
-    TIMES: ClassVar[tuple[str, ...]] = ("latency_s", "switch_latency_s", "switch_wire_s")
-    SHARES: ClassVar[tuple[str, ...]] = ("link_share",)
     PASSES: ClassVar[float] = 1.0
     """How often the bytes cross the links."""
 
-    latency_s: float
-    link_share: float
+    latency_s: Annotated[float, WorkTime(5e-6, 1e-7, 1e-3)]
+    link_share: Annotated[float, PeakShare(0.7, 0.01, 1.2)]
     """Share of the data sheet's link, one direction. In-network reduction halves the bytes, so it may exceed 1."""
-    switch_latency_s: float
-    switch_wire_s: float
+    switch_latency_s: Annotated[float, WorkTime(1e-5, 1e-8, 2e-3)]
+    switch_wire_s: Annotated[float, WorkTime(1e-5, 1e-7, 2e-3)]
 
     def seconds(self, gpu: GpuSpec, n_gpus: int, n_bytes: Any) -> Any:
         """Return the seconds of a message of n_bytes (see SHAPES), a scalar or `(n,)`; monotone; 0 for one GPU."""

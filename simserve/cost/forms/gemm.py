@@ -1,12 +1,12 @@
 """Linear layers: (m, k) activations times (k, n) weights, on one GPU."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
-from simserve.cost.forms.base import Form, smooth_max
+from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.shard import ACTIVATION_BYTES
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
@@ -33,46 +33,32 @@ class Gemm(Form):
     and read fewer bytes. Monotone in n and k, and in m where `empty_share` is 0; 0 for m = 0.
     """
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (4e-6, 1e-7, 2e-5),
-        "flop_share": (0.75, 0.1, 1.0),
-        "byte_share": (0.85, 0.1, 1.0),
-        "sharpness": (3.0, 1.0, 12.0),
-        "wave_share": (0.5, 0.0, 1.0),
-        "input_bytes": (1.0, 0.0, 20.0),
-        "store_passes": (0.5, 0.0, 5.0),
-        "split_s": (4e-6, 0.0, 2e-5),
-        "chooses": (1.0, 1.0, 1.0),
-        "few_rows": (64.0, 64.0, 64.0),
-        "empty_share": (0.0, 0.0, 0.0),
-    }
-    TIMES: ClassVar[tuple[str, ...]] = ("input_bytes", "store_passes", "split_s")
-    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share")
-
-    launch_s: float
-    flop_share: float
+    launch_s: Annotated[float, LaunchTime(4e-6, 1e-7, 2e-5)]
+    flop_share: Annotated[float, PeakShare(0.75, 0.1, 1.0)]
     """Share of the data-sheet peak, inside a full wave."""
-    byte_share: float
+    byte_share: Annotated[float, PeakShare(0.85, 0.1, 1.0)]
     """Share of the data-sheet bandwidth."""
-    sharpness: float
-    wave_share: float
-    input_bytes: float
+    sharpness: Annotated[float, Coefficient(3.0, 1.0, 12.0)]
+    wave_share: Annotated[float, Coefficient(0.5, 0.0, 1.0)]
+    input_bytes: Annotated[float, WorkTime(1.0, 0.0, 20.0)]
     """Bytes moved for each of m * k activations besides the product, at the full bandwidth. Quantizing to fp8 takes at
     least 3 (2 read, 1 written), and more because its kernel does not reach that bandwidth."""
-    store_passes: float
+    store_passes: Annotated[float, WorkTime(0.5, 0.0, 5.0)]
     """Share of the output's traffic that the product does not hide."""
-    split_s: float
+    split_s: Annotated[float, WorkTime(4e-6, 0.0, 2e-5)]
     """Seconds to add up partial sums when k is split."""
-    chooses: float
-    few_rows: float = 64.0
+    chooses: Annotated[float, Coefficient(1.0, 1.0, 1.0)]
+    few_rows: Annotated[float, Coefficient(64.0, 64.0, 64.0)] = 64.0
     """Up to this many rows, kernels of their own leave rows empty at no cost: 16 in vLLM, 32 in SGLang."""
-    empty_share: float = 0.0
+    empty_share: Annotated[float, Coefficient(0.0, 0.0, 0.0)] = 0.0
     """Part of the compute time that is added for a tile without rows; one half full adds half as much."""
 
     def seconds(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
         """Return the seconds with weights stored in dtype; scalars or arrays that broadcast."""
         compute = (self._best_s if self.chooses else self._by_rows_s)(gpu, dtype, m, n, k)
-        n_bytes = n * k * BYTES_PER_VALUE[dtype] + m * k * _activation_bytes(gpu, dtype) + m * n * ACTIVATION_BYTES
+        # an activation is as wide as a weight where both are quantized
+        read_bytes = BYTES_PER_VALUE[dtype] if dtype in COMPUTES_IN and gpu.multiplies(dtype) else ACTIVATION_BYTES
+        n_bytes = n * k * BYTES_PER_VALUE[dtype] + m * k * read_bytes + m * n * ACTIVATION_BYTES
         memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
         passes = self.input_bytes * (m * k) + self.store_passes * ACTIVATION_BYTES * (m * n)
         roofs = smooth_max(compute, memory, self.sharpness)
@@ -103,8 +89,3 @@ class Gemm(Form):
         full = tiles / gpu.n_sms
         waves = self.wave_share * np.ceil(full) + (1 - self.wave_share) * np.maximum(full, 1.0)
         return waves * (2 * products * gpu.n_sms / (gpu.peak_flop_per_s(dtype) * self.flop_share))
-
-
-def _activation_bytes(gpu: GpuSpec, dtype: str) -> float:
-    """Return the bytes of an activation as the product reads it: those of a weight where both are quantized."""
-    return BYTES_PER_VALUE[dtype] if dtype in COMPUTES_IN and gpu.multiplies(dtype) else ACTIVATION_BYTES

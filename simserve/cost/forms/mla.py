@@ -5,10 +5,10 @@ Widths are those of DeepSeek-V3 (arXiv:2412.19437, section 4.2) and of Kimi K2, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.base import Form, smooth_max
+from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.shard import ACTIVATION_BYTES
 
 HIDDEN = 7168
@@ -41,22 +41,13 @@ KEY_WIDTH = CACHED + KEY_RANK
 class MlaPrefill(Form):
     """launch + max(FLOP of padded pairs, bytes of queries, keys, values and outputs): attention alone."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (1e-5, 1e-6, 5e-4),
-        "flop_share": (0.6, 0.02, 1.0),
-        "byte_share": (0.5, 0.02, 1.0),
-        "pad_keys": (64.0, 0.1, 512.0),
-        "sharpness": (2.0, 1.0, 10.0),
-    }
-    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share")
-
-    launch_s: float
-    flop_share: float
+    launch_s: Annotated[float, LaunchTime(1e-5, 1e-6, 5e-4)]
+    flop_share: Annotated[float, PeakShare(0.6, 0.02, 1.0)]
     """Share of the peak for PAIR_WIDTH."""
-    byte_share: float
-    pad_keys: float
+    byte_share: Annotated[float, PeakShare(0.5, 0.02, 1.0)]
+    pad_keys: Annotated[float, Coefficient(64.0, 0.1, 512.0)]
     """Extra keys that a query's tile computes."""
-    sharpness: float
+    sharpness: Annotated[float, Coefficient(2.0, 1.0, 10.0)]
 
     def seconds(self, gpu: GpuSpec, n_heads: Any, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
         """Return the seconds for query tokens of prompt chunks, query-key pairs, and all keys; `(n,)` each."""
@@ -85,18 +76,9 @@ class LatentPrefill:
 class MlaPrefillModule(MlaPrefill):
     """Attention with all its projections, from hidden states to hidden states."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        **MlaPrefill.BOUNDS,
-        "matmul_flop_share": (0.6, 0.05, 1.0),
-        "matmul_byte_share": (0.7, 0.05, 1.0),
-        "moved_values": (2e4, 1.0, 1e6),
-    }
-    TIMES: ClassVar[tuple[str, ...]] = ("moved_values",)
-    SHARES: ClassVar[tuple[str, ...]] = (*MlaPrefill.SHARES, "matmul_flop_share", "matmul_byte_share")
-
-    matmul_flop_share: float
-    matmul_byte_share: float
-    moved_values: float
+    matmul_flop_share: Annotated[float, PeakShare(0.6, 0.05, 1.0)]
+    matmul_byte_share: Annotated[float, PeakShare(0.7, 0.05, 1.0)]
+    moved_values: Annotated[float, WorkTime(2e4, 1.0, 1e6)]
     """Values moved between kernels per token, whatever the heads: norms, quantization, hidden states."""
 
     def module_s(
@@ -120,24 +102,14 @@ class MlaDecode(Form):
     A key is read once for all heads, so with 128 of them its FLOP take as long as its bytes.
     """
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (1e-5, 1e-6, 5e-4),
-        "flop_share": (0.7, 0.05, 1.0),
-        "byte_share": (0.8, 0.05, 1.0),
-        "query_share": (0.5, 0.01, 1.0),
-        "lone_requests": (0.3, 0.001, 8.0),
-        "sharpness": (2.0, 1.0, 10.0),
-    }
-    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share", "query_share")
-
-    launch_s: float
-    flop_share: float
-    byte_share: float
-    query_share: float
+    launch_s: Annotated[float, LaunchTime(1e-5, 1e-6, 5e-4)]
+    flop_share: Annotated[float, PeakShare(0.7, 0.05, 1.0)]
+    byte_share: Annotated[float, PeakShare(0.8, 0.05, 1.0)]
+    query_share: Annotated[float, PeakShare(0.5, 0.01, 1.0)]
     """Share of the bandwidth, for queries and outputs."""
-    lone_requests: float
+    lone_requests: Annotated[float, Coefficient(0.3, 0.001, 8.0)]
     """Slowdown of a single request, as its keys cannot be spread over the GPU as those of many can."""
-    sharpness: float
+    sharpness: Annotated[float, Coefficient(2.0, 1.0, 10.0)]
 
     def line(self, gpu: GpuSpec, n_heads: Any, kv_dtype: str, n: Any, cached_size: int = CACHED) -> tuple[Any, Any]:
         """Return (intercept, slope per key) in seconds for n requests together, a scalar or `(n,)`, n >= 1."""
@@ -152,31 +124,20 @@ class MlaDecode(Form):
 class MlaDecodeModule(MlaDecode):
     """Attention with all its projections, from hidden states to hidden states."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        **MlaDecode.BOUNDS,
-        "matmul_flop_share": (0.6, 0.05, 1.0),
-        "matmul_byte_share": (0.7, 0.05, 1.0),
-        "moved_values": (2e4, 1.0, 1e6),
-    }
-    TIMES: ClassVar[tuple[str, ...]] = ("moved_values",)
-    SHARES: ClassVar[tuple[str, ...]] = (*MlaDecode.SHARES, "matmul_flop_share", "matmul_byte_share")
-
-    matmul_flop_share: float
-    matmul_byte_share: float
-    moved_values: float
+    matmul_flop_share: Annotated[float, PeakShare(0.6, 0.05, 1.0)]
+    matmul_byte_share: Annotated[float, PeakShare(0.7, 0.05, 1.0)]
+    moved_values: Annotated[float, WorkTime(2e4, 1.0, 1e6)]
     """Values moved between kernels per token, as in prefill."""
 
     def module_line(self, gpu: GpuSpec, dtype: str, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
         """Return (intercept, slope per key) in seconds for n requests, with weights in dtype."""
         weights = DOWN_WEIGHTS + n_heads * (HEAD_WEIGHTS + UP_WEIGHTS)
-        compute = 2 * n * weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
-        memory = weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
         intercept, slope = self.line(gpu, n_heads, kv_dtype, n)
         moved = ACTIVATION_BYTES * self.moved_values * n / gpu.hbm_bytes_per_s
-        return intercept + smooth_max(compute, memory, self.sharpness) + moved, slope
+        return intercept + self.expansion_s(gpu, dtype, weights, n) + moved, slope
 
-    def expansion_s(self, gpu: GpuSpec, dtype: str, n_weights: int, n: Any) -> Any:
-        """Return the time of the latent expansion matrix, applied to the queries and outputs of n requests instead."""
+    def expansion_s(self, gpu: GpuSpec, dtype: str, n_weights: Any, n: Any) -> Any:
+        """Return the time of matrices for n requests, as of the latent expansion of their queries and outputs."""
         compute = 2 * n * n_weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
         memory = n_weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
         return smooth_max(compute, memory, self.sharpness)

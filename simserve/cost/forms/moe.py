@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.base import Form, smooth_max
+from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.shard import ACTIVATION_BYTES
 
 MATRICES = 3
@@ -46,37 +46,22 @@ class MoeLayer(Form):
     GPU idle. activations: gather, activation function and weighted sum.
     """
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (3e-5, 5e-6, 3e-4),
-        "held_s": (5e-8, 0.0, 2e-6),
-        "expert_s": (1e-7, 1e-9, 5e-6),
-        "flop_share": (0.5, 0.05, 1.0),
-        "byte_share": (0.85, 0.1, 1.0),
-        "tile_rows": (16.0, 0.1, 200.0),
-        "step_s": (2e-7, 1e-9, 2e-6),
-        "traffic_share": (1.0, 0.1, 10.0),
-        "remote_frac": (0.3, 0.001, 1.0),
-        "sharpness": (2.0, 1.0, 4.0),
-    }
-    TIMES: ClassVar[tuple[str, ...]] = ("held_s", "expert_s", "step_s")
-    SHARES: ClassVar[tuple[str, ...]] = ("flop_share", "byte_share", "traffic_share")
-
-    launch_s: float
-    held_s: float
+    launch_s: Annotated[float, LaunchTime(3e-5, 5e-6, 3e-4)]
+    held_s: Annotated[float, WorkTime(5e-8, 0.0, 2e-6)]
     """Seconds per expert of the GPU, touched or not: sorting rows by expert, and grouped products that look at each."""
-    expert_s: float
+    expert_s: Annotated[float, WorkTime(1e-7, 1e-9, 5e-6)]
     """Seconds per touched expert to set up its product."""
-    flop_share: float
-    byte_share: float
-    tile_rows: float
+    flop_share: Annotated[float, PeakShare(0.5, 0.05, 1.0)]
+    byte_share: Annotated[float, PeakShare(0.85, 0.1, 1.0)]
+    tile_rows: Annotated[float, Coefficient(16.0, 0.1, 200.0)]
     """Padding rows per touched expert."""
-    step_s: float
+    step_s: Annotated[float, WorkTime(2e-7, 1e-9, 2e-6)]
     """Seconds per TILE_DEPTH values of the inner dimension."""
-    traffic_share: float
+    traffic_share: Annotated[float, PeakShare(1.0, 0.1, 10.0)]
     """Share of the memory bandwidth for the activations; above 1 when they stay in the cache."""
-    remote_frac: float
+    remote_frac: Annotated[float, Coefficient(0.3, 0.001, 1.0)]
     """Share of the activation traffic that a row with a remote expert still causes."""
-    sharpness: float
+    sharpness: Annotated[float, Coefficient(2.0, 1.0, 4.0)]
 
     def seconds(
         self,

@@ -3,10 +3,10 @@ states: an indexer scores all keys, and the best are attended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.base import Form, smooth_max
+from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.forms.mla import HIDDEN, KEY_WIDTH, MlaDecodeModule
 from simserve.cost.kernels import PrefillAttentionCost, prompt_tokens
 from simserve.cost.shard import ACTIVATION_BYTES, Shard, n_weights
@@ -54,15 +54,8 @@ class SparseSizes:
 class SparseDecodeModule(MlaDecodeModule):
     """The terms of whole latent attention, over the best keys, + bytes of the keys and scores of all."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        **MlaDecodeModule.BOUNDS,
-        "score_byte_share": (0.3, 0.005, 1.0),
-        "lone_scores": (4.0, 0.001, 64.0),
-    }
-    SHARES: ClassVar[tuple[str, ...]] = (*MlaDecodeModule.SHARES, "score_byte_share")
-
-    score_byte_share: float
-    lone_scores: float
+    score_byte_share: Annotated[float, PeakShare(0.3, 0.005, 1.0)]
+    lone_scores: Annotated[float, Coefficient(4.0, 0.001, 64.0)]
     """Slowdown of a single request's scores, as one block of threads chooses among them."""
 
     def scored_s(self, gpu: GpuSpec, sizes: SparseSizes, n: Any) -> Any:
@@ -80,43 +73,21 @@ class SparseDecodeModule(MlaDecodeModule):
 class SparsePrefillModule(Form):
     """launch + FLOP of attended pairs + FLOP and bytes of scores + bytes of keys + matrices."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (5e-5, 1e-6, 5e-3),
-        "flop_share": (0.3, 0.01, 1.0),
-        "pad_heads": (32.0, 0.1, 256.0),
-        "score_flop_share": (0.5, 0.01, 1.0),
-        "score_byte_share": (0.3, 0.005, 1.0),
-        "key_values": (1e3, 1.0, 1e6),
-        "matmul_flop_share": (0.6, 0.05, 1.0),
-        "matmul_byte_share": (0.7, 0.05, 1.0),
-        "moved_values": (2e4, 1.0, 1e6),
-        "sharpness": (2.0, 1.0, 10.0),
-        "dense": (0.0, 0.0, 0.0),
-    }
-    TIMES: ClassVar[tuple[str, ...]] = ("key_values", "moved_values")
-    SHARES: ClassVar[tuple[str, ...]] = (
-        "flop_share",
-        "score_flop_share",
-        "score_byte_share",
-        "matmul_flop_share",
-        "matmul_byte_share",
-    )
-
-    launch_s: float
-    flop_share: float
-    pad_heads: float
+    launch_s: Annotated[float, LaunchTime(5e-5, 1e-6, 5e-3)]
+    flop_share: Annotated[float, PeakShare(0.3, 0.01, 1.0)]
+    pad_heads: Annotated[float, Coefficient(32.0, 0.1, 256.0)]
     """Heads that a tile has more than the GPU."""
-    score_flop_share: float
+    score_flop_share: Annotated[float, PeakShare(0.5, 0.01, 1.0)]
     """Share of the peak in fp8."""
-    score_byte_share: float
-    key_values: float
+    score_byte_share: Annotated[float, PeakShare(0.3, 0.005, 1.0)]
+    key_values: Annotated[float, WorkTime(1e3, 1.0, 1e6)]
     """Values moved per key of a request, whatever its query tokens: keys are gathered before they are scored."""
-    matmul_flop_share: float
-    matmul_byte_share: float
-    moved_values: float
+    matmul_flop_share: Annotated[float, PeakShare(0.6, 0.05, 1.0)]
+    matmul_byte_share: Annotated[float, PeakShare(0.7, 0.05, 1.0)]
+    moved_values: Annotated[float, WorkTime(2e4, 1.0, 1e6)]
     """Values moved between kernels per token."""
-    sharpness: float
-    dense: float
+    sharpness: Annotated[float, Coefficient(2.0, 1.0, 10.0)]
+    dense: Annotated[float, Coefficient(0.0, 0.0, 0.0)]
     """1 where prompts with no more keys than are attended take the kernels of whole attention."""
 
     def matrices_s(self, gpu: GpuSpec, dtype: str, n_weights: Any, n: Any) -> Any:

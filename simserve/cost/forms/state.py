@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.base import Form, smooth_max
+from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.kernels import prompt_tokens
 
 CHUNK = 64
@@ -19,14 +19,8 @@ VALUE_BYTES = 4
 class StateDecode(Form):
     """launch + bytes: convolution and update of decoding requests read and write their states."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (5e-6, 1e-6, 1e-4),
-        "byte_share": (0.7, 0.05, 1.0),
-    }
-    SHARES: ClassVar[tuple[str, ...]] = ("byte_share",)
-
-    launch_s: float
-    byte_share: float
+    launch_s: Annotated[float, LaunchTime(5e-6, 1e-6, 1e-4)]
+    byte_share: Annotated[float, PeakShare(0.7, 0.05, 1.0)]
 
     def seconds(self, gpu: GpuSpec, state_bytes: Any, n: Any) -> Any:
         """Return the seconds of one layer for n requests with states of so many bytes."""
@@ -37,20 +31,11 @@ class StateDecode(Form):
 class StatePrefill(Form):
     """launch + max(bytes of the states after each chunk, chunks of a prompt one after another)."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (3e-5, 1e-6, 5e-4),
-        "byte_share": (0.2, 0.005, 1.0),
-        "chunk_s": (2e-6, 1e-8, 1e-4),
-        "sharpness": (2.0, 1.0, 10.0),
-    }
-    TIMES: ClassVar[tuple[str, ...]] = ("chunk_s",)
-    SHARES: ClassVar[tuple[str, ...]] = ("byte_share",)
-
-    launch_s: float
-    byte_share: float
-    chunk_s: float
+    launch_s: Annotated[float, LaunchTime(3e-5, 1e-6, 5e-4)]
+    byte_share: Annotated[float, PeakShare(0.2, 0.005, 1.0)]
+    chunk_s: Annotated[float, WorkTime(2e-6, 1e-8, 1e-4)]
     """Least time of a chunk, which needs the state of the one before."""
-    sharpness: float
+    sharpness: Annotated[float, Coefficient(2.0, 1.0, 10.0)]
 
     def seconds(self, gpu: GpuSpec, n_values: Any, n_tokens: Any, prompt: Any) -> Any:
         """Return the seconds of one layer for n_tokens in prompts of so many, with states of n_values."""

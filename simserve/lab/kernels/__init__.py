@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from simserve.cost.forms.base import Form
+from simserve.cost.forms.base import Coefficient, Form
 
 F = TypeVar("F", bound=Form)
 
@@ -21,18 +21,29 @@ DIGITS = 4
 """Significant digits of a coefficient: more than the data determine, few enough to read."""
 
 
-def fit_form(form: type[F], seconds: Callable[[F], NDArray[np.float64]], measured: NDArray[np.float64]) -> F:
-    """Return the coefficients that bring `seconds`, `(n_rows,)`, closest to the measured ones. Deterministic."""
-    bounds = form.BOUNDS
+def fixed(value: float) -> Coefficient:
+    """Return the bounds of a coefficient that is not fitted."""
+    return Coefficient(value, value, value)
+
+
+def fit_form(
+    form: type[F],
+    seconds: Callable[[F], Any],
+    measured: NDArray[np.float64],
+    bounds: Mapping[str, Coefficient] | None = None,
+) -> F:
+    """Return the coefficients, within the form's own bounds or others, that bring `seconds`, `(n_rows,)`, closest to
+    the measured ones. Deterministic."""
+    bounds = bounds or form.BOUNDS
     free = [name for name, (_, least, most) in bounds.items() if least < most]
     scale = {name: max(abs(bounds[name][0]), 1e-30) for name in free}
-    fixed = {name: start for name, (start, least, most) in bounds.items() if least == most}
+    given = {name: start for name, (start, least, most) in bounds.items() if least == most}
 
     def at(values: NDArray[np.float64]) -> F:
-        return form(**fixed, **{name: float(v) * scale[name] for name, v in zip(free, values, strict=True)})
+        return form(**given, **{name: float(v) * scale[name] for name, v in zip(free, values, strict=True)})
 
     def residuals(values: NDArray[np.float64]) -> Any:
-        return np.log(seconds(at(values)) / measured)
+        return np.log(np.asarray(seconds(at(values)), np.float64) / measured)
 
     start, least, most = (np.array([bounds[name][i] / scale[name] for name in free]) for i in range(3))
     result = least_squares(residuals, start, bounds=(least, most), loss="soft_l1", f_scale=OUTLIER, x_scale="jac")
@@ -83,9 +94,9 @@ class Residuals:
     p95: float
 
     @classmethod
-    def of(cls, predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> "Residuals":
+    def of(cls, predicted: Any, measured: NDArray[np.float64]) -> "Residuals":
         """Compare seconds, `(n_rows,)` each."""
-        ratio = predicted / measured
+        ratio = np.asarray(predicted, np.float64) / measured
         error = np.abs(ratio - 1)
         p05, p95 = np.percentile(ratio, [5, 95])
         numbers = (error.mean(), np.median(error), ratio.mean() - 1, p05, p95)

@@ -1,20 +1,18 @@
 """Fit of attention: prefill and decode, for each dtype of the cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, TypeVar
+from functools import partial
+from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.cost.calibration import FORMS
 from simserve.cost.forms.attention import TILE, WIDE, DecodeAttention, PrefillAttention
-from simserve.cost.forms.base import Form
-from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
+from simserve.cost.forms.base import Coefficient, Form
+from simserve.lab.kernels import KernelFit, Residuals, fit_form, fixed, held_out
 from simserve.lab.kernels.table import rows_of
-
-F = TypeVar("F", bound=Form)
 
 HEADS = ("n_heads", "n_kv_heads", "head_dim")
 """Columns of a shape; whole shapes are held out."""
@@ -44,17 +42,8 @@ SM_BYTES_PER_S = {"bf16": 76e9, "fp8": 33e9}
 """Most bytes that an SM of Hopper reads per second in these kernels, by the cache's dtype: what fits our timings of
 unequal contexts on an H100 best (`python -m benchmarks.context_spread`)."""
 
-Seconds = Callable[[Any, pd.DataFrame], NDArray[np.float64]]
+Seconds = Callable[[Any, pd.DataFrame], Any]
 """(form, rows) -> seconds of every row."""
-
-
-class PrefillIn8Bits(PrefillAttention):
-    """Prefill attention of kernels that multiply in fp8."""
-
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        **PrefillAttention.BOUNDS,
-        "compute_bits": (8.0, 8.0, 8.0),
-    }
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
@@ -69,33 +58,23 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     ]
 
 
-def _fit_prefill(rows: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
-    fits: list[KernelFit] = []
+def _fit_prefill(rows: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelFit]:
     for kv_dtype, part in _by_cache(rows):
-        for dtype, form in (("bf16", PrefillAttention), ("fp8", PrefillIn8Bits)):
+        name, seconds = kv_dtype, partial(_prefill_s, gpu, kv_dtype)
+        for dtype, bits in (("bf16", 16.0), ("fp8", 8.0)):
+            bounds = PrefillAttention.BOUNDS | {"compute_bits": fixed(bits)}
             kept, excluded = _usable_prefill(part[part["dtype"] == dtype], gpu, dtype)
-            seconds = _prefill_seconds(gpu, kv_dtype)
-            fit = _fit_one("prefill_attention", kv_dtype, form, seconds, kept, excluded)
-            if fit:
-                known = any(one.dtype == kv_dtype for one in fits)
-                fits.append(
-                    replace(
-                        fit,
-                        dtype=f"{kv_dtype}/{dtype}" if known else kv_dtype,
-                        form=PrefillAttention(**asdict(fit.form)),
-                    )
-                )
-    return fits
+            if fit := _fit_one("prefill_attention", name, bounds, seconds, kept, excluded):
+                yield fit
+                name = f"{kv_dtype}/fp8"
 
 
-def _fit_decode(rows: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
-    fits = []
+def _fit_decode(rows: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelFit]:
     for kv_dtype, part in _by_cache(rows):
         kept, excluded = _usable_decode(part[part["dtype"] == "bf16"], gpu, kv_dtype)
-        seconds = _decode_seconds(gpu, kv_dtype)
-        fit = _fit_one("decode_attention", kv_dtype, DecodeAttention, seconds, kept, excluded)
-        fits += [replace(fit, form=_in_servers(fit.form, kept, kv_dtype))] if fit else []
-    return fits
+        seconds = partial(_decode_s, gpu, kv_dtype)
+        if fit := _fit_one("decode_attention", kv_dtype, DecodeAttention.BOUNDS, seconds, kept, excluded):
+            yield replace(fit, form=_in_servers(fit.form, kept, kv_dtype))
 
 
 def _in_servers(form: Form, rows: pd.DataFrame, kv_dtype: str) -> Form:
@@ -109,31 +88,28 @@ def _by_cache(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(kv_dtype, rows[rows["kv_dtype"] == kv_dtype]) for kv_dtype in ("bf16", "fp8")]
 
 
-def _prefill_seconds(gpu: GpuSpec, kv_dtype: str) -> Seconds:
+def _prefill_s(gpu: GpuSpec, kv_dtype: str, form: PrefillAttention, rows: pd.DataFrame) -> Any:
     """Return the times of whole prompts without a cached context, as in all tables."""
-
-    def seconds(form: PrefillAttention, rows: pd.DataFrame) -> NDArray[np.float64]:
-        n_tokens = (rows["batch"] * rows["tokens"]).to_numpy()
-        n_pairs = n_tokens * (rows["tokens"].to_numpy() + 1) / 2
-        n_heads, n_kv_heads, head_dim = (rows[name].to_numpy() for name in HEADS)
-        cost = form.at(gpu, n_heads, n_kv_heads, head_dim, kv_dtype)
-        return np.asarray(cost.seconds(n_tokens, n_pairs, n_tokens), dtype=np.float64)
-
-    return seconds
+    n_tokens = (rows["batch"] * rows["tokens"]).to_numpy()
+    n_pairs = n_tokens * (rows["tokens"].to_numpy() + 1) / 2
+    n_heads, n_kv_heads, head_dim = (rows[name].to_numpy() for name in HEADS)
+    return form.at(gpu, n_heads, n_kv_heads, head_dim, kv_dtype).seconds(n_tokens, n_pairs, n_tokens)
 
 
-def _decode_seconds(gpu: GpuSpec, kv_dtype: str) -> Seconds:
-    def seconds(form: DecodeAttention, rows: pd.DataFrame) -> NDArray[np.float64]:
-        n = rows["batch"].to_numpy()
-        n_heads, n_kv_heads, head_dim = (rows[name].to_numpy() for name in HEADS)
-        intercept_s, slope_s = form.line(gpu, n_heads, n_kv_heads, head_dim, kv_dtype, n)
-        return np.asarray(intercept_s + slope_s * n * rows["tokens"].to_numpy(), dtype=np.float64)
-
-    return seconds
+def _decode_s(gpu: GpuSpec, kv_dtype: str, form: DecodeAttention, rows: pd.DataFrame) -> Any:
+    n = rows["batch"].to_numpy()
+    n_heads, n_kv_heads, head_dim = (rows[name].to_numpy() for name in HEADS)
+    intercept_s, slope_s = form.line(gpu, n_heads, n_kv_heads, head_dim, kv_dtype, n)
+    return intercept_s + slope_s * n * rows["tokens"].to_numpy()
 
 
 def _fit_one(
-    op: str, dtype: str, form: type[Form], seconds: Seconds, rows: pd.DataFrame, excluded: dict[str, int]
+    op: str,
+    dtype: str,
+    bounds: Mapping[str, Coefficient],
+    seconds: Seconds,
+    rows: pd.DataFrame,
+    excluded: Mapping[str, int],
 ) -> KernelFit | None:
     """Return residuals on held-out shapes and coefficients fitted to all; None with too few rows."""
     if len(rows) < FEWEST:
@@ -141,21 +117,17 @@ def _fit_one(
     held = held_out(rows, HEADS)
     if not held.any() or held.all():
         return None
-    fitted = _fit_rows(form, seconds, rows[~held])
+    fitted = _fit_rows(FORMS[op], bounds, seconds, rows[~held])
     residuals = Residuals.of(seconds(fitted, rows[held]), rows["latency_s"].to_numpy()[held])
-    return KernelFit(op, dtype, _fit_rows(form, seconds, rows), len(rows), excluded, residuals)
+    return KernelFit(op, dtype, _fit_rows(FORMS[op], bounds, seconds, rows), len(rows), excluded, residuals)
 
 
-def _fit_rows(form: type[F], seconds: Seconds, rows: pd.DataFrame) -> F:
-    fitted = _tidy(fit_form(form, lambda guess: seconds(guess, rows), rows["latency_s"].to_numpy()))
+def _fit_rows(form: type[Form], bounds: Mapping[str, Coefficient], seconds: Seconds, rows: pd.DataFrame) -> Form:
+    """Return coefficients fitted to rows, those near their least value rounded to it: 0 reads better than 7e-23."""
+    fitted = fit_form(form, lambda guess: seconds(guess, rows), rows["latency_s"].to_numpy(), bounds)
+    least = {name: low for name, (start, low, _) in bounds.items() if getattr(fitted, name) - low < 1e-4 * start}
     unmeasured = {} if (rows["head_dim"] > WIDE).any() else {"wide": 0.0}  # no row determines that coefficient
-    return replace(fitted, **unmeasured)
-
-
-def _tidy(form: F) -> F:
-    """Round coefficients near their least value to it: 0 reads better than 7e-23."""
-    least = {name: low for name, (start, low, _) in form.BOUNDS.items() if getattr(form, name) - low < 1e-4 * start}
-    return replace(form, **least)
+    return replace(fitted, **least | unmeasured)
 
 
 class _Rows:
@@ -182,7 +154,10 @@ def _usable_prefill(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> tuple[pd.Da
     kept = _Rows(rows)
     kept.leave_out_other_kernels()
     kept.leave_out("prompt shorter than a tile", kept.rows["tokens"] < TILE)
-    kept.leave_out("faster than the roof", _pairs_s(kept.rows, gpu, dtype) > kept.rows["latency_s"])
+    rows = kept.rows
+    flop = 4 * rows["n_heads"] * rows["head_dim"] * (rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2)
+    at_peak_s = flop / gpu.flop_per_s.get(dtype, gpu.flop_per_s["bf16"])  # of scores and values: 4 a pair, head, width
+    kept.leave_out("faster than the roof", at_peak_s > rows["latency_s"])
     return kept.rows.reset_index(drop=True), kept.excluded
 
 
@@ -198,12 +173,6 @@ def _usable_decode(rows: pd.DataFrame, gpu: GpuSpec, kv_dtype: str) -> tuple[pd.
     least_s = _cache_bytes(kept.rows, kv_dtype) / gpu.hbm_bytes_per_s
     kept.leave_out("faster than the roof", least_s > kept.rows["latency_s"])
     return kept.rows.reset_index(drop=True), kept.excluded
-
-
-def _pairs_s(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> "pd.Series[float]":
-    """Return the seconds at the peak for scores and values of whole prompts: 4 FLOP per pair, head and width."""
-    pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
-    return 4 * rows["n_heads"] * rows["head_dim"] * pairs / gpu.flop_per_s.get(dtype, gpu.flop_per_s["bf16"])
 
 
 def _cache_bytes(rows: pd.DataFrame, kv_dtype: str) -> "pd.Series[float]":

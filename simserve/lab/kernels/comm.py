@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.collective import COLLECTIVES, Collective
+from simserve.cost.forms.collective import COLLECTIVES
 from simserve.lab.kernels import KernelFit, Residuals, fit_form
 from simserve.lab.kernels.table import rows_of
 
@@ -49,11 +48,7 @@ def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFi
     if (~held).sum() < FEWEST:
         return None
     n_bytes, measured = kept["bytes"].to_numpy(), kept["latency_s"].to_numpy()
-
-    def seconds(form: Collective) -> NDArray[np.float64]:
-        return np.asarray(form.seconds(gpu, n_gpus, n_bytes[~held]), dtype=np.float64)
-
-    form = fit_form(COLLECTIVES[op], seconds, measured[~held])
+    form = fit_form(COLLECTIVES[op], lambda form: form.seconds(gpu, n_gpus, n_bytes[~held]), measured[~held])
     residuals = Residuals.of(form.seconds(gpu, n_gpus, n_bytes[held]), measured[held])
     return KernelFit(op, str(n_gpus), form, int((~held).sum()), excluded, residuals)
 
@@ -61,7 +56,10 @@ def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFi
 def _usable(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:
     """Return the fastest row of each message size, by size, and the excluded rows by reason."""
     ours = rows[rows["dtype"] == DTYPE]
-    possible = ours[ours["latency_s"] > _floor_s(op, n_gpus, ours["bytes"], gpu)]
+    # A GPU sends its bytes once, or the share that others hold. An all-reduce may come down to once when the switch
+    # adds up (469 GB/s of bus bandwidth were measured over eight 450 GB/s links), so 2 (G - 1) / G is no bound for it.
+    once = 1.0 if op == "all_reduce" else (n_gpus - 1) / n_gpus
+    possible = ours[ours["latency_s"] > once * ours["bytes"] / gpu.link_bytes_per_s]
     order = possible.sort_values(["bytes", "latency_s"], kind="stable")
     fastest = order.drop_duplicates("bytes").reset_index(drop=True)
     later = np.minimum.accumulate(fastest["latency_s"].to_numpy()[::-1])[::-1]
@@ -73,11 +71,3 @@ def _usable(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.
         "slower than a larger message": len(fastest) - len(steady),
     }
     return steady, excluded
-
-
-def _floor_s(op: str, n_gpus: int, n_bytes: "pd.Series[float]", gpu: GpuSpec) -> "pd.Series[float]":
-    """Return a lower bound per row: a GPU sends its bytes once, or the share that others hold. An all-reduce may come
-    down to once when the switch adds up (469 GB/s of bus bandwidth were measured over eight 450 GB/s links), so
-    2 (G - 1) / G is no bound for it."""
-    once = 1.0 if op == "all_reduce" else (n_gpus - 1) / n_gpus
-    return once * n_bytes / gpu.link_bytes_per_s

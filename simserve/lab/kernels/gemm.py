@@ -1,15 +1,16 @@
 """Fit of linear layers: one form for every dtype that the weights are stored in."""
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.cost.forms.base import Coefficient
 from simserve.cost.forms.gemm import Gemm
 from simserve.cost.shard import ACTIVATION_BYTES
-from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out, sample
+from simserve.lab.kernels import KernelFit, Residuals, fit_form, fixed, held_out, sample
 from simserve.lab.kernels.table import rows_of
 
 DTYPES = ("bf16", "fp8", "fp8_block", "nvfp4")
@@ -37,30 +38,15 @@ MOST_ROWS = 6000
 FEWEST = 60
 
 
-class _ByRows(Gemm):
-    """A Gemm with the tile chosen by m; empty rows cost something above 64 rows."""
+BY_ROWS = {"split_s": fixed(0.0), "chooses": fixed(0.0), "empty_share": Coefficient(0.3, 0.0, 2.0)}
+"""Bounds where m chooses the tile, and empty rows cost something above 64 rows."""
 
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        **Gemm.BOUNDS,
-        "split_s": (0.0, 0.0, 0.0),
-        "chooses": (0.0, 0.0, 0.0),
-        "empty_share": (0.3, 0.0, 2.0),
-    }
-
-
-class _Above32(_ByRows):
-    """Such a Gemm where they cost something above 32 rows."""
-
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {**_ByRows.BOUNDS, "few_rows": (32.0, 32.0, 32.0)}
-
-
-class _Above16(_ByRows):
-    """Such a Gemm where they cost something above 16 rows."""
-
-    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {**_ByRows.BOUNDS, "few_rows": (16.0, 16.0, 16.0)}
-
-
-FAMILIES = (Gemm, _ByRows, _Above32, _Above16)
+FAMILIES: Sequence[Mapping[str, Coefficient]] = (
+    Gemm.BOUNDS,
+    Gemm.BOUNDS | BY_ROWS,
+    *(Gemm.BOUNDS | BY_ROWS | {"few_rows": fixed(n_rows)} for n_rows in (32.0, 16.0)),
+)
+"""Bounds by choice of tiles; the last two where empty rows cost something above fewer rows."""
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
@@ -80,34 +66,24 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
         train, report = kept[~held], kept[held & wide]
         if len(train) < FEWEST or report.empty:
             continue
-        families = _quiet_families() if excluded["host time in the row"] else FAMILIES
-        family = min(families, key=lambda each: _misfit(_fit_rows(each, train, gpu, dtype), train, gpu, dtype))
-        fitted = _fit_rows(family, train, gpu, dtype)
+        quiet = {"launch_s": fixed(QUIET_LAUNCH_S)} if excluded["host time in the row"] else {}
+        families = [{**each, **quiet} for each in FAMILIES]
+        forms = [_fit_rows(each, train, gpu, dtype) for each in families]
+        ratios = [_seconds(form, train, gpu, dtype) / train["latency_s"].to_numpy() for form in forms]
+        best = int(np.argmin([np.abs(np.log(ratio)).mean() for ratio in ratios]))
+        family, fitted = families[best], forms[best]
         residuals = Residuals.of(_seconds(fitted, report, gpu, dtype), report["latency_s"].to_numpy())
         fits.append(KernelFit("gemm", dtype, _fit_rows(family, kept, gpu, dtype), len(kept), excluded, residuals))
     return fits
 
 
-def _fit_rows(family: type[Gemm], rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> Gemm:
+def _fit_rows(family: Mapping[str, Coefficient], rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> Gemm:
     some = sample(rows, ("m", "n", "k"), MOST_ROWS)
-    fitted = fit_form(family, lambda form: _seconds(form, some, gpu, dtype), some["latency_s"].to_numpy())
-    return Gemm(**vars(fitted))
+    return fit_form(Gemm, lambda form: _seconds(form, some, gpu, dtype), some["latency_s"].to_numpy(), family)
 
 
-def _quiet_families() -> tuple[type[Gemm], ...]:
-    """Return all choices of tiles with a fixed launch, for kernels with timings that do not show theirs."""
-    launch = {"launch_s": (QUIET_LAUNCH_S, QUIET_LAUNCH_S, QUIET_LAUNCH_S)}
-    return tuple(type(each.__name__, (each,), {"BOUNDS": {**each.BOUNDS, **launch}}) for each in FAMILIES)
-
-
-def _misfit(form: Gemm, rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> float:
-    ratio = _seconds(form, rows, gpu, dtype) / rows["latency_s"].to_numpy()
-    return float(np.abs(np.log(ratio)).mean())
-
-
-def _seconds(form: Gemm, rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> NDArray[np.float64]:
-    m, n, k = (rows[name].to_numpy() for name in ("m", "n", "k"))
-    return np.asarray(form.seconds(gpu, dtype, m, n, k), dtype=np.float64)
+def _seconds(form: Gemm, rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> Any:
+    return form.seconds(gpu, dtype, *(rows[name].to_numpy() for name in ("m", "n", "k")))
 
 
 def _usable(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:

@@ -36,8 +36,9 @@ LONGEST_S = 3.0
 SAME_MEMORY_FRAC = 0.06
 """Difference to the memory in the catalog that libraries and error correction make."""
 
-COLUMNS = ("op", "latency_s", "kernel", "device", "n_repeats", "error_frac")
-"""Columns of a measured table before those of SHAPES."""
+MEASURED = ("op", "latency_s", "kernel", "device", "n_repeats", "error_frac")
+COLUMNS = [*MEASURED, *dict.fromkeys(name for columns in SHAPES.values() for name in columns)]
+"""Columns of a measured table: those that are measured, and those of SHAPES."""
 
 
 class NotTimed(Exception):
@@ -128,7 +129,7 @@ def measure(
         done = {key_of(row) for row in rows}
         left = [shape for shape in shapes if key_of(shape) not in done]
         result.n_done = len(shapes) - len(left)
-        writer = csv.DictWriter(file, _columns(), lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         for shape in left:
             if monotonic() > until:
                 break
@@ -160,10 +161,9 @@ def _timed(device: Device, shape: Shape) -> dict[str, Any]:
     seconds: list[float] = []
     while len(seconds) < FEWEST or (len(seconds) < MOST and _error_frac(seconds) > STEADY_FRAC and monotonic() < until):
         seconds.append(kernel.repeat())
-    numbers = (median(seconds), len(seconds), _error_frac(seconds))
-    latency_s, n_repeats, error_frac = f"{numbers[0]:.6g}", numbers[1], f"{numbers[2]:.3g}"
-    measured = (shape["op"], latency_s, kernel.name, device.name, n_repeats, error_frac)
-    return {**shape, **dict(zip(COLUMNS, measured, strict=True))}
+    latency_s, error_frac = f"{median(seconds):.6g}", f"{_error_frac(seconds):.3g}"
+    measured = (shape["op"], latency_s, kernel.name, device.name, len(seconds), error_frac)
+    return {**shape, **dict(zip(MEASURED, measured, strict=True))}
 
 
 def _error_frac(seconds: Sequence[float]) -> float:
@@ -171,11 +171,6 @@ def _error_frac(seconds: Sequence[float]) -> float:
     the quartiles, which single interruptions do not move."""
     low, middle, high = quantiles(seconds, n=4)
     return 1.253 * (high - low) / 1.349 / sqrt(len(seconds)) / middle
-
-
-def _columns() -> list[str]:
-    """Return the columns of a measured table."""
-    return [*COLUMNS, *dict.fromkeys(name for columns in SHAPES.values() for name in columns)]
 
 
 @contextmanager
@@ -204,13 +199,13 @@ def _rows_before(file: TextIO, partial: Path, device: str) -> list[dict[str, str
         known = all(row["op"] in SHAPES and float(row["error_frac"]) >= 0 for row in rows)
     except (ValueError, TypeError, KeyError):
         known = False
-    if not known or (text and not text.startswith(",".join(_columns()) + "\n")):
+    if not known or (text and not text.startswith(",".join(COLUMNS) + "\n")):
         raise CalibrationError(f"{partial}: must be a table that lab measure began; remove it")
     others = sorted({row["device"] for row in rows} - {device})
     if others:
         raise CalibrationError(f"{partial}: must be of the card at hand, {device}, got {others[0]}; remove it")
     file.truncate(len(whole.encode()))
     if not whole:
-        csv.writer(file, lineterminator="\n").writerow(_columns())
+        csv.writer(file, lineterminator="\n").writerow(COLUMNS)
         file.flush()
     return rows

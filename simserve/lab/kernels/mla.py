@@ -1,6 +1,6 @@
 """Fit of multi-head latent attention: prefill and decode, alone and as modules, by dtype of weights and cache."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,16 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.base import Form
-from simserve.cost.forms.mla import (
-    CACHED,
-    KEY_WIDTH,
-    PAIR_WIDTH,
-    MlaDecode,
-    MlaDecodeModule,
-    MlaPrefill,
-    MlaPrefillModule,
-)
+from simserve.cost.forms.mla import CACHED, KEY_WIDTH, LATENT, PAIR_WIDTH, MlaDecodeModule, MlaPrefill, MlaPrefillModule
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
 
@@ -60,45 +51,27 @@ class MlaRows:
     width: NDArray[np.float64]
     """Multiplications per pair and head, relative to PAIR_WIDTH."""
 
-
-def _prefill_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
-    return form.seconds(gpu, rows.n_heads * rows.width, *_prompts(rows))
-
-
-def _prefill_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
-    return form.module_s(gpu, rows.dtype, rows.n_heads, *_prompts(rows))
-
-
-def _decode_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
-    intercept, slope = form.line(gpu, rows.n_heads, rows.kv_dtype, rows.batch)
-    return intercept + slope * rows.batch * rows.tokens
-
-
-def _decode_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
-    intercept, slope = form.module_line(gpu, rows.dtype, rows.n_heads, rows.kv_dtype, rows.batch)
-    return intercept + slope * rows.batch * rows.tokens
-
-
-def _prompts(rows: MlaRows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return query tokens, query-key pairs and keys of whole prompts."""
-    n_tokens = rows.batch * rows.tokens
-    return n_tokens, n_tokens * (rows.tokens + 1) / 2, n_tokens
-
-
-OPERATIONS: Mapping[str, tuple[type[Form], Callable[[Any, GpuSpec, MlaRows], Any]]] = {
-    "mla_prefill": (MlaPrefill, _prefill_s),
-    "mla_decode": (MlaDecode, _decode_s),
-    "mla_prefill_module": (MlaPrefillModule, _prefill_module_s),
-    "mla_decode_module": (MlaDecodeModule, _decode_module_s),
-}
-"""(form, its time for rows) of every operation."""
+    def seconds(self, form: Any, gpu: GpuSpec) -> Any:
+        """Return the times of a form for the rows: of whole prompts, or of a line in the keys."""
+        n_tokens = self.batch * self.tokens
+        prompts = n_tokens, n_tokens * (self.tokens + 1) / 2, n_tokens
+        match form:
+            case MlaPrefillModule():
+                return form.module_s(gpu, self.dtype, self.n_heads, *prompts)
+            case MlaPrefill():
+                return form.seconds(gpu, self.n_heads * self.width, *prompts)
+            case MlaDecodeModule():
+                intercept, slope = form.module_line(gpu, self.dtype, self.n_heads, self.kv_dtype, self.batch)
+            case _:
+                intercept, slope = form.line(gpu, self.n_heads, self.kv_dtype, self.batch)
+        return intercept + slope * self.batch * self.tokens
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit every operation and dtype; `dtype` is that of the cache ("fp8"), for modules after that of the weights
     ("fp8_block/fp8"). The kernel of the longest contexts counts: for prompts up to 512 tokens, vLLM attends over
     latent vectors, as in decode."""
-    timed = [(op, rows) for op in OPERATIONS for _, rows in rows_of(table, op).groupby(["dtype", "kv_dtype"])]
+    timed = [(op, rows) for op in LATENT for _, rows in rows_of(table, op).groupby(["dtype", "kv_dtype"])]
     return [fit for op, rows in timed if (fit := _fit_one(op, rows, gpu))]
 
 
@@ -107,20 +80,16 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     dtype, kv_dtype = str(rows["dtype"].iloc[0]), str(rows["kv_dtype"].iloc[0])
     if dtype not in FITTED or kv_dtype not in FITTED:
         return None
-    kept, excluded = _usable(op, rows.assign(width=_width(op, rows)), gpu)
-    held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)
+    is_latent = (_kernels(rows) == LATENT_PREFILL) & (op == "mla_prefill")
+    kept, excluded = _usable(op, rows.assign(width=np.where(is_latent, KEY_WIDTH / PAIR_WIDTH, 1.0)), gpu)
+    held = held_out(kept, HELD_OUT)
     if (~held).sum() < FEWEST_ROWS or not held.any():
         return None
-    form_type, time = OPERATIONS[op]
     measured = kept["latency_s"].to_numpy()
     sizes = [kept[name].to_numpy() for name in ("n_heads", "batch", "tokens", "width")]
     fitted, others = (MlaRows(dtype, kv_dtype, *(each[chosen] for each in sizes)) for chosen in (~held, held))
-
-    def seconds(form: Form, rows: MlaRows) -> NDArray[np.float64]:
-        return np.asarray(time(form, gpu, rows), dtype=np.float64)
-
-    form: Any = fit_form(form_type, lambda form: seconds(form, fitted), measured[~held])
-    residuals = Residuals.of(seconds(form, others), measured[held])
+    form: Any = fit_form(LATENT[op], lambda form: fitted.seconds(form, gpu), measured[~held])
+    residuals = Residuals.of(others.seconds(form, gpu), measured[held])
     quiet_s = QUIET_LAUNCH_S.get(op, {}).get(dtype, np.inf)
     if form.launch_s > HOSTED * quiet_s:
         form = replace(form, launch_s=quiet_s)
@@ -143,11 +112,6 @@ def _usable(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Ma
 
 def _kernels(rows: pd.DataFrame) -> "pd.Series[str]":
     return rows["kernel"].fillna("") if "kernel" in rows else pd.Series("", index=rows.index)
-
-
-def _width(op: str, rows: pd.DataFrame) -> NDArray[np.float64]:
-    latent = (_kernels(rows) == LATENT_PREFILL) & (op == "mla_prefill")
-    return np.where(latent, KEY_WIDTH / PAIR_WIDTH, 1.0)
 
 
 def _bytes_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":

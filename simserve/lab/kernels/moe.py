@@ -1,6 +1,7 @@
 """Fit of expert layers: one form per dtype, and a second where engines use another kernel for shared experts."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,11 +77,11 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelF
         return None
     measured = kept["latency_s"].to_numpy()
 
-    def seconds(form: MoeLayer, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def seconds(form: MoeLayer, chosen: NDArray[np.bool_]) -> Any:
         part = kept[chosen]
         load = ExpertLoad(*(part[column].to_numpy() for column in LOAD))
         inter = (part["inter"] / part["tensor"]).to_numpy()
-        return np.asarray(form.loaded_s(gpu, dtype, load, part["hidden"].to_numpy(), inter), dtype=np.float64)
+        return form.loaded_s(gpu, dtype, load, part["hidden"].to_numpy(), inter)
 
     form = fit_form(MoeLayer, lambda form: seconds(form, ~held), measured[~held])
     return KernelFit("moe", name, form, int((~held).sum()), excluded, Residuals.of(seconds(form, held), measured[held]))

@@ -54,7 +54,7 @@ def shapes_to_time(
     n_gpus at hand, and come last, group by group.
     """
     groups = [n for n in TENSOR if 1 < n <= n_gpus]
-    unique: dict[tuple[Any, ...], Shape] = {}
+    unique: dict[tuple[str, ...], Shape] = {}
     for shape in (
         *_products(models, dtypes),
         *_attention(models, gpu),
@@ -63,7 +63,8 @@ def shapes_to_time(
     ):
         unique.setdefault(key_of(shape), shape)
     # A card that warms up meanwhile must not slow the large shapes alone, and the time left must be told from any part.
-    return tuple(sorted(unique.values(), key=lambda each: (each.get("n_gpus", 0), _shuffled(each))))
+    order = {key: sha256("/".join(key).encode()).hexdigest() for key in unique}
+    return tuple(unique[key] for key in sorted(unique, key=lambda key: (unique[key].get("n_gpus", 0), order[key])))
 
 
 def key_of(shape: Mapping[str, Any]) -> tuple[str, ...]:
@@ -107,7 +108,3 @@ def _shards(models: Sequence[ModelSpec]) -> Iterator[tuple[ModelSpec, int]]:
     for model, tensor in product(models, TENSOR):
         if model.n_heads % tensor == 0 and (model.n_kv_heads % tensor == 0 or tensor % model.n_kv_heads == 0):
             yield model, tensor
-
-
-def _shuffled(shape: Shape) -> str:
-    return sha256("/".join(key_of(shape)).encode()).hexdigest()

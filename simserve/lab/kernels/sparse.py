@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve import catalog
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.base import Form
 from simserve.cost.forms.sparse import SPARSE, SparseSizes
 from simserve.cost.shard import Shard
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
+from simserve.lab.kernels.mla import HOSTED
 from simserve.lab.kernels.table import FITTED, rows_of
 
 SPARSE_MODELS = {
@@ -40,9 +39,6 @@ QUIET_LAUNCH_S: Mapping[str, Mapping[str, float]] = {
     "sparse_decode_module": {"bf16": 5e-5, "fp8_block": 6e-5, "nvfp4": 8e-5},
 }
 """Launches of a module with its host hidden: those of TensorRT-LLM on Blackwell, in decode also of SGLang."""
-
-HOSTED = 1.6
-"""Quiet launches from which decode was timed with its host, as of whole attention (lab/kernels/mla.py)."""
 
 NO_GRAPH = 1.2
 """Ratio of the shortest times per request of a batch and a smaller one that only launches without a CUDA graph
@@ -112,17 +108,13 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
     dtype, kv_dtype = str(rows.dtype.iloc[0]), str(rows.kv_dtype.iloc[0])
     divides = rows.model.map(lambda name: catalog.load_model(name).n_heads) >= rows.n_heads
     kept, excluded = (_decode if op == "sparse_decode_module" else _prompts)(rows[divides])
-    held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)
+    held = held_out(kept, HELD_OUT)
     if {dtype, kv_dtype} - set(FITTED) or (~held).sum() < FEWEST_ROWS or not held.any():
         return None
     fitted, others = SparseRows(kept[~held]), SparseRows(kept[held])
-
-    def seconds(form: Form, rows: SparseRows) -> NDArray[np.float64]:
-        return np.asarray(TIMES[op](form, gpu, rows), dtype=np.float64)
-
     measured = kept.latency_s.to_numpy()
-    form: Any = fit_form(SPARSE[op], lambda form: seconds(form, fitted), measured[~held])
-    residuals = Residuals.of(seconds(form, others), measured[held])
+    form: Any = fit_form(SPARSE[op], lambda form: TIMES[op](form, gpu, fitted), measured[~held])
+    residuals = Residuals.of(TIMES[op](form, gpu, others), measured[held])
     quiet_s = QUIET_LAUNCH_S[op].get(dtype, np.inf)
     if excluded.get(HOST_TIME) or form.launch_s > HOSTED * quiet_s:
         form = replace(form, launch_s=quiet_s)

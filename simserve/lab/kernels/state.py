@@ -1,14 +1,11 @@
 """Fit of layers with a state, gated delta nets: prompts and decoding requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.base import Form
 from simserve.cost.forms.state import CHUNK, STATES
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import rows_of
@@ -49,19 +46,11 @@ def state_bytes(rows: pd.DataFrame) -> "pd.Series[Any]":
     return state_values(rows) * rows.value_bytes + 2 * (rows.d_conv - 1) * convolved
 
 
-def _prefill_s(form: Any, gpu: GpuSpec, rows: pd.DataFrame) -> Any:
-    return form.seconds(gpu, rows.state_values, rows.batch * rows.tokens, rows.tokens)
-
-
-def _decode_s(form: Any, gpu: GpuSpec, rows: pd.DataFrame) -> Any:
-    return form.seconds(gpu, rows.state_bytes, rows.batch)
-
-
-OPERATIONS: Mapping[str, tuple[Callable[[Any, GpuSpec, pd.DataFrame], Any], list[str]]] = {
-    "gdn_prefill": (_prefill_s, ["state_values", "batch"]),
-    "gdn_decode": (_decode_s, ["state_bytes", "batch"]),
+OPERATIONS: Mapping[str, tuple[Callable[[pd.DataFrame], Sequence["pd.Series[Any]"]], list[str]]] = {
+    "gdn_prefill": (lambda rows: (rows.state_values, rows.batch * rows.tokens, rows.tokens), ["state_values", "batch"]),
+    "gdn_decode": (lambda rows: (rows.state_bytes, rows.batch), ["state_bytes", "batch"]),
 }
-"""(time for rows, columns held out together) of each."""
+"""(what the form's time depends on, columns held out together) of each."""
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
@@ -70,23 +59,20 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
 
 
 def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
-    time, keys = OPERATIONS[op]
+    work, keys = OPERATIONS[op]
     if op == "gdn_prefill":
         kept, reason = rows[rows.tokens >= LEAST_PROMPT], f"prompts far below {CHUNK} tokens"
     else:
         n_bytes = 2 * rows.batch * rows.state_bytes
         is_short = n_bytes / gpu.hbm_bytes_per_s < L2_SHARE * rows.latency_s
         kept, reason = rows[(n_bytes > 2 * gpu.l2_bytes) | is_short], "states stay in the L2"
-    held = held_out(kept, keys) if len(kept) else np.zeros(0, dtype=bool)
+    held = held_out(kept, keys)
     if (~held).sum() < FEWEST_ROWS or not held.any():
         return None
-
-    def seconds(form: Form, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return np.asarray(time(form, gpu, kept[chosen]), dtype=np.float64)
-
     measured = kept.latency_s.to_numpy()
-    form = fit_form(STATES[op], lambda form: seconds(form, ~held), measured[~held])
-    residuals = Residuals.of(seconds(form, held), measured[held])
+    form_type: Any = STATES[op]
+    form = fit_form(form_type, lambda form: form.seconds(gpu, *work(kept[~held])), measured[~held])
+    residuals = Residuals.of(form.seconds(gpu, *work(kept[held])), measured[held])
     if residuals.mape_frac > UNSOUND:
         return None
     return KernelFit(op, "bf16", form, int((~held).sum()), {reason: len(rows) - len(kept)}, residuals)

@@ -10,6 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE
+from simserve.cost.forms.collective import COLLECTIVES
+from simserve.cost.forms.mla import LATENT
+from simserve.cost.forms.sparse import SPARSE
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.tables.columns import Meaning
@@ -19,23 +22,14 @@ FITTED = [dtype for dtype in BYTES_PER_VALUE if dtype != "w8a8"]
 """Dtypes that are fitted; w8a8 is assumed to resemble fp8 (cost/calibrated.py)."""
 
 ATTENTION = ("dtype", "kv_dtype", "batch", "tokens", "n_heads", "n_kv_heads", "head_dim", "window")
-SPARSE = ("dtype", "kv_dtype", "model", "n_heads", "batch", "tokens", "keys")
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "m", "n", "k"),
-    "prefill_attention": ATTENTION,
-    "decode_attention": ATTENTION,
-    "all_reduce": ("dtype", "n_gpus", "bytes"),
-    "all_gather": ("dtype", "n_gpus", "bytes"),
-    "reduce_scatter": ("dtype", "n_gpus", "bytes"),
-    "all_to_all": ("dtype", "n_gpus", "bytes"),
+    **dict.fromkeys(("prefill_attention", "decode_attention"), ATTENTION),
+    **dict.fromkeys(COLLECTIVES, ("dtype", "n_gpus", "bytes")),
     "host_copy": ("direction", "bytes"),
     "moe": ("dtype", "tokens", "hidden", "inter", "top_k", "n_experts", "tensor", "expert", "routing"),
-    "mla_prefill": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
-    "mla_decode": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
-    "mla_prefill_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
-    "mla_decode_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
-    "sparse_prefill_module": SPARSE,
-    "sparse_decode_module": SPARSE,
+    **dict.fromkeys(LATENT, ("dtype", "kv_dtype", "batch", "tokens", "n_heads")),
+    **dict.fromkeys(SPARSE, ("dtype", "kv_dtype", "model", "n_heads", "batch", "tokens", "keys")),
     "gdn_prefill": ("batch", "tokens", "state_values"),
     "gdn_decode": ("batch", "state_bytes"),
 }

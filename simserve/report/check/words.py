@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from simserve.metrics.answers.baseline import Baseline
-from simserve.metrics.answers.check import CheckAnswer, LossFacts, PartOfSides
+from simserve.metrics.answers.check import CheckAnswer, PartOfSides
 from simserve.report.formats import (
     NONE,
     SHORT,
@@ -65,7 +65,11 @@ def statement(answer: CheckAnswer) -> str:
         "unclear": f", which may be above the {tolerance}",
     }[answer.state]
     rates = f"{rate(answer.candidate.goodput_per_s)} req/s against {rate(answer.baseline.goodput_per_s)}"
-    return f"{goodput_name(answer)} {_moved_by_loss(answer.loss)}{rest}: {rates}."
+    loss = answer.loss
+    moved = f"fell {percent(loss.frac)} ({change_interval(loss.low_frac, loss.high_frac)})"
+    if loss.frac < 0:
+        moved = f"rose {percent(-loss.frac)} ({change_interval(-loss.high_frac, -loss.low_frac)})"
+    return f"{goodput_name(answer)} {moved}{rest}: {rates}."
 
 
 def goodput_name(answer: CheckAnswer | Baseline) -> str:
@@ -203,13 +207,6 @@ def baseline_sentence(baseline: Baseline, place: str) -> str:
         f"{place}: {goodput_name(baseline)} of {baseline.scenario['name']} is {rate(per_s.value)} req/s "
         f"(95% CI {rate(per_s.low)}–{rate(per_s.high)}, {plural(baseline.n_seeds, 'seed')}). Commit the file."
     )
-
-
-def _moved_by_loss(loss: LossFacts) -> str:
-    """Return `fell 6.2% (95% CI 5.1–7.3%)`; a gain as `rose`."""
-    if loss.frac < 0:
-        return f"rose {percent(-loss.frac)} ({change_interval(-loss.high_frac, -loss.low_frac)})"
-    return f"fell {percent(loss.frac)} ({change_interval(loss.low_frac, loss.high_frac)})"
 
 
 def _moved_by(part: PartOfSides) -> float:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from simserve.metrics.answers.comparison import ComparisonAnswer, LoadDecision, MeasureDifference, SideLoad
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import probability
 from simserve.report.formats import (
     NONE,
@@ -37,7 +36,11 @@ def sentence(answer: ComparisonAnswer) -> str:
 def paragraphs(answer: ComparisonAnswer) -> list[str]:
     """Return the decision by load, with its cause and the next command; then those about each side's own load, and what
     the measures say."""
-    own = [_own(name, judged) for name, judged in zip(answer.names, answer.decisions, strict=True)]
+    own = [
+        f"At its own load, {name} {BY_WORD[judged.word]}{'' if judged.r is None else f': {ratio(judged)}'}."
+        for name, judged in zip(answer.names, answer.decisions, strict=True)
+        if judged is not None
+    ]
     texts = ([_decision(answer), _fails_first(answer)], own, [_measures(answer), _drawn(answer)])
     return [" ".join(filter(None, each)) for each in texts if any(each)]
 
@@ -81,38 +84,19 @@ def _by_goodput(answer: ComparisonAnswer, decision: LoadDecision, more: float) -
     low, high = decision.low_frac, decision.high_frac
     if low is None or high is None:
         return f"{carries}: {numbers}. Every seed gives the same run, so there is no interval."
-    ends = (low, high) if more > 0 else (-high, -low)
-    interval = f"{change_interval(*ends)}{_with_costs(decision, more)}"
+    interval = change_interval(low, high) if more > 0 else change_interval(-high, -low)
+    if decision.total is not None:
+        least, most = decision.total[0] or 0.0, decision.total[1] or 0.0
+        text = change_interval(least, most) if more > 0 else change_interval(-most, -least)
+        interval += f"; with cost error {text.removeprefix('95% CI ')}"
     if decision.edge_by == "cost":
-        chance = probability(_chance(decision, more))
-        return f"Cost error decides: as simulated, {carries} ({interval}), P {chance}. {numbers}. {CALIBRATE_NEXT}"
+        chance = decision.probability or 0.0
+        as_simulated = f"{carries} ({interval}), P {probability(chance if more > 0 else 1 - chance)}"
+        return f"Cost error decides: as simulated, {as_simulated}. {numbers}. {CALIBRATE_NEXT}"
     if decision.outcome == "unclear":
         rerun = f"Rerun with --replications {decision.n_seeds * MORE_SEEDS} to decide."
         return f"Statistically tied: {carries} ({change_interval(low, high)}). {numbers}, {n_seeds}. {rerun}"
     return f"{carries} ({interval}): {numbers}."
-
-
-def _with_costs(decision: LoadDecision, more: float) -> str:
-    """Return `; with cost error 3.1–9.8%` of how much more or less B carries; empty where costs count as exact."""
-    if decision.total is None:
-        return ""
-    low, high = (decision.total[0] or 0.0, decision.total[1] or 0.0)
-    text = change_interval(low, high) if more > 0 else change_interval(-high, -low)
-    return f"; with cost error {text.removeprefix('95% CI ')}"
-
-
-def _chance(decision: LoadDecision, more: float) -> float:
-    """Return the probability that B carries more, or less where it does so as simulated."""
-    chance = decision.probability or 0.0
-    return chance if more > 0 else 1 - chance
-
-
-def _own(name: str, judged: DecisionJson | None) -> str:
-    """Return the decision about the own load of a side; empty without an SLO."""
-    if judged is None:
-        return ""
-    margin = f": {ratio(judged)}" if judged.r is not None else ""
-    return f"At its own load, {name} {BY_WORD[judged.word]}{margin}."
 
 
 def _by_bounds(answer: ComparisonAnswer, decision: LoadDecision) -> str:

@@ -99,14 +99,9 @@ def _tiles(answer: SweepAnswer) -> tuple[Tile, ...]:
 
 def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, *, has_price: bool = False) -> Tile:
     price = f", {dollars(point)} an hour" if has_price else ""
-    lines = (f"point {point.point}: {values_of(answer, point)}", f"{_attained(point)}{price}")
-    return Tile(label, figure, lines)
-
-
-def _attained(point: PointOfSweep) -> str:
-    """Return what the point attains, and the decision where it does not meet the SLO."""
     decision = f"{DECISIONS[point.decision]}: " if point.decision in ("missed", "edge") else ""
-    return f"{decision}{share(point.attained.value)} within the SLO"
+    attained = f"{decision}{share(point.attained.value)} within the SLO{price}"
+    return Tile(label, figure, (f"point {point.point}: {values_of(answer, point)}", attained))
 
 
 def _fronts(answer: SweepAnswer) -> Chapter:
@@ -123,19 +118,16 @@ def _fronts(answer: SweepAnswer) -> Chapter:
 
 
 def _table(answer: SweepAnswer) -> Chapter:
-    rows = [Row(f"{point.point}", cells(answer, point), _fronts_of(answer, point)) for point in ranked(answer)]
+    fronts, rows = {"goodput for cost": answer.fronts.cost_goodput, "latency": answer.fronts.ttft_tpot}, []
+    for point in ranked(answer):
+        on = [name for name, front in fronts.items() if point.point in front]
+        rows.append(Row(f"{point.point}", cells(answer, point), f"front: {', '.join(on)}" if on else ""))
     order = "Most goodput per dollar" if answer.has_slo else "Shortest p99 TTFT"
     means = f"Goodput and latencies are means of {plural(len(answer.seeds), 'seed')} that all points share"
     note = f"{order} first. {means}; attainment is at the nominal load, over all seeds of a point."
     if answer.has_slo:
         note += " r is a percentile of latency / limit, P the probability that it is at most 1, with cost error."
     return Chapter("points", "Points", [Table(("Point", *columns(answer)), rows, len(rows) > MANY_POINTS)], note)
-
-
-def _fronts_of(answer: SweepAnswer, point: PointOfSweep) -> str:
-    fronts = {"goodput for cost": answer.fronts.cost_goodput, "latency": answer.fronts.ttft_tpot}
-    on = [name for name, front in fronts.items() if point.point in front]
-    return f"front: {', '.join(on)}" if on else ""
 
 
 def _listed(

@@ -123,10 +123,10 @@ def check_facts(result: Check) -> CheckAnswer:
 
 
 def _state(result: Check) -> State:
-    if result.loss is None:
-        return "lost" if result.answer == "fail" else "better"
     if result.answer == "fail":
         return "lost"
+    if result.loss is None:
+        return "better"
     if result.answer == "open":
         return "unclear"
     if result.loss.log == result.loss.error == 0:

@@ -30,10 +30,6 @@ def _at(key: str) -> Callable[[Summary], float]:
     return Measure(key, key, "s", is_cost=True).of
 
 
-def _prefill_s(summary: Summary) -> float:
-    return _at("ttft_s.mean")(summary) - _at("queue_s.mean")(summary)
-
-
 def _unanswered_frac(summary: Summary) -> float:
     """Return the share that was rejected, timed out or never finished: misses that no latency shows."""
     n_arrived = summary.requests.arrived
@@ -54,7 +50,7 @@ PARTS = (
     TimeOrMemory("queue_seats_s", "waiting for a slot", "s", _split("queue_seats_s")),
     TimeOrMemory("queue_blocks_s", "waiting for KV blocks", "s", _split("queue_blocks_s")),
     TimeOrMemory("queue_budget_s", "waiting for the token budget", "s", _split("queue_budget_s")),
-    TimeOrMemory("prefill_s", "prefill", "s", _prefill_s),
+    TimeOrMemory("prefill_s", "prefill", "s", lambda run: _at("ttft_s.mean")(run) - _at("queue_s.mean")(run)),
     TimeOrMemory("transfer_s", "KV transfer", "s", _at("transfer.mean")),
     TimeOrMemory("tpot_s", "TPOT", "s", _at("tpot_s.mean")),
     TimeOrMemory("interference_s", "decode time lost to other requests' prefills", "s", _split("interference_s")),

@@ -1,7 +1,7 @@
 """Measured: a scenario's p99 goodput as a baseline, to keep in a file or compare with another side."""
 
 import math
-from typing import NoReturn
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
 from simserve.study.check.baseline import curve_of, grid_of
 from simserve.study.check.covariate import covariate, crowd
-from simserve.study.check.gate import AttainmentCurve, Loss, loss_between, significance
+from simserve.study.check.gate import AttainmentCurve, loss_between, significance
 from simserve.study.check.load_facts import load_facts, short
 from simserve.study.check.same_question import portable
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
@@ -38,11 +38,8 @@ def find_grid(side: GateSide) -> Grid:
     """Return loads about where a side stops meeting the goal. Raises SimserveError where it always does, or never."""
     check_can_be_gated(side.scenario)
     result = side.find_grid()
-    return result if isinstance(result, Grid) else _no_grid(side, result)
-
-
-def _no_grid(side: GateSide, result: Boundless) -> NoReturn:
-    """Raise SimserveError, which says why there is none."""
+    if isinstance(result, Grid):
+        return result
     facts = load_facts(result.scale, side.runs(result.scale, FEW_SEEDS))
     name, at = side.scenario.name, f"{facts.offered_per_s:.4g} requests/s"
     goal = f"{side.goal_frac * 100:.4g}% of requests"
@@ -103,17 +100,11 @@ def gate_warnings(baseline: Baseline, goal_frac: float, tolerance_frac: float) -
 
 
 def least_found_frac(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> float:
-    """Return the smallest loss that is detected with probability FOUND."""
-    return unlike_seeds(baseline, goal_frac).smallest_found(tolerance_frac, significance(len(LOOKS)))
-
-
-def unlike_seeds(baseline: Baseline, goal_frac: float) -> Loss:
-    """Return the loss, with its error, of an equal side that has as many other seeds."""
+    """Return the smallest loss that is detected with probability FOUND, of an equal side with as many other seeds."""
     curve, control_variate = curve_of(baseline, baseline.n_seeds), np.array(baseline.crowd.frac)
-    other = AttainmentCurve(
-        curve.scales, curve.n_met, curve.n_arrived, tuple(seed + len(curve.seeds) for seed in curve.seeds)
-    )
-    return loss_between(curve, other, goal_frac, (control_variate, control_variate))
+    other = replace(curve, seeds=tuple(seed + len(curve.seeds) for seed in curve.seeds))
+    loss = loss_between(curve, other, goal_frac, (control_variate, control_variate))
+    return loss.smallest_found(tolerance_frac, significance(len(LOOKS)))
 
 
 def goodput(side: GateSide, curve: AttainmentCurve) -> Rate:

@@ -119,7 +119,7 @@ class GateSide:
             first = self._curve(grid, n_seeds)
             if first.reaches(self.goal_frac) or (like is not None and first.is_like(like)):
                 return first
-        place = self._locate(grid, 0)
+        place = self._locate(grid)
         if isinstance(place, Boundless):
             return place
         try:
@@ -136,7 +136,7 @@ class GateSide:
         ratio, anchor = RATIO, 1.0
         while True:
             grid = Grid.around(anchor, ratio)
-            place = self._locate(grid, 0)
+            place = self._locate(grid)
             if isinstance(place, Boundless):
                 return place
             rough = self._curve(grid.at(place), self.n_few)
@@ -145,15 +145,14 @@ class GateSide:
                 return Grid.around(anchor, ratio)
             ratio = max(FINEST, math.sqrt(ratio))
 
-    def _locate(self, grid: Grid, place: int) -> int | Boundless:
+    def _locate(self, grid: Grid) -> int | Boundless:
         """Return, by few seeds, a place that holds while the next does not: by ever larger steps, then halves.
 
         Loads so light that no request arrives end the grid, and steps shorten as they come near.
         """
-        is_met = self._holds(grid.scale(place), self.n_few)
-        step = 1 if is_met else -1
-        other = place + step
-        while (holds := self._holds_if_any(grid.scale(other), self.n_few)) in (is_met, None):
+        place, is_met = 0, self._holds(grid.scale(0), self.n_few)
+        other = step = 1 if is_met else -1
+        while (holds := self._holds_if_any(grid.scale(other))) in (is_met, None):
             if holds is None and abs(step) == 1:
                 return Boundless(is_met, grid.scale(place))
             if holds is None:
@@ -173,10 +172,10 @@ class GateSide:
                 above = middle
         return below
 
-    def _holds_if_any(self, scale: float, n_seeds: int) -> bool | None:
-        """Return whether the goal is met; None where no request arrives with one of the seeds."""
+    def _holds_if_any(self, scale: float) -> bool | None:
+        """Return whether the goal is met by few seeds; None where no request arrives with one of them."""
         try:
-            return self._holds(scale, n_seeds)
+            return self._holds(scale, self.n_few)
         except NoArrivals:
             return None
 

@@ -69,7 +69,12 @@ def carried_load(a: Scenario, b: Scenario, n_seeds: int, effort: Effort = DEFAUL
     same_seeds = b.model_copy(update={"seed": a.seed})
     sides = [GateSide(each, GOAL_FRAC, min(FEW_SEEDS, n_seeds)) for each in (a, same_seeds)]
     try:
-        curves = _curves(sides[0], sides[1], n_seeds)
+        grid = sides[0].find_grid()
+        if isinstance(grid, Grid):
+            curves = [side.curve(grid, n_seeds) for side in sides]
+        else:
+            of_b = sides[1].find_grid()
+            curves = [grid, sides[1].curve(of_b, n_seeds) if isinstance(of_b, Grid) else of_b]
         loads = [_side_load(side, curve) for side, curve in zip(sides, curves, strict=True)]
     except NoArrivals:
         return NO_ARRIVALS
@@ -78,14 +83,6 @@ def carried_load(a: Scenario, b: Scenario, n_seeds: int, effort: Effort = DEFAUL
     carried = [each.goodput_per_s or (math.inf if each.holds_every_load else 0.0) for each in loads]
     outcome: Verdict = "unclear" if carried[0] == carried[1] else "better" if carried[1] > carried[0] else "worse"
     return _decision(outcome, loads, (None, None, None), n_seeds)
-
-
-def _curves(a: GateSide, b: GateSide, n_seeds: int) -> tuple[AttainmentCurve | Boundless, ...]:
-    grid = a.find_grid()
-    if isinstance(grid, Grid):
-        return tuple(side.curve(grid, n_seeds) for side in (a, b))
-    of_b = b.find_grid()
-    return grid, b.curve(of_b, n_seeds) if isinstance(of_b, Grid) else of_b
 
 
 def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:

@@ -17,7 +17,7 @@ from simserve.study.check.load_facts import drawn_load
 from simserve.study.compare.carried_load import NO_SCENARIOS
 from simserve.study.intervals import CONFIDENCE, Estimate, around, blocks_of, leave_one_out, mean_of, standard_error
 from simserve.study.measures import ATTAINMENT, GOODPUT, MEASURES, Measure
-from simserve.tables.columns import Columns, Floats
+from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.schema import MOST
 from simserve.version import __version__
 
@@ -162,12 +162,12 @@ class _Side:
             return None
         values = self.requests[column]
         known = ~np.isnan(values)
-        return leave_one_out(lambda counts: _figure(values[counts & known], of), self.blocks)
 
+        def figure(counts: Flags) -> float:
+            some = values[counts & known]
+            return float(some.mean() if of == "mean" else np.percentile(some, PERCENTILES[of]))
 
-def _figure(values: Floats, of: str) -> float:
-    """Return the mean or a percentile of a latency."""
-    return float(values.mean() if of == "mean" else np.percentile(values, PERCENTILES[of]))
+        return leave_one_out(figure, self.blocks)
 
 
 def _gap(value: float, sides: Sequence[_Side], measure: Measure, is_paired: bool) -> Estimate:

@@ -18,7 +18,7 @@ from simserve.metrics.answers.sweep import (
 )
 from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.scenario.dump import flow
-from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
+from simserve.study.intervals import CONFIDENCE, mean_of
 from simserve.study.sweep.point_runs import PointRuns, drawn_load
 from simserve.study.sweep.sweep import Sweep
 from simserve.tables.columns import TableRows, typed_columns
@@ -34,6 +34,8 @@ def sweep_facts(sweep: Sweep) -> SweepAnswer:
     question = sweep.question
     slos = [point.scenario.slo for point in question.points if point.scenario is not None]
     ranked = [each for each in sweep.points if each.is_ranked]
+    met = [each for each in ranked if each.decision == "met"]
+    cheapest = min(met, key=lambda each: (each.usd_per_hour, -each.goodput_per_s), default=None)
     return SweepAnswer(
         version=__version__,
         scenario=SweptScenario(name=question.first.name, seed=question.first.seed),
@@ -47,7 +49,7 @@ def sweep_facts(sweep: Sweep) -> SweepAnswer:
         best=BestPoints(
             per_usd=_most(ranked, lambda measures: measures.goodput_per_usd),
             goodput=_most(ranked, lambda measures: measures.goodput_per_s),
-            cheapest=_cheapest([each for each in ranked if each.decision == "met"]),
+            cheapest=None if cheapest is None else CheapestPoint(point=cheapest.point.number),
         ),
         tied=_tied(ranked),
         points=[_point(each) for each in sweep.points],
@@ -62,15 +64,15 @@ def sweep_rows(sweep: Sweep) -> TableRows:
     texts = {field.name for field in varied if field.kind == "category"}
     of_point = (Field("point", "int64"), *varied)
     rows = [
-        {"point": point.number, **{key: _cell(value, key in texts) for key, value in point.values.items()}}
+        {"point": point.number}
+        | {
+            key: flow(value) if key in texts and value is not None and not isinstance(value, str) else value
+            for key, value in point.values.items()
+        }
         for point, _ in flat
     ]
     columns = typed_columns(of_point, rows) | table_of(FinishedRun, [run for _, run in flat])
     return TableRows("sweep.parquet", (*of_point, *fields_of(FinishedRun)), columns)
-
-
-def _cell(value: Any, is_text: bool) -> Any:
-    return value if value is None or isinstance(value, str) or not is_text else flow(value)
 
 
 def _kind(cells: Sequence[Any]) -> Kind:
@@ -86,13 +88,17 @@ def _kind(cells: Sequence[Any]) -> Kind:
 def _point(each: PointRuns) -> PointOfSweep:
     has_runs = each.status != "failed"
     reasons = dict.fromkeys(row.reason for row in (*each.rows, *each.cost_rows) if row.reason)
+    first, scenario, fleet = next(iter(each.finished), None), each.point.scenario, None
+    if first is not None and scenario is not None:
+        gpus = sorted({pool.gpu or scenario.gpu for pool in scenario.cluster.pools})
+        fleet = PricedFleet(n_gpus=first.n_gpus, usd_per_hour=first.usd_per_hour, kw=first.kw, gpus=gpus)
     return PointOfSweep(
         point=each.point.number,
         values=each.point.values,
         status=each.status,
         reason="; ".join(reasons) or None,
         n_seeds=len(each.finished),
-        fleet=_fleet(each),
+        fleet=fleet,
         saturated=each.is_saturated if has_runs else None,
         decision=each.decision,
         meets_goal=each.decision == "met" if each.answer else None,
@@ -105,14 +111,6 @@ def _point(each: PointRuns) -> PointOfSweep:
     )
 
 
-def _fleet(each: PointRuns) -> PricedFleet | None:
-    first, scenario = next(iter(each.finished), None), each.point.scenario
-    if first is None or scenario is None:
-        return None
-    gpus = sorted({pool.gpu or scenario.gpu for pool in scenario.cluster.pools})
-    return PricedFleet(n_gpus=first.n_gpus, usd_per_hour=first.usd_per_hour, kw=first.kw, gpus=gpus)
-
-
 def _fronts(ranked: Sequence[PointRuns]) -> Fronts:
     """Return the points that no other beats; those without goodput are on no front of it."""
     latencies = [
@@ -122,13 +120,11 @@ def _fronts(ranked: Sequence[PointRuns]) -> Fronts:
         and (tpot_s := each.measures.tpot_p99_s.value) is not None
     ]
     costs = [(each.point.number, each.usd_per_hour, each.goodput_per_s) for each in ranked if each.goodput_per_s > 0]
-    return Fronts(cost_goodput=_front(costs), ttft_tpot=_front(latencies))
-
-
-def _front(points: Sequence[tuple[int, float, float]]) -> list[int]:
-    """Return the numbers of non-dominated points, each given with its cost and gain."""
-    front = pareto_front([cost for _, cost, _ in points], [gain for _, _, gain in points])
-    return [points[place][0] for place in front]
+    cost_goodput, ttft_tpot = (
+        [points[place][0] for place in pareto_front([cost for _, cost, _ in points], [gain for _, _, gain in points])]
+        for points in (costs, latencies)
+    )
+    return Fronts(cost_goodput=cost_goodput, ttft_tpot=ttft_tpot)
 
 
 def _most(ranked: Sequence[PointRuns], figure: Figure) -> BestPoint | None:
@@ -137,21 +133,14 @@ def _most(ranked: Sequence[PointRuns], figure: Figure) -> BestPoint | None:
     first = max(known, key=lambda each: (figure(each.measures).value, -each.usd_per_hour), default=None)
     if first is None:
         return None
-    gaps = {each.point.number: _gap(first, each, figure) for each in known if each is not first}
+    gaps = {  # paired differences over shared seeds
+        each.point.number: mean_of([figure(a) - figure(b) for a, b in zip(first.shared, each.shared, strict=True)])
+        for each in known
+        if each is not first
+    }
     sure = all(gap.has_interval for gap in gaps.values())
     like = [number for number, gap in gaps.items() if not gap.is_sure]
     return BestPoint(point=first.point.number, not_told_apart=like if sure else None)
-
-
-def _gap(a: PointRuns, b: PointRuns, figure: Figure) -> Estimate:
-    """Return the paired difference a - b over shared seeds."""
-    return mean_of([figure(mine) - figure(other) for mine, other in zip(a.shared, b.shared, strict=True)])
-
-
-def _cheapest(met: Sequence[PointRuns]) -> CheapestPoint | None:
-    """Return the cheapest point, of equals the one with the most goodput."""
-    first = min(met, key=lambda each: (each.usd_per_hour, -each.goodput_per_s), default=None)
-    return None if first is None else CheapestPoint(point=first.point.number)
 
 
 def _tied(ranked: Sequence[PointRuns]) -> list[int]:

@@ -34,13 +34,11 @@ def read_points(path: Path) -> list[tuple[Override, ...]]:
         raise _problem(path, f"is not UTF-8 text (byte {error.start})", None, None) from None
     if not rows:
         raise _problem(path, "needs at least one point", None, "a row each, columns such as cluster.pools.0.replicas")
-    return [_overrides(where, values) for where, values in rows]
-
-
-def _overrides(where: str, values: Mapping[str, Any]) -> tuple[Override, ...]:
-    return tuple(
-        Override(f"command line --points {where}: {key}={flow(v)}", _keys(key, where), v) for key, v in values.items()
-    )
+    of_row = "command line --points {}: {}={}"
+    return [
+        tuple(Override(of_row.format(where, key, flow(v)), _keys(key, where), v) for key, v in values.items())
+        for where, values in rows
+    ]
 
 
 def _keys(key: str, where: str) -> tuple[str, ...]:

@@ -43,16 +43,15 @@ class Sweep:
     @cached_property
     def points(self) -> list[PointRuns]:
         """Return each point with its runs."""
-        points = [self._point(place, rows) for place, rows in enumerate(self.rows)]
-        for place in sorted(self.question.smaller, key=lambda place: len(self.question.smaller[place])):
-            smaller = [points[other] for other in self.question.smaller[place]]
+        question, points = self.question, list[PointRuns]()
+        for place, rows in enumerate(self.rows):
+            keys, point = [question.key(place, at) for at in range(len(rows))], question.points[place]
+            shared = question.n_seeds, question.goal_frac, question.effort
+            points.append(PointRuns(point, rows, *shared, keys, self.known))
+        for place in sorted(question.smaller, key=lambda place: len(question.smaller[place])):
+            smaller = [points[other] for other in question.smaller[place]]
             points[place] = replace(points[place], smaller=smaller)
         return points
-
-    def _point(self, place: int, rows: tuple[SweepRun, ...]) -> PointRuns:
-        question = self.question
-        keys, point = [question.key(place, at) for at in range(len(rows))], question.points[place]
-        return PointRuns(point, rows, question.n_seeds, question.goal_frac, question.effort, keys, self.known)
 
 
 def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner) -> Sweep:

@@ -3,23 +3,18 @@
 from pydantic.dataclasses import dataclass
 
 from simserve.tables.columns import Floats
-from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
+from simserve.workload.arrivals.base import STRICT, Rate, unit_rate
+from simserve.workload.arrivals.poisson import Poisson
 from simserve.workload.streams import Stream
 
 
 @dataclass(config=STRICT)
-class Gamma(Arrivals):
+class Gamma(Poisson):
     """Gamma gaps, as `vllm bench serve` draws them."""
 
-    rate_per_s: Rate
-    """[/s] Mean arrival rate (`vllm bench serve --request-rate`)."""
     burstiness: Rate = 1.0
     """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson (`vllm bench serve --burstiness`)."""
 
     def first(self, n: int, stream: Stream) -> Floats:
         """Scale the unit-rate instants to the rate."""
         return unit_rate(n, stream, self.burstiness) / self.rate_per_s
-
-    def expected(self, start_s: float, end_s: float) -> float:
-        """Return rate times time."""
-        return self.rate_per_s * (end_s - start_s)

@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from simserve.tables.columns import Floats, Ints
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
-from simserve.workload.lengths.base import Drawn
-from simserve.workload.prefixes.base import STRICT, BlockTokens, DrawLengths, PrefixStructure, SomeTokens
+from simserve.workload.lengths.base import STRICT, Drawn
+from simserve.workload.prefixes.base import BlockTokens, DrawLengths, PrefixStructure, SomeTokens
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Dependencies, Prefixes, Trace
 

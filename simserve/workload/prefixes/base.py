@@ -4,15 +4,12 @@ from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from simserve.tables.columns import Floats, Ints
 from simserve.workload.lengths.base import Drawn
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
-
-STRICT = ConfigDict(extra="forbid")
-"""Config of a plug-in's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
 BlockTokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 """Tokens per shareable block. Larger blocks run faster; the engine's may have another size."""

@@ -6,11 +6,10 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from simserve.tables.columns import Flags, Floats, Ints, by_appearance
+from simserve.tables.columns import Floats, Ints, by_appearance
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
-from simserve.workload.lengths.base import Drawn, Tokens
+from simserve.workload.lengths.base import STRICT, Drawn, Tokens
 from simserve.workload.prefixes.base import (
-    STRICT,
     BlockTokens,
     DrawLengths,
     PrefixStructure,
@@ -132,7 +131,8 @@ class Conversations(PrefixStructure):
         by_turn = np.argsort(turns.turn, kind="stable")
         for rows in np.split(by_turn, np.flatnonzero(np.diff(turns.turn[by_turn])) + 1):
             conversation = turns.conversation[rows]
-            too_long = self._is_too_long(so_far[conversation] + drawn.prompt_tokens[rows]) & (turns.turn[rows] > 1)
+            prompts = so_far[conversation] + drawn.prompt_tokens[rows]
+            too_long = (prompts > (self.max_prompt_tokens or np.inf)) & (turns.turn[rows] > 1)
             so_far[conversation[too_long]] = self.system_tokens
             chain[conversation[too_long]] = n_chains + np.arange(too_long.sum())
             n_chains += int(too_long.sum())
@@ -141,11 +141,6 @@ class Conversations(PrefixStructure):
         if self.next_turn == "after_answer":  # in the order of rows, so that further conversations change no id
             of_chain = by_appearance(of_chain)
         return before, self._prefixes(before, of_chain, n_chains, drawn)
-
-    def _is_too_long(self, prompt_tokens: Ints) -> Flags:
-        if self.max_prompt_tokens is None:
-            return np.zeros(len(prompt_tokens), np.bool_)
-        return prompt_tokens > self.max_prompt_tokens
 
     def _prefixes(self, before: Ints, of_chain: Ints, n_chains: int, drawn: Drawn) -> Prefixes:
         """Return the ids before a request's new part, and of its whole prompt and answer if another turn follows."""

@@ -8,8 +8,8 @@ from pydantic.dataclasses import dataclass
 
 from simserve.tables.columns import Floats
 from simserve.workload.amounts import Whole, picked, whole_numbers, zipf_weights
+from simserve.workload.lengths.base import STRICT
 from simserve.workload.prefixes.base import (
-    STRICT,
     BlockTokens,
     DrawLengths,
     PrefixStructure,

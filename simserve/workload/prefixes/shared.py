@@ -8,8 +8,8 @@ from pydantic.dataclasses import dataclass
 
 from simserve.tables.columns import Floats
 from simserve.workload.amounts import picked, zipf_weights
-from simserve.workload.lengths.base import Tokens
-from simserve.workload.prefixes.base import STRICT, BlockTokens, DrawLengths, PrefixStructure, prepended
+from simserve.workload.lengths.base import STRICT, Tokens
+from simserve.workload.prefixes.base import BlockTokens, DrawLengths, PrefixStructure, prepended
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Prefixes, Trace
 

@@ -1,7 +1,7 @@
 """Readers of trace files, one file per format, and `auto`, which detects the format."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -40,11 +40,24 @@ def read_recording(path: Path, format: str = "auto", names: Mapping[str, str] | 
     if names:
         if format not in ("auto", "log"):
             raise TraceError(f"{path}: names of columns are for a log, got format {format}; leave the format out")
-        return import_module("simserve.workload.readers.log").read(path, names)  # type: ignore[no-any-return]
+        return _requests(path, names)
     name, note = detect(path) if format == "auto" else (format, None)
-    read: Callable[[Path], Trace] = import_module(f"simserve.workload.readers.{name}").read
-    trace = read(path)
+    if name == "log":
+        return _requests(path, {})
+    module = "logs.weka" if name == "weka" else name
+    reader = import_module(f"simserve.workload.readers.{module}")
+    trace: Trace = (reader.read_recording if name == "weka" else reader.read)(path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
+
+
+def _requests(path: Path, names: Mapping[str, str]) -> Trace:
+    """Read the requests of a log, whether it has latencies or not. Raises TraceError."""
+    from simserve.workload.readers.logs import read_log  # late: few traces are logs
+    from simserve.workload.readers.logs.glossary import LogReading
+
+    log = read_log(path, 0, LogReading(names, compares=False))
+    failed = [f"{log.n_failed} failed requests were left out"] if log.n_failed else []
+    return replace(log.trace, notes=(*log.trace.notes, *log.assumed[1:], *failed))
 
 
 HEADERS = (

@@ -41,7 +41,12 @@ def read(path: Path) -> Trace:
     place, columns, header = _parquet(path) if path.suffix == ".parquet" else read_csv(path, KINDS, NEEDED)
     if "request_id" in columns:
         _refuse_duplicates(place, columns["request_id"])
-    _fill_in(place, columns)
+    if "turn" in columns:  # one without a session has none
+        is_missing = np.isnan(columns["turn"])
+        refuse_rows(place, is_missing & (columns.get("session_id") != ""), "turn must be a number", columns["turn"])
+        columns["turn"][is_missing] = 0
+    if "max_tokens" in columns:  # one without has no limit
+        columns["max_tokens"][np.isnan(columns["max_tokens"])] = MOST_TOKENS
     put_prefixes = prefixes_of(place, {name: columns.pop(name) for name in PREFIXES if name in columns})
     # The columns go with the trace, so that none is held twice.
     trace = [Trace(**{name: columns.pop(name) for name in list(columns)}, notes=unused(header, KINDS))]
@@ -65,16 +70,6 @@ def write_trace(trace: Trace, path: Path) -> None:
         replace_with(path, lambda extra: _write_csv(extra, columns))
     else:
         raise TraceError(f"{path}: a trace is written as .csv or .parquet, got '{path.suffix}'; change the ending")
-
-
-def _fill_in(place: Place, columns: dict[str, Any]) -> None:
-    """Let a request without max_tokens have no limit, and one without a session no turn. Raises TraceError."""
-    if "turn" in columns:
-        is_missing = np.isnan(columns["turn"])
-        refuse_rows(place, is_missing & (columns.get("session_id") != ""), "turn must be a number", columns["turn"])
-        columns["turn"][is_missing] = 0
-    if "max_tokens" in columns:
-        columns["max_tokens"][np.isnan(columns["max_tokens"])] = MOST_TOKENS
 
 
 def prefixes_of(place: Place, columns: Mapping[str, Any]) -> Callable[[Place, Trace], Trace] | None:

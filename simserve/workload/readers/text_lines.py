@@ -95,14 +95,11 @@ def _check(path: Path) -> None:
         end = max(text.rfind("\n"), text.rfind("\r"))
         n_characters = len(text) - 1 - end if n_ends else n_characters + len(text)
         if n_lines > most:
-            raise TraceError(f"{path}: must have at most {most:,} lines{_why(most)}, got more; cut it")
+            why = f", which take {most * BYTES_PER_ROW / GIB:.3g} GiB, all free memory" if most < MOST_REQUESTS else ""
+            raise TraceError(f"{path}: must have at most {most:,} lines{why}, got more; cut it")
         if n_characters > MOST_LINE_BYTES:
             rule = f"a line must have at most {MOST_LINE_BYTES // 2**20} MiB"
             raise TraceError(f"{path}:{n_lines + 1}: {rule}, got more; is it the right file?")
-
-
-def _why(most: int) -> str:
-    return "" if most == MOST_REQUESTS else f", which take {most * BYTES_PER_ROW / GIB:.3g} GiB, all free memory"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Slowed forms: work and launches take as many times as long, and nothing beats the data sheet."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 
 from simserve import catalog
 from simserve.cost.calibration import FORMS, calibration_path, read_calibration, shipped_names
+from simserve.cost.forms.base import Coefficient, LaunchTime, PeakShare
 from simserve.cost.forms.collective import AllReduce
 from simserve.cost.forms.gemm import Gemm
 from simserve.cost.forms.mla import MlaDecode
@@ -36,7 +37,7 @@ def times(form: Any) -> np.ndarray[Any, Any]:
 )
 def test_work_and_launches_take_as_many_times_as_long(op: str, dtype: str) -> None:
     form = read_calibration(calibration_path("h100-sxm/sglang")).forms[op, dtype]
-    launch_s = sum(getattr(form, name) for name in form.LAUNCHES)
+    launch_s = sum(getattr(form, name) for name, bounds in form.BOUNDS.items() if isinstance(bounds, LaunchTime))
     assert times(form.slowed(2.0, 3.0)) == pytest.approx(
         2 * (times(form) - launch_s) + 3 * launch_s, rel=1e-4
     )  # partial sums stay
@@ -51,16 +52,15 @@ def test_every_share_and_time_of_a_form_is_known(op: str) -> None:
     shapes |= {"key_width", "lone", "tile_rows", "remote_frac", "pad_keys", "lone_requests"}
     shapes |= {"pad_heads", "lone_scores", "dense"}
     form = FORMS[op]
-    named = [*form.LAUNCHES, *form.TIMES, *form.SHARES]
-    assert len(named) == len(set(named))
-    assert form.BOUNDS.keys() - set(named) <= shapes
-    assert set(named) <= form.BOUNDS.keys()
+    assert {name for name, bounds in form.BOUNDS.items() if type(bounds) is Coefficient} <= shapes
+    assert list(form.BOUNDS) == [each.name for each in fields(form)]
 
 
 def test_no_share_rises_above_the_data_sheet() -> None:
     for forms in FITTED:
         for form in forms.values():
             quick = form.slowed(0.01)
-            assert all(getattr(quick, name) <= max(1.0, getattr(form, name)) for name in form.SHARES)
+            shares = [name for name, bounds in form.BOUNDS.items() if isinstance(bounds, PeakShare)]
+            assert all(getattr(quick, name) <= max(1.0, getattr(form, name)) for name in shares)
     gemm = next(form for form in FITTED[0].values() if isinstance(form, Gemm))
     assert replace(gemm, flop_share=0.5).slowed(0.8).flop_share == pytest.approx(0.625)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from simserve.errors import TraceError
@@ -74,13 +73,16 @@ def read(path: Path, seed: int) -> Log:
         raise TraceError(f"{path}: must have an answered request, got {got}; run the benchmark again")
     log = _sent(path, result, Log(place, Trace(np.zeros(len(outputs)), prompts, outputs, outputs), {}), seed)
     place, trace = place.take(kept), log.trace.take(kept)
-    measured = _measured(place, trace.output_tokens, result["ttfts"][kept], result["itls"][kept])
+    ttft_s, decode_s = numbers(place, "ttfts", result["ttfts"][kept]), result["itls"][kept]
+    refuse_rows(place, ttft_s <= 0, "ttfts must be more than 0 (did the server stream?)", ttft_s)
+    refuse_rows(place, np.isnan(decode_s), ITLS_RULE, decode_s)
+    given = {"ttft_s": ttft_s, "e2e_s": ttft_s + decode_s}
+    measured = filled_in(place, trace.output_tokens.astype(np.float64), given)
     n_failed = len(outputs) - len(kept)
     unpaired = ("only percentiles can be compared, not requests one by one",) if log.arrivals == "drawn" else ()
     text = "max_tokens of each request is its output length, as the benchmark ignores the end of sequence"
-    duration_s = _number(path, result, "duration", None)
     more: dict[str, Any] = {
-        "duration_s": duration_s,
+        "duration_s": _number(path, result, "duration", None),
         "n_failed": n_failed,
         "assumed": ("; ".join((*log.assumed, *unpaired)), text),
         "model": _model(result),
@@ -150,13 +152,6 @@ def _refuse_unlike(path: Path, result: Mapping[str, Any], lists: Sequence[str]) 
     if len({len(result[key]) for key in lists}) > 1:
         got = ", ".join(str(len(result[key])) for key in lists)
         raise TraceError(f"{path}: {', '.join(lists)} must have the same length, got {got}; was the file edited?")
-
-
-def _measured(place: Place, outputs: NDArray[Any], ttft_s: Floats, decode_s: Floats) -> dict[str, Floats]:
-    ttft_s = numbers(place, "ttfts", ttft_s)
-    refuse_rows(place, ttft_s <= 0, "ttfts must be more than 0 (did the server stream?)", ttft_s)
-    refuse_rows(place, np.isnan(decode_s), ITLS_RULE, decode_s)
-    return filled_in(place, outputs.astype(np.float64), {"ttft_s": ttft_s, "e2e_s": ttft_s + decode_s})
 
 
 def _errors(place: Place, name: str, cells: Cells) -> Flags:

@@ -84,7 +84,11 @@ class LogReading:
             if not there or ours in columns:
                 continue
             if ours == "arrival_s":
-                _refuse_two(path, [plain[name] for name, _ in there])
+                first, *others = dict.fromkeys(plain[name] for name, _ in there)
+                if others and not first.lower().startswith("arriv"):
+                    rule = f"could be the arrival: {' or '.join((first, *others))}"
+                    remedy = f"say which with --map arrival_s={first}"
+                    raise TraceError(f"{path}: {len(others) + 1} columns {rule}; {remedy}")
             name, scale = there[0]
             is_bare = units is UNITS and name in aliases
             columns[ours] = LogColumn(plain[name], None if is_bare else scale)
@@ -139,11 +143,3 @@ def _named(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[
         own = next((factor for unit, factor in UNITS.items() if unit and theirs.lower().endswith(unit)), None)
         columns[ours] = LogColumn(theirs, own if scale is None else scale)
     return columns
-
-
-def _refuse_two(path: Path, names: Sequence[str]) -> None:
-    """Raise TraceError for two columns that could be the arrival, unless one of them is named so."""
-    different = list(dict.fromkeys(names))
-    if len(different) > 1 and not different[0].lower().startswith("arriv"):
-        rule = f"could be the arrival: {' or '.join(different)}"
-        raise TraceError(f"{path}: {len(different)} columns {rule}; say which with --map arrival_s={different[0]}")

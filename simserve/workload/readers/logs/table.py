@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
-from simserve.tables.columns import Flags, Floats, Ints, taken
+from simserve.tables.columns import Floats, Ints, taken
 from simserve.workload.readers.base import Place, checked, items, names_shown, shown
 from simserve.workload.readers.cells import (
     AMOUNT,
@@ -144,8 +144,12 @@ def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: 
     origin = read["arrival_s"].min() if read["arrival_s"].dtype.kind == "M" and len(read["arrival_s"]) else 0
     rows: dict[str, Any] = {"arrival_s": _seconds(read.pop("arrival_s"), at["arrival_s"].scale, origin)}
     rows["prompt_tokens"] = read.pop("prompt_tokens")
-    rows["output_tokens"] = np.where(_failed(more.get("status")), 0.0, read.pop("output_tokens"))
-    is_done = _finished(more.get("status"), len(rows["output_tokens"]))
+    rows["output_tokens"] = read.pop("output_tokens")
+    is_done, status = np.ones(len(rows["output_tokens"]), np.bool_), more.get("status", ())
+    if len(status) and set(np.unique(status)) <= STATUS:
+        is_done = status == "finished"  # as a simulated run says
+    elif len(status):
+        rows["output_tokens"] = np.where(np.isin(np.char.lower(status), FAILED), 0.0, rows["output_tokens"])
     given = {name: read.pop(name) * (at[name].scale or 1.0) for name in METRICS if name in read}
     for ours, stamps in (("ttft_s", "first_token_s"), ("e2e_s", "end_s")):
         if stamps in read and ours not in given:
@@ -161,7 +165,8 @@ def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: 
     shared = {name: taken(more[name], kept) for name in PREFIXES if name in more and is_given(more[name])}
     put_prefixes = prefixes_of(place, shared)
     prefixes = ("requests share prefixes as the log says",) if put_prefixes else ()
-    n_cached = int(is_cached.sum())
+    renamed = [f"{column.name} as {ours}" for ours, column in at.items() if column.name != ours]
+    n_cached, models = int(is_cached.sum()), _names(read["model"], kept) if "model" in read else ()
     return Log(
         place,
         measured=filled_in(place, rows["output_tokens"], {name: column[kept] for name, column in given.items()}),
@@ -171,11 +176,11 @@ def _log(place: Place, columns: dict[str, Any], header: Sequence[str], reading: 
             "requests are sent at the times of the log",
             sentence,
             *prefixes,
-            *_renamed(at),
+            *([f"columns read under other names: {', '.join(renamed)}"] if renamed else []),
             *_not_read(header, at),
             *([f"{n_cached} left out: a cache before the server answered"] if n_cached else []),
         ),
-        model=_one(read.get("model"), kept),
+        model=models[0] if len(models) == 1 else None,  # none where the log has several
         servers={name: _names(read[name], kept) for name in ("pod", "version") if name in read},
         trace=checked(place, Trace(**{name: rows.pop(name) for name in list(rows)}), put_prefixes),
     )
@@ -192,13 +197,6 @@ def _seconds(values: NDArray[Any], scale: float | None, origin: Any) -> Floats:
     return values * scale
 
 
-def _failed(status: NDArray[np.str_] | None) -> Any:
-    """Mark the rows that have no answer, by a status that no simulated run has."""
-    if status is None or not len(status) or set(np.unique(status)) <= STATUS:
-        return False
-    return np.isin(np.char.lower(status), FAILED)
-
-
 def _sessions(read: dict[str, Any], given: Mapping[str, Floats]) -> dict[str, Any]:
     """Return the columns of sessions, with how long answers took, for a trace."""
     if "session_id" not in read:
@@ -206,12 +204,6 @@ def _sessions(read: dict[str, Any], given: Mapping[str, Floats]) -> dict[str, An
     turns = {"turn": np.nan_to_num(read.pop("turn"))} if "turn" in read else {}
     answers = {"e2e_s": given["e2e_s"]} if "e2e_s" in given else {}
     return {"session_id": read.pop("session_id"), **turns, **answers}
-
-
-def _one(names: NDArray[np.str_] | None, kept: Ints) -> str | None:
-    """Return the model of all requests; None where the log has several, or none."""
-    known = () if names is None else _names(names, kept)
-    return known[0] if len(known) == 1 else None
 
 
 def _names(names: NDArray[np.str_], kept: Ints) -> tuple[str, ...]:
@@ -228,14 +220,6 @@ def _not_read(header: Sequence[str], at: Mapping[str, LogColumn]) -> tuple[str, 
     return (f"columns not read: {names_shown(others[:OTHERS_SHOWN])}{more}",) if others else ()
 
 
-def _finished(status: NDArray[np.str_] | None, n_rows: int) -> Flags:
-    """Mark rows that a simulated run answered; all rows of other logs."""
-    if status is None or not len(status) or not set(np.unique(status)) <= STATUS:
-        return np.ones(n_rows, np.bool_)
-    finished: Flags = status == "finished"
-    return finished
-
-
 def _limits(most: Floats | None, outputs: Floats) -> tuple[NDArray[Any], str]:
     """Return max_tokens of each request and its origin; requests without one are limited by the model."""
     if most is None:
@@ -243,8 +227,3 @@ def _limits(most: Floats | None, outputs: Floats) -> tuple[NDArray[Any], str]:
     if np.isnan(most).all():
         return np.full(len(most), MOST_TOKENS), "no request has max_tokens: the model's limit applies"
     return np.where(np.isnan(most), MOST_TOKENS, most), "max_tokens is the log's"
-
-
-def _renamed(matched: Mapping[str, LogColumn]) -> tuple[str, ...]:
-    names = [f"{column.name} as {ours}" for ours, column in matched.items() if column.name != ours]
-    return (f"columns read under other names: {', '.join(names)}",) if names else ()
