@@ -17,7 +17,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
-from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup
+from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup, Weights
 from simserve.scenario.rollout import Canary, RolloutSection
 from simserve.state.pool_view import COUNTERS, GAUGES, PoolView
 from simserve.units import to_s
@@ -98,7 +98,11 @@ def startups(draw: st.DrawFn, unit_s: float) -> Startup:
         process_s=phase(),
         compile_s=0.0,
         ready_probe_s=phase(),
-        weights=Startup().weights,
+        weights=Weights.model_construct(
+            source=draw(st.sampled_from(("disk", "network"))),
+            bytes_per_s=1 / unit_s,
+            shared_bytes_per_s=draw(st.sampled_from((None, 0.7 / unit_s, 2 / unit_s))),
+        ),
     )
 
 
@@ -139,7 +143,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
         shutdown = Shutdown.model_construct(drain=draw(st.booleans()), pre_stop_s=0.0, grace_s=grace_s)
         spares = Spares(warm=draw(st.sampled_from((0, 0, 1, 2))), cold=draw(st.sampled_from((0, 0, 1))))
         n_gpus, startup = draw(st.integers(1, 4)), draw(startups(unit_s))
-        plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, 0.0, startup, shutdown, spares))
+        plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, draw(st.sampled_from((0.0, 3.0))), startup, shutdown, spares))
         counts = draw(st.lists(st.integers(1, MOST), min_size=1, max_size=5))
         wavering = Wavering(counts, draw(st.sampled_from((3, 7, 29))) * unit_s)
         autoscalers.append(draw(st.sampled_from((None, wavering, wavering))))

@@ -1,12 +1,10 @@
 """Deployment: keeps a pool at a number of replicas, which start, serve, drain and are replaced."""
 
 from collections.abc import Callable, Sequence
-from zlib import crc32
-
-import numpy as np
 
 from simserve.engine.fleet import Member
 from simserve.engine.pods import Pod, PoolPlan, Site
+from simserve.engine.starting import Starts
 from simserve.state.pool_view import MemberPhase, MemberView, PoolView, Signals
 from simserve.units import to_ps, to_s
 
@@ -14,9 +12,9 @@ from simserve.units import to_ps, to_s
 class Deployment:
     """Keeps a pool at the number of replicas that are wanted."""
 
-    def __init__(self, plan: PoolPlan, site: Site, members: Sequence[Member]) -> None:
+    def __init__(self, plan: PoolPlan, site: Site, starts: Starts, members: Sequence[Member]) -> None:
         """members: those that serve from the start."""
-        self.plan, self._site, self._facts = plan, site, plan.facts
+        self.plan, self._site, self._starts, self._facts = plan, site, starts, plan.facts
         self.pods: list[Pod] = []
         """Replicas that have not been told to leave, in the order of joining, ..."""
         self.leaving: list[Pod] = []
@@ -36,7 +34,6 @@ class Deployment:
         """Why the number of replicas changes."""
         self.roll: Callable[[], None] | None = None
         """Brings the replicas of another version, and lets the others go; None: there is one version."""
-        self._n_starts = 0
 
     def view(self, now_ps: int, delay_s: float, gateway: Signals) -> PoolView:
         """Return the pool as its autoscaler sees it."""
@@ -88,6 +85,7 @@ class Deployment:
         """Let a replica answer no more; routers send it requests, and monitoring has no samples of it, until that is
         known."""
         pod.is_frozen = True
+        self._starts.cancel(pod)
         for member in pod.members:
             self._site.fleet.freeze(member)
 
@@ -122,6 +120,7 @@ class Deployment:
         """Lose a replica that was to stay."""
         (self.pods if pod in self.pods else self.spares).remove(pod)
         pod.is_leaving = True
+        self._starts.cancel(pod)
         for member in pod.members:
             member.on_gone = None
             self._site.fleet.fail(member, why, resends=self._site.resends)
@@ -140,7 +139,7 @@ class Deployment:
             member.why += f"; takes over after a {what} failure"
         if not spare.is_warm:
             spare.phase = "pending"
-            self._start(spare, in_place=True)
+            self._starts.begin(spare, self._serve, in_place=True)
         elif spare.phase == "ready":
             self._serve(spare)
         return True
@@ -151,7 +150,7 @@ class Deployment:
         spare.is_warm = is_warm
         self.spares.append(spare)
         if self._site.clock.now_ps:
-            self._start(spare, in_place=taken is not None, loads=is_warm)
+            self._starts.begin(spare, self._serve, in_place=taken is not None, loads=is_warm)
         else:
             spare.phase = "ready"
 
@@ -159,23 +158,11 @@ class Deployment:
         """Order a replica, on GPUs that it has already or on others."""
         pod = self._ordered(why, plan, taken)
         self.pods.append(pod)
-        self._start(pod, in_place=taken is not None)
+        self._starts.begin(pod, self._serve, in_place=taken is not None)
 
     def _ordered(self, why: str, plan: PoolPlan, taken: dict[int, int] | None = None) -> Pod:
         setups = plan.setup.copies(plan.n_members)
         return self._pod([self._site.fleet.order(setup, why) for setup in setups], "pending", plan, taken)
-
-    def _start(self, pod: Pod, *, in_place: bool, loads: bool = True) -> None:
-        """Let a replica load, and serve once it is ready. in_place: machine and image are there. loads: else it waits
-        once they are."""
-        stream = f"startup/{self.plan.name}/{self._n_starts}"
-        self._n_starts += 1
-        rng = np.random.default_rng([self._site.seed, crc32(stream.encode())])
-        pending_s, loading_s = pod.plan.startup.draw(rng, pod.plan.weights_bytes, in_place=in_place)
-        runs_ps = self._site.clock.now_ps + to_ps(pending_s)
-        self._site.at(runs_ps, lambda: self._run(pod))
-        if loads:
-            self._site.at(runs_ps + to_ps(loading_s), lambda: self._serve(pod))
 
     def _pod(
         self, members: Sequence[Member], phase: MemberPhase, plan: PoolPlan, taken: dict[int, int] | None = None
@@ -185,11 +172,6 @@ class Deployment:
         for member in members:
             member.on_gone = lambda at_ps: self._note_gone(pod, at_ps)
         return pod
-
-    def _run(self, pod: Pod) -> None:
-        """Note that the containers of a replica run."""
-        if not pod.is_leaving:
-            pod.phase = "loading"
 
     def _serve(self, pod: Pod) -> None:
         """Let a replica receive requests."""
@@ -216,6 +198,7 @@ class Deployment:
         """Let a replica finish what it has, within its grace, or cut it at once."""
         self.pods.remove(pod)
         self.leaving.append(pod)
+        self._starts.cancel(pod)
         pod.is_leaving, shutdown, fleet = True, pod.plan.shutdown, self._site.fleet
         now_ps = self._site.clock.now_ps
         if shutdown.drain and shutdown.grace_s is not None and pod.phase == "ready":

@@ -1,5 +1,6 @@
 """The sections of a fleet that changes: how replicas start and stop, what is scraped of them, and how they fail."""
 
+from math import inf
 from typing import Annotated, Literal
 
 from numpy.random import Generator
@@ -23,11 +24,19 @@ class Weights(Section):
     """`disk`: the machine's own; `network`: a store elsewhere; `host_memory`: a copy that a sleeping server keeps."""
     bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
     """[bytes/s] Rate at which all GPUs of a replica together read them; null: 1.7e9, 1.25e9 and 2e10."""
+    shared_bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
+    """[bytes/s] Rate of the store, which replicas that load at the same time share: all of them for `network`, else
+    those of a node; null: each has its own rate."""
+
+    @property
+    def own_rate(self) -> float:
+        """[bytes/s] The most that a replica takes."""
+        return self.bytes_per_s or SOURCES[self.source]
 
     @property
     def rate(self) -> float:
-        """[bytes/s] The rate that is used."""
-        return self.bytes_per_s or SOURCES[self.source]
+        """[bytes/s] The rate of a replica that loads alone."""
+        return min(self.own_rate, self.shared_bytes_per_s or inf)
 
 
 class Startup(Section):
@@ -47,14 +56,16 @@ class Startup(Section):
     ready_probe_s: Time = 10.0
     """[s] Until a probe finds it ready and routers know (a probe every 10 s, as Kubernetes does by default)."""
 
-    def draw(self, rng: Generator, weights_bytes: float, *, in_place: bool) -> tuple[float, float]:
-        """Draw one start: the seconds until its containers run, and from then on until it serves.
+    def draw(self, rng: Generator, *, in_place: bool) -> tuple[float, float, float]:
+        """Draw one start: the seconds until its containers run, from then on until it loads weights, and after that.
 
         in_place: a process is started again where it was, so that machine and image are there.
         """
         drawn_s = [float(seconds(each, 1, rng)[0]) for each in (self.provision_s, self.image_s)]
-        later_s = [float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)]
-        return 0.0 if in_place else sum(drawn_s), sum(later_s) + weights_bytes / self.weights.rate
+        process_s, *later_s = (
+            float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)
+        )
+        return 0.0 if in_place else sum(drawn_s), process_s, sum(later_s)
 
     def explained(self, weights_bytes: float) -> str:
         """Return the phases of a typical start in words, with the rate that weights are loaded at."""

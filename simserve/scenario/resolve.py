@@ -198,12 +198,18 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
 
 
 def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
-    """Yield a budget that is too small, and graces that end within a step."""
+    """Yield a budget that is too small, graces that end within a step, and stores of two rates."""
     n_gpus = sum((pool.replicas + (pool.spares or Spares()).n) * pool.parallel.n_gpus for pool in cluster.pools)
     if cluster.gpu_budget is not None and cluster.gpu_budget < n_gpus:
         rule = f"must hold the {n_gpus} GPUs of the replicas at the start, spares included"
         yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas"
+    stores = dict[str, float]()
     for index, pool in enumerate(cluster.pools):
+        weights = (pool.startup or Startup()).weights
+        shared, key = weights.shared_bytes_per_s, ("startup", "weights", "shared_bytes_per_s")
+        if shared is not None and stores.setdefault(weights.source, shared) != shared:
+            rule = f"must be that of the other pools, {stores[weights.source]:g}, as they share one {weights.source}"
+            yield ("pools", index, *key), rule, shared, "give both the same, or another `from`"
         shutdown = pool.shutdown or Shutdown()
         if shutdown.drain and shutdown.grace_s is not None and shutdown.grace_s < SHORTEST_GRACE_S:
             rule = f"must be at least {SHORTEST_GRACE_S:g} s, as less ends within a step"
