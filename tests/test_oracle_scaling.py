@@ -108,13 +108,15 @@ def startups(draw: st.DrawFn, unit_s: float) -> Startup:
 
 @st.composite
 def failures(draw: st.DrawFn, unit_s: float) -> Failure:
-    what: Any = draw(st.sampled_from(("process", "gpu", "node", "rack")))
-    detect_s = draw(st.integers(0, 9)) * unit_s
+    how: dict[str, Any] = {
+        "what": draw(st.sampled_from(("process", "gpu", "node", "rack", "drain", "spot"))),
+        "detect_s": draw(st.integers(0, 9)) * unit_s,
+        "notice_s": draw(st.integers(0, 20)) * unit_s,
+        "repair_s": draw(st.none() | st.integers(0, 20).map(lambda n: n * unit_s)),
+    }
     if draw(st.booleans()):
-        return Failure.model_construct(what=what, at_s=draw(st.integers(0, 90)) * unit_s, detect_s=detect_s)
-    return Failure.model_construct(
-        what=what, mtbf_s=draw(st.integers(200, 2000)) * max(unit_s, 2e-5), detect_s=detect_s
-    )
+        return Failure.model_construct(at_s=draw(st.integers(0, 90)) * unit_s, **how)
+    return Failure.model_construct(mtbf_s=draw(st.integers(200, 2000)) * max(unit_s, 2e-5), **how)
 
 
 @st.composite
@@ -140,7 +142,13 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
     plans, autoscalers = [], list[Autoscaler | None]()
     for i, setup in enumerate(setups):
         grace_s = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s))
-        shutdown = Shutdown.model_construct(drain=draw(st.booleans()), pre_stop_s=0.0, grace_s=grace_s)
+        shutdown = Shutdown.model_construct(
+            drain=draw(st.booleans()),
+            pre_stop_s=0.0,
+            grace_s=grace_s,
+            min_available=draw(st.sampled_from((None, None, 1, 2))),
+            max_unavailable=draw(st.sampled_from((None, None, 0, 1))),
+        )
         spares = Spares(warm=draw(st.sampled_from((0, 0, 1, 2))), cold=draw(st.sampled_from((0, 0, 1))))
         n_gpus, startup = draw(st.integers(1, 4)), draw(startups(unit_s))
         plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, draw(st.sampled_from((0.0, 3.0))), startup, shutdown, spares))

@@ -6,6 +6,7 @@ from simserve.engine.fleet import Member
 from simserve.engine.pods import Pod, PoolPlan, Site
 from simserve.engine.starting import Starts
 from simserve.state.pool_view import MemberPhase, MemberView, PoolView, Signals
+from simserve.tables.facts import EVICTED
 from simserve.units import to_ps, to_s
 
 
@@ -98,7 +99,7 @@ class Deployment:
         """Lose a replica with what failed, as is known now. in_place: it starts again where it was. returns: it is
         replaced."""
         if pod in self.leaving:
-            self._cut(pod, f"a {what} failed")
+            self.cut(pod, f"a {what} failed")
         elif pod in self.spares or pod in self.pods:
             serves = pod in self.pods
             self._lose(pod, f"a {what} failed")
@@ -112,7 +113,7 @@ class Deployment:
             self.n_missed += serves and not returns
             if returns:
                 self.why = f"replaces one after a {what} failure"
-            self._site.give(pod.plan.n_gpus, pod.taken)
+            self._site.give(pod.taken)
             if returns:
                 self.stock()
 
@@ -202,15 +203,35 @@ class Deployment:
         pod.is_leaving, shutdown, fleet = True, pod.plan.shutdown, self._site.fleet
         now_ps = self._site.clock.now_ps
         if shutdown.drain and shutdown.grace_s is not None and pod.phase == "ready":
-            self._site.at(now_ps + to_ps(shutdown.grace_s), lambda: self._cut(pod, "its grace ended"))
+            self._site.at(now_ps + to_ps(shutdown.grace_s), lambda: self.cut(pod, "its grace ended"))
         for member in pod.members:
             if pod.phase == "ready":
                 member.keeps_until_ps = now_ps + to_ps(shutdown.pre_stop_s)
             fleet.drain(member, why)
         if not shutdown.drain:
-            self._cut(pod, "it does not drain")
+            self.cut(pod, "it does not drain")
 
-    def _cut(self, pod: Pod, why: str) -> None:
+    def may_evict(self, pod: Pod) -> bool:
+        """Return whether an eviction leaves the pool as many ready replicas as it shall have, as in Kubernetes: one that
+        is not ready may go unless they are too few already, one without containers always."""
+        limits, n_ready = self.plan.shutdown, sum(each.phase == "ready" for each in self.pods)
+        n_most = self.wanted if limits.max_unavailable is None else limits.max_unavailable
+        n_least = max(limits.min_available or 0, self.wanted - n_most)
+        return pod in self.spares or pod.phase == "pending" or n_ready - (pod.phase == "ready") >= n_least
+
+    def evict(self, pod: Pod, place: str, *, returns: bool) -> None:
+        """Let a replica or a spare leave its place, and another one start elsewhere, if it returns."""
+        if pod in self.spares:
+            self.spares.remove(pod)
+            self.pods.append(pod)
+        else:
+            self.n_missed += not returns
+        self.stop(pod, f"{EVICTED} {place}")
+        self.why = f"replaces one of {place}"
+        self.bring()
+        self.stock()
+
+    def cut(self, pod: Pod, why: str) -> None:
         """End what a replica that leaves has not finished."""
         for member in pod.members:
             if member.gone_ps is None:
@@ -224,4 +245,4 @@ class Deployment:
 
     def _free(self, pod: Pod) -> None:
         self.leaving.remove(pod)
-        self._site.give(pod.plan.n_gpus, pod.taken)
+        self._site.give(pod.taken)

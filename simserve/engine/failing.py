@@ -1,12 +1,16 @@
 """Failing: replicas that fail, at given instants or at a rate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
 from simserve.engine.deployment import Deployment
 from simserve.engine.pods import Pod, Site
 from simserve.scenario.fleet import Failure
 from simserve.units import LONGEST_S, to_ps
+
+NOTICE_S = 120.0
+"""Notice before AWS reclaims a spot instance."""
+PLACES = {"drain": "a drained node", "spot": "a reclaimed node"}
 
 
 class Failing:
@@ -16,12 +20,16 @@ class Failing:
         self._failures, self._site, self._deployments = failures, site, deployments
         self._drawn: set[tuple[int, str]] = set()
         """Numbers of failures, and units of which the lives are drawn."""
+        self._emptied: list[tuple[Failure, Mapping[int, int]]] = []
+        """Nodes that replicas are to leave."""
+        site.on_free.append(self._evict)
         for failure in failures:
             if failure.at_s is not None:
                 self._set(to_ps(failure.at_s), failure)
 
     def watch(self, pod: Pod, deployment: Deployment) -> None:
         """Draw when a replica that begins to serve fails, or the nodes and racks it is on."""
+        self._evict()
         for index, failure in enumerate(self._failures):
             if failure.mtbf_s is None or deployment not in self._of(failure):
                 continue
@@ -35,7 +43,7 @@ class Failing:
     def _units(self, failure: Failure, pod: Pod, deployment: Deployment) -> Iterator[tuple[str, int, int]]:
         """Yield the name of each unit of a replica, a node of it, and for how many units it stands."""
         match failure.what:
-            case "node":
+            case "node" | "drain" | "spot":
                 yield from ((f"node {node}", node, 1) for node in pod.taken)
             case "rack":
                 racks = {self._site.placement.rack_of(node): node for node in pod.taken}
@@ -60,26 +68,74 @@ class Failing:
             if pod is None:
                 return
             node = min(pod.taken)
-        struck = {pod}
-        if failure.what in ("node", "rack"):
+        struck = [(deployment, pod) for deployment in self._deployments if pod in deployment.there]
+        if failure.what not in ("process", "gpu"):
             assert node is not None, "a replica is on nodes"
-            nodes = self._site.placement.lose(node, whole_rack=failure.what == "rack")
-            there = (each for pool in self._deployments for each in pool.there)
-            struck = {each for each in there if nodes & each.taken.keys()}
-        for deployment in self._deployments:
-            for each in [pod for pod in deployment.there if pod in struck and not pod.is_frozen]:
+            lost = self._site.placement.lose(node, whole_rack=failure.what == "rack")
+            if failure.repair_s is not None:
+                self._site.hold(lost)
+            if failure.evicts:
+                self._empty(failure, lost)
+                return
+            struck = self._on(lost)
+            self._after(failure.detect_s, lambda: self._repair(failure, lost))
+        for deployment, each in struck:
+            if not each.is_frozen:
                 deployment.freeze(each)
                 self._detect(failure, each, deployment)
+
+    def _after(self, wait_s: float, action: Callable[[], None]) -> None:
+        self._site.at(self._site.clock.now_ps + to_ps(wait_s), action)
+
+    def _on(self, nodes: Mapping[int, int]) -> list[tuple[Deployment, Pod]]:
+        """Return all replicas on some nodes, and their pools."""
+        there = ((deployment, pod) for deployment in self._deployments for pod in deployment.there)
+        return [(deployment, pod) for deployment, pod in there if nodes.keys() & pod.taken.keys()]
+
+    def _empty(self, failure: Failure, nodes: Mapping[int, int]) -> None:
+        """Let replicas leave a node: as soon as their pools allow it, or else at the end of the notice."""
+        self._emptied.append((failure, nodes))
+        self._evict()
+        if failure.what == "spot":
+            notice_s = NOTICE_S if failure.notice_s is None else failure.notice_s
+            self._after(notice_s, lambda: self._reclaim(failure, nodes))
+
+    def _evict(self) -> None:
+        """Evict those that may leave now, and repair nodes that are empty."""
+        for failure, nodes in [*self._emptied]:
+            for deployment, pod in self._on(nodes):
+                if not (pod.is_leaving or pod.is_frozen) and deployment.may_evict(pod):
+                    deployment.evict(pod, PLACES[failure.what], returns=failure.recover == "restart")
+            if not self._on(nodes):
+                self._emptied.remove((failure, nodes))
+                self._repair(failure, nodes)
+
+    def _reclaim(self, failure: Failure, nodes: Mapping[int, int]) -> None:
+        """End what is left on a node."""
+        for deployment, pod in self._on(nodes):
+            if not pod.is_frozen:
+                if not pod.is_leaving:
+                    deployment.evict(pod, PLACES[failure.what], returns=failure.recover == "restart")
+                deployment.cut(pod, "its node is gone")
+
+    def _repair(self, failure: Failure, nodes: Mapping[int, int]) -> None:
+        """Let the GPUs of nodes return, unless others are there anyway."""
+        if failure.repair_s is not None:
+            self._after(failure.repair_s, lambda: self._site.release(nodes))
 
     def _detect(self, failure: Failure, pod: Pod, deployment: Deployment) -> None:
         """Lose a replica once it is known that it has failed."""
 
         def lose() -> None:
+            if failure.what == "gpu" and failure.repair_s is not None and pod in deployment.there:
+                node = min(pod.taken)
+                pod.taken[node] -= 1
+                self._after(failure.repair_s, lambda: self._site.give({node: 1}))
             in_place = failure.what == "process" and self._site.placement.has(pod.taken)
             deployment.fail(pod, failure.what, in_place=in_place, returns=failure.recover == "restart")
 
         if failure.detect_s:
-            self._site.at(self._site.clock.now_ps + to_ps(failure.detect_s), lose)
+            self._after(failure.detect_s, lose)
         else:
             lose()
 

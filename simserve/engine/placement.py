@@ -45,11 +45,9 @@ class Placement:
         """Return the rack of a node."""
         return 0 if self.nodes_per_rack is None else node // self.nodes_per_rack
 
-    def lose(self, node: int, *, whole_rack: bool) -> set[int]:
-        """Lose a node, or all of its rack; no replica is placed there any more. Return those lost."""
+    def lose(self, node: int, *, whole_rack: bool) -> dict[int, int]:
+        """Lose a node, or all of its rack; no replica is placed there any more. Return the free GPUs of those lost."""
         lost = {node}
         if whole_rack:
             lost = {each for each in range(self.n_nodes) if self.rack_of(each) == self.rack_of(node)}
-        for each in lost:
-            self.free.pop(each, None)
-        return lost
+        return {each: self.free.pop(each, 0) for each in lost}

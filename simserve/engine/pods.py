@@ -75,6 +75,8 @@ class Site:
     """The gateway sends once more what was lost before its first token."""
     on_free: list[Callable[[], None]] = field(default_factory=list)
     """Called once GPUs are free."""
+    held: dict[int, int] = field(default_factory=dict)
+    """GPUs of the budget on each node that is being repaired; those of its replicas come to them."""
 
     def take(self, n_gpus: int) -> bool:
         """Take GPUs of the budget, if it has as many."""
@@ -85,13 +87,28 @@ class Site:
         self.free_gpus -= n_gpus
         return True
 
-    def give(self, n_gpus: int, taken: dict[int, int]) -> None:
-        """Free the GPUs of a replica, for those that wait for some."""
+    def give(self, taken: dict[int, int]) -> None:
+        """Free GPUs, for those that wait for some."""
         self.placement.leave(taken)
-        if self.free_gpus is not None:
-            self.free_gpus += n_gpus
+        for node, n in taken.items():
+            if node in self.held:
+                self.held[node] += n
+            elif self.free_gpus is not None:
+                self.free_gpus += n
         for act in self.on_free:
             act()
+
+    def hold(self, lost: dict[int, int]) -> None:
+        """Take the free GPUs of lost nodes out of the budget."""
+        for node, n in lost.items():
+            idle = min(n, self.free_gpus or 0)
+            self.held[node] = self.held.get(node, 0) + idle
+            if self.free_gpus is not None:
+                self.free_gpus -= idle
+
+    def release(self, lost: dict[int, int]) -> None:
+        """Return the GPUs of nodes that are repaired, which come back under other numbers."""
+        self.give({node: self.held.pop(node) for node in lost if node in self.held})
 
     def at(self, at_ps: int, action: Callable[[], None]) -> None:
         """Do something at an instant."""

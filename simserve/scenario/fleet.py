@@ -103,6 +103,11 @@ class Shutdown(Section):
     grace_s: NotNegative | None = 30.0
     """[s] Time after which what is left is cut, a failed request each (Kubernetes `terminationGracePeriodSeconds`);
     null: never."""
+    min_available: Natural | None = None
+    """Fewest ready replicas that evictions from nodes leave (`minAvailable` of a PodDisruptionBudget); null: none."""
+    max_unavailable: Natural | None = None
+    """Most replicas that may be missing, or not ready, for an eviction (`maxUnavailable` of a PodDisruptionBudget);
+    null: any number."""
 
 
 class Spares(Section):
@@ -133,8 +138,9 @@ class Scrape(Section):
 class Failure(Section):
     """Failures of one kind, at an instant or with a rate."""
 
-    what: Literal["process", "gpu", "node", "rack"]
-    """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there."""
+    what: Literal["process", "gpu", "node", "rack", "drain", "spot"]
+    """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there.
+    `drain`: a node is emptied (`kubectl drain`), `spot`: it is reclaimed; replicas leave it and start elsewhere."""
     pool: Name | None = None
     """Pool of the replicas that fail; null: any."""
     at_s: Instant | None = None
@@ -146,8 +152,19 @@ class Failure(Section):
     detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """[s] Time until the failure is known and a replacement begins to start. Until then routers send it requests, which
     wait, and fail with it."""
+    notice_s: NotNegative | None = None
+    """[s] Time from the notice until a `spot` node is reclaimed, with what is left on it; null: 120 (AWS; Google Cloud
+    and Azure: 30)."""
+    repair_s: NotNegative | None = None
+    """[s] Time from when a failure is known, or a node empty, until its GPUs are back in `gpu_budget`; null: others are
+    there at once."""
     recover: Literal["restart", "none"] = "restart"
     """`restart`: a process starts again where it was, and what lost its GPUs on others; `none`: nothing does."""
+
+    @property
+    def evicts(self) -> bool:
+        """Whether replicas are told to leave a node."""
+        return self.what in ("drain", "spot")
 
 
 class OnFailure(Section):
