@@ -111,7 +111,7 @@ def failures(draw: st.DrawFn, unit_s: float) -> Failure:
     how: dict[str, Any] = {
         "what": draw(st.sampled_from(("process", "gpu", "node", "rack", "drain", "spot"))),
         "detect_s": draw(st.integers(0, 9)) * unit_s,
-        "notice_s": draw(st.integers(0, 20)) * unit_s,
+        "notice_s": draw(st.integers(1, 20)) * unit_s,
         "repair_s": draw(st.none() | st.integers(0, 20).map(lambda n: n * unit_s)),
     }
     if draw(st.booleans()):

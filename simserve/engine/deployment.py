@@ -211,23 +211,15 @@ class Deployment:
         if not shutdown.drain:
             self.cut(pod, "it does not drain")
 
-    def may_evict(self, pod: Pod) -> bool:
-        """Return whether an eviction leaves the pool as many ready replicas as it shall have, as in Kubernetes: one that
-        is not ready may go unless they are too few already, one without containers always."""
-        limits, n_ready = self.plan.shutdown, sum(each.phase == "ready" for each in self.pods)
-        n_most = self.wanted if limits.max_unavailable is None else limits.max_unavailable
-        n_least = max(limits.min_available or 0, self.wanted - n_most)
-        return pod in self.spares or pod.phase == "pending" or n_ready - (pod.phase == "ready") >= n_least
-
-    def evict(self, pod: Pod, place: str, *, returns: bool) -> None:
-        """Let a replica or a spare leave its place, and another one start elsewhere, if it returns."""
+    def evict(self, pod: Pod, what: str, *, returns: bool) -> None:
+        """Let a replica or a spare leave its node. returns: another one starts elsewhere."""
         if pod in self.spares:
             self.spares.remove(pod)
             self.pods.append(pod)
         else:
             self.n_missed += not returns
-        self.stop(pod, f"{EVICTED} {place}")
-        self.why = f"replaces one of {place}"
+        self.stop(pod, f"{EVICTED} ({what})")
+        self.why = f"replaces one after a {what} eviction"
         self.bring()
         self.stock()
 

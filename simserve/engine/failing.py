@@ -10,7 +10,6 @@ from simserve.units import LONGEST_S, to_ps
 
 NOTICE_S = 120.0
 """Notice before AWS reclaims a spot instance."""
-PLACES = {"drain": "a drained node", "spot": "a reclaimed node"}
 
 
 class Failing:
@@ -20,7 +19,7 @@ class Failing:
         self._failures, self._site, self._deployments = failures, site, deployments
         self._drawn: set[tuple[int, str]] = set()
         """Numbers of failures, and units of which the lives are drawn."""
-        self._emptied: list[tuple[Failure, Mapping[int, int]]] = []
+        self._emptied: list[tuple[Failure, dict[int, int]]] = []
         """Nodes that replicas are to leave."""
         site.on_free.append(self._evict)
         for failure in failures:
@@ -75,7 +74,10 @@ class Failing:
             if failure.repair_s is not None:
                 self._site.hold(lost)
             if failure.evicts:
-                self._empty(failure, lost)
+                self._emptied.append((failure, lost))
+                self._evict()
+                if failure.what == "spot":
+                    self._after(failure.notice_s or NOTICE_S, lambda: self._evict(lost))
                 return
             struck = self._on(lost)
             self._after(failure.detect_s, lambda: self._repair(failure, lost))
@@ -92,33 +94,19 @@ class Failing:
         there = ((deployment, pod) for deployment in self._deployments for pod in deployment.there)
         return [(deployment, pod) for deployment, pod in there if nodes.keys() & pod.taken.keys()]
 
-    def _empty(self, failure: Failure, nodes: Mapping[int, int]) -> None:
-        """Let replicas leave a node: as soon as their pools allow it, or else at the end of the notice."""
-        self._emptied.append((failure, nodes))
-        self._evict()
-        if failure.what == "spot":
-            notice_s = NOTICE_S if failure.notice_s is None else failure.notice_s
-            self._after(notice_s, lambda: self._reclaim(failure, nodes))
-
-    def _evict(self) -> None:
-        """Evict those that may leave now, and repair nodes that are empty."""
+    def _evict(self, reclaimed: Mapping[int, int] | None = None) -> None:
+        """Evict those that may leave their node now, end all on a reclaimed one, and repair those that are empty."""
         for failure, nodes in [*self._emptied]:
             for deployment, pod in self._on(nodes):
-                if not (pod.is_leaving or pod.is_frozen) and deployment.may_evict(pod):
-                    deployment.evict(pod, PLACES[failure.what], returns=failure.recover == "restart")
+                if not (pod.is_leaving or pod.is_frozen) and (nodes is reclaimed or _may_leave(pod, deployment)):
+                    deployment.evict(pod, failure.what, returns=failure.recover == "restart")
+                if nodes is reclaimed and not pod.is_frozen:
+                    deployment.cut(pod, "its node is gone")
             if not self._on(nodes):
                 self._emptied.remove((failure, nodes))
                 self._repair(failure, nodes)
 
-    def _reclaim(self, failure: Failure, nodes: Mapping[int, int]) -> None:
-        """End what is left on a node."""
-        for deployment, pod in self._on(nodes):
-            if not pod.is_frozen:
-                if not pod.is_leaving:
-                    deployment.evict(pod, PLACES[failure.what], returns=failure.recover == "restart")
-                deployment.cut(pod, "its node is gone")
-
-    def _repair(self, failure: Failure, nodes: Mapping[int, int]) -> None:
+    def _repair(self, failure: Failure, nodes: dict[int, int]) -> None:
         """Let the GPUs of nodes return, unless others are there anyway."""
         if failure.repair_s is not None:
             self._after(failure.repair_s, lambda: self._site.release(nodes))
@@ -147,3 +135,12 @@ class Failing:
         else:
             there = [pod for pod in there if pod.phase == "ready" and not pod.is_frozen]
         return min(there, key=lambda pod: pod.id, default=None)
+
+
+def _may_leave(pod: Pod, deployment: Deployment) -> bool:
+    """Return whether the eviction of a replica leaves as many ready ones as its pool shall have. As in Kubernetes, one
+    that loads may go unless they are too few already, and one without containers always; spares may, too."""
+    limits, n_ready = deployment.plan.shutdown, sum(each.phase == "ready" for each in deployment.pods)
+    n_most = deployment.wanted if limits.max_unavailable is None else limits.max_unavailable
+    n_least = max(limits.min_available or 0, deployment.wanted - n_most)
+    return pod in deployment.spares or pod.phase == "pending" or n_ready - (pod.phase == "ready") >= n_least

@@ -76,13 +76,16 @@ class Starts:
         pending_s, process_s, later_s = plan.startup.draw(rng, in_place=in_place)
         runs_ps, weights = now_ps + to_ps(pending_s), plan.startup.weights
         self._site.at(runs_ps, lambda: self._run(pod))
-        if not loads:
-            return
-        if weights.shared_bytes_per_s is None:
+
+        def end() -> None:
+            if not any(each.pod is pod for store in self._stores.values() for each in store.loads):
+                self._site.at(self._site.clock.now_ps + to_ps(later_s), lambda: serve(pod))
+
+        if loads and weights.shared_bytes_per_s is None:
             loading_s = process_s + later_s + plan.weights_bytes / weights.rate
             self._site.at(runs_ps + to_ps(loading_s), lambda: serve(pod))
-        else:
-            self._site.at(runs_ps + to_ps(process_s), lambda: self._load(pod, lambda: self._later(later_s, pod, serve)))
+        elif loads:
+            self._site.at(runs_ps + to_ps(process_s), lambda: self._load(pod, end))
 
     def cancel(self, pod: Pod) -> None:
         """Leave the stores to others."""
@@ -96,7 +99,7 @@ class Starts:
             pod.phase = "loading"
 
     def _load(self, pod: Pod, then: Callable[[], None]) -> None:
-        """Loading the weights of a replica: from its own nodes to the GPUs that it has there, or over the network."""
+        """Load the weights of a replica: from its own nodes to the GPUs that it has there, or over the network."""
         if pod.is_leaving or pod.is_frozen:
             return
         weights, n_gpus = pod.plan.startup.weights, pod.plan.n_gpus
@@ -105,8 +108,3 @@ class Starts:
             store = self._stores.setdefault((weights.source, node), Store(self._site.clock, rate))
             own = Fraction(weights.own_rate) / PS_PER_S
             store.change([*store.loads, Loading(pod, part * Fraction(pod.plan.weights_bytes), part * own, then)])
-
-    def _later(self, later_s: float, pod: Pod, serve: Callable[[Pod], None]) -> None:
-        """Let a replica serve some time after the last of its weights are loaded."""
-        if not any(each.pod is pod for store in self._stores.values() for each in store.loads):
-            self._site.at(self._site.clock.now_ps + to_ps(later_s), lambda: serve(pod))

@@ -140,7 +140,7 @@ class Failure(Section):
 
     what: Literal["process", "gpu", "node", "rack", "drain", "spot"]
     """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there.
-    `drain`: a node is emptied (`kubectl drain`), `spot`: it is reclaimed; replicas leave it and start elsewhere."""
+    `drain`: a node is emptied (`kubectl drain`); `spot`: it is reclaimed. Replicas leave it, and start elsewhere."""
     pool: Name | None = None
     """Pool of the replicas that fail; null: any."""
     at_s: Instant | None = None
@@ -152,7 +152,7 @@ class Failure(Section):
     detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """[s] Time until the failure is known and a replacement begins to start. Until then routers send it requests, which
     wait, and fail with it."""
-    notice_s: NotNegative | None = None
+    notice_s: Positive | None = None
     """[s] Time from the notice until a `spot` node is reclaimed, with what is left on it; null: 120 (AWS; Google Cloud
     and Azure: 30)."""
     repair_s: NotNegative | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from simserve.tables.columns import Flags
 
 ROLLED_OUT = "rolled out"  # the reason of replicas that a roll-out brings or stops
-EVICTED = "evicted from"  # the beginning of the reason of replicas that leave a node
+EVICTED = "evicted"  # the reason of replicas that leave a node, and in parentheses why
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ def test_replicas_of_a_drained_node_leave_and_others_start_elsewhere_without_a_l
     results = run({"replicas": 3, "spares": {"warm": 1}}, {"what": "drain", "member": 2})
     table = members(results)
     assert table["draining_s"][:4].isna().tolist() == [True, True, False, True]
-    assert table["why"][2] == "at the start; evicted from a drained node"
+    assert table["why"][2] == "at the start; evicted (drain)"
     assert table["why"].tolist()[3:] == [
-        "a warm spare; evicted from a drained node",
-        "replaces one of a drained node",
+        "a warm spare; evicted (drain)",
+        "replaces one after a drain eviction",
         "a warm spare",
     ]
     assert table["gone_s"][3] == table["ordered_s"][4] == table["ordered_s"][5] == 12
@@ -75,7 +75,7 @@ def test_what_is_left_on_a_reclaimed_node_at_the_end_of_the_notice_fails(limits:
     table, failed = members(results), results.requests["status"] == "failed"
     assert table["draining_s"][0] == table["ordered_s"][1] == left_s
     assert table["gone_s"][0] == 12.5
-    assert table["why"][0] == "at the start; evicted from a reclaimed node; its node is gone"
+    assert table["why"][0] == "at the start; evicted (spot); its node is gone"
     assert 0 < failed.sum() < 30 and set(results.requests["replica"][failed]) == {0}
 
 
@@ -94,7 +94,7 @@ def test_the_notice_of_a_reclaimed_node_is_that_of_aws() -> None:
         ({"what": "node", "repair_s": 8}, 2, [30, 30]),
         ({"what": "node", "repair_s": 8}, 3, [22, 30]),
         ({"what": "rack", "repair_s": 8, "detect_s": 0}, 4, [12, 12]),
-        ({"what": "spot", "repair_s": 8, "notice_s": 0}, 2, [20, 20]),
+        ({"what": "spot", "repair_s": 8, "notice_s": 1e-3}, 2, [20, 20]),
         ({"what": "drain", "repair_s": 8}, 3, [12, 20]),
     ],
 )
