@@ -149,7 +149,13 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             min_available=draw(st.sampled_from((None, None, 1, 2))),
             max_unavailable=draw(st.sampled_from((None, None, 0, 1))),
         )
-        spares = Spares(warm=draw(st.sampled_from((0, 0, 1, 2))), cold=draw(st.sampled_from((0, 0, 1))))
+        spares = Spares(
+            warm=draw(st.sampled_from((0, 0, 1, 2))),
+            cold=draw(st.sampled_from((0, 0, 1))),
+            sleeping=draw(st.sampled_from((0, 0, 1, 3))),
+            wake_s=draw(st.integers(0, 9)) * unit_s,
+            holds_gpus=draw(st.booleans()),
+        )
         n_gpus, startup = draw(st.integers(1, 4)), draw(startups(unit_s))
         plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, draw(st.sampled_from((0.0, 3.0))), startup, shutdown, spares))
         counts = draw(st.lists(st.integers(1, MOST), min_size=1, max_size=5))

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from simserve.engine.fleet import Member
-from simserve.engine.pods import Pod, PoolPlan, Site
+from simserve.engine.placement import Gpus
+from simserve.engine.pods import Pod, PoolPlan, Site, SpareKind, let_go
 from simserve.engine.starting import Starts
 from simserve.state.pool_view import MemberPhase, MemberView, PoolView, Signals
-from simserve.tables.facts import EVICTED
 from simserve.units import to_ps, to_s
 
 
@@ -31,6 +31,8 @@ class Deployment:
         """Replicas that the pool shall have."""
         self.n_missed = 0
         """Replicas that have failed and are never replaced."""
+        self._homes: list[Gpus] = []
+        """GPUs that replicas had which sleep without them."""
         self.why = ""
         """Why the number of replicas changes."""
         self.roll: Callable[[], None] | None = None
@@ -52,11 +54,11 @@ class Deployment:
 
     def stock(self) -> None:
         """Order the spares that are missing, as far as there are GPUs; those at the start of a run are ready."""
-        for is_warm, n in ((True, self.plan.spares.warm), (False, self.plan.spares.cold)):
-            n_there = sum(spare.is_warm == is_warm for spare in self.spares)
-            for _ in range(n - n_there):
+        kinds: Sequence[tuple[SpareKind, int]] = (("warm", self.plan.spares.warm), ("cold", self.plan.spares.cold))
+        for kind, n in kinds:
+            for _ in range(n - sum(spare.kind == kind for spare in self.spares)):
                 if self._site.take(self.plan.n_gpus):
-                    self._stand_by(is_warm=is_warm)
+                    self._stand_by(kind)
 
     def scale(self, wanted: int, why: str) -> None:
         """Have another number of replicas from now on."""
@@ -68,17 +70,29 @@ class Deployment:
         if self.roll is not None:
             self.roll()
             return
-        while self.n_missed + len(self.pods) < self.wanted and self._site.take(self.plan.n_gpus):
-            self.order(self.why, self.plan)
-        for pod in self.last(len(self.pods) + self.n_missed - self.wanted, self.pods):
+        while self.n_missed + len(self.pods) < self.wanted:
+            if sleeper := self._sleeper():
+                self._call(sleeper, self.why)
+            elif self._site.take(self.plan.n_gpus):
+                self.order(self.why, self.plan)
+            else:
+                break
+        for pod in let_go(len(self.pods) + self.n_missed - self.wanted, self.pods):
+            pod.kind = "sleeping" if pod.phase == "ready" else None
             self.stop(pod, self.why)
+
+    def _sleeper(self) -> Pod | None:
+        """Return a replica that sleeps, if there is one; one without GPUs needs those that it had."""
+        taken = next((each for each in self._homes if self._site.take_again(each)), None)
+        if taken is not None:
+            self._homes.remove(taken)
+            self._stand_by("sleeping", taken)
+        return next((each for each in self.spares if each.kind == "sleeping" and not each.is_frozen), None)
 
     def adopt(self, plan: PoolPlan, why: str) -> None:
         """End a roll-out: all replicas are of the new version, and spares follow."""
-        self.plan, self.roll = plan, None
-        old, self.spares = self.spares, []
-        for spare in old:
-            self.pods.append(spare)
+        self.plan, self.roll, self._homes = plan, None, []
+        for spare in [*self.spares]:
             self.stop(spare, why)
         self.stock()
 
@@ -102,11 +116,16 @@ class Deployment:
             self.cut(pod, f"a {what} failed")
         elif pod in self.spares or pod in self.pods:
             serves = pod in self.pods
-            self._lose(pod, f"a {what} failed")
+            (self.pods if serves else self.spares).remove(pod)
+            pod.is_leaving = True
+            self._starts.cancel(pod)
+            for member in pod.members:
+                member.on_gone = None
+                self._site.fleet.fail(member, f"a {what} failed", resends=self._site.resends)
             is_covered = returns and serves and self._take_over(what, only_warm=in_place)
             if returns and serves and in_place:
                 if is_covered:
-                    self._stand_by(is_warm=True, taken=pod.taken)
+                    self._stand_by("warm", pod.taken)
                 else:
                     self.order(f"restarted after a {what} failure", pod.plan, pod.taken)
                 return
@@ -117,57 +136,55 @@ class Deployment:
             if returns:
                 self.stock()
 
-    def _lose(self, pod: Pod, why: str) -> None:
-        """Lose a replica that was to stay."""
-        (self.pods if pod in self.pods else self.spares).remove(pod)
-        pod.is_leaving = True
-        self._starts.cancel(pod)
-        for member in pod.members:
-            member.on_gone = None
-            self._site.fleet.fail(member, why, resends=self._site.resends)
-
     def _take_over(self, what: str, *, only_warm: bool) -> bool:
         """Let a spare take the place of a failed replica, one that is loaded before others; return whether there is
         one. only_warm: a cold one would take as long as a restart."""
-        known = [each for each in self.spares if not each.is_frozen]
-        ready = [each for each in known if each.is_warm or not (only_warm or each.phase == "pending")]
-        spare = min(ready, key=lambda each: (not each.is_warm, each.phase != "ready"), default=None)
-        if spare is None:
-            return False
+        known = [each for each in self.spares if each.kind != "sleeping" and not each.is_frozen]
+        ready = [each for each in known if each.kind == "warm" or not (only_warm or each.phase == "pending")]
+        spare = min(ready, key=lambda each: (each.kind != "warm", each.phase != "ready"), default=None)
+        if spare is not None:
+            self._call(spare, f"takes over after a {what} failure")
+        return spare is not None
+
+    def _call(self, spare: Pod, why: str) -> None:
+        """Let a spare serve, or a replica that sleeps."""
         self.spares.remove(spare)
         self.pods.append(spare)
+        now_ps = self._site.clock.now_ps
         for member in spare.members:
-            member.why += f"; takes over after a {what} failure"
-        if not spare.is_warm:
+            member.why, member.called_ps = f"{member.why}; {why}", now_ps
+        if spare.kind == "sleeping":
+            spare.phase = "loading"
+            self._site.at(now_ps + to_ps(spare.plan.spares.wake_s), lambda: self._serve(spare))
+        elif spare.kind == "cold":
             spare.phase = "pending"
             self._starts.begin(spare, self._serve, in_place=True)
         elif spare.phase == "ready":
             self._serve(spare)
-        return True
 
-    def _stand_by(self, *, is_warm: bool, taken: dict[int, int] | None = None) -> None:
-        """Order a spare, on GPUs that a failed replica has left to it or on others."""
-        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare", self.plan, taken)
-        spare.is_warm = is_warm
+    def _stand_by(self, kind: SpareKind, taken: Gpus | None = None) -> None:
+        """Order a spare, on GPUs that another replica has left to it or on others."""
+        spare = self._ordered(f"a {kind} spare", self.plan, taken)
+        spare.kind = kind
         self.spares.append(spare)
-        if self._site.clock.now_ps:
-            self._starts.begin(spare, self._serve, in_place=taken is not None, loads=is_warm)
+        for member in spare.members:
+            member.called_ps = None
+        if self._site.clock.now_ps and kind != "sleeping":
+            self._starts.begin(spare, self._serve, in_place=taken is not None, loads=kind == "warm")
         else:
             spare.phase = "ready"
 
-    def order(self, why: str, plan: PoolPlan, taken: dict[int, int] | None = None) -> None:
+    def order(self, why: str, plan: PoolPlan, taken: Gpus | None = None) -> None:
         """Order a replica, on GPUs that it has already or on others."""
         pod = self._ordered(why, plan, taken)
         self.pods.append(pod)
         self._starts.begin(pod, self._serve, in_place=taken is not None)
 
-    def _ordered(self, why: str, plan: PoolPlan, taken: dict[int, int] | None = None) -> Pod:
+    def _ordered(self, why: str, plan: PoolPlan, taken: Gpus | None = None) -> Pod:
         setups = plan.setup.copies(plan.n_members)
         return self._pod([self._site.fleet.order(setup, why) for setup in setups], "pending", plan, taken)
 
-    def _pod(
-        self, members: Sequence[Member], phase: MemberPhase, plan: PoolPlan, taken: dict[int, int] | None = None
-    ) -> Pod:
+    def _pod(self, members: Sequence[Member], phase: MemberPhase, plan: PoolPlan, taken: Gpus | None = None) -> Pod:
         taken = self._site.placement.place(plan.n_gpus) if taken is None else taken
         pod = Pod(plan, members, taken, phase)
         for member in members:
@@ -187,17 +204,9 @@ class Deployment:
         if self.roll is not None:
             self.roll()
 
-    def last(self, n: int, among: Sequence[Pod]) -> list[Pod]:
-        """Return the n replicas to let go, as Kubernetes does: first those that do not serve, the last ordered one
-        before others; then those that have served for the shortest time."""
-        if n <= 0:
-            return []
-        order = sorted(enumerate(among), key=lambda each: (each[1].phase == "ready", -each[1].ready_ps, -each[0]))
-        return [pod for _, pod in order[:n]]
-
     def stop(self, pod: Pod, why: str) -> None:
         """Let a replica finish what it has, within its grace, or cut it at once."""
-        self.pods.remove(pod)
+        (self.pods if pod in self.pods else self.spares).remove(pod)
         self.leaving.append(pod)
         self._starts.cancel(pod)
         pod.is_leaving, shutdown, fleet = True, pod.plan.shutdown, self._site.fleet
@@ -210,18 +219,6 @@ class Deployment:
             fleet.drain(member, why)
         if not shutdown.drain:
             self.cut(pod, "it does not drain")
-
-    def evict(self, pod: Pod, what: str, *, returns: bool) -> None:
-        """Let a replica or a spare leave its node. returns: another one starts elsewhere."""
-        if pod in self.spares:
-            self.spares.remove(pod)
-            self.pods.append(pod)
-        else:
-            self.n_missed += not returns
-        self.stop(pod, f"{EVICTED} ({what})")
-        self.why = f"replaces one after a {what} eviction"
-        self.bring()
-        self.stock()
 
     def cut(self, pod: Pod, why: str) -> None:
         """End what a replica that leaves has not finished."""
@@ -236,5 +233,15 @@ class Deployment:
             self._site.at(max(at_ps, *filter(None, gone_ps), self._site.clock.now_ps), lambda: self._free(pod))
 
     def _free(self, pod: Pod) -> None:
+        """Free the GPUs of a replica, or let it sleep, unless it or its node has failed or its version is old."""
         self.leaving.remove(pod)
+        spares, has = self.plan.spares, self._site.placement.has
+        n_asleep = sum(map(has, self._homes)) + sum(each.kind == "sleeping" for each in self.spares)
+        is_fit = pod.plan is self.plan and has(pod.taken) and not pod.is_frozen
+        sleeps = is_fit and pod.kind == "sleeping" and n_asleep < spares.sleeping
+        if sleeps and spares.holds_gpus:
+            self._stand_by("sleeping", pod.taken)
+            self.bring()
+            return
+        self._homes += [pod.taken] * sleeps
         self._site.give(pod.taken)

@@ -1,15 +1,14 @@
 """Failing: replicas that fail, at given instants or at a rate."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from simserve.engine.deployment import Deployment
+from simserve.engine.placement import Gpus
 from simserve.engine.pods import Pod, Site
 from simserve.scenario.fleet import Failure
+from simserve.tables.facts import EVICTED
 from simserve.units import LONGEST_S, to_ps
-
-NOTICE_S = 120.0
-"""Notice before AWS reclaims a spot instance."""
 
 
 class Failing:
@@ -19,7 +18,7 @@ class Failing:
         self._failures, self._site, self._deployments = failures, site, deployments
         self._drawn: set[tuple[int, str]] = set()
         """Numbers of failures, and units of which the lives are drawn."""
-        self._emptied: list[tuple[Failure, dict[int, int]]] = []
+        self._emptied: list[tuple[Failure, Gpus]] = []
         """Nodes that replicas are to leave."""
         site.on_free.append(self._evict)
         for failure in failures:
@@ -73,11 +72,11 @@ class Failing:
             lost = self._site.placement.lose(node, whole_rack=failure.what == "rack")
             if failure.repair_s is not None:
                 self._site.hold(lost)
-            if failure.evicts:
+            if failure.what in ("drain", "spot"):
                 self._emptied.append((failure, lost))
                 self._evict()
                 if failure.what == "spot":
-                    self._after(failure.notice_s or NOTICE_S, lambda: self._evict(lost))
+                    self._after(failure.notice_s, lambda: self._evict(lost))
                 return
             struck = self._on(lost)
             self._after(failure.detect_s, lambda: self._repair(failure, lost))
@@ -89,24 +88,28 @@ class Failing:
     def _after(self, wait_s: float, action: Callable[[], None]) -> None:
         self._site.at(self._site.clock.now_ps + to_ps(wait_s), action)
 
-    def _on(self, nodes: Mapping[int, int]) -> list[tuple[Deployment, Pod]]:
+    def _on(self, nodes: Gpus) -> list[tuple[Deployment, Pod]]:
         """Return all replicas on some nodes, and their pools."""
         there = ((deployment, pod) for deployment in self._deployments for pod in deployment.there)
         return [(deployment, pod) for deployment, pod in there if nodes.keys() & pod.taken.keys()]
 
-    def _evict(self, reclaimed: Mapping[int, int] | None = None) -> None:
+    def _evict(self, reclaimed: Gpus | None = None) -> None:
         """Evict those that may leave their node now, end all on a reclaimed one, and repair those that are empty."""
         for failure, nodes in [*self._emptied]:
             for deployment, pod in self._on(nodes):
                 if not (pod.is_leaving or pod.is_frozen) and (nodes is reclaimed or _may_leave(pod, deployment)):
-                    deployment.evict(pod, failure.what, returns=failure.recover == "restart")
+                    deployment.n_missed += pod in deployment.pods and failure.recover == "none"
+                    deployment.stop(pod, f"{EVICTED} ({failure.what})")
+                    deployment.why = f"replaces one after a {failure.what} eviction"
+                    deployment.bring()
+                    deployment.stock()
                 if nodes is reclaimed and not pod.is_frozen:
                     deployment.cut(pod, "its node is gone")
             if not self._on(nodes):
                 self._emptied.remove((failure, nodes))
                 self._repair(failure, nodes)
 
-    def _repair(self, failure: Failure, nodes: dict[int, int]) -> None:
+    def _repair(self, failure: Failure, nodes: Gpus) -> None:
         """Let the GPUs of nodes return, unless others are there anyway."""
         if failure.repair_s is not None:
             self._after(failure.repair_s, lambda: self._site.release(nodes))

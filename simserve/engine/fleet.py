@@ -26,6 +26,8 @@ class Member:
     ordered_ps: int
     why: str
     """Reasons for its joining and its leaving."""
+    called_ps: int | None
+    """It is needed from then on; before, it stands by."""
     ready_ps: int | None = None
     """It receives requests from then on."""
     draining_ps: int | None = None
@@ -130,7 +132,7 @@ class Fleet:
 
     def order(self, setup: ReplicaSetup, why: str) -> Member:
         """Order a member; it takes GPUs from now on. `setup` has a scheduler of its own."""
-        member = Member(setup, self._ranks(setup), self._clock.now_ps, why)
+        member = Member(setup, self._ranks(setup), self._clock.now_ps, why, self._clock.now_ps)
         self.members.append(member)
         self.replicas += member.ranks
         if self.serving is not None:

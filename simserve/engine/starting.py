@@ -63,8 +63,8 @@ class Starts:
 
     def __init__(self, site: Site) -> None:
         self._site, self._n = site, Counter[str]()
-        self._stores: dict[tuple[str, int], Store] = {}
-        """Stores by source and node; -1: all nodes have one."""
+        self._stores: dict[tuple[str, int, Fraction], Store] = {}
+        """Stores by source, node and rate; -1: all nodes have one."""
 
     def begin(self, pod: Pod, serve: Callable[[Pod], None], *, in_place: bool, loads: bool = True) -> None:
         """Let a replica load, and serve once it is ready. in_place: machine and image are there. loads: else it waits
@@ -90,8 +90,7 @@ class Starts:
     def cancel(self, pod: Pod) -> None:
         """Leave the stores to others."""
         for store in self._stores.values():
-            if any(each.pod is pod for each in store.loads):
-                store.change([each for each in store.loads if each.pod is not pod])
+            store.change([each for each in store.loads if each.pod is not pod])
 
     def _run(self, pod: Pod) -> None:
         """Note that the containers of a replica run."""
@@ -105,6 +104,6 @@ class Starts:
         weights, n_gpus = pod.plan.startup.weights, pod.plan.n_gpus
         for node, n in ({-1: n_gpus} if weights.source == "network" else pod.taken).items():
             rate, part = Fraction(weights.shared_bytes_per_s or 0) / PS_PER_S, Fraction(n, n_gpus)
-            store = self._stores.setdefault((weights.source, node), Store(self._site.clock, rate))
+            store = self._stores.setdefault((weights.source, node, rate), Store(self._site.clock, rate))
             own = Fraction(weights.own_rate) / PS_PER_S
             store.change([*store.loads, Loading(pod, part * Fraction(pod.plan.weights_bytes), part * own, then)])

@@ -93,9 +93,9 @@ def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
     """Return the instants at which replicas of a pool were added (1) or removed (-1), in order."""
     members = [each for each, own in zip(facts.members, facts.replica_pool, strict=True) if own == pool]
     added = {
-        each.ordered_s
+        each.called_s
         for each in members
-        if each.why != "at the start" and each.ordered_s > 0 and not each.why.startswith(REPLACES)
+        if each.why != "at the start" and each.called_s and not each.why.startswith(REPLACES)
     }
     removed = {
         at_s

@@ -25,8 +25,8 @@ class Weights(Section):
     bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
     """[bytes/s] Rate at which all GPUs of a replica together read them; null: 1.7e9, 1.25e9 and 2e10."""
     shared_bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
-    """[bytes/s] Rate of the store, which replicas that load at the same time share: all of them for `network`, else
-    those of a node; null: each has its own rate."""
+    """[bytes/s] Rate of a store that replicas share while they load: all whose pools give this rate, by node unless it
+    is `network`; null: each has its own rate."""
 
     @property
     def own_rate(self) -> float:
@@ -56,16 +56,15 @@ class Startup(Section):
     ready_probe_s: Time = 10.0
     """[s] Until a probe finds it ready and routers know (a probe every 10 s, as Kubernetes does by default)."""
 
-    def draw(self, rng: Generator, *, in_place: bool) -> tuple[float, float, float]:
-        """Draw one start: the seconds until its containers run, from then on until it loads weights, and after that.
+    @property
+    def phases(self) -> tuple[Time, ...]:
+        """The times of all phases but weights; the first two are not for a restart where a replica was."""
+        return self.provision_s, self.image_s, self.process_s, self.compile_s, self.ready_probe_s
 
-        in_place: a process is started again where it was, so that machine and image are there.
-        """
-        drawn_s = [float(seconds(each, 1, rng)[0]) for each in (self.provision_s, self.image_s)]
-        process_s, *later_s = (
-            float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)
-        )
-        return 0.0 if in_place else sum(drawn_s), process_s, sum(later_s)
+    def draw(self, rng: Generator, *, in_place: bool) -> tuple[float, float, float]:
+        """Draw one start: the seconds until its containers run, from then on until it loads weights, and after that."""
+        provision_s, image_s, process_s, *later_s = (float(seconds(each, 1, rng)[0]) for each in self.phases)
+        return 0.0 if in_place else provision_s + image_s, process_s, sum(later_s)
 
     def explained(self, weights_bytes: float) -> str:
         """Return the phases of a typical start in words, with the rate that weights are loaded at."""
@@ -73,15 +72,13 @@ class Startup(Section):
         source, gigabytes = self.weights.source.replace("_", " "), f"{weights_bytes / 1e9:.3g} GB"
         loaded = f"{weights_s:.3g} s to load {gigabytes} from {source} at {self.weights.rate / 1e9:.3g} GB/s"
         names = ("provisioning", "image", "process", "compilation", "probe")
-        times = (self.provision_s, self.image_s, self.process_s, self.compile_s, self.ready_probe_s)
-        known = [(name, _typical_s(time)) for name, time in zip(names, times, strict=True)]
+        known = zip(names, map(_typical_s, self.phases), strict=True)
         parts = [loaded, *(f"{time_s:.3g} s {name}" for name, time_s in known if time_s)]
         return f"about {self.typical_s(in_place=False) + weights_s:.3g} s: {', '.join(parts)}"
 
     def typical_s(self, *, in_place: bool) -> float:
         """Return the seconds of a typical start, weights left out."""
-        first = () if in_place else (self.provision_s, self.image_s)
-        return sum(map(_typical_s, (*first, self.process_s, self.compile_s, self.ready_probe_s)))
+        return sum(map(_typical_s, self.phases[2 * in_place :]))
 
 
 def _typical_s(time: Time) -> float:
@@ -106,21 +103,26 @@ class Shutdown(Section):
     min_available: Natural | None = None
     """Fewest ready replicas that evictions from nodes leave (`minAvailable` of a PodDisruptionBudget); null: none."""
     max_unavailable: Natural | None = None
-    """Most replicas that may be missing, or not ready, for an eviction (`maxUnavailable` of a PodDisruptionBudget);
-    null: any number."""
+    """Most replicas that evictions leave missing or not ready (`maxUnavailable` of it); null: all."""
 
 
 class Spares(Section):
-    """Replicas that stand by for those that fail, on GPUs of their own; each that is used is replaced."""
+    """Replicas that stand by: for those that fail, on GPUs of their own, each replaced once used; or asleep."""
 
     warm: Natural = 0
     """Loaded: one takes the place of a failed replica as soon as the failure is known."""
     cold: Natural = 0
     """Machines only: a replica starts there without `provision_s` and `image_s`."""
+    sleeping: Natural = 0
+    """Most replicas that sleep once they are let go (vLLM `/sleep`, level 1), and wake before others start."""
+    wake_s: NotNegative = 3.0
+    """[s] Time to wake (Qwen3-32B: 1.5 to 5.1 s; 0.59 s in vllm#48193)."""
+    holds_gpus: bool = True
+    """Whether they keep their GPUs asleep; else others may have these, and one wakes once its own are free."""
 
     @property
     def n(self) -> int:
-        """All of them."""
+        """All that there are from the start."""
         return self.warm + self.cold
 
 
@@ -152,19 +154,13 @@ class Failure(Section):
     detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """[s] Time until the failure is known and a replacement begins to start. Until then routers send it requests, which
     wait, and fail with it."""
-    notice_s: Positive | None = None
-    """[s] Time from the notice until a `spot` node is reclaimed, with what is left on it; null: 120 (AWS; Google Cloud
-    and Azure: 30)."""
+    notice_s: NotNegative = 120.0
+    """[s] Time from the notice until a `spot` node is reclaimed, with what is left on it (AWS; Google, Azure: 30)."""
     repair_s: NotNegative | None = None
     """[s] Time from when a failure is known, or a node empty, until its GPUs are back in `gpu_budget`; null: others are
     there at once."""
     recover: Literal["restart", "none"] = "restart"
     """`restart`: a process starts again where it was, and what lost its GPUs on others; `none`: nothing does."""
-
-    @property
-    def evicts(self) -> bool:
-        """Whether replicas are told to leave a node."""
-        return self.what in ("drain", "spot")
 
 
 class OnFailure(Section):

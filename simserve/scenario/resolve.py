@@ -198,18 +198,12 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
 
 
 def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
-    """Yield a budget that is too small, graces that end within a step, and stores of two rates."""
+    """Yield a budget that is too small, and graces that end within a step."""
     n_gpus = sum((pool.replicas + (pool.spares or Spares()).n) * pool.parallel.n_gpus for pool in cluster.pools)
     if cluster.gpu_budget is not None and cluster.gpu_budget < n_gpus:
         rule = f"must hold the {n_gpus} GPUs of the replicas at the start, spares included"
         yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas"
-    stores = dict[str, float]()
     for index, pool in enumerate(cluster.pools):
-        weights = (pool.startup or Startup()).weights
-        shared, key = weights.shared_bytes_per_s, ("startup", "weights", "shared_bytes_per_s")
-        if shared is not None and stores.setdefault(weights.source, shared) != shared:
-            rule = f"must be that of the other pools, {stores[weights.source]:g}, as they share one {weights.source}"
-            yield ("pools", index, *key), rule, shared, "give both the same, or another `from`"
         shutdown = pool.shutdown or Shutdown()
         if shutdown.drain and shutdown.grace_s is not None and shutdown.grace_s < SHORTEST_GRACE_S:
             rule = f"must be at least {SHORTEST_GRACE_S:g} s, as less ends within a step"
@@ -228,7 +222,7 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterat
             yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
         if failure.pool is not None and failure.pool not in names:
             yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
-        if failure.notice_s is not None and failure.what != "spot":
+        if failure.notice_s != Failure.model_fields["notice_s"].default and failure.what != "spot":
             yield (*here, "notice_s"), "is for what: spot", failure.notice_s, "leave it out"
         if failure.repair_s is not None and (cluster.gpu_budget is None or failure.what == "process"):
             rule = "keeps GPUs that fail out of cluster.gpu_budget until then"

@@ -104,6 +104,7 @@ class MemberFacts:
     why: str = ""
     first_lane: int | None = None
     """The rank that is the first lane of a pipeline on the same GPUs; None: itself."""
+    called_s: float | None = 0.0
 
 
 @dataclass(frozen=True)
