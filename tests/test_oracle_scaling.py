@@ -18,7 +18,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
-from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup
+from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup, Weights
 from simserve.scenario.rollout import Canary, RolloutSection
 from simserve.state.pool_view import COUNTERS, GAUGES, PoolView
 from simserve.units import to_s
@@ -99,19 +99,25 @@ def startups(draw: st.DrawFn, unit_s: float) -> Startup:
         process_s=phase(),
         compile_s=0.0,
         ready_probe_s=phase(),
-        weights=Startup().weights,
+        weights=Weights.model_construct(
+            source=draw(st.sampled_from(("disk", "network"))),
+            bytes_per_s=1 / unit_s,
+            shared_bytes_per_s=draw(st.sampled_from((None, 0.7 / unit_s, 2 / unit_s))),
+        ),
     )
 
 
 @st.composite
 def failures(draw: st.DrawFn, unit_s: float) -> Failure:
-    what: Any = draw(st.sampled_from(("process", "gpu", "node", "rack")))
-    detect_s = draw(st.integers(0, 9)) * unit_s
+    how: dict[str, Any] = {
+        "what": draw(st.sampled_from(("process", "gpu", "node", "rack", "drain", "spot"))),
+        "detect_s": draw(st.integers(0, 9)) * unit_s,
+        "notice_s": draw(st.integers(1, 20)) * unit_s,
+        "repair_s": draw(st.none() | st.integers(0, 20).map(lambda n: n * unit_s)),
+    }
     if draw(st.booleans()):
-        return Failure.model_construct(what=what, at_s=draw(st.integers(0, 90)) * unit_s, detect_s=detect_s)
-    return Failure.model_construct(
-        what=what, mtbf_s=draw(st.integers(200, 2000)) * max(unit_s, 2e-5), detect_s=detect_s
-    )
+        return Failure.model_construct(at_s=draw(st.integers(0, 90)) * unit_s, **how)
+    return Failure.model_construct(mtbf_s=draw(st.integers(200, 2000)) * max(unit_s, 2e-5), **how)
 
 
 @st.composite
@@ -137,11 +143,23 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
     plans, autoscalers = [], list[Autoscaler | None]()
     for i, setup in enumerate(setups):
         grace_s = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s))
-        timeout_s, drain = draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s)), draw(st.booleans())
-        shutdown = Shutdown.model_construct(drain=drain, pre_stop_s=0.0, timeout_s=timeout_s, grace_s=grace_s)
-        spares = Spares(warm=draw(st.sampled_from((0, 0, 1, 2))), cold=draw(st.sampled_from((0, 0, 1))))
+        shutdown = Shutdown.model_construct(
+            drain=draw(st.booleans()),
+            pre_stop_s=0.0,
+            timeout_s=draw(st.none() | st.integers(0, 30).map(lambda n: n * unit_s)),
+            grace_s=grace_s,
+            min_available=draw(st.sampled_from((None, None, 1, 2))),
+            max_unavailable=draw(st.sampled_from((None, None, 0, 1))),
+        )
+        spares = Spares(
+            warm=draw(st.sampled_from((0, 0, 1, 2))),
+            cold=draw(st.sampled_from((0, 0, 1))),
+            sleeping=draw(st.sampled_from((0, 0, 1, 3))),
+            wake_s=draw(st.integers(0, 9)) * unit_s,
+            holds_gpus=draw(st.booleans()),
+        )
         n_gpus, startup = draw(st.integers(1, 4)), draw(startups(unit_s))
-        plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, 0.0, startup, shutdown, spares))
+        plans.append(PoolPlan(f"p{i}", setup, 1, n_gpus, draw(st.sampled_from((0.0, 3.0))), startup, shutdown, spares))
         counts = draw(st.lists(st.integers(1, MOST), min_size=1, max_size=5))
         wavering = Wavering(counts, draw(st.sampled_from((3, 7, 29))) * unit_s)
         autoscalers.append(draw(st.sampled_from((None, wavering, wavering))))

@@ -1,12 +1,11 @@
 """Deployment: keeps a pool at a number of replicas, which start, serve, drain and are replaced."""
 
 from collections.abc import Callable, Sequence
-from zlib import crc32
-
-import numpy as np
 
 from simserve.engine.fleet import Member
-from simserve.engine.pods import Pod, PoolPlan, Site
+from simserve.engine.placement import Gpus
+from simserve.engine.pods import Pod, PoolPlan, Site, SpareKind, let_go
+from simserve.engine.starting import Starts
 from simserve.state.pool_view import MemberPhase, MemberView, PoolView, Signals
 from simserve.units import to_ps, to_s
 
@@ -14,9 +13,9 @@ from simserve.units import to_ps, to_s
 class Deployment:
     """Keeps a pool at the number of replicas that are wanted."""
 
-    def __init__(self, plan: PoolPlan, site: Site, members: Sequence[Member]) -> None:
+    def __init__(self, plan: PoolPlan, site: Site, starts: Starts, members: Sequence[Member]) -> None:
         """members: those that serve from the start."""
-        self.plan, self._site, self._facts = plan, site, plan.facts
+        self.plan, self._site, self._starts, self._facts = plan, site, starts, plan.facts
         self.pods: list[Pod] = []
         """Replicas that have not been told to leave, in the order of joining, ..."""
         self.leaving: list[Pod] = []
@@ -32,11 +31,12 @@ class Deployment:
         """Replicas that the pool shall have."""
         self.n_missed = 0
         """Replicas that have failed and are never replaced."""
+        self._homes: list[Gpus] = []
+        """GPUs that replicas had which sleep without them."""
         self.why = ""
         """Why the number of replicas changes."""
         self.roll: Callable[[], None] | None = None
         """Brings the replicas of another version, and lets the others go; None: there is one version."""
-        self._n_starts = 0
 
     def view(self, now_ps: int, delay_s: float, gateway: Signals) -> PoolView:
         """Return the pool as its autoscaler sees it."""
@@ -54,11 +54,11 @@ class Deployment:
 
     def stock(self) -> None:
         """Order the spares that are missing, as far as there are GPUs; those at the start of a run are ready."""
-        for is_warm, n in ((True, self.plan.spares.warm), (False, self.plan.spares.cold)):
-            n_there = sum(spare.is_warm == is_warm for spare in self.spares)
-            for _ in range(n - n_there):
+        kinds: Sequence[tuple[SpareKind, int]] = (("warm", self.plan.spares.warm), ("cold", self.plan.spares.cold))
+        for kind, n in kinds:
+            for _ in range(n - sum(spare.kind == kind for spare in self.spares)):
                 if self._site.take(self.plan.n_gpus):
-                    self._stand_by(is_warm=is_warm)
+                    self._stand_by(kind)
 
     def scale(self, wanted: int, why: str) -> None:
         """Have another number of replicas from now on."""
@@ -70,17 +70,29 @@ class Deployment:
         if self.roll is not None:
             self.roll()
             return
-        while self.n_missed + len(self.pods) < self.wanted and self._site.take(self.plan.n_gpus):
-            self.order(self.why, self.plan)
-        for pod in self.last(len(self.pods) + self.n_missed - self.wanted, self.pods):
+        while self.n_missed + len(self.pods) < self.wanted:
+            if sleeper := self._sleeper():
+                self._call(sleeper, self.why)
+            elif self._site.take(self.plan.n_gpus):
+                self.order(self.why, self.plan)
+            else:
+                break
+        for pod in let_go(len(self.pods) + self.n_missed - self.wanted, self.pods):
+            pod.kind = "sleeping" if pod.phase == "ready" else None
             self.stop(pod, self.why)
+
+    def _sleeper(self) -> Pod | None:
+        """Return a replica that sleeps, if there is one; one without GPUs needs those that it had."""
+        taken = next((each for each in self._homes if self._site.take_again(each)), None)
+        if taken is not None:
+            self._homes.remove(taken)
+            self._stand_by("sleeping", taken)
+        return next((each for each in self.spares if each.kind == "sleeping" and not each.is_frozen), None)
 
     def adopt(self, plan: PoolPlan, why: str) -> None:
         """End a roll-out: all replicas are of the new version, and spares follow."""
-        self.plan, self.roll = plan, None
-        old, self.spares = self.spares, []
-        for spare in old:
-            self.pods.append(spare)
+        self.plan, self.roll, self._homes = plan, None, []
+        for spare in [*self.spares]:
             self.stop(spare, why)
         self.stock()
 
@@ -88,6 +100,7 @@ class Deployment:
         """Let a replica answer no more; routers send it requests, and monitoring has no samples of it, until that is
         known."""
         pod.is_frozen = True
+        self._starts.cancel(pod)
         for member in pod.members:
             self._site.fleet.freeze(member)
 
@@ -100,99 +113,87 @@ class Deployment:
         """Lose a replica with what failed, as is known now. in_place: it starts again where it was. returns: it is
         replaced."""
         if pod in self.leaving:
-            self._cut(pod, f"a {what} failed")
+            self.cut(pod, f"a {what} failed")
         elif pod in self.spares or pod in self.pods:
             serves = pod in self.pods
-            self._lose(pod, f"a {what} failed")
+            (self.pods if serves else self.spares).remove(pod)
+            pod.is_leaving = True
+            self._starts.cancel(pod)
+            for member in pod.members:
+                member.on_gone = None
+                self._site.fleet.fail(member, f"a {what} failed", self._site.rescue)
             is_covered = returns and serves and self._take_over(what, only_warm=in_place)
             if returns and serves and in_place:
                 if is_covered:
-                    self._stand_by(is_warm=True, before=pod)
+                    self._stand_by("warm", pod.taken, pod)
                 else:
                     self.order(f"restarted after a {what} failure", pod.plan, pod)
                 return
             self.n_missed += serves and not returns
             if returns:
                 self.why = f"replaces one after a {what} failure"
-            self._site.give(pod.plan.n_gpus, pod.taken)
+            self._site.give(pod.taken)
             if returns:
                 self.stock()
-
-    def _lose(self, pod: Pod, why: str) -> None:
-        """Lose a replica that was to stay."""
-        (self.pods if pod in self.pods else self.spares).remove(pod)
-        pod.is_leaving = True
-        for member in pod.members:
-            member.on_gone = None
-            self._site.fleet.fail(member, why, self._site.rescue)
 
     def _take_over(self, what: str, *, only_warm: bool) -> bool:
         """Let a spare take the place of a failed replica, one that is loaded before others; return whether there is
         one. only_warm: a cold one would take as long as a restart."""
-        known = [each for each in self.spares if not each.is_frozen]
-        ready = [each for each in known if each.is_warm or not (only_warm or each.phase == "pending")]
-        spare = min(ready, key=lambda each: (not each.is_warm, each.phase != "ready"), default=None)
-        if spare is None:
-            return False
+        known = [each for each in self.spares if each.kind != "sleeping" and not each.is_frozen]
+        ready = [each for each in known if each.kind == "warm" or not (only_warm or each.phase == "pending")]
+        spare = min(ready, key=lambda each: (each.kind != "warm", each.phase != "ready"), default=None)
+        if spare is not None:
+            self._call(spare, f"takes over after a {what} failure")
+        return spare is not None
+
+    def _call(self, spare: Pod, why: str) -> None:
+        """Let a spare serve, or a replica that sleeps."""
         self.spares.remove(spare)
         self.pods.append(spare)
+        now_ps = self._site.clock.now_ps
         for member in spare.members:
-            member.why += f"; takes over after a {what} failure"
-        if not spare.is_warm:
+            member.why, member.called_ps = f"{member.why}; {why}", now_ps
+        if spare.kind == "sleeping":
+            spare.phase = "loading"
+            self._site.at(now_ps + to_ps(spare.plan.spares.wake_s), lambda: self._serve(spare))
+        elif spare.kind == "cold":
             spare.phase = "pending"
-            self._start(spare, in_place=True)
+            self._starts.begin(spare, self._serve, in_place=True)
         elif spare.phase == "ready":
             self._serve(spare)
-        return True
 
-    def _stand_by(self, *, is_warm: bool, before: Pod | None = None) -> None:
-        """Order a spare, on GPUs that a failed replica has left to it or on others."""
-        spare = self._ordered(f"a {'warm' if is_warm else 'cold'} spare", self.plan, before)
-        spare.is_warm = is_warm
+    def _stand_by(self, kind: SpareKind, taken: Gpus | None = None, before: Pod | None = None) -> None:
+        """Order a spare, on GPUs that another replica has left to it or on others."""
+        spare = self._ordered(f"a {kind} spare", self.plan, taken, before)
+        spare.kind = kind
         self.spares.append(spare)
-        if self._site.clock.now_ps:
-            self._start(spare, in_place=before is not None, loads=is_warm)
+        for member in spare.members:
+            member.called_ps = None
+        if self._site.clock.now_ps and kind != "sleeping":
+            self._starts.begin(spare, self._serve, in_place=taken is not None, loads=kind == "warm")
         else:
             spare.phase = "ready"
 
     def order(self, why: str, plan: PoolPlan, before: Pod | None = None) -> None:
         """Order a replica, where one was before or elsewhere."""
-        pod = self._ordered(why, plan, before)
+        pod = self._ordered(why, plan, None if before is None else before.taken, before)
         self.pods.append(pod)
-        self._start(pod, in_place=before is not None)
+        self._starts.begin(pod, self._serve, in_place=before is not None)
 
-    def _ordered(self, why: str, plan: PoolPlan, before: Pod | None = None) -> Pod:
+    def _ordered(self, why: str, plan: PoolPlan, taken: Gpus | None, before: Pod | None) -> Pod:
+        """Order the members of a replica. before: it failed there, and its host memory may be left."""
         setups, fleet = plan.setup.copies(plan.n_members), self._site.fleet
         keeps = before is not None and self._site.rescue.keeps_host and before.plan is plan
         heirs: Sequence[Member | None] = before.members if before is not None and keeps else [None] * len(setups)
         members = [fleet.order(setup, why, member) for setup, member in zip(setups, heirs, strict=True)]
-        return self._pod(members, "pending", plan, None if before is None else before.taken)
+        return self._pod(members, "pending", plan, taken)
 
-    def _start(self, pod: Pod, *, in_place: bool, loads: bool = True) -> None:
-        """Let a replica load, and serve once it is ready. in_place: machine and image are there. loads: else it waits
-        once they are."""
-        stream = f"startup/{self.plan.name}/{self._n_starts}"
-        self._n_starts += 1
-        rng = np.random.default_rng([self._site.seed, crc32(stream.encode())])
-        pending_s, loading_s = pod.plan.startup.draw(rng, pod.plan.weights_bytes, in_place=in_place)
-        runs_ps = self._site.clock.now_ps + to_ps(pending_s)
-        self._site.at(runs_ps, lambda: self._run(pod))
-        if loads:
-            self._site.at(runs_ps + to_ps(loading_s), lambda: self._serve(pod))
-
-    def _pod(
-        self, members: Sequence[Member], phase: MemberPhase, plan: PoolPlan, taken: dict[int, int] | None = None
-    ) -> Pod:
+    def _pod(self, members: Sequence[Member], phase: MemberPhase, plan: PoolPlan, taken: Gpus | None = None) -> Pod:
         taken = self._site.placement.place(plan.n_gpus) if taken is None else taken
         pod = Pod(plan, members, taken, phase)
         for member in members:
             member.on_gone = lambda at_ps: self._note_gone(pod, at_ps)
         return pod
-
-    def _run(self, pod: Pod) -> None:
-        """Note that the containers of a replica run."""
-        if not pod.is_leaving:
-            pod.phase = "loading"
 
     def _serve(self, pod: Pod) -> None:
         """Let a replica receive requests."""
@@ -207,30 +208,23 @@ class Deployment:
         if self.roll is not None:
             self.roll()
 
-    def last(self, n: int, among: Sequence[Pod]) -> list[Pod]:
-        """Return the n replicas to let go, as Kubernetes does: first those that do not serve, the last ordered one
-        before others; then those that have served for the shortest time."""
-        if n <= 0:
-            return []
-        order = sorted(enumerate(among), key=lambda each: (each[1].phase == "ready", -each[1].ready_ps, -each[0]))
-        return [pod for _, pod in order[:n]]
-
     def stop(self, pod: Pod, why: str) -> None:
         """Let a replica finish what it has, within its grace, or cut it at once."""
-        self.pods.remove(pod)
+        (self.pods if pod in self.pods else self.spares).remove(pod)
         self.leaving.append(pod)
+        self._starts.cancel(pod)
         pod.is_leaving, shutdown, fleet = True, pod.plan.shutdown, self._site.fleet
         now_ps, limit = self._site.clock.now_ps, shutdown.limit
         if shutdown.drain and limit is not None and pod.phase == "ready":
-            self._site.at(now_ps + to_ps(limit[0]), lambda: self._cut(pod, limit[1]))
+            self._site.at(now_ps + to_ps(limit[0]), lambda: self.cut(pod, limit[1]))
         for member in pod.members:
             if pod.phase == "ready":
                 member.keeps_until_ps = now_ps + to_ps(shutdown.pre_stop_s)
             fleet.drain(member, why)
         if not shutdown.drain:
-            self._cut(pod, "it does not drain")
+            self.cut(pod, "it does not drain")
 
-    def _cut(self, pod: Pod, why: str) -> None:
+    def cut(self, pod: Pod, why: str) -> None:
         """End what a replica that leaves has not finished."""
         for member in pod.members:
             if member.gone_ps is None:
@@ -243,5 +237,15 @@ class Deployment:
             self._site.at(max(at_ps, *filter(None, gone_ps), self._site.clock.now_ps), lambda: self._free(pod))
 
     def _free(self, pod: Pod) -> None:
+        """Free the GPUs of a replica, or let it sleep, unless it or its node has failed or its version is old."""
         self.leaving.remove(pod)
-        self._site.give(pod.plan.n_gpus, pod.taken)
+        spares, has = self.plan.spares, self._site.placement.has
+        n_asleep = sum(map(has, self._homes)) + sum(each.kind == "sleeping" for each in self.spares)
+        is_fit = pod.plan is self.plan and has(pod.taken) and not pod.is_frozen
+        sleeps = is_fit and pod.kind == "sleeping" and n_asleep < spares.sleeping
+        if sleeps and spares.holds_gpus:
+            self._stand_by("sleeping", pod.taken)
+            self.bring()
+            return
+        self._homes += [pod.taken] * sleeps
+        self._site.give(pod.taken)

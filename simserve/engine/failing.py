@@ -1,11 +1,13 @@
 """Failing: replicas that fail, at given instants or at a rate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from simserve.engine.deployment import Deployment
+from simserve.engine.placement import Gpus
 from simserve.engine.pods import Pod, Site
 from simserve.scenario.fleet import Failure
+from simserve.tables.facts import EVICTED
 from simserve.units import LONGEST_S, to_ps
 
 
@@ -16,12 +18,16 @@ class Failing:
         self._failures, self._site, self._deployments = failures, site, deployments
         self._drawn: set[tuple[int, str]] = set()
         """Numbers of failures, and units of which the lives are drawn."""
+        self._emptied: list[tuple[Failure, Gpus]] = []
+        """Nodes that replicas are to leave."""
+        site.on_free.append(self._evict)
         for failure in failures:
             if failure.at_s is not None:
                 self._set(to_ps(failure.at_s), failure)
 
     def watch(self, pod: Pod, deployment: Deployment) -> None:
         """Draw when a replica that begins to serve fails, or the nodes and racks it is on."""
+        self._evict()
         for index, failure in enumerate(self._failures):
             if failure.mtbf_s is None or deployment not in self._of(failure):
                 continue
@@ -35,7 +41,7 @@ class Failing:
     def _units(self, failure: Failure, pod: Pod, deployment: Deployment) -> Iterator[tuple[str, int, int]]:
         """Yield the name of each unit of a replica, a node of it, and for how many units it stands."""
         match failure.what:
-            case "node":
+            case "node" | "drain" | "spot":
                 yield from ((f"node {node}", node, 1) for node in pod.taken)
             case "rack":
                 racks = {self._site.placement.rack_of(node): node for node in pod.taken}
@@ -60,26 +66,67 @@ class Failing:
             if pod is None:
                 return
             node = min(pod.taken)
-        struck = {pod}
-        if failure.what in ("node", "rack"):
+        struck = [(deployment, pod) for deployment in self._deployments if pod in deployment.there]
+        if failure.what not in ("process", "gpu"):
             assert node is not None, "a replica is on nodes"
-            nodes = self._site.placement.lose(node, whole_rack=failure.what == "rack")
-            there = (each for pool in self._deployments for each in pool.there)
-            struck = {each for each in there if nodes & each.taken.keys()}
-        for deployment in self._deployments:
-            for each in [pod for pod in deployment.there if pod in struck and not pod.is_frozen]:
+            lost = self._site.placement.lose(node, whole_rack=failure.what == "rack")
+            if failure.repair_s is not None:
+                self._site.hold(lost)
+            if failure.what in ("drain", "spot"):
+                self._emptied.append((failure, lost))
+                self._evict()
+                if failure.what == "spot":
+                    self._after(failure.notice_s, lambda: self._evict(lost))
+                return
+            struck = self._on(lost)
+            self._after(failure.detect_s, lambda: self._repair(failure, lost))
+        for deployment, each in struck:
+            if not each.is_frozen:
                 deployment.freeze(each)
                 self._detect(failure, each, deployment)
+
+    def _after(self, wait_s: float, action: Callable[[], None]) -> None:
+        self._site.at(self._site.clock.now_ps + to_ps(wait_s), action)
+
+    def _on(self, nodes: Gpus) -> list[tuple[Deployment, Pod]]:
+        """Return all replicas on some nodes, and their pools."""
+        there = ((deployment, pod) for deployment in self._deployments for pod in deployment.there)
+        return [(deployment, pod) for deployment, pod in there if nodes.keys() & pod.taken.keys()]
+
+    def _evict(self, reclaimed: Gpus | None = None) -> None:
+        """Evict those that may leave their node now, end all on a reclaimed one, and repair those that are empty."""
+        for failure, nodes in [*self._emptied]:
+            for deployment, pod in self._on(nodes):
+                if not (pod.is_leaving or pod.is_frozen) and (nodes is reclaimed or _may_leave(pod, deployment)):
+                    deployment.n_missed += pod in deployment.pods and failure.recover == "none"
+                    deployment.stop(pod, f"{EVICTED} ({failure.what})")
+                    deployment.why = f"replaces one after a {failure.what} eviction"
+                    deployment.bring()
+                    deployment.stock()
+                if nodes is reclaimed and not pod.is_frozen:
+                    deployment.cut(pod, "its node is gone")
+            if not self._on(nodes):
+                self._emptied.remove((failure, nodes))
+                self._repair(failure, nodes)
+
+    def _repair(self, failure: Failure, nodes: Gpus) -> None:
+        """Let the GPUs of nodes return, unless others are there anyway."""
+        if failure.repair_s is not None:
+            self._after(failure.repair_s, lambda: self._site.release(nodes))
 
     def _detect(self, failure: Failure, pod: Pod, deployment: Deployment) -> None:
         """Lose a replica once it is known that it has failed."""
 
         def lose() -> None:
+            if failure.what == "gpu" and failure.repair_s is not None and pod in deployment.there:
+                node = min(pod.taken)
+                pod.taken[node] -= 1
+                self._after(failure.repair_s, lambda: self._site.give({node: 1}))
             in_place = failure.what == "process" and self._site.placement.has(pod.taken)
             deployment.fail(pod, failure.what, in_place=in_place, returns=failure.recover == "restart")
 
         if failure.detect_s:
-            self._site.at(self._site.clock.now_ps + to_ps(failure.detect_s), lose)
+            self._after(failure.detect_s, lose)
         else:
             lose()
 
@@ -91,3 +138,12 @@ class Failing:
         else:
             there = [pod for pod in there if pod.phase == "ready" and not pod.is_frozen]
         return min(there, key=lambda pod: pod.id, default=None)
+
+
+def _may_leave(pod: Pod, deployment: Deployment) -> bool:
+    """Return whether the eviction of a replica leaves as many ready ones as its pool shall have. As in Kubernetes, one
+    that loads may go unless they are too few already, and one without containers always; spares may, too."""
+    limits, n_ready = deployment.plan.shutdown, sum(each.phase == "ready" for each in deployment.pods)
+    n_most = deployment.wanted if limits.max_unavailable is None else limits.max_unavailable
+    n_least = max(limits.min_available or 0, deployment.wanted - n_most)
+    return pod in deployment.spares or pod.phase == "pending" or n_ready - (pod.phase == "ready") >= n_least

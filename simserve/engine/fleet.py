@@ -26,6 +26,8 @@ class Member:
     ordered_ps: int
     why: str
     """Reasons for its joining and its leaving."""
+    called_ps: int | None
+    """It is needed from then on; before, it stands by."""
     ready_ps: int | None = None
     """It receives requests from then on."""
     draining_ps: int | None = None
@@ -106,7 +108,7 @@ class Fleet:
     def order(self, setup: ReplicaSetup, why: str, before: Member | None = None) -> Member:
         """Order a member; it takes GPUs from now on. `setup` has a scheduler of its own. before: one of the same setup
         that was lost there, of which it takes over the host memory."""
-        member = Member(setup, self._ranks(setup), self._clock.now_ps, why)
+        member = Member(setup, self._ranks(setup), self._clock.now_ps, why, self._clock.now_ps)
         for rank, lost in zip(member.ranks, () if before is None else before.ranks, strict=False):
             if rank.tier is not None and lost.tier is not None:
                 rank.tier.memory, lost.tier.memory = lost.tier.memory, rank.tier.memory

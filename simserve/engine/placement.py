@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+Gpus = dict[int, int]
+"""Numbers of GPUs by node."""
+
 
 @dataclass
 class Placement:
@@ -11,15 +14,15 @@ class Placement:
     gpus_per_node: int
     nodes_per_rack: int | None = None
     """None: all nodes are in one rack."""
-    free: dict[int, int] = field(default_factory=dict)
+    free: Gpus = field(default_factory=dict)
     """Free GPUs of each node that has not failed."""
     n_nodes: int = 0
     """Nodes so far; a number is never used again."""
 
-    def place(self, n_gpus: int) -> dict[int, int]:
+    def place(self, n_gpus: int) -> Gpus:
         """Place a replica; return the GPUs that it takes of each node. One that does not fit into a node takes whole
         ones."""
-        taken: dict[int, int] = {}
+        taken: Gpus = {}
         while n_gpus > 0:
             n = min(n_gpus, self.gpus_per_node)
             node = next((each for each, free in self.free.items() if free >= n), None)
@@ -31,7 +34,7 @@ class Placement:
             n_gpus -= n
         return taken
 
-    def leave(self, taken: dict[int, int]) -> None:
+    def leave(self, taken: Gpus) -> None:
         """Free the GPUs of a replica."""
         for node, n in taken.items():
             if node in self.free:
@@ -45,11 +48,9 @@ class Placement:
         """Return the rack of a node."""
         return 0 if self.nodes_per_rack is None else node // self.nodes_per_rack
 
-    def lose(self, node: int, *, whole_rack: bool) -> set[int]:
-        """Lose a node, or all of its rack; no replica is placed there any more. Return those lost."""
+    def lose(self, node: int, *, whole_rack: bool) -> Gpus:
+        """Lose a node, or all of its rack; no replica is placed there any more. Return the free GPUs of those lost."""
         lost = {node}
         if whole_rack:
             lost = {each for each in range(self.n_nodes) if self.rack_of(each) == self.rack_of(node)}
-        for each in lost:
-            self.free.pop(each, None)
-        return lost
+        return {each: self.free.pop(each, 0) for each in lost}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from simserve.engine.deployment import Deployment
-from simserve.engine.pods import Pod, PoolPlan, Site
+from simserve.engine.pods import Pod, PoolPlan, Site, let_go
 from simserve.scenario.rollout import RolloutSection
 from simserve.tables.facts import ROLLED_OUT
 from simserve.units import to_ps
@@ -39,11 +39,11 @@ class RollOut:
         self._order(pool.plan, wanted - n_new, wanted)
         new, old = self._versions()
         n_ready = sum(pod.phase == "ready" for pod in new)
-        for pod in pool.last(len(new) - n_new, new):
+        for pod in let_go(len(new) - n_new, new):
             pool.stop(pod, ROLLED_OUT)
         n_least = wanted - self.section.max_unavailable
         n_spare = len(pool.pods) - n_least - (len(new) - n_ready)
-        for pod in pool.last(min(len(old) - (wanted - n_new), n_spare), old):
+        for pod in let_go(min(len(old) - (wanted - n_new), n_spare), old):
             if pod.phase != "ready" or sum(each.phase == "ready" for each in pool.pods) > n_least:
                 pool.stop(pod, ROLLED_OUT)
         new, old = self._versions()

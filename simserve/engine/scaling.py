@@ -22,6 +22,7 @@ from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan, Site
 from simserve.engine.replica import Replica
 from simserve.engine.rollout import RollOut
+from simserve.engine.starting import Starts
 from simserve.scenario.fleet import Failure, Scrape
 from simserve.state.pool_view import MemberView, PoolView, Signals
 from simserve.state.pool_view import ReplicaFacts as ReplicaFacts
@@ -130,9 +131,10 @@ class Scaling:
         """Take over the replicas that are there, and set alarms."""
         changes, self._clock, self._fleet = self._changes, clock, fleet
         site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.rescue)
+        starts = Starts(site)
         self._deployments = list[Deployment]()
         for pool, plan in enumerate(changes.plans):
-            deployment = Deployment(plan, site, [each for each in fleet.members if each.setup.pool == pool])
+            deployment = Deployment(plan, site, starts, [each for each in fleet.members if each.setup.pool == pool])
             self._deployments.append(deployment)
             if site.free_gpus is not None:
                 site.free_gpus -= plan.n_gpus * len(deployment.pods)

@@ -121,6 +121,7 @@ def member_facts(cluster: Cluster) -> tuple[MemberFacts, ...]:
             instant_s(each.gone_ps),
             each.why,
             None if rank.stepping.first_lane == rank.id else rank.stepping.first_lane,
+            instant_s(each.called_ps),
         )
         for each in cluster.members
         for rank in each.ranks

@@ -14,8 +14,10 @@ from simserve.tables.facts import MemberFacts, RunFacts
 class FleetTimeJson(Figures):
     """GPU-seconds by the state of replicas."""
 
+    standby_gpu_s: Measured = None
+    """[s] Held by spares, and by replicas that sleep, until they are needed."""
     starting_gpu_s: Measured = None
-    """[s] Ordered, but not ready."""
+    """[s] Ordered and needed, but not ready."""
     serving_gpu_s: Measured = None
     """[s] Ready for requests."""
     draining_gpu_s: Measured = None
@@ -25,7 +27,7 @@ class FleetTimeJson(Figures):
 Span = tuple[float, float]
 """Start and end of an interval, in seconds."""
 
-INSTANTS = ("ordered_s", "ready_s", "draining_s", "gone_s")
+INSTANTS = ("ordered_s", "called_s", "ready_s", "draining_s", "gone_s")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class Lifetimes:
     def by_state(self) -> FleetTimeJson:
         """Return the GPU time of the whole run by the state of replicas."""
         return FleetTimeJson(
-            starting_gpu_s=self.gpu_seconds(until="ready_s"),
+            standby_gpu_s=self.gpu_seconds(until="called_s"),
+            starting_gpu_s=self.gpu_seconds(until="ready_s") - self.gpu_seconds(until="called_s"),
             serving_gpu_s=self.gpu_seconds("ready_s", "draining_s"),
             draining_gpu_s=self.gpu_seconds("draining_s"),
         )

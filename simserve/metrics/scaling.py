@@ -9,9 +9,9 @@ from simserve.metrics.goodput import all_met
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import ROLLED_OUT, MemberFacts, RunFacts
+from simserve.tables.facts import EVICTED, ROLLED_OUT, MemberFacts, RunFacts
 
-REPLACES = ("restarted after", "replaces one after", "a warm spare", "a cold spare", ROLLED_OUT)
+REPLACES = ("restarted after", "replaces one", "a warm spare", "a cold spare", ROLLED_OUT)
 """Beginnings of the reasons of replicas that replace others, or stand by for that."""
 
 BIN_S = 15.0
@@ -93,14 +93,14 @@ def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
     """Return the instants at which replicas of a pool were added (1) or removed (-1), in order."""
     members = [each for each, own in zip(facts.members, facts.replica_pool, strict=True) if own == pool]
     added = {
-        each.ordered_s
+        each.called_s
         for each in members
-        if each.why != "at the start" and each.ordered_s > 0 and not each.why.startswith(REPLACES)
+        if each.why != "at the start" and each.called_s and not each.why.startswith(REPLACES)
     }
     removed = {
         at_s
         for each in members
-        if "failed" not in each.why and ROLLED_OUT not in each.why
+        if not any(reason in each.why for reason in ("failed", ROLLED_OUT, EVICTED))
         for at_s in (each.draining_s if each.ready_s is not None else each.gone_s,)
         if at_s is not None
     }

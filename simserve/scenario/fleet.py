@@ -1,5 +1,6 @@
 """The sections of a fleet that changes: how replicas start and stop, what is scraped of them, and how they fail."""
 
+from math import inf
 from typing import Annotated, Literal
 
 from numpy.random import Generator
@@ -23,11 +24,19 @@ class Weights(Section):
     """`disk`: the machine's own; `network`: a store elsewhere; `host_memory`: a copy that a sleeping server keeps."""
     bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
     """[bytes/s] Rate at which all GPUs of a replica together read them; null: 1.7e9, 1.25e9 and 2e10."""
+    shared_bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
+    """[bytes/s] Rate of a store that replicas share while they load: all whose pools give this rate, by node unless it
+    is `network`; null: each has its own rate."""
+
+    @property
+    def own_rate(self) -> float:
+        """[bytes/s] The most that a replica takes."""
+        return self.bytes_per_s or SOURCES[self.source]
 
     @property
     def rate(self) -> float:
-        """[bytes/s] The rate that is used."""
-        return self.bytes_per_s or SOURCES[self.source]
+        """[bytes/s] The rate of a replica that loads alone."""
+        return min(self.own_rate, self.shared_bytes_per_s or inf)
 
 
 class Startup(Section):
@@ -47,14 +56,15 @@ class Startup(Section):
     ready_probe_s: Time = 10.0
     """[s] Until a probe finds it ready and routers know (a probe every 10 s, as Kubernetes does by default)."""
 
-    def draw(self, rng: Generator, weights_bytes: float, *, in_place: bool) -> tuple[float, float]:
-        """Draw one start: the seconds until its containers run, and from then on until it serves.
+    @property
+    def phases(self) -> tuple[Time, ...]:
+        """The times of all phases but weights; the first two are not for a restart where a replica was."""
+        return self.provision_s, self.image_s, self.process_s, self.compile_s, self.ready_probe_s
 
-        in_place: a process is started again where it was, so that machine and image are there.
-        """
-        drawn_s = [float(seconds(each, 1, rng)[0]) for each in (self.provision_s, self.image_s)]
-        later_s = [float(seconds(each, 1, rng)[0]) for each in (self.process_s, self.compile_s, self.ready_probe_s)]
-        return 0.0 if in_place else sum(drawn_s), sum(later_s) + weights_bytes / self.weights.rate
+    def draw(self, rng: Generator, *, in_place: bool) -> tuple[float, float, float]:
+        """Draw one start: the seconds until its containers run, from then on until it loads weights, and after that."""
+        provision_s, image_s, process_s, *later_s = (float(seconds(each, 1, rng)[0]) for each in self.phases)
+        return 0.0 if in_place else provision_s + image_s, process_s, sum(later_s)
 
     def explained(self, weights_bytes: float) -> str:
         """Return the phases of a typical start in words, with the rate that weights are loaded at."""
@@ -62,15 +72,13 @@ class Startup(Section):
         source, gigabytes = self.weights.source.replace("_", " "), f"{weights_bytes / 1e9:.3g} GB"
         loaded = f"{weights_s:.3g} s to load {gigabytes} from {source} at {self.weights.rate / 1e9:.3g} GB/s"
         names = ("provisioning", "image", "process", "compilation", "probe")
-        times = (self.provision_s, self.image_s, self.process_s, self.compile_s, self.ready_probe_s)
-        known = [(name, _typical_s(time)) for name, time in zip(names, times, strict=True)]
+        known = zip(names, map(_typical_s, self.phases), strict=True)
         parts = [loaded, *(f"{time_s:.3g} s {name}" for name, time_s in known if time_s)]
         return f"about {self.typical_s(in_place=False) + weights_s:.3g} s: {', '.join(parts)}"
 
     def typical_s(self, *, in_place: bool) -> float:
         """Return the seconds of a typical start, weights left out."""
-        first = () if in_place else (self.provision_s, self.image_s)
-        return sum(map(_typical_s, (*first, self.process_s, self.compile_s, self.ready_probe_s)))
+        return sum(map(_typical_s, self.phases[2 * in_place :]))
 
 
 def _typical_s(time: Time) -> float:
@@ -95,6 +103,10 @@ class Shutdown(Section):
     grace_s: NotNegative | None = 30.0
     """[s] Time, `pre_stop_s` included, after which what is left is cut, a failed request each (Kubernetes
     `terminationGracePeriodSeconds`); null: never."""
+    min_available: Natural | None = None
+    """Fewest ready replicas that evictions from nodes leave (`minAvailable` of a PodDisruptionBudget); null: none."""
+    max_unavailable: Natural | None = None
+    """Most replicas that evictions leave missing or not ready (`maxUnavailable` of it); null: all."""
 
     @property
     def limit(self) -> tuple[float, str] | None:
@@ -106,16 +118,22 @@ class Shutdown(Section):
 
 
 class Spares(Section):
-    """Replicas that stand by for those that fail, on GPUs of their own; each that is used is replaced."""
+    """Replicas that stand by: for those that fail, on GPUs of their own, each replaced once used; or asleep."""
 
     warm: Natural = 0
     """Loaded: one takes the place of a failed replica as soon as the failure is known."""
     cold: Natural = 0
     """Machines only: a replica starts there without `provision_s` and `image_s`."""
+    sleeping: Natural = 0
+    """Most replicas that sleep once they are let go (vLLM `/sleep`, level 1), and wake before others start."""
+    wake_s: NotNegative = 3.0
+    """[s] Time to wake (Qwen3-32B: 1.5 to 5.1 s; 0.59 s in vllm#48193)."""
+    holds_gpus: bool = True
+    """Whether they keep their GPUs asleep; else others may have these, and one wakes once its own are free."""
 
     @property
     def n(self) -> int:
-        """All of them."""
+        """All that there are from the start."""
         return self.warm + self.cold
 
 
@@ -133,8 +151,9 @@ class Scrape(Section):
 class Failure(Section):
     """Failures of one kind, at an instant or with a rate."""
 
-    what: Literal["process", "gpu", "node", "rack"]
-    """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there."""
+    what: Literal["process", "gpu", "node", "rack", "drain", "spot"]
+    """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there.
+    `drain`: a node is emptied (`kubectl drain`); `spot`: it is reclaimed. Replicas leave it, and start elsewhere."""
     pool: Name | None = None
     """Pool of the replicas that fail; null: any."""
     at_s: Instant | None = None
@@ -146,6 +165,11 @@ class Failure(Section):
     detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """[s] Time until the failure is known and a replacement begins to start. Until then routers send it requests, which
     wait, and fail with it."""
+    notice_s: NotNegative = 120.0
+    """[s] Time from the notice until a `spot` node is reclaimed, with what is left on it (AWS; Google, Azure: 30)."""
+    repair_s: NotNegative | None = None
+    """[s] Time from when a failure is known, or a node empty, until its GPUs are back in `gpu_budget`; null: others are
+    there at once."""
     recover: Literal["restart", "none"] = "restart"
     """`restart`: a process starts again where it was, and what lost its GPUs on others; `none`: nothing does."""
 

@@ -234,6 +234,11 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterat
             yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
         if failure.pool is not None and failure.pool not in names:
             yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
+        if failure.notice_s != Failure.model_fields["notice_s"].default and failure.what != "spot":
+            yield (*here, "notice_s"), "is for what: spot", failure.notice_s, "leave it out"
+        if failure.repair_s is not None and (cluster.gpu_budget is None or failure.what == "process"):
+            rule = "keeps GPUs that fail out of cluster.gpu_budget until then"
+            yield (*here, "repair_s"), rule, failure.repair_s, "give cluster.gpu_budget, or leave it out"
         if failure.mtbf_s is not None and failure.recover == "restart":
             yield from _standing(cluster, failure, failure.mtbf_s, here)
 

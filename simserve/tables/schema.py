@@ -192,7 +192,7 @@ MEMBERS = fields_from("""
     replica: replica
     category: pool
     float s: ordered_s
-    float? s: ready_s draining_s gone_s
+    float? s: called_s ready_s draining_s gone_s
     category?: why
     int32: gpus
 """)
@@ -201,6 +201,7 @@ MEMBERS = fields_from("""
 replica: Its number in all tables.
 pool: Name of its pool.
 ordered_s: From when it has its GPUs.
+called_s: From when it is needed; until then a spare stands by or a replica sleeps; null if it never was.
 ready_s: From when it receives requests; null if it was never ready.
 draining_s: From when it receives no more requests and finishes those it has; null if it did not drain.
 gone_s: When it ended or failed; null if it stayed.

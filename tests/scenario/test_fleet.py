@@ -85,6 +85,9 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
         ({}, {"failures": [{"what": "gpu", "at_s": 1, "pool": "x"}]}, "there is no such pool, got x"),
         ({}, {"failures": [{"what": "gpu", "mtbf_s": 1e6, "member": 1}]}, "is for one failure, at at_s"),
         ({}, {"failures": [{"what": "process", "mtbf_s": 50}]}, "standing, which start in 85 s or more, got 50"),
+        ({}, {"failures": [{"what": "drain", "at_s": 1, "notice_s": 9}]}, "0.notice_s: is for what: spot, got 9"),
+        ({}, {"failures": [{"what": "gpu", "at_s": 1, "repair_s": 9}]}, "GPUs that fail out of cluster.gpu_budget"),
+        ({}, {"failures": [{"what": "process", "at_s": 1, "repair_s": 9}], "gpu_budget": 9}, "0.repair_s: keeps GPUs"),
         ({"startup": {"weights": {"from": "tape"}}}, {}, "must be one of disk, network or host_memory"),
     ],
 )
