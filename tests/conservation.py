@@ -40,14 +40,16 @@ def assert_tokens_are_conserved(cluster: Cluster, padding_tokens: int = 0) -> No
 
 
 def assert_gpu_time_is_conserved(facts: RunFacts) -> None:
-    """Check that starting, serving and draining are disjoint and fill the lives of all replicas, one by one."""
+    """Check that standing by, starting, serving and draining are disjoint and fill the lives of all replicas, one by
+    one."""
     lives = Lifetimes(facts)
     span_s = np.array((0.0, facts.end_s))
-    states = (("ordered_s", "ready_s"), ("ready_s", "draining_s"), ("draining_s", "gone_s"))
+    states = (("ordered_s", "called_s"), ("called_s", "ready_s"), ("ready_s", "draining_s"), ("draining_s", "gone_s"))
     by_state = np.hstack([lives.lived_s(span_s, *state) for state in states])
     end_s = np.minimum(lives.at_s("gone_s"), facts.end_s)
     lived_s = np.maximum(end_s - [member.ordered_s for member in lives.members], 0.0)
     np.testing.assert_allclose(by_state.sum(axis=1), lived_s, rtol=1e-12, atol=1e-12)
     times = lives.by_state()
-    in_all = sum(filter(None, (times.starting_gpu_s, times.serving_gpu_s, times.draining_gpu_s)))
+    parts = (times.standby_gpu_s, times.starting_gpu_s, times.serving_gpu_s, times.draining_gpu_s)
+    in_all = sum(part for part in parts if part is not None)
     np.testing.assert_allclose(in_all, lives.gpus @ lived_s, rtol=1e-9, atol=1e-12)
