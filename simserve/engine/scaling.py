@@ -21,7 +21,7 @@ from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan, Site
 from simserve.engine.replica import Replica
 from simserve.engine.rollout import RollOut
-from simserve.scenario.fleet import Failure, Scrape
+from simserve.scenario.fleet import AnyFailure, Scrape
 from simserve.state.pool_view import MemberView, PoolView, Signals
 from simserve.state.pool_view import ReplicaFacts as ReplicaFacts
 from simserve.state.queries import METRICS
@@ -110,7 +110,7 @@ class Changes:
     seed: int
     placement: Placement
     scrape: Scrape
-    failures: Sequence[Failure] = ()
+    failures: Sequence[AnyFailure] = ()
     gpu_budget: int | None = None
     resends: bool = False
     """The gateway sends once more what was lost before its first token."""
@@ -138,7 +138,7 @@ class Scaling:
             self._deployments.append(deployment)
             if site.free_gpus is not None:
                 site.free_gpus -= plan.n_gpus * len(deployment.pods)
-        failing = Failing(changes.failures, site, self._deployments)
+        failing = Failing(changes.failures, site, self._deployments, changes.rollout)
         for deployment in self._deployments:
             deployment.stock()
             deployment.on_ready = partial(failing.watch, deployment=deployment)

@@ -25,7 +25,7 @@ from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cl
 from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
-from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Spares, Startup
+from simserve.scenario.fleet import AnyFailure, Failure, OnFailure, Scrape, Shutdown, Spares, Startup
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
 from simserve.scenario.manifest_kinds import policy_of_file
@@ -210,7 +210,7 @@ def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
             yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "to cut at once, set drain: false"
 
 
-def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Finding]:
+def _of_failures(cluster: ClusterSection, failures: Sequence[AnyFailure]) -> Iterator[Finding]:
     """Yield failures without a time, of pools that there are not, and of a replica at a rate."""
     names = [pool.name for pool in cluster.pools]
     for index, failure in enumerate(failures):
@@ -222,7 +222,20 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterat
             yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
         if failure.pool is not None and failure.pool not in names:
             yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
-        if failure.mtbf_s is not None and failure.recover == "restart":
+        if failure.what == "link":
+            joined = [pool.name for pool in cluster.pools if pool.role != "both"]
+            if failure.member is not None:
+                yield (*here, "member"), "is no part of a link, which is that of a pool", failure.member, "give pool"
+            if not joined or failure.pool not in (None, *joined):
+                rule = "needs a prefill and a decode pool: else keys and values stay on the GPUs that computed them"
+                yield (*here, "what"), rule, "link", "give pools roles, or use what: slow"
+            if not failure.speed_frac and failure.for_s is None:
+                yield (*here, "for_s"), "is needed, as nothing arrives over a link that stays down", None, "give it"
+        elif failure.what == "slow":
+            if failure.speed_frac < 0.001:
+                rule, remedy = "must be at least 0.001, as a replica that stands still has failed", "use what: process"
+                yield (*here, "speed_frac"), rule, failure.speed_frac, remedy
+        elif failure.mtbf_s is not None and failure.recover == "restart":
             yield from _standing(cluster, failure, failure.mtbf_s, here)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from simserve.tables.columns import Flags
 
 ROLLED_OUT = "rolled out"  # the reason of replicas that a roll-out brings or stops
+SLOWED, LINK = "ran at", "the link"  # beginnings of what is said of replicas that were slow, or on a link that was
 
 
 @dataclass(frozen=True)

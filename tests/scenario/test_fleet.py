@@ -73,6 +73,25 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
         ({}, {"failures": [{"what": "gpu", "at_s": 1, "pool": "x"}]}, "there is no such pool, got x"),
         ({}, {"failures": [{"what": "gpu", "mtbf_s": 1e6, "member": 1}]}, "is for one failure, at at_s"),
         ({}, {"failures": [{"what": "process", "mtbf_s": 50}]}, "standing, which start in 85 s or more, got 50"),
+        (
+            {},
+            {"failures": [{"what": "fire", "at_s": 1}]},
+            "failures.0: must have one of 'process', 'gpu', 'node', 'rack'",
+        ),
+        ({}, {"failures": [{"what": "slow", "at_s": 1, "detect_s": 3}]}, "failures.0.detect_s: unknown key"),
+        ({}, {"failures": [{"what": "slow", "at_s": 1, "recover": "none"}]}, "failures.0.recover: unknown key"),
+        ({}, {"failures": [{"what": "node", "at_s": 1, "for_s": 3}]}, "failures.0.for_s: unknown key"),
+        (
+            {},
+            {"failures": [{"what": "slow", "at_s": 1, "speed_frac": 0}]},
+            "must be at least 0.001, as a replica that st",
+        ),
+        ({}, {"failures": [{"what": "slow", "at_s": 1, "speed_frac": 2}]}, "failures.0.speed_frac: must be at most 1"),
+        (
+            {},
+            {"failures": [{"what": "link", "at_s": 1}]},
+            "failures.0.what: needs a prefill and a decode pool: else keys",
+        ),
         ({"startup": {"weights": {"from": "tape"}}}, {}, "must be one of disk, network or host_memory"),
     ],
 )
@@ -181,3 +200,26 @@ def test_a_command_that_looks_for_a_number_of_replicas_names_what_decides_it(com
     assert outcome.exit_code == 2
     assert "cluster.pools.0.autoscaler: changes the number of replicas" in outcome.err
     assert "or use simserve autoscale" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ({"member": 1}, "failures.0.member: is no part of a link, which is that of a pool, got 1; give pool"),
+        ({"speed_frac": 0}, "failures.0.for_s: is needed, as nothing arrives over a link that stays down; give it"),
+        ({"pool": "b"}, "failures.0.what: needs a prefill and a decode pool: else keys and values stay on the GPUs"),
+    ],
+)
+def test_a_link_that_cannot_fail_so_is_refused(failure: dict[str, Any], message: str) -> None:
+    roles = [{"name": role[0], "role": role} for role in ("prefill", "decode", "both")]
+    cluster = {"disaggregate": {"kind": "prompt_length", "min_prompt_tokens": 9}}
+    data = BASE | {"cluster": {"pools": roles, **cluster, "failures": [{"what": "link", "at_s": 1, **failure}]}}
+    with pytest.raises(ScenarioError) as refused:
+        Scenario.from_dict(data)
+    assert message in str(refused.value)
+
+
+def test_passing_failures_come_back_from_yaml() -> None:
+    slow = scenario({}, failures=[{"what": "slow", "at_s": 5, "for_s": 3}, {"what": "gpu", "at_s": 4}])
+    assert [each.what for each in slow.cluster.failures or ()] == ["slow", "gpu"]
+    assert Scenario.from_dict(slow.to_dict()) == slow
