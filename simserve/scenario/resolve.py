@@ -222,8 +222,8 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[AnyFailure]) -> Ite
             yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
         if failure.pool is not None and failure.pool not in names:
             yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
+        joined = [pool.name for pool in cluster.pools if pool.role != "both"]
         if failure.what == "link":
-            joined = [pool.name for pool in cluster.pools if pool.role != "both"]
             if failure.member is not None:
                 yield (*here, "member"), "is no part of a link, which is that of a pool", failure.member, "give pool"
             if not joined or failure.pool not in (None, *joined):
@@ -231,11 +231,10 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[AnyFailure]) -> Ite
                 yield (*here, "what"), rule, "link", "give pools roles, or use what: slow"
             if not failure.speed_frac and failure.for_s is None:
                 yield (*here, "for_s"), "is needed, as nothing arrives over a link that stays down", None, "give it"
-        elif failure.what == "slow":
-            if failure.speed_frac < 0.001:
-                rule, remedy = "must be at least 0.001, as a replica that stands still has failed", "use what: process"
-                yield (*here, "speed_frac"), rule, failure.speed_frac, remedy
-        elif failure.mtbf_s is not None and failure.recover == "restart":
+        elif failure.what == "slow" and failure.speed_frac < 0.001:
+            rule, remedy = "must be at least 0.001, as a replica that stands still has failed", "use what: process"
+            yield (*here, "speed_frac"), rule, failure.speed_frac, remedy
+        elif failure.what != "slow" and failure.mtbf_s is not None and failure.recover == "restart":
             yield from _standing(cluster, failure, failure.mtbf_s, here)
 
 

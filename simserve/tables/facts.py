@@ -8,8 +8,7 @@ import numpy as np
 
 from simserve.tables.columns import Flags
 
-ROLLED_OUT = "rolled out"  # the reason of replicas that a roll-out brings or stops
-SLOWED, LINK = "ran at", "the link"  # beginnings of what is said of replicas that were slow, or on a link that was
+ROLLED_OUT, SLOWED, LINK = "rolled out", "ran at", "the link"  # beginnings of reasons: of a roll-out, a slow replica
 
 
 @dataclass(frozen=True)

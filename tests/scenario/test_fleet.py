@@ -78,8 +78,16 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
             {"failures": [{"what": "fire", "at_s": 1}]},
             "failures.0: must have one of 'process', 'gpu', 'node', 'rack'",
         ),
-        ({}, {"failures": [{"what": "slow", "at_s": 1, "detect_s": 3}]}, "failures.0.detect_s: unknown key"),
-        ({}, {"failures": [{"what": "slow", "at_s": 1, "recover": "none"}]}, "failures.0.recover: unknown key"),
+        (
+            {},
+            {"failures": [{"what": "slow", "at_s": 1, "detect_s": 3}]},
+            "failures.0.detect_s: unknown key; leave it out, as slow",
+        ),
+        (
+            {},
+            {"failures": [{"what": "slow", "at_s": 1, "recover": "none"}]},
+            "failures.0.recover: unknown key; leave it out, as slow",
+        ),
         ({}, {"failures": [{"what": "node", "at_s": 1, "for_s": 3}]}, "failures.0.for_s: unknown key"),
         (
             {},
