@@ -26,13 +26,11 @@ class Failing:
         for index, failure in enumerate(failures):
             if failure.what == "link":
                 assert site.fleet.wiring.handoff is not None, "replicas hand over"
-                plans = [each.plan for each in self._of(failure)]
-                if rollout is not None and deployments[rollout.pool].plan in plans:
-                    plans.append(rollout.plan)
-                for pool in {each.setup.pool for each in plans}:
+                ours = self._of(failure)
+                also = [rollout.plan] if rollout is not None and deployments[rollout.pool] in ours else []
+                for pool in {plan.setup.pool for plan in (*(each.plan for each in ours), *also)}:
                     site.fleet.wiring.handoff.weaken(pool, self._windows(failure, index))
-                self._let_pass(failure, self._windows(failure, index))
-            elif failure.what == "slow" and failure.at_s is not None:
+            if failure.what == "link" or (failure.what == "slow" and failure.at_s is not None):
                 self._let_pass(failure, self._windows(failure, index))
             elif failure.what != "slow" and failure.at_s is not None:
                 site.at(to_ps(failure.at_s), partial(self._strike, failure, None, None))
@@ -143,8 +141,7 @@ class Failing:
 def _words(failure: Passing, window: Window) -> str:
     """Return the window of a replica or link in words."""
     start_ps, end_ps, speed = window
-    pool = "between pools" if failure.pool is None else f"of pool {failure.pool}"
-    which = f"{LINK} {pool} " if failure.what == "link" else ""
+    link = f"{LINK} {f'of pool {failure.pool}' if failure.pool else 'between pools'} " * (failure.what == "link")
     until = "on" if end_ps == NEVER else f"to {to_s(end_ps):g} s"
     how = f"{SLOWED} {100 * speed:g}% of its speed" if speed else "was down"
-    return f"{which}{how} from {to_s(start_ps):g} s {until}"
+    return f"{link}{how} from {to_s(start_ps):g} s {until}"

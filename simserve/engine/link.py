@@ -42,17 +42,15 @@ class Port:
     __slots__ = ("free_at_ps", "slowness")
 
     def __init__(self, slowness: Slowness | None = None) -> None:
-        self.free_at_ps, self.slowness = 0, slowness
+        self.free_at_ps, self.slowness = 0, slowness or Slowness()
 
     def through_ps(self, busy_ps: int, now_ps: int) -> int:
         """Enqueue a transfer; return when its last byte is through."""
         free_at_ps = self.free_at_ps
         if free_at_ps < now_ps:
             free_at_ps = now_ps
-        if self.slowness is None or not self.slowness.windows:
-            self.free_at_ps = free_at_ps + busy_ps
-        else:
-            self.free_at_ps = self.slowness.through_ps(busy_ps, free_at_ps)
+        slow = self.slowness
+        self.free_at_ps = slow.through_ps(busy_ps, free_at_ps) if slow.windows else free_at_ps + busy_ps
         return self.free_at_ps
 
 
@@ -113,7 +111,7 @@ class Link:
         at_ps = 0
         for port, n_parts in {own: n_layers, other: n_layers * n_stages}.items():
             layer_ps = -(-self.spec.busy_ps(kv_tokens) // n_parts)
-            if port.slowness is None or not port.slowness.windows:
+            if not port.slowness.windows:
                 port.through_ps((n_layers - 1) * layer_ps, first_ps)
             else:  # it may keep up with some layers and fall behind with others
                 for layer in range(n_layers - 1):

@@ -20,9 +20,6 @@ LEAST_ARRIVALS = 20
 LOW_FRAC = 0.9
 """Share of an interval's requests below which it counts as time below the SLO."""
 
-MOST_TIMES = 4
-"""Times of slow replicas and links that a warning names."""
-
 LEAST_CYCLES = 3
 MOST_SPREAD = 0.25
 """A limit cycle repeats this often, with periods that differ by no more than this (standard deviation / mean)."""
@@ -96,8 +93,8 @@ def _slowed(facts: RunFacts) -> list[str]:
 def slow_warnings(facts: RunFacts) -> list[str]:
     """Return a warning of what was slow, the first few times."""
     texts = _slowed(facts)
-    more = [f"and {len(texts) - MOST_TIMES} more"] if len(texts) > MOST_TIMES else []
-    return [", ".join([*texts[:MOST_TIMES], *more])] if texts else []
+    more = [f"and {len(texts) - 4} more"] if len(texts) > 4 else []
+    return [", ".join([*texts[:4], *more])] if texts else []
 
 
 def scaling_warnings(scaling: ScalingJson | None) -> list[str]:

@@ -57,8 +57,6 @@ def _trouble(scaling: ScalingJson) -> list[str]:
     texts = []
     if scaling.n_failures:
         texts.append(f"{plural(scaling.n_failures, 'replica')} failed.")
-    if scaling.n_slowed:
-        texts.append(f"Replicas or links had a part of their speed {plural(scaling.n_slowed, 'time')}.")
     if scaling.below_s:
         longest = f", up to {seconds(scaling.longest_below_s)} at a stretch"
         texts.append(f"For {seconds(scaling.below_s)}{longest}, fewer than 90% of arriving requests met the SLO.")

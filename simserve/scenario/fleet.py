@@ -148,8 +148,7 @@ class Passing(Event):
     """Failures that end nothing and are not detected: something has a part of its speed."""
 
     what: Literal["slow", "link"]
-    """`slow`: a replica, for the work of each step on GPUs and host; `link`: ports between prefill and decode replicas,
-    those of a pool or all."""
+    """`slow`: all work of a replica, on GPUs and host; `link`: ports between prefill and decode replicas, or of `pool`."""
     speed_frac: Chance = 0.5
     """[share] Speed that is left; 0: the link is down, and transfers wait."""
     for_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
