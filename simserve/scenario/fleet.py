@@ -148,7 +148,7 @@ class Passing(Event):
     """Failures that end nothing and are not detected: something has a part of its speed."""
 
     what: Literal["slow", "link"]
-    """`slow`: all work of a replica, GPUs and host; `link`: ports of prefill and decode replicas, or of `pool` alone."""
+    """`slow`: all work of a replica, GPUs and host; `link`: ports of prefill and decode replicas, or of a `pool`."""
     speed_frac: Chance = 0.5
     """[share] Speed that is left; 0: the link is down, and transfers wait."""
     for_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
