@@ -96,7 +96,7 @@ class _Page:
         if kinds:
             return f"one of {_link(self._headings[_names(kinds)])}"
         match value:
-            case {"anyOf": choices}:
+            case {"anyOf": choices} | {"oneOf": choices}:
                 return ", or ".join(dict.fromkeys(self._type(each) for each in choices if each.get("type") != "null"))
             case {"$ref": _}:
                 return _link(self._headings[_name(value)])
@@ -157,6 +157,9 @@ def _references(value: Schema) -> Iterator[tuple[str, str]]:
         yield _name(value), ""
     for each in value.get("anyOf", ()):
         yield from _references(each)
+    tags = value.get("discriminator", {}).get("mapping", {})
+    for each in value.get("oneOf", ()):
+        yield _name(each), f": {', '.join(tag for tag, place in tags.items() if place == each['$ref'])}"
     for key, suffix in (("items", "[]"), ("additionalProperties", ".NAME")):
         if isinstance(value.get(key), Mapping):
             yield from ((name, suffix + more) for name, more in _references(value[key]))

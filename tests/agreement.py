@@ -81,7 +81,10 @@ def run_both(
     assert_gpu_time_is_conserved(replace(facts, members=member_facts(cluster)))
     if observed is not None and observed.recorded is not None:
         changes = observed.recorded.changes
-    sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes)
+    slow = {replica.id: replica.slowness.windows for replica in cluster.replicas}
+    ports = {} if cluster.handoff is None else cluster.handoff._link._slowness
+    weak = {pool: slowness.windows for pool, slowness in ports.items()}
+    sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes, slow, weak)
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), *sent)
 
 

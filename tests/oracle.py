@@ -6,7 +6,7 @@ own time, and calls the scheduler at every step boundary.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
@@ -17,6 +17,7 @@ from simserve.engine.handoff import Disaggregation
 from simserve.engine.offered import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
+from simserve.engine.slowness import Window
 from simserve.routers.base import Router
 from simserve.state.request import Phase, Request
 from simserve.units import to_ps
@@ -28,6 +29,7 @@ from tests.oracle_fleet import (
     NEVER_PS,
     RESENDS,
     Change,
+    OracleCarrier,
     OracleFleet,
     OracleMember,
     fresh,
@@ -90,9 +92,11 @@ def run(
     admission: Admission | None = None,
     n_timed: int = 0,
     changes: Sequence[Change] | None = None,
+    slow: Mapping[int, Sequence[Window]] | None = None,
+    weak: Mapping[int, Sequence[Window]] | None = None,
 ) -> OracleRun:
     """Serve a trace step by step: at its own times, by a closed loop of clients, or after answers; changes: of the
-    fleet, None for a fixed one."""
+    fleet, None for a fixed one; slow: when replicas take longer, by id; weak: when ports carry less, by pool."""
     lives: dict[Request, Life] = {}
     by_row: dict[int, Life] = {}
     rejected: set[int] = set()
@@ -135,8 +139,11 @@ def run(
             replicas.append(rank)
             if rank.host and rank.host.spec.store:
                 rank.host.share(stores.setdefault(rank.host.spec.store, OracleStore()))
-            if how is not None and how.link.is_shared:
+            is_shared = how is not None and how.link.is_shared
+            if is_shared:
                 rank.ports = rank.ports[:1] if rank is replicas[0] else replicas[0].ports
+            rank.carrier = OracleCarrier((weak or {}).get(0 if is_shared else setup.pool, ()))
+            rank.slow = (slow or {}).get(rank.id, ())
             if setup.role != "both":
                 (receivers if setup.role == "decode" else senders).append(rank)
         fleet.members.append(OracleMember(setup, ranks, now_ps))
@@ -278,12 +285,12 @@ def run(
             elif ending is not None and change.kind == "freeze":
                 for rank in ending.ranks:
                     rank.is_frozen, rank.frozen_ps = True, rank.step_end_ps or now_ps
-            elif ending is not None and change.kind != "drain":
+            elif ending is not None and change.kind not in ("drain", "slow"):
                 fleet.shut(ending)
                 ending.gone_ps = now_ps
                 left, kind = lost_with(ending.ranks, senders, receivers, now_ps), change.kind
                 is_any_ready |= lose(left, now_ps, resends=kind in RESENDS, moves=kind in MOVES)
-            elif ending is not None and ending.draining_ps is None:
+            elif ending is not None and change.kind == "drain" and ending.draining_ps is None:
                 fleet.shut(ending)
                 if ending.ready_ps is None:
                     ending.gone_ps = now_ps

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
 from simserve.engine.fleet import Control, Fleet, Member
 from simserve.engine.losses import Rescue
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.slowness import Window
 from simserve.integers import NEVER
 from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica
 
-Kind = Literal["join", "ready", "drain", "freeze", "fail", "resend", "move", "rescue"]
+Kind = Literal["join", "ready", "drain", "freeze", "slow", "fail", "resend", "move", "rescue"]
 
 RESENDS, MOVES = ("resend", "rescue"), ("move", "rescue")
 
@@ -23,14 +26,16 @@ RESENDS, MOVES = ("resend", "rescue"), ("move", "rescue")
 class Change:
     """A decision about the fleet; `resend`: a member fails, and the gateway sends again what has no token; `move`: what
     has some goes on elsewhere; `rescue`: both; `ready`: the one with that number in the order of joining is; `freeze`:
-    a member answers no more."""
+    a member answers no more; `slow`: its steps take longer."""
 
     at_ps: int
     kind: Kind
     which: int
     """Number of the setup to join, or of the member to end among those there; counted around if too high."""
     takes_ps: int = 0
-    """Time from the order of a member until it is ready."""
+    """Time from the order of a member until it is ready, or for which it is slow."""
+    speed: float = 1.0
+    """Share of its speed that a slow member has."""
     before: int = -1
     """Number in the order of joining of a lost member of which it takes over the host memory; -1: of none."""
 
@@ -76,7 +81,10 @@ class Script:
             member = there[change.which % len(there)] if there else None
             if member is None:
                 return
-            if change.kind != "drain":
+            if change.kind == "slow":
+                for rank in member.ranks:
+                    fleet.serving.slow(rank, (now_ps, now_ps + change.takes_ps, change.speed))
+            elif change.kind != "drain":
                 fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, self.most_sends))
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
@@ -100,7 +108,7 @@ class Recorded:
     def order(self, setup: ReplicaSetup, why: str, before: Member | None = None) -> Member:
         lost = -1 if before is None else self.fleet.members.index(before)
         member = self.fleet.order(setup, why, before)
-        self.changes.append(Change(self.clock.now_ps, "join", setup.pool, NEVER_PS, lost))
+        self.changes.append(Change(self.clock.now_ps, "join", setup.pool, NEVER_PS, before=lost))
         return member
 
     def ready(self, member: Member) -> None:
@@ -157,6 +165,41 @@ class OracleMember:
     ready_ps: int | None = None
     draining_ps: int | None = None
     gone_ps: int | None = None
+
+
+class OracleCarrier:
+    """What the ports of a pool carry: sums of all that they have carried, and a search in whole instants."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        self.windows = windows
+
+    def carried(self, start_ps: int, end_ps: int) -> Fraction:
+        """Return the time at full speed in which as much is carried as from start to end."""
+        windows = self.windows
+        edges = sorted(
+            {start_ps, end_ps, *(min(max(e, start_ps), end_ps) for start, end, _ in windows for e in (start, end))}
+        )
+        total = Fraction(0)
+        for first, last in pairwise(edges):
+            speeds = [Fraction(str(speed)) for start, end, speed in windows if start <= first and last <= end]
+            total += (last - first) * min([Fraction(1), *speeds])
+        return total
+
+    def end_ps(self, start_ps: int, busy_ps: int) -> int:
+        """Return the first instant by which all is carried."""
+        if not self.windows:
+            return start_ps + busy_ps
+        most_ps = busy_ps
+        while self.carried(start_ps, start_ps + most_ps) < busy_ps:
+            most_ps *= 2
+        least_ps = 0
+        while most_ps - least_ps > 1:
+            middle_ps = (least_ps + most_ps) // 2
+            if self.carried(start_ps, start_ps + middle_ps) < busy_ps:
+                least_ps = middle_ps
+            else:
+                most_ps = middle_ps
+        return start_ps + most_ps
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Replicas of the oracle, stepped one step at a time, with lists for everything."""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -154,6 +154,10 @@ class OracleReplica:
         """Requests with all their KV that decode from the next step on."""
         self.ports = [[0] for _ in range(setup.n_stages if setup.role == "prefill" else 1)]
         """When the port of each stage is free; the lanes of a rank share them, or all replicas have one."""
+        self.carrier: Any = None
+        """What its ports carry over time."""
+        self.slow: Sequence[tuple[int, int, float]] = ()
+        """From when until when it has which share of its speed."""
         self.stage_sends: list[tuple[int, int, Request, float, int]] = []
         """(end, start, request, tokens, stage) of chunks whose layers are still to be computed and sent."""
         keeps = setup.keeps_contents and not setup.scheduler.reserves
@@ -543,12 +547,13 @@ class OracleReplica:
         assert life.goes_to is not None and link.n_layers
         n_layers = (link.n_layers + n_stages - 1) // n_stages
         (to,) = life.goes_to.ports
-        parts = [(self.ports[stage], n_layers), (to, n_layers * n_stages)] if self.ports[0] is not to else []
-        for port, n_parts in parts or [(to, n_layers * n_stages)]:
+        receiver = life.goes_to.carrier
+        parts = [(self.ports[stage], n_layers, self.carrier)] if self.ports[0] is not to else []
+        for port, n_parts, carrier in [*parts, (to, n_layers * n_stages, receiver)]:
             layer_ps = (link.busy_ps(n_tokens) + n_parts - 1) // n_parts
             for layer in range(n_layers):
                 ready_ps = step[1] - (n_layers - 1 - layer) * ((step[1] - step[0]) // n_layers)
-                port[0] = max(port[0], ready_ps) + layer_ps
+                port[0] = carrier.end_ps(max(port[0], ready_ps), layer_ps)
             life.there_ps = max(life.there_ps, port[0] + link.latency_ps)
 
     def send_stages(self, link: LinkSpec, now_ps: int) -> None:
@@ -560,12 +565,14 @@ class OracleReplica:
             self.send_layers(request, n_tokens, link, (start_ps, end_ps), stage)
 
     def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
-        ports = self.ports if self.ports[0] is sender.ports[0] else [*self.ports, *sender.ports]
+        ports = [(port, self.carrier) for port in self.ports]
+        if self.ports[0] is not sender.ports[0]:
+            ports += [(port, sender.carrier) for port in sender.ports]
         prompt = request.prompt_tokens
         n_tokens = tokens_on_the_link(link.sizes, self.lives[request].decode_cached_tokens, prompt, prompt)
-        for port in ports:
-            port[0] = max(now_ps, port[0]) + link.busy_ps(n_tokens)
-        return max(port[0] for port in ports) + link.latency_ps
+        for port, carrier in ports:
+            port[0] = carrier.end_ps(max(now_ps, port[0]), link.busy_ps(n_tokens))
+        return max(port[0] for port, _ in ports) + link.latency_ps
 
     def expect(self, at_ps: int, request: Request, sender: "OracleReplica") -> None:
         self.in_transfer.append((at_ps, request, sender))
@@ -978,6 +985,11 @@ class OracleReplica:
             if self.host.swapped and plan.blocked_by is None:
                 self.kept_out_by = "seats" if len(self.running) >= self.n_slots else "blocks"
 
+    def slowed_ps(self, step_ps: int, now_ps: int) -> int:
+        """Return how long a step takes that begins now."""
+        speeds = [speed for start, end, speed in self.slow if start <= now_ps < end]
+        return round(step_ps / min(speeds)) if speeds else step_ps
+
     def host_time(self, shape: StepShape) -> int:
         """Return the host's time for a step, which its kernels hide if they last longer."""
         line: Any = self.setup.cost.target if isinstance(self.setup.cost, SpeculativeCost) else self.setup.cost
@@ -1116,6 +1128,10 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
         for rank in stepping:
             rank.step_end_ps = max(slowest_ps + rank.setup.cost.group_ps(sum(n_tokens), max(n_tokens)), least_ps)
             rank.alone_ps, rank.copied_ps = alone_ps, copied_ps
+    for rank in stepping:
+        begin_ps = now_ps + rank.copied_ps
+        rank.step_end_ps = begin_ps + rank.slowed_ps((rank.step_end_ps or 0) - begin_ps, now_ps)
+        rank.alone_ps = rank.slowed_ps(rank.alone_ps, now_ps)
     if stepping and group[0].stages_free_ps:
         begin_ps = now_ps + stepping[0].copied_ps
         step_ps = (stepping[0].step_end_ps or 0) - begin_ps

@@ -18,7 +18,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
 from simserve.engine.scaling import Changes, Scaling
-from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup, Weights
+from simserve.scenario.fleet import Failure, Passing, Scrape, Shutdown, Spares, Startup, Weights
 from simserve.scenario.rollout import Canary, RolloutSection
 from simserve.state.pool_view import COUNTERS, GAUGES, PoolView
 from simserve.units import to_s
@@ -108,6 +108,21 @@ def startups(draw: st.DrawFn, unit_s: float) -> Startup:
 
 
 @st.composite
+def passing(draw: st.DrawFn, unit_s: float, setups: list[ReplicaSetup]) -> Passing:
+    """Draw replicas that are slow, or links that carry less, for a time or for good."""
+    hands_over = any(each.role == "decode" for each in setups)
+    what: Any = draw(st.sampled_from(("slow", "link") if hands_over else ("slow",)))
+    speeds = (0.5, 0.3, 1 / 7, 0.9, 1.0, *((0.0, 0.0) if what == "link" else ()))
+    speed_frac = draw(st.sampled_from(speeds))
+    for_s = draw(st.integers(1, 40)) * unit_s if speed_frac == 0 or draw(st.booleans()) else None
+    when: Any = {"at_s": draw(st.integers(0, 90)) * unit_s}
+    if draw(st.booleans()):
+        when = {"mtbf_s": draw(st.integers(10, 200)) * max(unit_s, 2e-5)}
+    pool = draw(st.none() | st.integers(0, len(setups) - 1).map(lambda i: f"p{i}"))
+    return Passing.model_construct(what=what, pool=pool, speed_frac=speed_frac, for_s=for_s, **when)
+
+
+@st.composite
 def failures(draw: st.DrawFn, unit_s: float) -> Failure:
     how: dict[str, Any] = {
         "what": draw(st.sampled_from(("process", "gpu", "node", "rack", "drain", "spot"))),
@@ -172,7 +187,10 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             draw(st.integers(0, 99)),
             Placement(draw(st.sampled_from((2, 8))), draw(st.sampled_from((None, 1, 2)))),
             Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
-            draw(st.lists(failures(unit_s), max_size=2)),
+            [
+                *draw(st.lists(failures(unit_s), max_size=2)),
+                *draw(st.lists(passing(unit_s, setups), max_size=3)),
+            ],
             draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
             Rescue(resends, moves, keeps_host=draw(st.booleans())),
             draw(st.none() | roll_outs(plans, unit_s)),

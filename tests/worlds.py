@@ -37,7 +37,7 @@ from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, balance, plain_blocks, trace
 from tests.oracle_fleet import Change, Kind
 
-KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend", "rescue")
+KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend", "rescue", "slow")
 """Changes of a fleet, as often as they are drawn."""
 
 ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
@@ -280,7 +280,8 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup], load: Trace) -> list[Ch
         kind, which = draw(st.sampled_from(KINDS)), draw(st.integers(0, 5))
         if kind == "rescue" and not all(setup.scheduler.stream for setup in setups):
             kind = "resend"  # clients have no token to go on from before the whole answer
-        result.append(Change(at_ps, kind, which, draw(st.sampled_from((0, 0, 1, 7, 30))) * unit_ps))
+        takes_ps, speed = draw(st.sampled_from((0, 0, 1, 7, 30))) * unit_ps, draw(st.sampled_from((0.5, 0.3, 0.9)))
+        result.append(Change(at_ps, kind, which, takes_ps, speed))
     last_ps = max((change.at_ps + change.takes_ps for change in result), default=0)
     roles = list(dict.fromkeys(setup.role for setup in setups))
     first = [next(i for i, setup in enumerate(setups) if setup.role == role) for role in roles]

@@ -15,6 +15,7 @@ from simserve.columns.turns import UnitTurns
 from simserve.engine.losses import LostLife
 from simserve.engine.offered import OfferedRows
 from simserve.engine.replica import Replica
+from simserve.engine.slowness import Window
 
 
 class Leaving:
@@ -156,6 +157,12 @@ class Members:
         self._turns.freeze(rank.id)
         step_run = rank.in_flight.step_run
         self._frozen_ps[rank.id] = now_ps if step_run is None else step_run.end_ps
+
+    def slow(self, rank: Replica, window: Window) -> None:
+        """Let a rank take longer for the steps that begin in a window, which begins now."""
+        rank.slowness.windows.append(window)
+        self._replicas[rank.id].slow(window[0])
+        self._turns.follow(rank.id, False)
 
     def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""

@@ -46,6 +46,7 @@ class ReplicaColumns(RankUnit):
         """Its rows are written, not noted. fast: interpreted, to pack a row takes half as long."""
         self._reads_ahead = self._has_preempted = False
         """Blocks ran out at the last plan."""
+        self._slowness = replica.slowness
         self._blocked_outside: i64 = 0
         """What keeps out requests of other replicas, as recorded."""
 
@@ -92,6 +93,9 @@ class ReplicaColumns(RankUnit):
             returns = self._has_preempted and self._prompts.n_swapped > 0
             if returns or (self._running.n < n_running and is_away):
                 self.plan(now_ps)  # no step runs, so the next boundary is now, with room for those
+        elif self._slowness.windows and not self._decode.steps_singly and self._slowness.speed(now_ps) < 1:
+            worked_ps: int = step_run.first_ps - step_run.wait_ps  # copies keep their rate
+            step_run.last(self._slowness.step_ps(worked_ps, now_ps) + step_run.wait_ps)
         elif step_run.n_steps > 1:
             if self._has_windows and BLOCKS in (self._prompts.blocked, self._blocked_outside):
                 step_run.cut(1)  # windows may free the blocks that others wait for
@@ -266,6 +270,11 @@ class ReplicaColumns(RankUnit):
     def halt(self) -> None:
         """Neither end the step in flight nor plan of itself any more."""
         self._wake_ps = NEVER
+
+    def slow(self, now_ps: i64) -> None:
+        """Take longer for the steps that begin in windows, from now on: one by one there, as each is rounded."""
+        self._is_whole = False
+        self.batch.wake(now_ps)
 
     def stop(self, now_ps: i64) -> None:
         """Commit the steps that are over as the run ends."""

@@ -1,42 +1,60 @@
-"""Failing: replicas that fail, at given instants or at a rate."""
+"""Failing: replicas that fail or are slow, and links that carry less, at given instants or at a rate."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 
 from simserve.engine.deployment import Deployment
 from simserve.engine.placement import Gpus
 from simserve.engine.pods import Pod, Site
-from simserve.scenario.fleet import Failure
-from simserve.tables.facts import EVICTED
-from simserve.units import LONGEST_S, to_ps
+from simserve.engine.rollout import RollOut
+from simserve.engine.slowness import Window
+from simserve.integers import NEVER
+from simserve.scenario.fleet import AnyFailure, Event, Failure, Passing
+from simserve.tables.facts import EVICTED, LINK, SLOWED
+from simserve.units import LONGEST_S, to_ps, to_s
 
 
 class Failing:
     """Lets replicas fail. A unit's life is exponential: each is drawn once, when the first replica on it serves."""
 
-    def __init__(self, failures: Sequence[Failure], site: Site, deployments: Sequence[Deployment]) -> None:
+    def __init__(
+        self, failures: Sequence[AnyFailure], site: Site, deployments: Sequence[Deployment], rollout: RollOut | None
+    ) -> None:
         self._failures, self._site, self._deployments = failures, site, deployments
         self._drawn: set[tuple[int, str]] = set()
         """Numbers of failures, and units of which the lives are drawn."""
         self._emptied: list[tuple[Failure, Gpus]] = []
         """Nodes that replicas are to leave."""
         site.on_free.append(self._evict)
-        for failure in failures:
-            if failure.at_s is not None:
-                self._set(to_ps(failure.at_s), failure)
+        for index, failure in enumerate(failures):
+            if failure.what == "link":
+                assert site.fleet.wiring.handoff is not None, "replicas hand over"
+                ours = self._of(failure)
+                also = [rollout.plan] if rollout is not None and deployments[rollout.pool] in ours else []
+                for pool in {plan.setup.pool for plan in (*(each.plan for each in ours), *also)}:
+                    site.fleet.wiring.handoff.weaken(pool, self._windows(failure, index))
+            if failure.what == "link" or (failure.what == "slow" and failure.at_s is not None):
+                self._let_pass(failure, self._windows(failure, index))
+            elif failure.what != "slow" and failure.at_s is not None:
+                site.at(to_ps(failure.at_s), partial(self._strike, failure, None, None))
 
     def watch(self, pod: Pod, deployment: Deployment) -> None:
         """Draw when a replica that begins to serve fails, or the nodes and racks it is on."""
         self._evict()
         for index, failure in enumerate(self._failures):
-            if failure.mtbf_s is None or deployment not in self._of(failure):
+            if failure.mtbf_s is None or failure.what == "link" or deployment not in self._of(failure):
+                continue
+            if failure.what == "slow":
+                self._let_pass(failure, self._windows(failure, index, f"replica {pod.id}"), pod)
                 continue
             for unit, place, n in self._units(failure, pod, deployment):
                 if (index, unit) not in self._drawn:
                     self._drawn.add((index, unit))
                     life_s = Random(f"failures/{self._site.seed}/{index}/{unit}").expovariate(n / failure.mtbf_s)
                     if life_s < LONGEST_S:
-                        self._set(self._site.clock.now_ps + to_ps(life_s), failure, pod, place)
+                        at_ps = self._site.clock.now_ps + to_ps(life_s)
+                        self._site.at(at_ps, partial(self._strike, failure, pod, place))
 
     def _units(self, failure: Failure, pod: Pod, deployment: Deployment) -> Iterator[tuple[str, int, int]]:
         """Yield the name of each unit of a replica, a node of it, and for how many units it stands."""
@@ -51,13 +69,39 @@ class Failing:
             case _:
                 yield f"replica {pod.id}", min(pod.taken), 1
 
-    def _of(self, failure: Failure) -> list[Deployment]:
+    def _windows(self, failure: Passing, index: int, unit: str = "") -> Iterator[Window]:
+        """Yield the windows of a failure that passes: the only one, or from now on each a life after the one before."""
+        since_ps, lasts_ps = self._site.clock.now_ps, NEVER if failure.for_s is None else to_ps(failure.for_s)
+        lives = Random(f"failures/{self._site.seed}/{index}/{unit}")
+        while since_ps < to_ps(LONGEST_S):
+            life_s = lives.expovariate(1 / failure.mtbf_s) if failure.mtbf_s else failure.at_s or 0.0
+            start_ps = since_ps + to_ps(min(life_s, LONGEST_S))
+            yield start_ps, min(start_ps + lasts_ps, NEVER), failure.speed_frac
+            since_ps = start_ps + lasts_ps if failure.mtbf_s else NEVER
+
+    def _let_pass(self, failure: Passing, windows: Iterator[Window], pod: Pod | None = None) -> None:
+        """Let a replica, or the one that is chosen then, or a link have a part of its speed in each window."""
+        window = next(windows, None)
+        if window is None:
+            return
+
+        def act() -> None:
+            serving = self._site.fleet.serving
+            assert serving is not None, "the run has begun"
+            there = [each for pool in self._of(failure) for each in pool.there]
+            for each in there if failure.what == "link" else [pod or self._chosen(failure)]:
+                if each is not None and not each.is_frozen and each.members[0].gone_ps is None:
+                    for member in each.members:
+                        for rank in member.ranks if failure.what == "slow" else ():
+                            serving.slow(rank, window)
+                        member.why += f"; {_words(failure, window)}"
+            self._let_pass(failure, windows, pod)
+
+        self._site.at(window[0], act)
+
+    def _of(self, failure: Event) -> list[Deployment]:
         """Return the pools of which replicas fail."""
         return [each for each in self._deployments if failure.pool in (None, each.plan.name)]
-
-    def _set(self, at_ps: int, failure: Failure, pod: Pod | None = None, node: int | None = None) -> None:
-        """Let a failure strike at an instant: a replica or a node, or those that are chosen then."""
-        self._site.at(at_ps, lambda: self._strike(failure, pod, node))
 
     def _strike(self, failure: Failure, pod: Pod | None, node: int | None) -> None:
         """Let all fail that a failure reaches."""
@@ -130,7 +174,7 @@ class Failing:
         else:
             lose()
 
-    def _chosen(self, failure: Failure) -> Pod | None:
+    def _chosen(self, failure: Event) -> Pod | None:
         """Return the replica of a failure at an instant: the given one, or the first that serves."""
         there = [pod for deployment in self._of(failure) for pod in deployment.pods]
         if failure.member is not None:
@@ -147,3 +191,12 @@ def _may_leave(pod: Pod, deployment: Deployment) -> bool:
     n_most = deployment.wanted if limits.max_unavailable is None else limits.max_unavailable
     n_least = max(limits.min_available or 0, deployment.wanted - n_most)
     return pod in deployment.spares or pod.phase == "pending" or n_ready - (pod.phase == "ready") >= n_least
+
+
+def _words(failure: Passing, window: Window) -> str:
+    """Return the window of a replica or link in words."""
+    start_ps, end_ps, speed = window
+    link = f"{LINK} {f'of pool {failure.pool}' if failure.pool else 'between pools'} " * (failure.what == "link")
+    until = "on" if end_ps == NEVER else f"to {to_s(end_ps):g} s"
+    how = f"{SLOWED} {100 * speed:g}% of its speed" if speed else "was down"
+    return f"{link}{how} from {to_s(start_ps):g} s {until}"

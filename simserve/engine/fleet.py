@@ -14,6 +14,7 @@ from simserve.engine.offered import OfferedRows
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.slowness import Window
 from simserve.engine.wiring import Wiring
 
 
@@ -69,6 +70,9 @@ class Ranks(Protocol):
     def freeze(self, rank: Replica, now_ps: int) -> None:
         """Let a rank end the step in flight, and begin no other."""
 
+    def slow(self, rank: Replica, window: Window) -> None:
+        """Let a rank take longer for the steps that begin in a window, which begins now."""
+
     def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose the step in flight of a rank, all its blocks and all its requests, and those on their way to or from it;
         return these without an answer."""
@@ -96,7 +100,7 @@ class Fleet:
         """Counts the requests that wait at the gateway."""
         self.gated: list[QueueView] | None = None
         """What an admission policy sees, if there is one: the ranks that receive requests."""
-        self._clock, self._rows, self._recorder, self._wiring = clock, rows, recorder, wiring
+        self._clock, self._rows, self._recorder, self.wiring = clock, rows, recorder, wiring
         self.serving: Ranks | None = None
         """What serves the ranks, once the run has begun."""
         self._on_ready, self._on_loss = on_ready, on_loss
@@ -127,8 +131,8 @@ class Fleet:
         """Show a member to routers and admission."""
         member.ready_ps = self._clock.now_ps
         for replica in member.ranks:
-            self._wiring.connect(replica, member.setup)
-            if self.gated is not None and replica in self._wiring.entries:
+            self.wiring.connect(replica, member.setup)
+            if self.gated is not None and replica in self.wiring.entries:
                 self.gated.append(replica.load)
 
     def drain(self, member: Member, why: str) -> None:
@@ -169,7 +173,7 @@ class Fleet:
     def _shut(self, member: Member) -> None:
         """Hide a member from routers and admission."""
         for replica in member.ranks:
-            for view in self._wiring.views_of(member.setup):
+            for view in self.wiring.views_of(member.setup):
                 view.remove(replica.id)
             if self.gated is not None and replica.load in self.gated:
                 self.gated.remove(replica.load)
@@ -204,7 +208,8 @@ def set_stepping(ranks: Sequence[Replica], setup: ReplicaSetup) -> None:
     for first in range(0, len(ranks), n_in_step):
         together = ranks[first : first + n_in_step]
         ids = [rank.id for rank in together]
-        lane = Lane(ids, setup.cost, LockStep(setup.cost, pipeline, n_in_step), setup.n_stages, hold)
+        step = LockStep(setup.cost, pipeline, n_in_step, together[0].slowness)
+        lane = Lane(ids, setup.cost, step, setup.n_stages, hold)
         for rank, first_lane in zip(together, ranks, strict=False):
             rank.stepping.lane, rank.stepping.first_lane = lane, first_lane.id
             rank.decode.steps_singly = True

@@ -44,6 +44,7 @@ class Handoff:
     def __init__(self, how: Disaggregation, link: Link, pick: PickReceiver) -> None:
         self.router, self.pick, self.is_pushed = how.router, pick, how.is_pushed
         """The router of decode replicas, what asks it, and whether these give blocks before a prompt is computed."""
+        self.weaken = link.weaken
         self._link = link
         self._sends_all = link.spec.sizes.is_plain
         """All layers keep all tokens, so no size needs to be computed."""
@@ -62,10 +63,10 @@ class Handoff:
         """Time of a message between replicas."""
         return self._link.spec.notice_ps
 
-    def connect(self, replica: Replica, *, sends: bool) -> None:
-        """Give a replica its ports: a prefill replica has one for each stage."""
+    def connect(self, replica: Replica, pool: int, *, sends: bool) -> None:
+        """Give a replica of a pool its ports: a prefill replica has one for each stage."""
         if replica.id == replica.stepping.first_lane:
-            self._ports[replica.id] = self._link.ports(replica.stepping.n_stages if sends else 1)
+            self._ports[replica.id] = self._link.ports(replica.stepping.n_stages if sends else 1, pool)
 
     def _ports_of(self, replica: Replica) -> tuple[Port, ...]:
         return self._ports[replica.stepping.first_lane]

@@ -1,8 +1,10 @@
 """Link: carries keys and values between replicas, one request after another."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from simserve.engine.slowness import Slowness, Window
 from simserve.tables.facts import WHOLE_PROMPTS, KvSizes
 from simserve.units import to_ps
 
@@ -37,18 +39,19 @@ class LinkSpec:
 class Port:
     """A replica's sending or receiving side: transfers in the order in which they were requested."""
 
-    __slots__ = ("free_at_ps",)
+    __slots__ = ("free_at_ps", "slowness")
 
-    def __init__(self) -> None:
-        self.free_at_ps = 0
+    def __init__(self, slowness: Slowness | None = None) -> None:
+        self.free_at_ps, self.slowness = 0, slowness or Slowness()
 
     def through_ps(self, busy_ps: int, now_ps: int) -> int:
         """Enqueue a transfer; return when its last byte is through."""
         free_at_ps = self.free_at_ps
         if free_at_ps < now_ps:
             free_at_ps = now_ps
-        self.free_at_ps = free_at_ps = free_at_ps + busy_ps
-        return free_at_ps
+        slow = self.slowness
+        self.free_at_ps = slow.through_ps(busy_ps, free_at_ps) if slow.windows else free_at_ps + busy_ps
+        return self.free_at_ps
 
 
 class Link:
@@ -56,16 +59,22 @@ class Link:
 
     def __init__(self, spec: LinkSpec) -> None:
         self.spec = spec
-        self._shared = (Port(),)
+        self._slowness, self._is_ever_slow = defaultdict[int, Slowness](Slowness), False
+        self._shared = (Port(self._slowness[0]),)
         self._busy_ps: dict[float, int] = {}
         """Times of transfers by their tokens, as far as they were needed."""
 
-    def ports(self, n_stages: int = 1) -> tuple[Port, ...]:
+    def weaken(self, pool: int, windows: Iterator[Window]) -> None:
+        """Let the ports of a pool, or the one that all replicas share, carry less in windows that are to come."""
+        self._is_ever_slow = True
+        self._slowness[0 if self.spec.is_shared else pool].add(windows)
+
+    def ports(self, n_stages: int = 1, pool: int = 0) -> tuple[Port, ...]:
         """Return new ports, one for the GPUs of each pipeline stage, or the one that all replicas share.
 
         Each stage has an equal part of the keys and values, and of the port's speed.
         """
-        return self._shared if self.spec.is_shared else tuple(Port() for _ in range(n_stages))
+        return self._shared if self.spec.is_shared else tuple(Port(self._slowness[pool]) for _ in range(n_stages))
 
     def arrival_ps(self, kv_tokens: float, ports: Iterable[Port], now_ps: int) -> int:
         """Return when all KV has arrived: through the last of the ports, which work in parallel, plus the latency.
@@ -75,6 +84,8 @@ class Link:
         busy_ps, last_ps = self._busy_ps.get(kv_tokens), now_ps
         if busy_ps is None:
             busy_ps = self._busy_ps[kv_tokens] = self.spec.busy_ps(kv_tokens)
+        if self._is_ever_slow:
+            return max(port.through_ps(busy_ps, now_ps) for port in ports) + self.spec.latency_ps
         for port in ports:
             free_at_ps = port.free_at_ps  # fast: through_ps, inlined
             if free_at_ps < now_ps:
@@ -100,6 +111,10 @@ class Link:
         at_ps = 0
         for port, n_parts in {own: n_layers, other: n_layers * n_stages}.items():
             layer_ps = -(-self.spec.busy_ps(kv_tokens) // n_parts)
-            port.through_ps((n_layers - 1) * layer_ps, first_ps)
+            if not port.slowness.windows:
+                port.through_ps((n_layers - 1) * layer_ps, first_ps)
+            else:  # it may keep up with some layers and fall behind with others
+                for layer in range(n_layers - 1):
+                    port.through_ps(layer_ps, first_ps + layer * ((end_ps - start_ps) // n_layers))
             at_ps = max(at_ps, port.through_ps(layer_ps, end_ps))
         return at_ps + self.spec.latency_ps

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simserve.cost.model import CostModel
+from simserve.engine.slowness import Slowness
 from simserve.engine.step_run import StepRun
 from simserve.scenario.parallel import BalanceSection
 
@@ -69,8 +70,8 @@ class LockStep:
     through the stages.
     """
 
-    def __init__(self, cost: CostModel, pipeline: Pipeline, n_ranks: int) -> None:
-        self._cost, self._pipeline, self._n_ranks = cost, pipeline, n_ranks
+    def __init__(self, cost: CostModel, pipeline: Pipeline, n_ranks: int, slowness: Slowness) -> None:
+        self._cost, self._pipeline, self._n_ranks, self._slowness = cost, pipeline, n_ranks, slowness
         self.wait_ps = self.stage_ps = 0
         """How long all wait for what delays the slowest, and the time of each stage, once it has begun."""
         self.clear()
@@ -98,6 +99,8 @@ class LockStep:
         if self._n_ranks > 1:
             step_ps += self._cost.group_ps(self.n_tokens, self._n_busiest)
         step_ps = max(step_ps, self._host_ps)
+        if self._slowness.windows:
+            step_ps = self._slowness.step_ps(step_ps, now_ps)
         self.stage_ps = -(-step_ps // self._pipeline.n_stages)
         return self._pipeline.enter(now_ps + self.wait_ps, step_ps)
 

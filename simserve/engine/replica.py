@@ -9,6 +9,7 @@ from simserve.engine.live_view import LiveView
 from simserve.engine.lock_step import Stepping
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.slowness import Slowness
 from simserve.errors import InvariantError
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
@@ -78,6 +79,8 @@ class Replica:
         """Preempted decoding requests go to host memory; and prefixes are read from it while steps go on."""
         self.stepping = Stepping(index)
         """Ranks that step with it."""
+        self.slowness = Slowness()
+        """When its steps take longer."""
         self.blocked_by: Blocked | None = None
         """Why the last plan of the run did not admit the head of the queue."""
 

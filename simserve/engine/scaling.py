@@ -23,7 +23,7 @@ from simserve.engine.pods import PoolPlan, Site
 from simserve.engine.replica import Replica
 from simserve.engine.rollout import RollOut
 from simserve.engine.starting import Starts
-from simserve.scenario.fleet import Failure, Scrape
+from simserve.scenario.fleet import AnyFailure, Scrape
 from simserve.state.pool_view import MemberView, PoolView, Signals
 from simserve.state.pool_view import ReplicaFacts as ReplicaFacts
 from simserve.state.queries import METRICS
@@ -113,7 +113,7 @@ class Changes:
     seed: int
     placement: Placement
     scrape: Scrape
-    failures: Sequence[Failure] = ()
+    failures: Sequence[AnyFailure] = ()
     gpu_budget: int | None = None
     rescue: Rescue = ALL_LOST
     rollout: RollOut | None = None
@@ -138,7 +138,7 @@ class Scaling:
             self._deployments.append(deployment)
             if site.free_gpus is not None:
                 site.free_gpus -= plan.n_gpus * len(deployment.pods)
-        failing = Failing(changes.failures, site, self._deployments)
+        failing = Failing(changes.failures, site, self._deployments, changes.rollout)
         for deployment in self._deployments:
             deployment.stock()
             deployment.on_ready = partial(failing.watch, deployment=deployment)

@@ -91,7 +91,7 @@ class Wiring:
     def connect(self, replica: Replica, setup: ReplicaSetup) -> None:
         """Let a replica take its role, and routers see it."""
         if self.handoff is not None and setup.role != "both":
-            self.handoff.connect(replica, sends=setup.role == "prefill")
+            self.handoff.connect(replica, setup.pool, sends=setup.role == "prefill")
             self._local_decode[replica.id] = LocalDecodeIntake(replica.id)
         for role in self._serves(setup):
             intake: Destination = replica if role == setup.role else self._local_decode[replica.id]

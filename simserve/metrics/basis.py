@@ -17,7 +17,7 @@ from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson, cautions, reliability, steadiness
 from simserve.metrics.reservation import reservation_warnings
-from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings
+from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings, slow_warnings
 from simserve.metrics.stats import Distribution
 from simserve.metrics.storms import StormJson, storm_warnings, storms
 from simserve.metrics.tails import Sample, in_groups, tails_of
@@ -138,6 +138,7 @@ class RunBasis:
             cautions(self.trust, self.facts, self.window, self.outcomes.finished),
             class_cautions(self.classes),
             scaling_warnings(self.scaling),
+            slow_warnings(self.facts),
             storm_warnings(self.storm),
         )
         return list(chain(*texts))

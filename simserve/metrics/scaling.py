@@ -9,7 +9,7 @@ from simserve.metrics.goodput import all_met
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import EVICTED, ROLLED_OUT, MemberFacts, RunFacts
+from simserve.tables.facts import EVICTED, LINK, ROLLED_OUT, SLOWED, MemberFacts, RunFacts
 
 REPLACES = ("restarted after", "replaces one", "a warm spare", "a cold spare", ROLLED_OUT)
 """Beginnings of the reasons of replicas that replace others, or stand by for that."""
@@ -44,6 +44,8 @@ class ScalingJson(Figures):
     """[s] Period of a limit cycle: scaling up and down again and again while the load stays; null without one."""
     n_failures: Count
     """Replicas that failed, data-parallel ranks one by one; those that are cut at the end of their grace are none."""
+    n_slowed: Count
+    """Times that a replica, or a link between prefill and decode replicas, had a part of its speed or none."""
     below_s: Measured = None
     """[s] Time in which fewer than 90% of the arriving requests met the SLO; null without an SLO."""
     longest_below_s: Measured = None
@@ -73,11 +75,26 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
         n_reversals=sum(max(0, len(each) - 1) for each in turns),
         cycle_s=min(cycles_s, default=None),
         n_failures=sum("failed" in member.why for member in facts.members),
+        n_slowed=len(_slowed(facts)),
         below_s=below_s,
         longest_below_s=longest_s,
         rollout_s=rollout_s,
         rollout_attained_frac=rollout_frac,
     )
+
+
+def _slowed(facts: RunFacts) -> list[str]:
+    """Return what is said of each slow replica, by its number, and of each link, and when."""
+    why = ((number, text) for number, member in enumerate(facts.members) for text in member.why.split("; "))
+    slow = ((number, text) for number, text in why if text.startswith((SLOWED, LINK)))
+    return [*dict.fromkeys(text if text.startswith(LINK) else f"replica {number} {text}" for number, text in slow)]
+
+
+def slow_warnings(facts: RunFacts) -> list[str]:
+    """Return a warning of what was slow, the first few times."""
+    texts = _slowed(facts)
+    more = [f"and {len(texts) - 4} more"] if len(texts) > 4 else []
+    return [", ".join([*texts[:4], *more])] if texts else []
 
 
 def scaling_warnings(scaling: ScalingJson | None) -> list[str]:

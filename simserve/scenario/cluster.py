@@ -13,7 +13,7 @@ from simserve.errors import CatalogError
 from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
-from simserve.scenario.fleet import Failure, OnFailure, PlacementSection, Scrape
+from simserve.scenario.fleet import AnyFailure, OnFailure, PlacementSection, Scrape
 from simserve.scenario.links import KvLink, Views
 from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.resolve_pool import resolve_pool
@@ -52,8 +52,8 @@ class ClusterSection(Section):
     """What autoscalers see of replicas, and when; null: samples each 15 s, a second later."""
     placement: PlacementSection | None = None
     """Nodes and racks; null: nodes of the card's size, all in one rack."""
-    failures: tuple[Failure, ...] | None = None
-    """Failures of processes, GPUs, nodes and racks; null: none."""
+    failures: tuple[AnyFailure, ...] | None = None
+    """Failures of processes, GPUs, nodes, racks and links, and slow replicas; null: none."""
     on_failure: OnFailure | None = None
     """What becomes of the requests of a replica that fails; null: they fail."""
     rollout: RolloutSection | None = None

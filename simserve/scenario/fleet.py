@@ -148,12 +148,9 @@ class Scrape(Section):
     """[share] Standard deviation of a factor on each sample."""
 
 
-class Failure(Section):
+class Event(Section):
     """Failures of one kind, at an instant or with a rate."""
 
-    what: Literal["process", "gpu", "node", "rack", "drain", "spot"]
-    """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there.
-    `drain`: a node is emptied (`kubectl drain`); `spot`: it is reclaimed. Replicas leave it, and start elsewhere."""
     pool: Name | None = None
     """Pool of the replicas that fail; null: any."""
     at_s: Instant | None = None
@@ -162,6 +159,14 @@ class Failure(Section):
     """Id of the replica that fails at `at_s`, or of one on the node or rack that does; null: the first that serves."""
     mtbf_s: Positive | None = None
     """[s] Mean time between failures of ONE such unit, exponential; null: with `at_s`."""
+
+
+class Failure(Event):
+    """Failures that end a replica."""
+
+    what: Literal["process", "gpu", "node", "rack", "drain", "spot"]
+    """`process`: the engine of a replica; `gpu`: one of its GPUs; `node` and `rack`: all replicas with a GPU there.
+    `drain`: a node is emptied (`kubectl drain`); `spot`: it is reclaimed. Replicas leave it, and start elsewhere."""
     detect_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """[s] Time until the failure is known and a replacement begins to start. Until then routers send it requests, which
     wait, and fail with it."""
@@ -172,6 +177,20 @@ class Failure(Section):
     there at once."""
     recover: Literal["restart", "none"] = "restart"
     """`restart`: a process starts again where it was, and what lost its GPUs on others; `none`: nothing does."""
+
+
+class Passing(Event):
+    """Failures that end nothing and are not detected: something has a part of its speed."""
+
+    what: Literal["slow", "link"]
+    """`slow`: all work of a replica, GPUs and host; `link`: ports of prefill and decode replicas, or of a `pool`."""
+    speed_frac: Chance = 0.5
+    """[share] Speed that is left; 0: the link is down, and transfers wait."""
+    for_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
+    """[s] Time until all of it is back; null: never."""
+
+
+AnyFailure = Annotated[Failure | Passing, Field(discriminator="what")]
 
 
 class OnFailure(Section):

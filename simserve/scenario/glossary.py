@@ -174,6 +174,7 @@ SENTENCES = MappingProxyType(
         "num_gpus": f"GPUs are {POOL}.replicas times {POOL}.parallel.tensor",
         "prompt_lookup_max": f"the hit rate of n-grams is {POOL}.speculation.acceptance",
         "prompt_lookup_min": f"the hit rate of n-grams is {POOL}.speculation.acceptance",
+        **dict.fromkeys(("detect_s", "recover"), "leave it out, as slow replicas and links are not detected"),
         "draft_tensor_parallel_size": "a draft model is sharded as its target is",
         "num_nextn_predict_layers": f"the model has it; use {POOL}.speculation: {{kind: mtp, ...}}",
         "layer_types": "layers are the model's; give its config.json as model",
@@ -205,10 +206,7 @@ def nearest_place(key: str) -> str | None:
 
 def _unindexed(path: Path) -> str:
     """Return `cluster.pools.0.name` for the name in any pool."""
-    text = ""
-    for item in path:
-        text += ".0" if isinstance(item, int) else f".{item}" if text else item
-    return text
+    return ".".join("0" if isinstance(item, int) else item for item in path)
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:

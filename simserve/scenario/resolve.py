@@ -25,7 +25,7 @@ from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cl
 from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
-from simserve.scenario.fleet import Failure, OnFailure, Scrape, Shutdown, Spares, Startup
+from simserve.scenario.fleet import AnyFailure, Failure, OnFailure, Scrape, Shutdown, Spares, Startup
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
 from simserve.scenario.manifest_kinds import policy_of_file
@@ -213,7 +213,7 @@ def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
             yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "raise it, or lower pre_stop_s"
 
 
-def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterator[Finding]:
+def _of_failures(cluster: ClusterSection, failures: Sequence[AnyFailure]) -> Iterator[Finding]:
     """Yield failures without a time, of no pool, and of a replica at a rate, and what cannot be saved from them."""
     names = [pool.name for pool in cluster.pools]
     loss = cluster.on_failure or OnFailure()
@@ -234,6 +234,21 @@ def _of_failures(cluster: ClusterSection, failures: Sequence[Failure]) -> Iterat
             yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
         if failure.pool is not None and failure.pool not in names:
             yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
+        joined = [pool.name for pool in cluster.pools if pool.role != "both"]
+        if failure.what == "link":
+            if failure.member is not None:
+                yield (*here, "member"), "is no part of a link, which is that of a pool", failure.member, "give pool"
+            if not joined or failure.pool not in (None, *joined):
+                rule = "needs a prefill and a decode pool: else keys and values stay on the GPUs that computed them"
+                yield (*here, "what"), rule, "link", "give pools roles, or use what: slow"
+            if not failure.speed_frac and failure.for_s is None:
+                yield (*here, "for_s"), "is needed, as nothing arrives over a link that stays down", None, "give it"
+            continue
+        if failure.what == "slow":
+            if failure.speed_frac < 0.001:
+                rule, remedy = "must be at least 0.001, as a replica that stands still has failed", "use what: process"
+                yield (*here, "speed_frac"), rule, failure.speed_frac, remedy
+            continue
         if failure.notice_s != Failure.model_fields["notice_s"].default and failure.what != "spot":
             yield (*here, "notice_s"), "is for what: spot", failure.notice_s, "leave it out"
         if failure.repair_s is not None and (cluster.gpu_budget is None or failure.what == "process"):

@@ -38,7 +38,8 @@ MOST_SPARES, SPARES = 20, re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
 
 def threats_of(scenario: Scenario, place: int, kinds: Sequence[str]) -> list[Threat]:
     """Return the failures of a pool: of these kinds, or else of those that the scenario has. Raises ScenarioError."""
-    own = [each for each in scenario.cluster.failures or () if each.pool in (None, scenario.cluster.pools[place].name)]
+    pool, all_of_it = scenario.cluster.pools[place].name, scenario.cluster.failures or ()
+    own = [each for each in all_of_it if each.what != "slow" and each.what != "link" and each.pool in (None, pool)]
     named = dict.fromkeys(kinds or [each.what for each in own if each.what not in ("drain", "spot")] or MTBF_DAYS)
     threats = [_threat(scenario, place, kind, [each for each in own if each.what == kind]) for kind in named]
     down = sum(each.odds for each in threats)

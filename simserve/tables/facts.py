@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.tables.columns import Flags
 
-ROLLED_OUT = "rolled out"  # the reason of replicas that a roll-out brings or stops
+ROLLED_OUT, SLOWED, LINK = "rolled out", "ran at", "the link"  # beginnings of reasons: of a roll-out, a slow replica
 EVICTED = "evicted"  # the reason of replicas that leave a node, and in parentheses why
 
 

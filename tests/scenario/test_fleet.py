@@ -88,6 +88,33 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
         ({}, {"failures": [{"what": "drain", "at_s": 1, "notice_s": 9}]}, "0.notice_s: is for what: spot, got 9"),
         ({}, {"failures": [{"what": "gpu", "at_s": 1, "repair_s": 9}]}, "GPUs that fail out of cluster.gpu_budget"),
         ({}, {"failures": [{"what": "process", "at_s": 1, "repair_s": 9}], "gpu_budget": 9}, "0.repair_s: keeps GPUs"),
+        (
+            {},
+            {"failures": [{"what": "fire", "at_s": 1}]},
+            "failures.0: must have one of 'process', 'gpu', 'node', 'rack'",
+        ),
+        (
+            {},
+            {"failures": [{"what": "slow", "at_s": 1, "detect_s": 3}]},
+            "failures.0.detect_s: unknown key; leave it out, as slow",
+        ),
+        (
+            {},
+            {"failures": [{"what": "slow", "at_s": 1, "recover": "none"}]},
+            "failures.0.recover: unknown key; leave it out, as slow",
+        ),
+        ({}, {"failures": [{"what": "node", "at_s": 1, "for_s": 3}]}, "failures.0.for_s: unknown key"),
+        (
+            {},
+            {"failures": [{"what": "slow", "at_s": 1, "speed_frac": 0}]},
+            "must be at least 0.001, as a replica that st",
+        ),
+        ({}, {"failures": [{"what": "slow", "at_s": 1, "speed_frac": 2}]}, "failures.0.speed_frac: must be at most 1"),
+        (
+            {},
+            {"failures": [{"what": "link", "at_s": 1}]},
+            "failures.0.what: needs a prefill and a decode pool: else keys",
+        ),
         ({"startup": {"weights": {"from": "tape"}}}, {}, "must be one of disk, network or host_memory"),
     ],
 )
@@ -196,3 +223,26 @@ def test_a_command_that_looks_for_a_number_of_replicas_names_what_decides_it(com
     assert outcome.exit_code == 2
     assert "cluster.pools.0.autoscaler: changes the number of replicas" in outcome.err
     assert "or use simserve autoscale" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ({"member": 1}, "failures.0.member: is no part of a link, which is that of a pool, got 1; give pool"),
+        ({"speed_frac": 0}, "failures.0.for_s: is needed, as nothing arrives over a link that stays down; give it"),
+        ({"pool": "b"}, "failures.0.what: needs a prefill and a decode pool: else keys and values stay on the GPUs"),
+    ],
+)
+def test_a_link_that_cannot_fail_so_is_refused(failure: dict[str, Any], message: str) -> None:
+    roles = [{"name": role[0], "role": role} for role in ("prefill", "decode", "both")]
+    cluster = {"disaggregate": {"kind": "prompt_length", "min_prompt_tokens": 9}}
+    data = BASE | {"cluster": {"pools": roles, **cluster, "failures": [{"what": "link", "at_s": 1, **failure}]}}
+    with pytest.raises(ScenarioError) as refused:
+        Scenario.from_dict(data)
+    assert message in str(refused.value)
+
+
+def test_passing_failures_come_back_from_yaml() -> None:
+    slow = scenario({}, failures=[{"what": "slow", "at_s": 5, "for_s": 3}, {"what": "gpu", "at_s": 4}])
+    assert [each.what for each in slow.cluster.failures or ()] == ["slow", "gpu"]
+    assert Scenario.from_dict(slow.to_dict()) == slow
