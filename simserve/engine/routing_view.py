@@ -93,9 +93,10 @@ class RoutingView:
     def merge(self) -> None:
         """Let the router choose among all versions."""
         canary, self.canary = self.canary, None
-        for replica in () if canary is None else [*canary.view._members.values()]:
-            canary.view.remove(replica.id)
-            self.add(replica)
+        if canary is not None:
+            for replica in [*canary.view._members.values()]:
+                canary.view.remove(replica.id)
+                self.add(replica)
 
     def pick(self, request: Request) -> Replica | None:
         """Return the member that the router picks, or that of the canary for its share of the requests; None: no member

@@ -15,6 +15,7 @@ from simserve.scenario.manifest_hpa import SCALER, hpa_policy
 from simserve.scenario.manifest_keda import keda_policy
 from simserve.scenario.manifest_knative import knative_policy
 from simserve.scenario.manifest_kserve import kserve_policy
+from simserve.scenario.manifest_llmd import wva_parts, wva_policy
 from simserve.scenario.manifest_ray import ray_parts, ray_policy
 from simserve.scenario.yaml_lines import YamlDocument
 
@@ -24,19 +25,23 @@ KIND_KEYS: Mapping[str, str] = MappingProxyType(
 """Names of autoscalers, and of what holds one -> ours."""
 
 GROUPS = {
-    "autoscaling": "HorizontalPodAutoscaler",
-    "keda.sh": "ScaledObject",
-    "serving.kserve.io": "InferenceService",
-    "serving.knative.dev": "Service",
+    "HorizontalPodAutoscaler": "autoscaling",
+    "ScaledObject": "keda.sh",
+    "InferenceService": "serving.kserve.io",
+    "LLMInferenceService": "serving.kserve.io",
+    "VariantAutoscaling": "llmd.ai",
+    "Service": "serving.knative.dev",
 }
-"""Kinds that are read, by the groups of their APIs; beside them Ray Serve configs."""
+"""Kinds that are read, with the groups of their APIs; beside them Ray Serve configs."""
 
-READ = "HorizontalPodAutoscaler, ScaledObject, InferenceService, Service of Knative, or a Ray Serve config"
+READ = f"{', '.join([*GROUPS][:-1])}, Service of Knative, or a Ray Serve config"
 
 READERS: Mapping[str, Callable[[ManifestPart], ManifestPolicy]] = {
     "HorizontalPodAutoscaler": hpa_policy,
     "ScaledObject": keda_policy,
     "InferenceService": kserve_policy,
+    "LLMInferenceService": wva_policy,
+    "VariantAutoscaling": wva_policy,
     "Service": knative_policy,
     "Deployment": ray_policy,
 }
@@ -126,11 +131,16 @@ def _parts(file: str, document: YamlDocument, data: Any, others: list[str], at: 
             others.append("Ray Serve config without autoscaling_config")
         case {"metadata": {"annotations": {"serving.kserve.io/autoscalerClass": "external" | "none" as scaler}}}:
             others.append(f"{data.get('kind')} with autoscalerClass {scaler}")
-        case {"apiVersion": str(version), "kind": str(kind)} if GROUPS.get(version.partition("/")[0]) == kind:
+        case {"apiVersion": str(version), "kind": str(kind)} if GROUPS.get(kind) == version.partition("/")[0]:
             match data:
                 case {"metadata": {"name": str(name)}}:
-                    yield ManifestPart(kind, name, data, at, document, file)
+                    part = ManifestPart(kind, name, data, at, document, file)
                 case _:
-                    yield ManifestPart(kind, kind, data, at, document, file)
+                    part = ManifestPart(kind, kind, data, at, document, file)
+            if READERS[kind] is not wva_policy:
+                yield part
+                return
+            yield from wva_parts(part)
+            others.append(f"{kind} without scaling")
         case {"kind": str(kind)}:
             others.append(kind)
