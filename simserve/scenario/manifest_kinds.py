@@ -105,7 +105,7 @@ def read_manifest(path: FilePath, file: str, name: str | None) -> ManifestPolicy
     """Return the policy of the only autoscaler of a file, or of the one of that name. `file` is what the scenario
     calls it. Raises ManifestError."""
     others: list[str] = []
-    parts = [part for document in documents_of(path, file) for part in _parts(file, document, document.data, others)]
+    parts = [part for document in documents_of(path, file) for part in parts_of(file, document, document.data, others)]
     n_of = Counter(part.name for part in parts)
     by_name = {part.name if n_of[part.name] == 1 else f"{part.kind}/{part.name}": part for part in parts}
     if not by_name:
@@ -120,12 +120,12 @@ def read_manifest(path: FilePath, file: str, name: str | None) -> ManifestPolicy
     return READERS[part.kind](part)
 
 
-def _parts(file: str, document: YamlDocument, data: Any, others: list[str], at: Path = ()) -> Iterator[ManifestPart]:
+def parts_of(file: str, document: YamlDocument, data: Any, others: list[str], at: Path = ()) -> Iterator[ManifestPart]:
     """Yield the autoscalers of a document; add the kinds of other resources to `others`."""
     match data:
         case {"kind": "List", "items": [*items]}:
             for index, item in enumerate(items):
-                yield from _parts(file, document, item, others, (*at, "items", index))
+                yield from parts_of(file, document, item, others, (*at, "items", index))
         case {"kind": "RayService"} | {"applications": _}:
             yield from ray_parts(file, document)
             others.append("Ray Serve config without autoscaling_config")
