@@ -109,7 +109,9 @@ def run_watched(cluster: Cluster, drain_limit_ps: int | None = None, meddle: Cal
 def check(cluster: Cluster, loop: Loop, now_ps: int) -> None:
     """Check that no replica has lost or made up a block, that policies know how many tokens each request has, that no
     request is in two places, and that routers know the least busy member."""
-    for routing_view in [each for _, each in cluster._wiring.views if each.views]:
+    routing_views = [each for _, each in cluster._wiring.views]
+    routing_views += [each.canary.view for each in routing_views if each.canary is not None]
+    for routing_view in [each for each in routing_views if each.views]:
         loads = [view.n_outstanding for view in routing_view.views]
         assert routing_view.views.least_busy() == loads.index(min(loads)), now_ps
     places: list[int] = []

@@ -171,7 +171,7 @@ def run(
 
     def entries() -> list[OracleReplica]:
         """Return the replicas that receive requests."""
-        return [*gateways[0].replicas, *(local.replicas if local else [])]
+        return [*gateways[0].all_replicas, *(local.all_replicas if local else [])]
 
     first_entries = entries()
 
@@ -180,7 +180,7 @@ def run(
         if not entries():
             return None, False
         if local is not None and how is not None and how.splitter is not None:
-            where = how.splitter.where(request, gateways[0].views, local.views)
+            where = how.splitter.where(request, gateways[0].all_views, local.all_views)
             return (local if where == "local" else gateways[0]).pick(request), where == "prefill"
         return entries()[0] if len(entries()) == 1 and changes is None else gateways[0].pick(request), False
 
@@ -265,11 +265,15 @@ def run(
         is_any_ready = False
         while (due := fleet.due(now_ps)) is not None:
             change, member = due
+            if change.kind == "shift":
+                fleet.shift(change)
+                continue
             if change.kind == "ready":
                 member = fleet.members[change.which]
             ending = fleet.pick(change)
             if member is None and change.kind == "join":
                 member = order(fresh(fleet.setups, change.which), now_ps)
+                member.is_new = change.which >= len(fleet.setups)
                 for rank, lost in zip(member.ranks, fleet.members[change.before].ranks, strict=False):
                     if change.before >= 0 and rank.host and lost.host and not lost.host.store:
                         rank.host.host, rank.host.disk = lost.host.host, lost.host.disk

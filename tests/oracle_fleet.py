@@ -17,7 +17,7 @@ from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica
 
-Kind = Literal["join", "ready", "drain", "freeze", "slow", "fail", "resend", "move", "rescue"]
+Kind = Literal["join", "ready", "drain", "freeze", "slow", "fail", "resend", "move", "rescue", "shift"]
 
 RESENDS, MOVES = ("resend", "rescue"), ("move", "rescue")
 
@@ -26,7 +26,7 @@ RESENDS, MOVES = ("resend", "rescue"), ("move", "rescue")
 class Change:
     """A decision about the fleet; `resend`: a member fails, and the gateway sends again what has no token; `move`: what
     has some goes on elsewhere; `rescue`: both; `ready`: the one with that number in the order of joining is; `freeze`:
-    a member answers no more; `slow`: its steps take longer."""
+    a member answers no more; `slow`: its steps take longer; `shift`: a new version gets a share of the requests."""
 
     at_ps: int
     kind: Kind
@@ -38,6 +38,9 @@ class Change:
     """Share of its speed that a slow member has."""
     before: int = -1
     """Number in the order of joining of a lost member of which it takes over the host memory; -1: of none."""
+    traffic_frac: float | None = None
+    stream: str = ""
+    """Of a shift."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -53,6 +56,7 @@ class Script:
     changes: Sequence[Change]
     setups: Sequence[ReplicaSetup]
     most_sends: int = NEVER
+    shifts: bool = False
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         self.fleet, self.clock = fleet, clock
@@ -115,6 +119,11 @@ class Recorded:
         self.changes.append(Change(self.clock.now_ps, "ready", self.fleet.members.index(member)))
         self.fleet.ready(member)
 
+    def shift(self, setup: ReplicaSetup, traffic_frac: float | None, stream: str) -> None:
+        shift = Change(self.clock.now_ps, "shift", setup.pool, traffic_frac=traffic_frac, stream=stream)
+        self.changes.append(shift)
+        self.fleet.shift(setup, traffic_frac, stream)
+
     def drain(self, member: Member, why: str) -> None:
         self.note("drain", member)
         self.fleet.drain(member, why)
@@ -141,6 +150,10 @@ class Observed:
     control: Control
     recorded: Recorded | None = None
 
+    @property
+    def shifts(self) -> bool:
+        return self.control.shifts
+
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         self.recorded = Recorded(fleet, clock)
         self.control.begin(cast(Fleet, self.recorded), clock)
@@ -165,6 +178,8 @@ class OracleMember:
     ready_ps: int | None = None
     draining_ps: int | None = None
     gone_ps: int | None = None
+    is_new: bool = False
+    """It is of a version that a roll-out brings: its setup has a number beyond those of the start."""
 
 
 class OracleCarrier:
@@ -233,12 +248,17 @@ class OracleFleet:
         for roles, view in self.views:
             if member.setup.role in roles:
                 for rank in member.ranks:
-                    view.join(rank)
+                    (view.canary if view.canary and member.is_new else view).join(rank)
 
     def shut(self, member: OracleMember) -> None:
         for _, view in self.views:
             for rank in member.ranks:
-                view.leave(rank)
+                for each in (view, view.canary) if view.canary else (view,):
+                    each.leave(rank)
+
+    def shift(self, change: Change) -> None:
+        role = self.setups[change.which % len(self.setups)].role
+        next(view for roles, view in self.views if role in roles).shift(change.traffic_frac, change.stream)
 
     def note_gone(self, now_ps: int) -> None:
         """Note the draining members that have nothing left."""

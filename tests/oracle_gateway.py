@@ -1,7 +1,9 @@
 """Views of the replicas for the oracle's routers."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from random import Random
 
 from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
@@ -53,6 +55,30 @@ class OracleRoutingView:
         self.router, self.replicas, self.delay = router, list(replicas), delay
         self.news = [OldNews(replica) for replica in replicas]
         self.as_of_ps = 0
+        self.canary: OracleRoutingView | None = None
+        """Replicas of another version, and ..."""
+        self.stream, self.traffic_frac = Random(0), 0.0
+        """... the share of the requests that they get."""
+
+    def shift(self, traffic_frac: float | None, stream: str) -> None:
+        if traffic_frac is None:
+            for replica in self.canary.replicas if self.canary else ():
+                self.join(replica)
+            self.canary = None
+            return
+        if self.canary is None:
+            self.canary = OracleRoutingView(deepcopy(self.router), (), self.delay)
+            self.canary.router.begin(Random(f"{stream}/router"))
+            self.canary.as_of_ps, self.stream = self.as_of_ps, Random(stream)
+        self.traffic_frac = traffic_frac
+
+    @property
+    def all_replicas(self) -> list[OracleReplica]:
+        return self.replicas + (self.canary.replicas if self.canary else [])
+
+    @property
+    def all_views(self) -> "Sequence[OracleReplica | OldNews]":
+        return [*self.views, *(self.canary.views if self.canary else ())]
 
     @property
     def views(self) -> "Sequence[OracleReplica] | Sequence[OldNews]":
@@ -67,6 +93,9 @@ class OracleRoutingView:
         self.news = [each for each in self.news if each.replica is not replica]
 
     def pick(self, request: Request) -> OracleReplica | None:
+        has_new = self.canary is not None and len(self.canary.replicas) > 0
+        if self.canary and has_new and (not self.replicas or self.stream.random() < self.traffic_frac):
+            return self.canary.pick(request)
         if not self.replicas:
             return None
         place = [view.id for view in self.views].index(self.router.pick(request, self.views).id)
@@ -80,6 +109,8 @@ class OracleRoutingView:
         """Update all reports due by now: nothing has happened since the last instant."""
         if self.delay is None:
             return
+        if self.canary:
+            self.canary.hear(until_ps)
         is_due = False
         while self.as_of_ps + self.delay.refresh_ps <= until_ps:
             self.as_of_ps += self.delay.refresh_ps

@@ -22,7 +22,7 @@ def summary_of(given: Mapping[str, Any]) -> Summary:
     if "load" in known:
         known["load"] = {"nominal_per_s": None, "drawn_per_s": None, "off_frac": None, **known["load"]}
     known["trust"] = {"saturated": False, **known.get("trust", {})}
-    for groups in ("classes", "tenants"):
+    for groups in ("classes", "tenants", "versions"):
         if groups in known:
             known[groups] = {name: _group(own) for name, own in known[groups].items()}
     if "time_split" in known:

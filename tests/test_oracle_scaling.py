@@ -141,14 +141,21 @@ def roll_outs(draw: st.DrawFn, plans: list[PoolPlan], unit_s: float) -> RollOut:
     pool = draw(st.integers(0, len(plans) - 1))
     same = [plan for plan in plans if plan.setup.role == plans[pool].setup.role]
     max_surge, max_unavailable = draw(st.sampled_from(((0, 1), (1, 0), (1, 1), (3, 2))))
-    canary = Canary(share=draw(st.sampled_from((0.3, 1.0))), for_s=draw(st.integers(0, 20)) * unit_s)
+    by_share, by_traffic = ((0.3, None), (1.0, None)), ((None, 0.1), (None, 0.5), (0.3, 0.5), (0.6, 0.9))
+    kinds = draw(st.sampled_from((by_share, by_traffic, by_traffic)))
+    steps = [
+        Canary(share=share, traffic_frac=traffic_frac, for_s=draw(st.integers(0, 20)) * unit_s)
+        for share, traffic_frac in draw(st.lists(st.sampled_from(kinds), max_size=3))
+    ]
     section = RolloutSection(
         at_s=draw(st.integers(0, 60)) * unit_s,
         max_surge=max_surge,
         max_unavailable=max_unavailable,
-        canary=draw(st.sampled_from((None, canary))),
+        canary=tuple(steps),
     )
-    return RollOut(section, replace(draw(st.sampled_from(same)), name="new"), pool)
+    new = draw(st.sampled_from(same))
+    number = len(plans) + plans.index(new)  # distinct from those at the start, of which it has the setup
+    return RollOut(section, replace(new, name="new", setup=replace(new.setup, pool=number)), pool)
 
 
 @st.composite

@@ -124,7 +124,8 @@ def autoscale(
             budget_runs=budget_runs,
             out=folder,
         )
-    _write(folder, AUTOSCALE, answer, tell(answer), as_json=as_json)
+    manifest = {} if answer.manifest is None else {"manifest.yaml": answer.manifest}
+    _write(folder, AUTOSCALE, answer, tell(answer), as_json=as_json, **manifest)
 
 
 def resilience(
@@ -162,7 +163,13 @@ def resilience(
 
 
 def _write(
-    folder: Path, kind: "Kind", answer: "AutoscaleAnswer | ResilienceAnswer", document: "Document", *, as_json: bool
+    folder: Path,
+    kind: "Kind",
+    answer: "AutoscaleAnswer | ResilienceAnswer",
+    document: "Document",
+    *,
+    as_json: bool,
+    **files: str,
 ) -> None:
     from simserve.cli import terminal
     from simserve.report.html import page
@@ -170,5 +177,5 @@ def _write(
     from simserve.tables.files import json_text
 
     texts = {f"{answer.command}.json": json_text(answer.facts()), "report.html": page(document)}
-    write_study(folder, kind, texts, answer.rows)
+    write_study(folder, kind, texts | files, answer.rows)
     terminal.answer(document, answer.facts(), folder, as_json=as_json)

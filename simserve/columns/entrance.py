@@ -101,6 +101,7 @@ class Entrance:
         }
         entries = list(self._limits.values())
         joins_shortest = cluster.router.joins_shortest and is_own(cluster.router)
+        joins_shortest = joins_shortest and not (cluster.control is not None and cluster.control.shifts)
         self.loads = Loads(cluster, [each.place for each in entries], joins_shortest=joins_shortest)
         self.is_asked = self.loads.is_asked or cluster.splits
         """The router, or the splitter before it, is asked about a request."""

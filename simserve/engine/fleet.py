@@ -135,6 +135,10 @@ class Fleet:
             if self.gated is not None and replica in self.wiring.entries:
                 self.gated.append(replica.load)
 
+    def shift(self, setup: ReplicaSetup, traffic_frac: float | None, stream: str) -> None:
+        """Send a share of the requests to the replicas of a new version; None: as many as its router picks."""
+        self._wiring.shift(setup, traffic_frac, stream)
+
     def drain(self, member: Member, why: str) -> None:
         """Send a member no more requests; it is gone when those it has, running or waiting, have ended."""
         member.why += f"; {why}"
@@ -219,6 +223,10 @@ def set_stepping(ranks: Sequence[Replica], setup: ReplicaSetup) -> None:
 
 class Control(Protocol):
     """Decides when members join and leave."""
+
+    @property
+    def shifts(self) -> bool:
+        """It sends shares of the requests to new versions."""
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Set alarms for its decisions, of FLEET_PHASE; called once, before the first event."""

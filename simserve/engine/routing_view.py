@@ -1,7 +1,8 @@
 """RoutingView: a router and its view of the replicas; checks the router's answers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Protocol
 
 from simserve.engine.alarm import Clock
@@ -53,9 +54,11 @@ class RoutingView:
 
     def __init__(self, clock: Clock, router: Router) -> None:
         self._clock = clock
-        self._router = router
+        self.router = router
         self.views = MemberViews(())
         """Views in the order of joining."""
+        self.canary: CanaryView | None = None
+        """Replicas of another version, which the router does not see."""
         self._members: dict[int, Replica] = {}
         """Members by the identity of their view: one that a router kept is no key."""
         self.on_show: Callable[[Replica, bool], None] | None = None
@@ -78,9 +81,35 @@ class RoutingView:
         if self.on_show is not None:
             self.on_show(replica, False)
 
+    def of(self, pool: int) -> "RoutingView":
+        """Return the view that shows the replicas of a pool: this one, or that of the canary."""
+        return self if self.canary is None or self.canary.pool != pool else self.canary.view
+
+    @property
+    def seen(self) -> Sequence[LoadView]:
+        """Views of the members of all versions."""
+        return self.views if self.canary is None else (*self.views, *self.canary.view.views)
+
+    def merge(self) -> None:
+        """Let the router choose among all versions."""
+        canary, self.canary = self.canary, None
+        if canary is not None:
+            for replica in [*canary.view._members.values()]:
+                canary.view.remove(replica.id)
+                self.add(replica)
+
     def pick(self, request: Request) -> Replica | None:
+        """Return the member that the router picks, or that of the canary for its share of the requests; None: no member
+        is ready. Raises PolicyError."""
+        canary = self.canary
+        if canary is None or not canary.view.views:
+            return self._pick(request)
+        is_new = not self.views or canary.stream.random() < canary.traffic_frac
+        return canary.view.pick(request) if is_new else self._pick(request)
+
+    def _pick(self, request: Request) -> Replica | None:
         """Return the member that the router picks; None: no member is ready. Raises PolicyError."""
-        router = self._router
+        router = self.router
         if not self.views:
             return None
         try:
@@ -111,7 +140,17 @@ class RoutingView:
             rule = "pick returns a view since 0.2: return views[i]"
         elif hasattr(picked, "id"):
             picked = f"a view of replica {picked.id}"
-        return broke(self._router, "pick", self._clock.now_ps, rule, picked)
+        return broke(self.router, "pick", self._clock.now_ps, rule, picked)
+
+
+@dataclass
+class CanaryView:
+    """Replicas of another version behind a router of their own, which get a share of the requests, drawn one by one."""
+
+    pool: int
+    view: RoutingView
+    stream: Random
+    traffic_frac: float
 
 
 class Snapshot:
@@ -181,9 +220,9 @@ class DelayedRoutingView(RoutingView):
 class CountingRoutingView(DelayedRoutingView):
     """A delayed routing view that counts its own sends since the last refresh."""
 
-    def pick(self, request: Request) -> Replica | None:
+    def _pick(self, request: Request) -> Replica | None:
         """Pick a member and count the request there at once."""
-        member = super().pick(request)
+        member = super()._pick(request)
         if member is not None:
             self.snapshots[member.id].count(request)
         return member

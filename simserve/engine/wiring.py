@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from simserve.engine.handoff import Disaggregation, Handoff
 from simserve.engine.link import Link
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup, RoleName
-from simserve.engine.routing_view import Destination, Entry, Intake, Refresher, RoutingView
+from simserve.engine.routing_view import CanaryView, Destination, Entry, Intake, Refresher, RoutingView
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.splitters.base import Splitter, Where
@@ -62,10 +63,11 @@ class Wiring:
     def open(self, clock: Clock, router: Router, seed: int | str, refresher: Refresher | None) -> Intake:
         """Return where requests enter: `router`, or a split one if some requests are not prefilled remotely. Routers
         see their members live, or as the refresher shows them."""
+        self._shown = partial(RoutingView, clock) if refresher is None else refresher.routing_view
 
         def opened(router: Router, stream: str, *roles: RoleName) -> RoutingView:
             router.begin(Random(f"{seed}/{stream}" if stream else seed))
-            view = RoutingView(clock, router) if refresher is None else refresher.routing_view(router)
+            view = self._shown(router)
             self.views.append((roles, view))
             return view
 
@@ -101,7 +103,19 @@ class Wiring:
 
     def views_of(self, setup: ReplicaSetup) -> list[RoutingView]:
         """Return the routers' views that show a replica."""
-        return [view for roles, view in self.views if setup.role in roles]
+        return [view.of(setup.pool) for roles, view in self.views if setup.role in roles]
+
+    def shift(self, setup: ReplicaSetup, traffic_frac: float | None, stream: str) -> None:
+        """Send a share of the requests to the replicas of a new version; None: as many as its router picks."""
+        view = next(view for roles, view in self.views if setup.role in roles)
+        if traffic_frac is None:
+            view.merge()
+        elif view.canary is not None:
+            view.canary.traffic_frac = traffic_frac
+        else:
+            router = deepcopy(view.router)
+            router.begin(Random(f"{stream}/router"))
+            view.canary = CanaryView(setup.pool, self._shown(router), Random(stream), traffic_frac)
 
 
 class SplitRoutingView:
@@ -123,11 +137,11 @@ class SplitRoutingView:
     def pick(self, request: Request) -> Destination | None:
         """Return a prefill replica, its intake for local decode, or a local replica; None: that side has no member
         that is ready. Raises PolicyError."""
-        if not self._prefill.views and not self._local.views:
+        if not self._prefill.seen and not self._local.seen:
             return None
         try:
             splitter: Any = self._splitter  # so that compiled code leaves its answer to the check below
-            where = splitter.where(request, self._prefill.views, self._local.views)
+            where = splitter.where(request, self._prefill.seen, self._local.seen)
         except Exception as error:
             raise raised(self._splitter, "where", self._clock.now_ps, error) from error
         if not isinstance(where, str) or where not in self._sides:

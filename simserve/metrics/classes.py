@@ -24,7 +24,8 @@ from simserve.metrics.stats import NO_SAMPLE, Distribution, LatencyJson
 from simserve.metrics.summary_schema import Measured, Slo
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
-from simserve.tables.facts import RunFacts
+from simserve.tables.facts import ROLLED_OUT, RunFacts
+from simserve.tables.run_tables import prefilled_at
 
 
 class GroupJson(Figures):
@@ -113,13 +114,43 @@ def by_tenant(
     """Return the figures of each tenant, by name; None if no request has a tenant."""
     if requests["tenant"] is None or not len(requests["tenant"]):
         return None
-    groups = {}
-    for name in map(str, np.unique(requests["tenant"])):
-        mine = np.equal(requests["tenant"], name)
-        groups[name] = GroupJson(
-            **_group(requests, facts, replace(window, has=window.has & mine), met, latencies(mine)),
-        )
-    return groups
+    flags = {str(name): np.equal(requests["tenant"], name) for name in np.unique(requests["tenant"])}
+    return _groups(requests, facts, window, met, latencies, flags)
+
+
+def by_version(
+    requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
+) -> dict[str, GroupJson] | None:
+    """Return the figures of each pool of the role of one that was rolled out, over the time in which both the new
+    version and another served; None without such a time."""
+    members = [*zip(facts.members, facts.replica_pool, strict=True)] if facts.members else []
+    ready_s = {pool: member.ready_s for member, pool in members[::-1] if member.why.startswith(ROLLED_OUT)}
+    new, first_s = next(((pool, at_s) for pool, at_s in ready_s.items() if at_s is not None), (-1, 0.0))
+    alike = [pool for pool, each in enumerate(facts.pools) if each.role == facts.pools[new].role]
+    ends_s = [each.draining_s or each.gone_s or facts.end_s for each, pool in members if pool in {*alike} - {new}]
+    start_s, end_s = max(first_s, window.start_s), min(max(ends_s, default=0.0), window.end_s)
+    if new < 0 or start_s >= end_s:
+        return None
+    has = window.has & (requests["arrival_s"] >= start_s) & (requests["arrival_s"] < end_s)
+    span = replace(window, start_s=start_s, end_s=end_s, duration_s=end_s - start_s, has=has)
+    at = np.append(facts.replica_pool, -1)[prefilled_at(requests)]
+    return _groups(requests, facts, span, met, latencies, {facts.pools[pool].name: at == pool for pool in alike})
+
+
+def _groups(
+    requests: Columns,
+    facts: RunFacts,
+    window: Window,
+    met: Mapping[str, Flags],
+    latencies: Latencies,
+    flags: Mapping[str, Flags],
+) -> dict[str, GroupJson]:
+    """Return the figures of groups of requests."""
+    chosen = {name: window.has & own for name, own in flags.items()}
+    return {
+        name: GroupJson(**_group(requests, facts, replace(window, has=own), met, latencies(own)))
+        for name, own in chosen.items()
+    }
 
 
 def _group(

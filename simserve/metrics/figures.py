@@ -15,7 +15,7 @@ from simserve.metrics.answers.parts import NO_LOAD, NominalLoad
 from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.basis import RunBasis
-from simserve.metrics.classes import GroupJson, by_tenant
+from simserve.metrics.classes import GroupJson, by_tenant, by_version
 from simserve.metrics.decision_json import EARLIER, DecisionJson
 from simserve.metrics.goodput import AttainmentJson, FatesJson, GoodputJson, good_tokens, goodput
 from simserve.metrics.kv import host_tier, preemptions, prefix_cache
@@ -111,6 +111,12 @@ class Summary(Figures, extra="allow"):
         lambda run: by_tenant(run.requests, run.facts, run.window, run.met, run.measured.latencies_of),
     ] = None
     """Results of each tenant; null if the load has none."""
+    versions: Annotated[
+        dict[str, GroupJson] | None,
+        lambda run: by_version(run.requests, run.facts, run.window, run.met, run.measured.latencies_of),
+    ] = None
+    """Results of the pools of a roll-out, of requests that arrived while its new version and another one served; null
+    without one."""
     retries: Annotated[RetryFactsJson, lambda run: retries(run.requests, run.window)] = RetryFactsJson.model_construct()
     """Attempts of the requests with their first attempt in the window."""
     retry_storm: Annotated[StormJson | None, lambda run: run.storm] = None

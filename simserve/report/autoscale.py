@@ -32,9 +32,9 @@ def tell(answer: AutoscaleAnswer) -> Document:
     best = None if answer.best is None else answer.policies[answer.best]
     state = "none" if answer.slo is None else "missed" if best is None else STATES.get(best.word or "", "edge")
     lead, table = _lead(answer, best), _table(answer)
-    chosen = (
-        [] if answer.yaml is None else [Chapter("take", "The setting to take", [Folded("Show the YAML", answer.yaml)])]
-    )
+    texts = (("Show the YAML", answer.yaml), ("Show the manifest", answer.manifest))
+    shown = [Folded(title, text) for title, text in texts if text is not None]
+    chosen = [Chapter("take", "The setting to take", shown)] if shown else []
     return Document(
         command="autoscale",
         name=answer.scenario.name,
@@ -133,7 +133,9 @@ def _next(answer: AutoscaleAnswer) -> list[str]:
     texts += [runs] if answer.signals else []
     texts += [f"In a limit cycle, up and down while the load stays: {listed(cycling)}."] if cycling else []
     if answer.best is not None and answer.yaml:
-        texts.append(f"Next: give pool {answer.pool} this key.\n{answer.yaml}")
+        no = "Its kind has no manifest: hpa, keda, kpa and ray_serve have one."
+        file = no if answer.manifest is None else "manifest.yaml has it for your cluster."
+        texts.append(f"{file} Next: give pool {answer.pool} this key.\n{answer.yaml}")
     return texts
 
 

@@ -39,9 +39,17 @@ def tenants(reader: RunView) -> list[Chapter]:
     return [Chapter("tenants", "Tenants", [Table(("Tenant", *COLUMNS), rows)], note)]
 
 
+def versions(reader: RunView) -> list[Chapter]:
+    """Return a row a version; nothing without a roll-out."""
+    rows = [Row(name, _cells(own)) for name, own in reader.versions.items()]
+    note = "Requests that arrived while the new version and another served, by version."
+    return [Chapter("versions", "Versions", [Table(("Version", *COLUMNS), rows)], note)] if rows else []
+
+
 def group_tables(reader: RunView) -> list[Table]:
     """Return the classes as a terminal shows them, and the tenants if they are few."""
     groups = {"Class": reader.classes, "Tenant": reader.tenants if len(reader.tenants) <= FEW_TENANTS else {}}
+    groups["Version"] = reader.versions
     return [
         Table((title, *COLUMNS), [Row(name or UNNAMED, _cells(own)) for name, own in result.items()], dropped=DROPPED)
         for title, result in groups.items()

@@ -19,7 +19,7 @@ from simserve.report.chart_data import (
 )
 from simserve.report.document import Chapter, Document, Folded, Key, Plot, SideBySide, Titled
 from simserve.report.formats import SHORT, count, goal, plural
-from simserve.report.groups import classes, tenants
+from simserve.report.groups import classes, tenants, versions
 from simserve.report.html import page
 from simserve.report.latency_charts import by_prompt, cdf, tail
 from simserve.report.margin import margin
@@ -67,6 +67,7 @@ def tell(results: "Results") -> Document:
         percentiles(reader),
         *classes(reader),
         *tenants(reader),
+        *versions(reader),
         *mechanism_list(reader),
         use(reader),
         replicas(page_data),

@@ -88,12 +88,19 @@ class RunView:
         """The figures of each tenant."""
         return self._groups(self.summary.tenants)
 
+    @property
+    def versions(self) -> dict[str, "RunView"]:
+        """The figures of each version of a roll-out."""
+        return self._groups(self.summary.versions)
+
     def _groups(self, groups: "Mapping[str, GroupJson] | None") -> dict[str, "RunView"]:
         """Return readers of the first run where there are several."""
         alone: dict[str, None] = dict.fromkeys(
             ("classes", "replications", "answer", "decision", "probability_beyond_capacity")
         )
-        figures = {name: dict(own) for name, own in (groups or {}).items()}
+        figures = {
+            name: {key: getattr(own, key) for key in own.model_fields_set} for name, own in (groups or {}).items()
+        }
         return {name: RunView(self.summary.model_copy(update=own | alone)) for name, own in figures.items()}
 
     def n(self, fate: str) -> int:

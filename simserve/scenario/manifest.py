@@ -13,6 +13,7 @@ from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import Path, ValueProblem, as_json, dotted, problems_of, shown
 from simserve.scenario.draft import ScenarioSource
 from simserve.scenario.yaml_lines import NotYaml, YamlDocument, read_documents
+from simserve.state.queries import SECONDS
 
 SUFFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 SUFFIXES |= {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", 1)}
@@ -24,8 +25,6 @@ PARTS = {"m": 1e3, "u": 1e6, "n": 1e9}
 QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([numkKMGTPE]?i?)")
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-
-UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 HELM = re.compile(r"^[^#\n]*\{\{", re.MULTILINE)
 
@@ -51,7 +50,7 @@ def duration_s(value: Any) -> float:
     parts = DURATION.findall(str(value))
     if not parts or "".join(map("".join, parts)) != str(value):
         raise ValueError(f"must be a duration such as 60s, got {shown(value)}")
-    return sum(float(number) * UNITS_S[unit] for number, unit in parts)
+    return sum(float(number) * SECONDS[unit] for number, unit in parts)
 
 
 def number(value: Any) -> float:

@@ -15,6 +15,7 @@ from simserve.scenario.manifest_hpa import SCALER, hpa_policy
 from simserve.scenario.manifest_keda import keda_policy
 from simserve.scenario.manifest_knative import knative_policy
 from simserve.scenario.manifest_kserve import kserve_policy
+from simserve.scenario.manifest_llmd import wva_parts, wva_policy
 from simserve.scenario.manifest_ray import ray_parts, ray_policy
 from simserve.scenario.yaml_lines import YamlDocument
 
@@ -24,19 +25,23 @@ KIND_KEYS: Mapping[str, str] = MappingProxyType(
 """Names of autoscalers, and of what holds one -> ours."""
 
 GROUPS = {
-    "autoscaling": "HorizontalPodAutoscaler",
-    "keda.sh": "ScaledObject",
-    "serving.kserve.io": "InferenceService",
-    "serving.knative.dev": "Service",
+    "HorizontalPodAutoscaler": "autoscaling",
+    "ScaledObject": "keda.sh",
+    "InferenceService": "serving.kserve.io",
+    "LLMInferenceService": "serving.kserve.io",
+    "VariantAutoscaling": "llmd.ai",
+    "Service": "serving.knative.dev",
 }
-"""Kinds that are read, by the groups of their APIs; beside them Ray Serve configs."""
+"""Kinds that are read, with the groups of their APIs; beside them Ray Serve configs."""
 
-READ = "HorizontalPodAutoscaler, ScaledObject, InferenceService, Service of Knative, or a Ray Serve config"
+READ = f"{', '.join([*GROUPS][:-1])}, Service of Knative, or a Ray Serve config"
 
 READERS: Mapping[str, Callable[[ManifestPart], ManifestPolicy]] = {
     "HorizontalPodAutoscaler": hpa_policy,
     "ScaledObject": keda_policy,
     "InferenceService": kserve_policy,
+    "LLMInferenceService": wva_policy,
+    "VariantAutoscaling": wva_policy,
     "Service": knative_policy,
     "Deployment": ray_policy,
 }
@@ -100,7 +105,7 @@ def read_manifest(path: FilePath, file: str, name: str | None) -> ManifestPolicy
     """Return the policy of the only autoscaler of a file, or of the one of that name. `file` is what the scenario
     calls it. Raises ManifestError."""
     others: list[str] = []
-    parts = [part for document in documents_of(path, file) for part in _parts(file, document, document.data, others)]
+    parts = [part for document in documents_of(path, file) for part in parts_of(file, document, document.data, others)]
     n_of = Counter(part.name for part in parts)
     by_name = {part.name if n_of[part.name] == 1 else f"{part.kind}/{part.name}": part for part in parts}
     if not by_name:
@@ -115,22 +120,27 @@ def read_manifest(path: FilePath, file: str, name: str | None) -> ManifestPolicy
     return READERS[part.kind](part)
 
 
-def _parts(file: str, document: YamlDocument, data: Any, others: list[str], at: Path = ()) -> Iterator[ManifestPart]:
+def parts_of(file: str, document: YamlDocument, data: Any, others: list[str], at: Path = ()) -> Iterator[ManifestPart]:
     """Yield the autoscalers of a document; add the kinds of other resources to `others`."""
     match data:
         case {"kind": "List", "items": [*items]}:
             for index, item in enumerate(items):
-                yield from _parts(file, document, item, others, (*at, "items", index))
+                yield from parts_of(file, document, item, others, (*at, "items", index))
         case {"kind": "RayService"} | {"applications": _}:
             yield from ray_parts(file, document)
             others.append("Ray Serve config without autoscaling_config")
         case {"metadata": {"annotations": {"serving.kserve.io/autoscalerClass": "external" | "none" as scaler}}}:
             others.append(f"{data.get('kind')} with autoscalerClass {scaler}")
-        case {"apiVersion": str(version), "kind": str(kind)} if GROUPS.get(version.partition("/")[0]) == kind:
+        case {"apiVersion": str(version), "kind": str(kind)} if GROUPS.get(kind) == version.partition("/")[0]:
             match data:
                 case {"metadata": {"name": str(name)}}:
-                    yield ManifestPart(kind, name, data, at, document, file)
+                    part = ManifestPart(kind, name, data, at, document, file)
                 case _:
-                    yield ManifestPart(kind, kind, data, at, document, file)
+                    part = ManifestPart(kind, kind, data, at, document, file)
+            if READERS[kind] is not wva_policy:
+                yield part
+                return
+            yield from wva_parts(part)
+            others.append(f"{kind} without scaling")
         case {"kind": str(kind)}:
             others.append(kind)

@@ -13,6 +13,7 @@ from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.metrics.decision import Effort
 from simserve.scenario import Scenario
 from simserve.scenario.dump import yaml_text
+from simserve.scenario.manifest_out import manifest_text
 from simserve.scenario.template import Override, Template
 from simserve.scenario.yaml_lines import NotYaml, scalar
 from simserve.study.sweep.facts import pareto_front
@@ -189,6 +190,7 @@ def autoscale_facts(question: AutoscaleQuestion, sweep: Sweep) -> AutoscaleAnswe
         best=best,
         policies=[row.model_copy(update={"on_front": i in on_front}) for i, row in enumerate(rows)],
         yaml=None if settings is None else yaml_text({"autoscaler": dict(settings)}, {}),
+        manifest=None if settings is None else manifest_text(settings),
     )
 
 

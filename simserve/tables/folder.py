@@ -65,7 +65,7 @@ TUNE = Kind(
 )
 AUTOSCALE = Kind(
     "autoscale",
-    frozenset({"autoscale.jsonl", "autoscale.json", "autoscale.parquet", "report.html"}),
+    frozenset({"autoscale.jsonl", "autoscale.json", "autoscale.parquet", "report.html", "manifest.yaml"}),
     frozenset({"autoscale.json"}),
     journal="autoscale.jsonl",
 )

@@ -85,13 +85,26 @@ def test_signals_are_ranked_by_what_their_best_target_costs_beyond_that_of_the_b
     assert outcome.out.startswith(f"Best signal: {reach[0]['signal']}, ")
     assert "regret" in outcome.out and "27 runs" in outcome.out
     assert "kind: target" in answer["yaml"]
+    assert answer["manifest"] is None and not (tmp_path / "out" / "manifest.yaml").exists()
+    assert "Its kind has no manifest: hpa, keda, kpa and ray_serve have one." in " ".join(outcome.out.split())
+
+
+def test_the_setting_to_take_is_a_manifest_too(tmp_path: Path) -> None:
+    outcome = autoscale(tmp_path, "--policy", "keda", "--goal", 0.01)
+    assert outcome.exit_code == 0, outcome.err
+    assert "manifest.yaml has it for your cluster. Next: give pool" in " ".join(outcome.out.split())
+    text = (tmp_path / "out" / "manifest.yaml").read_text()
+    assert text.startswith("apiVersion: keda.sh/v1alpha1\n")
+    answer = json.loads((tmp_path / "out" / "autoscale.json").read_text())
+    assert answer["manifest"] == text
+    assert "Show the manifest" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_an_interrupted_study_goes_on_and_a_folder_of_another_is_kept(tmp_path: Path) -> None:
     first = autoscale(tmp_path, "--policy", f"own,{MORE}", "--json")
     again = autoscale(tmp_path, "--policy", f"own,{MORE}", "--json")
     assert first.out == again.out
-    assert {file.name for file in (tmp_path / "out").iterdir()} == AUTOSCALE.files
+    assert {file.name for file in (tmp_path / "out").iterdir()} == AUTOSCALE.files - {"manifest.yaml"}
     (tmp_path / "out" / "notes.txt").write_text("mine")
     assert autoscale(tmp_path).exit_code == 2
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"

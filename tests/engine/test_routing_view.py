@@ -230,6 +230,8 @@ def test_a_member_gets_requests_only_while_it_is_ready(router: Router, delay: De
     class Away:
         """A control that hides replicas from the router, and shows one again."""
 
+        shifts = False
+
         def goes_on(self) -> bool:
             return True
 

@@ -343,6 +343,43 @@ def test_a_canary_stays_for_a_while_before_the_rest_follows() -> None:
     assert len(new) == 5
 
 
+@pytest.mark.parametrize("router", ["least_outstanding", "round_robin", "power_of_two"])
+def test_a_canary_has_its_share_of_the_traffic_step_by_step(router: str) -> None:
+    """The canary gets a tenth of the requests for 40 s and half of them for as long; the old version keeps both of its
+    replicas meanwhile. After the last step routers see all alike."""
+    steps = [{"traffic_frac": 0.1, "for_s": 40}, {"traffic_frac": 0.5, "for_s": 40}]
+    load = scenario({"startup": FAST, "replicas": 2}, 60.0, 7500, router=router, rollout={"at_s": 12, "canary": steps})
+    results = simulate(load)
+    table, requests = members(results), results.requests
+    old, new = table[table["pool"] == "serve"], table[table["pool"] == "serve-new"]
+    assert new["ordered_s"].tolist() == pytest.approx([12, 98], abs=2)
+    assert sorted(old["draining_s"]) == pytest.approx([98, 104.6], abs=0.1)
+    is_new, at_s = requests["replica"].isin(new["replica"]), requests["arrival_s"]
+
+    def frac(start_s: float, end_s: float) -> float:
+        return float(is_new[(at_s > start_s) & (at_s < end_s)].mean())
+
+    assert frac(0, 18) == 0.0
+    assert frac(18.5, 57.5) == pytest.approx(0.1, abs=4 * (0.1 * 0.9 / 2340) ** 0.5)
+    assert frac(58.5, 97.5) == pytest.approx(0.5, abs=4 * (0.25 / 2340) ** 0.5)
+    assert frac(106, 125) == 1.0
+
+
+def test_a_canary_that_fails_leaves_all_requests_to_the_old_version() -> None:
+    failing = [{"what": "process", "at_s": 30, "member": 2, "detect_s": 1}]
+    canary = {"traffic_frac": 0.3, "for_s": 60}
+    load = scenario(
+        {"startup": FAST, "replicas": 2}, 60.0, 3000, rollout={"at_s": 12, "canary": canary}, failures=failing
+    )
+    results = simulate(load)
+    requests, new = results.requests, members(results)["pool"] == "serve-new"
+    at_s = requests["arrival_s"]
+    is_new = requests["replica"].isin(members(results).loc[new, "replica"])
+    assert 0.2 < is_new[(at_s > 18) & (at_s < 30)].mean() < 0.4
+    assert not is_new[(at_s > 31) & (at_s < 36)].any()
+    assert 0.2 < is_new[(at_s > 38) & (at_s < 48)].mean() < 0.4
+
+
 def test_spares_and_failures_follow_a_roll_out() -> None:
     """Spares are exchanged at its end, and what fails later is replaced by the new version."""
     failing = [{"what": "gpu", "at_s": 40, "detect_s": 1}]

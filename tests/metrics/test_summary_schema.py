@@ -167,7 +167,17 @@ def test_later_keys_are_kept_and_earlier_files_load(copy: Path) -> None:
     assert load_results(copy).summary["of_a_later_version"] == {"a": [1]}
     first = json.loads((copy / "summary.json").read_text())
     since = {"answer", "load", "time_split", "slo_classes", "classes", "tenants", "fleet", "served_per_s", "prediction"}
-    since |= {"retries", "wasted", "prefix_cache", "transfer", "routing", "host_tier", "sessions", "speculation"}
+    since |= {
+        "retries",
+        "wasted",
+        "prefix_cache",
+        "transfer",
+        "routing",
+        "host_tier",
+        "sessions",
+        "speculation",
+        "versions",
+    }
     kept = {key: value for key, value in first.items() if key not in since}
     kept["trust"] = {key: kept["trust"][key] for key in ("calibrated", "kv_verified", "saturated", "n_requests")}
     (copy / "summary.json").write_text(json.dumps(kept))

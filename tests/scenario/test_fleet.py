@@ -80,6 +80,17 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
         ({}, {"rollout": {"at_s": 9, "pool": "x"}}, "rollout.pool: must be one of the pools, got x; use"),
         ({}, {"rollout": {"at_s": 9, "max_surge": 0}}, "rollout.max_surge: with max_unavailable: 0 replaces nothing"),
         ({}, {"rollout": {"at_s": 9, "to": {"replicas": 4}}}, "rollout.to.replicas: stays that of pool"),
+        ({}, {"rollout": {"at_s": 9, "canary": {"for_s": 9}}}, "rollout.canary: must have share, of the replicas, or"),
+        (
+            {},
+            {"rollout": {"at_s": 9, "canary": [{"traffic_frac": 2, "for_s": 9}]}},
+            "canary.0.traffic_frac: must be at",
+        ),
+        (
+            {},
+            {"rollout": {"at_s": 9, "canary": [{"traffic_frac": 0.2, "for_s": 9}, {"share": 0.2, "for_s": 9}]}},
+            "rollout.canary: gives some of its steps a traffic_frac, and others none; give it to all",
+        ),
         ({}, {"rollout": {"at_s": 9, "to": {"gpu": "h900"}}}, "rollout.to.gpu: "),
         ({}, {"failures": [{"what": "node"}]}, "failures.0: needs either at_s or mtbf_s"),
         ({}, {"failures": [{"what": "gpu", "at_s": 1, "pool": "x"}]}, "there is no such pool, got x"),

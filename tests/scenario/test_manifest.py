@@ -137,6 +137,38 @@ applications:
 """
 
 
+VARIANT = """\
+apiVersion: llmd.ai/v1alpha1
+kind: VariantAutoscaling
+metadata: {name: my-variant}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: vllm}
+  modelID: meta/llama-3.1-8b
+  variantCost: "40.0"
+  minReplicas: 2
+  maxReplicas: 6
+  scalingBackend:
+    type: hpa
+    hpa: {behavior: {scaleUp: {stabilizationWindowSeconds: 120}}}
+"""
+
+LLM_SERVICE = """\
+apiVersion: serving.kserve.io/v1alpha2
+kind: LLMInferenceService
+metadata: {name: my-llm}
+spec:
+  model: {uri: "hf://m", name: m}
+  scaling:
+    maxReplicas: 4
+    wva:
+      keda:
+        pollingInterval: 10
+        advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {selectPolicy: Disabled}}}}
+  prefill:
+    scaling: {minReplicas: 1, maxReplicas: 3, wva: {variantCost: "5", hpa: {}}}
+"""
+
+
 @pytest.fixture
 def policy(load: Load, small: str) -> Callable[..., dict[str, Any]]:
     """The spelled-out policy of a manifest."""
@@ -224,6 +256,27 @@ def test_the_smaller_of_target_and_limit_is_knatives_target(policy: Callable[...
         assert (read["target"], read["container_concurrency"]) == (meant, 0)
 
 
+def test_a_variant_and_the_workloads_of_an_llm_service_are_read(policy: Callable[..., dict[str, Any]]) -> None:
+    """What follows WVA has Kubernetes' defaults, where the manifest says that there is one."""
+    name = "cluster.pools.0.autoscaler.name"
+    variant, both, prefill = (
+        policy(VARIANT),
+        policy(LLM_SERVICE, f"{name}=my-llm"),
+        policy(f"{HPA}---\n{LLM_SERVICE}", f"{name}=my-llm-prefill"),
+    )
+    for each, bounds in ((variant, (2, 6)), (both, (1, 4)), (prefill, (1, 3))):
+        assert (each["kind"], each["version"]) == ("wva", "v1")
+        assert (each["min_replicas"], each["max_replicas"]) == bounds
+    windows = [
+        [each["behavior"][way]["stabilization_window_s"] for way in ("scale_up", "scale_down")]
+        for each in (variant, both, prefill)
+    ]
+    assert windows == [[120, 300], [0, 300], [0, 300]]
+    assert both["behavior"]["scale_down"]["select_policy"] == "disabled"
+    backend = VARIANT.index("  scalingBackend")
+    assert policy(VARIANT[:backend])["behavior"]["scale_up"]["stabilization_window_s"] == 240
+
+
 def test_a_ray_serve_config_is_read(policy: Callable[..., dict[str, Any]]) -> None:
     read = policy(RAY)
     keys = (
@@ -307,6 +360,8 @@ def test_keys_that_are_not_simulated_are_notes_of_the_run(load: Load, small: str
             "my.yaml: spec.fallback, metadata.annotations.autoscaling.keda.sh/paused are not simulated",
         ),
         SERVERLESS: ("my.yaml: metadata.annotations.autoscaling.knative.dev/target-burst-capacity is not simulated",),
+        VARIANT: ("my.yaml: spec.variantCost is not simulated",),
+        LLM_SERVICE.partition("  prefill:")[0]: ("my.yaml: spec.scaling.wva.keda.pollingInterval is not simulated",),
         KNATIVE: ("my.yaml: spec.template.spec.containerConcurrency as a limit is not simulated",),
         RAY: (
             "my.yaml: applications.0.deployments.1.max_ongoing_requests, applications.0.deployments.1.autoscaling_config.initial_replicas are not simulated",
@@ -409,11 +464,31 @@ WRONG = {
     ),
     "another kind": (
         "apiVersion: apps/v1\nkind: Deployment\n",
-        "my.yaml: has no autoscaler, got Deployment; give a HorizontalPodAutoscaler, ScaledObject, InferenceService, Service of Knative, or a Ray Serve config",
+        "my.yaml: has no autoscaler, got Deployment; give a HorizontalPodAutoscaler, ScaledObject, InferenceService, LLMInferenceService, VariantAutoscaling, Service of Knative, or a Ray Serve config",
     ),
     "an external autoscaler": (
         SERVERLESS.replace("{autoscaling", "{serving.kserve.io/autoscalerClass: external, autoscaling"),
-        "my.yaml: has no autoscaler, got InferenceService with autoscalerClass external; give a HorizontalPodAutoscaler, ScaledObject, InferenceService, Service of Knative, or a Ray Serve config",
+        "my.yaml: has no autoscaler, got InferenceService with autoscalerClass external; give a HorizontalPodAutoscaler, ScaledObject, InferenceService, LLMInferenceService, VariantAutoscaling, Service of Knative, or a Ray Serve config",
+    ),
+    "a service with fixed replicas": (
+        LLM_SERVICE[: LLM_SERVICE.index("  scaling:")] + "  replicas: 3\n  prefill: {replicas: 1}\n",
+        "my.yaml: has no autoscaler, got LLMInferenceService without scaling; give a HorizontalPodAutoscaler, ScaledObject, InferenceService, LLMInferenceService, VariantAutoscaling, Service of Knative, or a Ray Serve config",
+    ),
+    "an LLM service without WVA": (
+        LLM_SERVICE[: LLM_SERVICE.index("    wva:")],
+        "my.yaml:6: spec.scaling: has no wva, and so no autoscaler; add it, or give the pool replicas instead",
+    ),
+    "a variant without bounds": (
+        VARIANT.replace("  maxReplicas: 6\n", ""),
+        "my.yaml:4: spec: max_replicas is missing; give max_replicas in the scenario, next to `manifest`",
+    ),
+    "a variant that may have none": (
+        VARIANT.replace("minReplicas: 2", "minReplicas: 0"),
+        "my.yaml:8: spec.minReplicas: must be at least 1, got 0; correct it, or give min_replicas in the scenario, next to `manifest`",
+    ),
+    "two workloads": (
+        LLM_SERVICE,
+        "my.yaml: has 2 autoscalers, got my-llm, my-llm-prefill; choose one by name: my-llm",
     ),
     "a template": (
         HPA.replace("maxReplicas: 8", "maxReplicas: {{ .Values.max }}"),
@@ -502,7 +577,7 @@ def test_quantities_and_durations_are_those_of_kubernetes_and_go() -> None:
 
 
 def test_every_kind_that_is_read_has_a_reader() -> None:
-    assert {*GROUPS.values(), "Deployment"} == READERS.keys()
+    assert {*GROUPS, "Deployment"} == READERS.keys()
 
 
 KEYS = {

@@ -150,6 +150,8 @@ class AutoscaleAnswer(StudyAnswer):
     """All policies, in the order given."""
     yaml: str | None = None
     """The policy to take, as the key of its pool in a scenario."""
+    manifest: str | None = None
+    """The policy to take, as a manifest of its controller; null for a kind that has none."""
     signals: Sequence[SignalRank] | None = None
     """Signals, that with the least regret first; null without `--signals`."""
     recorded: RecordedFleet | None = None
