@@ -19,6 +19,7 @@ from simserve.cli import (
     run,
     servers,
     sweep,
+    terminal,
     trace,
     validate,
 )
@@ -45,7 +46,6 @@ def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         from importlib.util import find_spec
 
-        from simserve.cli import terminal
         from simserve.version import __version__
 
         engine = find_spec("simserve.engine.replica")

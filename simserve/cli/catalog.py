@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli import terminal
+
 if TYPE_CHECKING:
     from simserve.plugins import Description
 
@@ -31,8 +33,6 @@ def catalog(
     name: Annotated[str | None, typer.Argument(help="Entry to show in full.", show_default=False)] = None,
 ) -> None:
     """List models, GPUs, engines and policies, or show one."""
-    from simserve.cli import terminal
-
     if kind is None:
         rows = [(each if at == 0 else "", line) for each in KINDS for at, line in enumerate(_lines(_names(each)))]
         terminal.result(terminal.table(rows, indent=""))

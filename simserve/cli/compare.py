@@ -1,16 +1,14 @@
 """`simserve compare`: which of two servers carries more load, and by how much each measure differs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simserve.api import comparisons
+from simserve.cli import terminal
 from simserve.cli.options import AllowPlugin, AsJson, By, Confidence, Jobs, Opens, Out, Quiet
 from simserve.metrics.goal import CONFIDENCE
-
-if TYPE_CHECKING:
-    from simserve.metrics.answers.comparison import ComparisonAnswer
 
 SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
@@ -39,7 +37,6 @@ def compare(
 ) -> None:
     """Decide which of two scenarios carries more load, and compare all measures; of results, measures only."""
     from simserve.allowed_modules import allow_modules
-    from simserve.cli import terminal
     from simserve.report.comparison.page import tell
     from simserve.tables.folder import COMPARISON, check_folder
 
@@ -48,18 +45,7 @@ def compare(
         check_folder(out, COMPARISON)
     with terminal.progress_bar():
         answer = comparisons.compare(a, b, replications=replications, by=by, confidence=confidence)
+    document = tell(answer)
     if out is not None:
-        _write(out, answer)
-    terminal.answer(tell(answer), answer.facts(), out, as_json=as_json)
-
-
-def _write(directory: Path, answer: "ComparisonAnswer") -> None:
-    """Write the folder, whole or not at all."""
-    from simserve.report.comparison.page import tell
-    from simserve.report.html import page
-    from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text
-    from simserve.tables.folder import COMPARISON
-
-    texts = {"comparison.json": json_text(answer.facts()), "report.html": page(tell(answer))}
-    write_study(directory, COMPARISON, texts)
+        terminal.write_study(out, COMPARISON, answer, document)
+    terminal.answer(document, answer.facts(), out, as_json=as_json)

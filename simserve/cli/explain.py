@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from simserve.cli import terminal
 from simserve.cli.options import AllowPlugin, AsJson, Assignments, ScenarioFile, Seed, loaded
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ def explain(
     """
     from dataclasses import asdict
 
-    from simserve.cli import terminal
     from simserve.explain.explain import explain as dry_run
 
     explained = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli import trace_file
+from simserve.cli import terminal, trace_file
 
 if TYPE_CHECKING:
     from simserve.report.spreadsheet.sheets import Sheet
@@ -19,7 +19,6 @@ def report(
 ) -> None:
     """Rebuild the page of an earlier run."""
     from simserve import load_results
-    from simserve.cli import terminal
     from simserve.errors import InvariantError, OutputError
     from simserve.report.page import render
     from simserve.tables.files import replace_text
@@ -55,7 +54,6 @@ def export(
     ] = None,
 ) -> None:
     """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
-    from simserve.cli import terminal
     from simserve.metrics.result_folder import read_result_folders
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.tables.folder import EXPORT, check_folder, check_workbook_file

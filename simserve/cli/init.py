@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from simserve.cli import terminal
+
 
 def init(
     path: Annotated[Path, typer.Argument(help="File to write.")] = Path("scenario.yaml"),
@@ -16,7 +18,6 @@ def init(
     """Write a commented starter scenario, or a copy of one that comes with simserve."""
     from importlib.resources import files
 
-    from simserve.cli import terminal
     from simserve.errors import OutputError
     from simserve.scenario.shipped import about, shipped, shipped_file
     from simserve.tables.files import replace_text
@@ -33,7 +34,6 @@ def init(
 
 def schema() -> None:
     """Print the JSON Schema of a scenario, for editors."""
-    from simserve.cli import terminal
     from simserve.scenario import scenario_schema
 
     terminal.result_json(scenario_schema())

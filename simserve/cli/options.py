@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from simserve.cli import terminal
 from simserve.metrics.goal import GOAL_FRAC, goal_from
 
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ By = Annotated[
 def _quiet(context: typer.Context, value: bool) -> bool:
     """Print nothing but errors and JSON until the command ends."""
     if value:
-        from simserve.cli import terminal
-
         context.with_resource(terminal.mode(quiet=True))
     return value
 
@@ -92,8 +91,6 @@ def _quiet(context: typer.Context, value: bool) -> bool:
 def _opens(context: typer.Context, value: bool) -> bool:
     """Open the page of the answer."""
     if value:
-        from simserve.cli import terminal
-
         context.with_resource(terminal.mode(opens=True))
     return value
 

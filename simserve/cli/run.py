@@ -7,21 +7,7 @@ import typer
 
 from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS
-from simserve.cli import trace_file
-from simserve.cli.options import (
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    BudgetRuns,
-    Confidence,
-    Jobs,
-    Opens,
-    Place,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    loaded,
-)
+from simserve.cli import options, terminal, trace_file
 from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -47,10 +33,10 @@ Measure = Annotated[
 
 
 def run(
-    scenario: ScenarioFile,
-    out: Place = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
+    scenario: options.ScenarioFile,
+    out: options.Place = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Leave out report.html.")] = False,
     steps: Steps = "stretch",
     timeline: trace_file.Timeline = None,
@@ -58,21 +44,20 @@ def run(
     replications: Replications = None,
     precision: Precision = None,
     of: Measure = None,
-    budget_runs: BudgetRuns = BUDGET_RUNS,
-    confidence: Confidence = CONFIDENCE,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    budget_runs: options.BudgetRuns = BUDGET_RUNS,
+    confidence: options.Confidence = CONFIDENCE,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
-    from simserve.cli import terminal
     from simserve.report.run_head import run_head
     from simserve.report.run_view import RunView
     from simserve.tables.folder import check_folder
 
-    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    simulated = options.loaded(scenario, assignments, seed, allow_plugin)
     check_folder(directory := out or Path("reports") / simulated.name)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     with terminal.progress_bar() as bar:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli import terminal
 from simserve.cli.options import AsJson, Columns
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ Out = Annotated[Path, typer.Argument(help="File to write.", show_default=False)]
 @app.command("info")
 def info(file: TraceFile, format: Format = "auto", columns: Columns = None, as_json: AsJson = False) -> None:
     """Show a trace's rate, burstiness, lengths, shared prefixes and warnings."""
-    from simserve.cli import terminal
     from simserve.workload.info import trace_info
 
     facts = trace_info(_read(file, format, columns))
@@ -99,7 +99,6 @@ def fit(
     columns: Columns = None,
 ) -> None:
     """Fit a profile for `lengths: {kind: profile, name: OUT}`, as JSON."""
-    from simserve.cli import terminal
     from simserve.errors import TraceError
     from simserve.tables.files import json_text, replace_text
     from simserve.workload.lengths.profile import fit_profile
@@ -120,7 +119,6 @@ def _read(file: Path, format: str, columns: str | None) -> "Trace":
 
 
 def _write(trace: "Trace", out: Path) -> None:
-    from simserve.cli import terminal
     from simserve.workload.readers.simserve import write_trace
 
     write_trace(trace, out)

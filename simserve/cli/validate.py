@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli import terminal
 from simserve.cli.calibrate import CAMPAIGN, campaign_named
 from simserve.cli.options import AllowPlugin, AsJson, Columns, Opens, Quiet
 
@@ -105,7 +106,6 @@ def validate(
 
 def _validate_settings(rows: Path, engine: str | None, requests_per_client: int | None, *, as_json: bool) -> None:
     """Print the errors of InferenceX's settings, by side."""
-    from simserve.cli import terminal
     from simserve.lab.inferencex import CAMPAIGN as THEIRS
     from simserve.lab.inferencex import run_of_setting
     from simserve.lab.runs import predict
@@ -174,7 +174,6 @@ def _validate_runs(
     as_json: bool,
 ) -> None:
     """Print the decision and the errors of the means of closed-loop runs."""
-    from simserve.cli import terminal
     from simserve.lab.host_fit import left_out
     from simserve.lab.runs import replay
     from simserve.lab.trust import trust_in_runs
@@ -239,7 +238,6 @@ def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequ
 def _validate_log(log: Path, scenario: Path, page: Path | None, columns: str | None, *, as_json: bool) -> None:
     """Replay the requests of a log on the server of a scenario; print the decision and the errors."""
     from simserve.api import validate
-    from simserve.cli import terminal
     from simserve.workload.readers.logs.glossary import given_names
 
     with terminal.progress_bar():
