@@ -21,19 +21,20 @@ def report(
     from simserve import load_results
     from simserve.errors import InvariantError, OutputError
     from simserve.report.page import render
+    from simserve.report.trace.trace import trace
     from simserve.tables.files import replace_text
 
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     results = load_results(directory)
     try:
-        drawn = [each.draw(results) for each in traces]
+        drawn = {file: trace(results, chosen) for file, chosen in traces.items()}
     except InvariantError as error:  # a law that a run holds, and edited tables need not
         rule = "steps and spans must be those of one run"
         raise OutputError(f"{directory}: {rule}, got others ({error.law}); run the command again") from None
     text = render(results)
-    for each in drawn:
-        each.write()
-        terminal.warnings(each.left_out)
+    for file, each in drawn.items():
+        replace_text(file, each.text)
+    terminal.warnings(each.cut for each in drawn.values() if each.cut)
     page = directory / "report.html"
     replace_text(page, text)
     terminal.result(str(page))

@@ -1,7 +1,7 @@
 """`simserve run`: simulate one scenario, write its files, and print the answer."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -9,9 +9,6 @@ from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS
 from simserve.cli import options, terminal, trace_file
 from simserve.metrics.goal import CONFIDENCE
-
-if TYPE_CHECKING:
-    from simserve.metrics.results import Results
 
 Steps = Annotated[
     Literal["stretch", "full", "none"],
@@ -53,8 +50,11 @@ def run(
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
+    from simserve.report.page import render
     from simserve.report.run_head import run_head
     from simserve.report.run_view import RunView
+    from simserve.report.trace.trace import trace
+    from simserve.tables.files import replace_text
     from simserve.tables.folder import check_folder
 
     simulated = options.loaded(scenario, assignments, seed, allow_plugin)
@@ -71,18 +71,12 @@ def run(
             out=directory,
         )
         bar.show("writing the results")
-        drawn = [each.draw(results) for each in traces]
-        results.write(directory, steps=steps, report=None if no_report else _render)
-        for each in drawn:
-            each.write()
+        drawn = {file: trace(results, chosen) for file, chosen in traces.items()}
+        results.write(directory, steps=steps, report=None if no_report else render)
+        for file, each in drawn.items():
+            replace_text(file, each.text)
     more = [f"{directory}/"] if no_report else []
     more += [] if timeline is None else [f"{timeline} (open it in ui.perfetto.dev)"]
     folder, document = None if no_report else directory, run_head(RunView(results.figures))
     terminal.answer(document, results.summary, folder, as_json=as_json, more=more)
-    terminal.warnings(text for each in drawn for text in each.left_out)
-
-
-def _render(results: "Results") -> str:
-    from simserve.report.page import render
-
-    return render(results)
+    terminal.warnings(each.cut for each in drawn.values() if each.cut)

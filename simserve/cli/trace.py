@@ -41,7 +41,11 @@ def info(file: TraceFile, format: Format = "auto", columns: Columns = None, as_j
     facts |= {f"prefixes.{name}": value for name, value in prefixes.items()}
     shown = [(name, _text(value)) for name, value in facts.items() if value is not prefixes]
     terminal.result(terminal.table(shown, indent=""))
-    terminal.warnings([*notes, *_coarse(facts["stamp_s"])])
+    if (stamp_s := facts["stamp_s"]) is not None:
+        notes.append(
+            f"timestamps are coarse, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread the requests"
+        )
+    terminal.warnings(notes)
 
 
 @app.command("convert")
@@ -137,12 +141,6 @@ def _spec(option: str, text: str) -> str | Mapping[str, Any]:
     if not isinstance(spec, str | Mapping):
         raise typer.BadParameter(f"must be a name or {{kind: name, ...}}, got {text!r}", param_hint=option)
     return spec
-
-
-def _coarse(stamp_s: float | None) -> list[str]:
-    if stamp_s is None:
-        return []
-    return [f"timestamps are coarse, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread the requests"]
 
 
 def _text(value: Any) -> str:

@@ -201,11 +201,13 @@ def _report(
 
     budgets = [f"{budget} ({engine})" for engine, budget in sorted(campaign.budgets.items())]
     budget = "; ".join([*budgets, "else the engine's default" if budgets else "the engine's default"])
+    shares = {f"{each.run.engine} {each.run.model}": each.run.cold_s for each in points}
+    cold = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares.items() if share_s]
     assumed = (
         f"Assumptions about clients and servers ({campaign.source}):",
         f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "
         f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}",
-        *_cold_starts(points),
+        *([f"  cold starts add to mean TTFT: {', '.join(cold)}"] if cold else []),
     )
     yield "\n".join(assumed)
     yield "In-sample: the shipped constants" if held_out else "The shipped constants"
@@ -214,13 +216,6 @@ def _report(
         yield "Held-out: each (model, TP) group predicted from a fit to the others"
         yield from error_tables(held_out)
     yield from worst_tables(held_out or points)
-
-
-def _cold_starts(points: "Sequence[Prediction]") -> list[str]:
-    """Say what cold starts add to mean TTFT."""
-    shares = {f"{each.run.engine} {each.run.model}": each.run.cold_s for each in points}
-    texts = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares.items() if share_s]
-    return [f"  cold starts add to mean TTFT: {', '.join(texts)}"] if texts else []
 
 
 def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]") -> dict[str, Any]:

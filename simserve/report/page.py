@@ -12,7 +12,6 @@ from simserve.report.chart_data import (
     MAX_CURVE_POINTS,
     MAX_DOTS,
     MIN_ROWS_PER_BAND,
-    CdfCurve,
     curve,
     even_rows,
     quantile_bands,
@@ -85,7 +84,9 @@ def _distribution(reader: RunView, page_data: PageData, key: str) -> Plot | Side
     reached = curve(values, n_requests, through=slo_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
         return Plot(name, None, title, otherwise=_no_values(page_data, key))
-    within = None if slo_s is None else _share_within(reached, slo_s, n_at_once / n_requests)
+    within = None if slo_s is None else n_at_once / n_requests
+    if slo_s is not None and (place := int(np.searchsorted(reached.value, slo_s, side="right"))):
+        within = float(reached.share[place - 1])  # where the curve has a point or is flat
     in_tail = {level: at for level, at in _levels(reader, key, TAIL_LEVELS).items() if not reader.is_guess(level)}
     note = f"Share of requests with a {short} at most this long."
     if n_at_once:
@@ -117,12 +118,6 @@ def _no_values(page_data: PageData, key: str) -> str:
 def _levels(reader: RunView, key: str, levels: tuple[str, ...]) -> dict[str, float]:
     """Return percentiles of a latency."""
     return {level: value for level in levels if (value := reader.number(f"{key}.{level}")) is not None}
-
-
-def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
-    """Return the curve at the SLO, where it has a point or is flat."""
-    place = int(np.searchsorted(reached.value, slo_s, side="right"))
-    return float(reached.share[place - 1]) if place else least
 
 
 def _against_prompt(reader: RunView, page_data: PageData) -> Plot:

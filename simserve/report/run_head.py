@@ -41,7 +41,7 @@ def run_head(reader: RunView) -> Document:
     ]
     return Document(
         command="",
-        name=reader.name,
+        name=reader.summary.name,
         state=reader.state,
         title=title,
         lead=lead[0].upper() + lead[1:],

@@ -73,12 +73,19 @@ def timeline(page_data: PageData, window_s: tuple[float, float]) -> Timeline:
     missed = page_data.has_missed_slo
     others = page_data.arrival_s if missed is None else page_data.arrival_s[~missed]
     factor = round(series_width_s / page_data.interval_s)
+    of_replica = np.array(page_data.replica_pool)
+
+    def tracks(key: str) -> tuple[TimelineTrack, ...]:
+        """Return a track for each pool, in the order of the replicas."""
+        grid, pools = page_data.series[key], dict.fromkeys(page_data.replica_pool)
+        return tuple(TimelineTrack(pool, *coarser(grid[of_replica == pool], factor)) for pool in pools)
+
     return Timeline(
         arrival_width_s=width_s,
         met_per_s=per_bin(others, width_s, n_bins),
         missed_per_s=None if missed is None else per_bin(page_data.arrival_s[missed], width_s, n_bins),
         width_s=series_width_s,
-        tracks={key: _tracks(page_data, key, factor) for key in PANELS if page_data.n_intervals},
+        tracks={key: tracks(key) for key in PANELS if page_data.n_intervals},
         window_s=window_s,
         end_s=end_s,
     )
@@ -90,13 +97,6 @@ def bin_widths_s(page_data: PageData) -> tuple[float, float]:
     return bin_width(page_data.end_s, n_bins), page_data.interval_s * (-(-page_data.n_intervals // MAX_BINS) or 1)
 
 
-def _tracks(page_data: PageData, key: str, factor: int) -> tuple[TimelineTrack, ...]:
-    """Return a track for each pool, in the order of the replicas."""
-    pools = list(dict.fromkeys(page_data.replica_pool))
-    of_replica = np.array(page_data.replica_pool)
-    return tuple(TimelineTrack(pool, *coarser(page_data.series[key][of_replica == pool], factor)) for pool in pools)
-
-
 def timeline_figure(timeline: Timeline) -> Figure:
     """Return all panels in one figure over one time axis, so that they are zoomed and read together."""
     unit_s, unit = clock(timeline.end_s)
@@ -104,9 +104,11 @@ def timeline_figure(timeline: Timeline) -> Figure:
     heights = [ARRIVALS_HEIGHT] + [PANEL_HEIGHT] * len(panels)
     plot_height = sum(heights) + GAP_HEIGHT * len(panels)
     domains = _domains(heights, plot_height)
+    missed_per_s = timeline.missed_per_s
+    arrived_per_s = timeline.met_per_s if missed_per_s is None else timeline.met_per_s + missed_per_s
     layout: dict[str, Any] = {
         "xaxis": _time_axis(timeline.end_s / unit_s, unit, f"y{len(heights)}" if len(heights) > 1 else "y"),
-        "yaxis": _panel_axis(domains[0], _peak_arrivals(timeline)),
+        "yaxis": _panel_axis(domains[0], float(arrived_per_s.max())),
         "annotations": [_title("Arrivals per second", domains[0])],
         "shapes": _outside_window(timeline, unit_s),
         "hovermode": "x unified",
@@ -229,8 +231,3 @@ def _literal(text: str) -> str:
 
 def _starts(values: Floats, width: float) -> list[float | None]:
     return numbers(np.arange(len(values)) * width, 6)
-
-
-def _peak_arrivals(timeline: Timeline) -> float:
-    total = timeline.met_per_s if timeline.missed_per_s is None else timeline.met_per_s + timeline.missed_per_s
-    return float(total.max())

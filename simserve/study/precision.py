@@ -84,8 +84,9 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
     """
     n = wanted if isinstance(wanted, int) else FIRST_SEEDS
     runs, samples = [results.figures], [results.sample]
-    if isinstance(wanted, Precision):
-        _check_measured(wanted, runs[0])
+    if isinstance(wanted, Precision) and math.isnan(_measure(wanted.key).of(runs[0])):
+        rule = "must name a measure that the run has"
+        raise SimserveError(f"--of: {rule}, got {wanted.key!r}, which is null in its summary; name another")
     while True:
         seeds = range(scenario.seed + len(runs), scenario.seed + n)
         for summary, sample in each_run(partial(Run.of, keys=MEASURED), [scenario], seeds)[0] if seeds else []:
@@ -137,12 +138,6 @@ def _measure(key: str) -> Measure:
     if key not in known:
         raise SimserveError(f"--of: must name a measure, got {key!r}; {did_you_mean(key, known)}")
     return known[key]
-
-
-def _check_measured(wanted: Precision, first: Summary) -> None:
-    if math.isnan(_measure(wanted.key).of(first)):
-        rule = "must name a measure that the run has"
-        raise SimserveError(f"--of: {rule}, got {wanted.key!r}, which is null in its summary; name another")
 
 
 def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) -> ReplicationsJson:

@@ -8,10 +8,10 @@ from simserve.metrics.goal import probability
 from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS
-from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, drawn_by_seeds, load_table, wanted
+from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, load_table, wanted
 from simserve.report.document import Chapter, Document, Key, Plot, Table, Tile
 from simserve.report.formats import NONE, interval, plural, rate, share
-from simserve.report.nominal_load import DECISIONS
+from simserve.report.nominal_load import DECISIONS, drawn
 
 
 def sentence(result: ReplicasCapacity) -> str:
@@ -38,7 +38,7 @@ def sentence(result: ReplicasCapacity) -> str:
         _sure(answer),
         f"One replica fewer misses the SLO: {short}." if fewer else "",
         _tied(result),
-        drawn_by_seeds(result, answer.n_seeds),
+        drawn(result.load, answer.n_seeds),
     ]
     return " ".join(filter(None, parts))
 

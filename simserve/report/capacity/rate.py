@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from simserve.metrics.answer import BEYOND_FRAC
-from simserve.metrics.answers.capacity import CapacityAnswer, CapacityStudy, ConcurrencyCapacity, RateCapacity
+from simserve.metrics.answers.capacity import CapacityStudy, ConcurrencyCapacity, RateCapacity
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundSplit
 from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad
 from simserve.metrics.answers.parts import FoundLoad
@@ -70,7 +70,7 @@ def _of_rate(result: RateCapacity, answer: FoundRate, name: str) -> list[str]:
         _beyond(answer),
         own_load(result),
         f"Efficiency: {per_each(answer)}.",
-        drawn_by_seeds(result, answer.n_seeds),
+        drawn(result.load, answer.n_seeds),
         _imprecise(result, answer),
     ]
 
@@ -234,8 +234,3 @@ def load_table(result: CapacityStudy, points: Sequence[ProbedLoad], columns: Col
         latencies = [seconds(point.latency_s(key, level)) for key, level in figures]
         rows.append([cell(point) for cell in columns.values()] + latencies)
     return Table.of(rows, dropped=[head for level in ("p50", "p99") for head in rows[0] if head.startswith(level)])
-
-
-def drawn_by_seeds(result: CapacityAnswer, n_seeds: int) -> str:
-    """Return the load that the seeds drew; nothing without a nominal rate."""
-    return drawn(result.load, n_seeds)
