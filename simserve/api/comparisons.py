@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from simserve.api.options import (
@@ -12,6 +11,7 @@ from simserve.api.options import (
     Goal,
     effort_of,
     goal_of,
+    journal_of,
     scenario_with,
     with_seed,
     within,
@@ -49,14 +49,13 @@ def sweep(
     """
     from simserve.metrics.answers.sweep_runs import read_run
     from simserve.scenario.loader import template_from
-    from simserve.study.processes import in_processes, limited_to
+    from simserve.study.processes import in_processes
     from simserve.study.sweep.facts import sweep_facts
     from simserve.study.sweep.points import axes_of
     from simserve.study.sweep.points_file import read_points
     from simserve.study.sweep.question import SweepQuestion
     from simserve.study.sweep.sweep import check_any, run_sweep
     from simserve.tables.folder import SWEEP
-    from simserve.tables.journal import open_journal
 
     template = template_from(scenario, with_seed(changes, seed))
     match points:
@@ -66,7 +65,7 @@ def sweep(
             listed = [template.changes(point) for point in points]
     axes, effort = axes_of(template, (vary or {}).items()), effort_of(budget_runs, confidence, by)
     question = SweepQuestion.of(template, axes, listed, replications, goal_of(goal), effort)
-    with limited_to(jobs), TemporaryDirectory() as folder, open_journal(Path(folder), SWEEP, read_run) as journal:
+    with journal_of(SWEEP, read_run, jobs) as journal:
         swept = run_sweep(question, journal, in_processes)
     check_any(swept)
     return sweep_facts(swept)

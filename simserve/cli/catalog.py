@@ -33,8 +33,11 @@ def catalog(
     name: Annotated[str | None, typer.Argument(help="Entry to show in full.", show_default=False)] = None,
 ) -> None:
     """List models, GPUs, engines and policies, or show one."""
+    from textwrap import wrap
+
     if kind is None:
-        rows = [(each if at == 0 else "", line) for each in KINDS for at, line in enumerate(_lines(_names(each)))]
+        names = {each: wrap(", ".join(_names(each)), WIDTH, break_on_hyphens=False) for each in KINDS}
+        rows = [(each if at == 0 else "", line) for each, lines in names.items() for at, line in enumerate(lines)]
         terminal.result(terminal.table(rows, indent=""))
         return
     if kind not in KINDS:
@@ -66,13 +69,6 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
     from simserve.scenario.cards import is_file, load_gpu
 
     return asdict(load_gpu(name)) if kind == "gpus" and is_file(name) else things.describe(kind, name)
-
-
-def _lines(names: list[str]) -> list[str]:
-    """Return names in lines of a readable width."""
-    from textwrap import wrap
-
-    return wrap(", ".join(names), WIDTH, break_on_hyphens=False)
 
 
 def _entry_table(thing: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.report.cautions import run_warnings
+from simserve.report.cautions import cautions
 from simserve.report.chart_data import (
     MAX_BANDS,
     MAX_CURVE_POINTS,
@@ -16,7 +16,7 @@ from simserve.report.chart_data import (
     even_rows,
     quantile_bands,
 )
-from simserve.report.document import Chapter, Document, Folded, Key, Plot, SideBySide, Titled
+from simserve.report.document import Cautions, Chapter, Document, Folded, Key, Plot, SideBySide, Titled
 from simserve.report.formats import SHORT, count, goal, plural
 from simserve.report.groups import classes, tenants
 from simserve.report.html import page
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 TAIL_LEVELS = ("p90", "p99", "p99.9")
+FINE = "Calibrated costs, verified KV capacity, enough requests, not saturated."
 
 
 def render(results: "Results") -> str:
@@ -58,7 +59,7 @@ def tell(results: "Results") -> Document:
     note = "Fully resolved: running it again gives identical tables."
     parts: list[Titled] = [
         *margin({"": reader.decision}),
-        run_warnings(reader),
+        Cautions(cautions(reader), FINE),
         Chapter("latency", "Latency", latencies, drawn_load(reader)),
         *slowest(reader),
         Chapter("timeline", "Timeline", [_over_time(first, page_data)]),

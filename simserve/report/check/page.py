@@ -118,6 +118,8 @@ def _question(answer: CheckAnswer) -> str:
 
 def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
     at, loss = answer.at, answer.loss
+    before, now = at.baseline.attained_frac, at.candidate.attained_frac
+    points = "" if before is None or now is None else f" ({(now - before) * 100:+z.3g} points)"
     goodput = [f"was {rate(answer.baseline.goodput_per_s)} req/s"]
     if loss is not None:
         rates = f"{rate(answer.baseline.goodput_per_s)} → {rate(answer.candidate.goodput_per_s)} req/s"
@@ -128,20 +130,13 @@ def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
         Tile(goodput_name(answer), NONE if loss is None else signed(-loss.frac), goodput),
         Tile(
             f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s",
-            share(at.candidate.attained_frac),
-            [_was(answer)],
+            share(now),
+            [f"was {share(before)}{points}"],
         ),
         Tile("Detectable loss", NONE if loss is None else percent(loss.smallest_found_frac), ["or more"]),
         Tile("False alarms, at most", percent(answer.false_alarms_frac), ["of changes within the tolerance"]),
         Tile("Looks", str(len(answer.looks)), [f"after {listed(list(map(str, answer.looks)))} seeds a side"]),
     )
-
-
-def _was(answer: CheckAnswer) -> str:
-    """Return `was 99.3% (-2.3 points)`."""
-    before, now = answer.at.baseline.attained_frac, answer.at.candidate.attained_frac
-    points = "" if before is None or now is None else f" ({(now - before) * 100:+z.3g} points)"
-    return f"was {share(before)}{points}"
 
 
 def _at(answer: CheckAnswer) -> str:
