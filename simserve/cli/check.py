@@ -1,4 +1,4 @@
-"""`simserve check`: whether a change loses p99 goodput, as a gate for CI."""
+"""`simserve check` and `simserve compare`: whether a change loses p99 goodput, and which server carries more load."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,7 @@ import typer
 from simserve.api import comparisons
 from simserve.api.options import TOLERANCE
 from simserve.cli import options, terminal
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.scenario import Scenario
@@ -107,3 +107,44 @@ def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None
     else:
         terminal.result(baseline_sentence(match, str(baseline)))
     terminal.warnings(gate_warnings(match, goal or GOAL_FRAC, tolerance))
+
+
+SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help=SIDE, show_default=False)],
+    b: Annotated[Path, typer.Argument(help="What A is compared with, of the same kind.", show_default=False)],
+    replications: Annotated[
+        int | None,
+        typer.Option(
+            "--replications",
+            min=2,
+            max=1000,
+            help="Runs of each scenario at its own load [default: 10]. The decision uses 32 unless this is set.",
+            show_default=False,
+        ),
+    ] = None,
+    out: options.Out = None,
+    by: options.By = None,
+    confidence: options.Confidence = CONFIDENCE,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Decide which of two scenarios carries more load, and compare all measures; of results, measures only."""
+    from simserve.allowed_modules import allow_modules
+    from simserve.report.comparison.page import tell
+    from simserve.tables.folder import COMPARISON, check_folder
+
+    allow_modules(allow_plugin or (), a.parent, b.parent)
+    if out is not None:
+        check_folder(out, COMPARISON)
+    with terminal.progress_bar():
+        answer = comparisons.compare(a, b, replications=replications, by=by, confidence=confidence)
+    document = tell(answer)
+    if out is not None:
+        terminal.write_study(out, COMPARISON, answer, document)
+    terminal.answer(document, answer.facts(), out, as_json=as_json)

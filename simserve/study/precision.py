@@ -99,7 +99,9 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
             break
         more = width**2 if math.isfinite(width) else MOST_AT_ONCE
         n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
-    results.columns["replications"] = _table(scenario.seed, runs)
+    seeds_of: Columns = {"seed": np.arange(scenario.seed, scenario.seed + len(runs), dtype=np.int64)}
+    figures = {measure.key: np.array([measure.of(run) for run in runs]) for measure in RECORDED}
+    results.columns["replications"] = seeds_of | figures
     answer = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
     results.put(replications=_facts(scenario.seed, runs, wanted), answer=answer)
     if results.basis is not None:
@@ -158,8 +160,3 @@ def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) ->
         measures={key: OverJson(mean=each.value, low=each.low, high=each.high) for key, each in result.items()},
         precision=reached,
     )
-
-
-def _table(first_seed: int, runs: Sequence[Summary]) -> Columns:
-    columns: Columns = {"seed": np.arange(first_seed, first_seed + len(runs), dtype=np.int64)}
-    return columns | {measure.key: np.array([measure.of(run) for run in runs]) for measure in RECORDED}

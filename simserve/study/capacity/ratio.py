@@ -15,8 +15,7 @@ from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import bounded, efficiency_of, fails_first, load_warnings, studied
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
-from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
+from simserve.study.capacity.question import CapacityQuestion, ProbedLoads, RunsAt, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.fleet import with_replicas

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
-from simserve.metrics.answers.kept_sample import KeptSample
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import NominalLoad
-from simserve.metrics.answers.sweep_runs import ClassOutcome, DrawnRun, FailedRun, FinishedRun, ProbedPoint, SweepRun
+from simserve.metrics.answers.sweep_runs import (
+    ClassOutcome,
+    DrawnRun,
+    FailedRun,
+    FinishedRun,
+    KeptSample,
+    ProbedPoint,
+    SweepRun,
+)
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.outcomes import outcomes
 from simserve.metrics.reservation import reservation_warnings
