@@ -85,8 +85,8 @@ def _files(answer: "PlanAnswer") -> dict[str, str | bytes]:
     from simserve.report.spreadsheet.workbook import workbook
 
     sheets = sheets_of([ResultFolder("plan", answer.scenario.name, answer)])
-    found = {} if answer.scenario_yaml is None else {"scenario.yaml": answer.scenario_yaml}
-    return {"plan.xlsx": workbook(sheets), **found}
+    scenario = {} if answer.scenario_yaml is None else {"scenario.yaml": answer.scenario_yaml}
+    return {"plan.xlsx": workbook(sheets), **scenario}
 
 
 def _names(text: str) -> list[str]:

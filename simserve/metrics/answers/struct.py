@@ -161,7 +161,7 @@ class StudyAnswer(Shown, Struct):
 
 
 class VersionedAnswer(StudyAnswer):
-    """An answer whose file says the version of its schema and of simserve."""
+    """An answer with the versions of its schema and of simserve in its file."""
 
     schema_: str = Field(SCHEMA, alias="schema")
     """Version of the schema."""

@@ -58,13 +58,6 @@ def _others(result: RatioCapacity, answer: FoundSplit) -> list[str]:
     return sentences
 
 
-def _rows(result: RatioCapacity) -> Table:
-    """Return one row per split, the fewest prefill replicas first; `together` is last."""
-    rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
-    rows += [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
-    return Table.of(rows)
-
-
 def _row(each: SplitRate) -> Sequence[str]:
     at = each.offered_per_s
     holds = each.state != "no load"
@@ -86,7 +79,9 @@ def tell(result: RatioCapacity) -> Document:
         ("dot k1", "a split"),
         *([("dash k0", "the same GPUs without disaggregation")] if result.together else []),
     ]
-    table = _rows(result)
+    rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
+    rows += [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
+    table = Table.of(rows)  # the fewest prefill replicas first
     parts = (
         Chapter("rates", "Highest rate of each split", [Plot("splits", _chart(result), "", note, keys)]),
         Chapter("tried", "Every split", [page_table(table)], "All use the same seeds."),

@@ -112,7 +112,10 @@ def grid(
     if n_points * n_seeds > MOST_RUNS:
         rule = f"a sweep has at most {MOST_RUNS:,} runs"
         raise _problem("command line", rule, f"{n_points * n_seeds:,}", "vary fewer keys or values, or use fewer seeds")
-    choices = [[_override(axis.key, value, option) for value in axis.values] for axis in axes]
+    choices = [
+        [Override(f"{option} {axis.key}={flow(value)}", tuple(axis.key.split(".")), value) for value in axis.values]
+        for axis in axes
+    ]
     combined = ((*own, *chosen) for own in listed or [()] for chosen in product(*choices))
     return tuple(SweepPoint(number, overrides) for number, overrides in enumerate(combined))
 
@@ -126,10 +129,6 @@ def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
     doubled = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
     if doubled is not None:
         raise _problem("command line", "each key is varied once", doubled, "put all its values into one --vary")
-
-
-def _override(key: str, value: Any, option: str) -> Override:
-    return Override(f"{option} {key}={flow(value)}", tuple(key.split(".")), value)
 
 
 def axes_of(template: Template, vary: Iterable[tuple[str, Iterable[Any]]]) -> list[SweepAxis]:

@@ -107,7 +107,9 @@ def run_row(task: Task) -> SweepRun:
         row: SweepRun = kind.row(scenario)
         return row
     except SimserveError as error:
-        return failed_row(seed, str(error), is_final=_follows_from_the_scenario(error))
+        # Every repetition fails alike where the scenario is the cause; a missing file may appear.
+        is_final = isinstance(error, ScenarioError | TraceError) and not isinstance(error, UnreadableTrace)
+        return failed_row(seed, str(error), is_final=is_final)
     except MemoryError:
         return failed_row(seed, "out of memory; run fewer requests, or fewer runs at once", is_final=False)
     except Exception as error:  # a bug in one run must not lose the others
@@ -116,11 +118,6 @@ def run_row(task: Task) -> SweepRun:
             f"a bug in simserve, please report it: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         )
         return failed_row(seed, text, is_final=False)
-
-
-def _follows_from_the_scenario(error: SimserveError) -> bool:
-    """Return whether every repetition fails alike; a missing file may appear."""
-    return isinstance(error, ScenarioError | TraceError) and not isinstance(error, UnreadableTrace)
 
 
 def failed_row(seed: int, reason: str, *, is_final: bool = True) -> FailedRun:
