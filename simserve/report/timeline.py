@@ -14,22 +14,13 @@ from simserve.report.page_data import PageData
 POOL_COLORS = ("$c1", "$c3", "$c4", "$c2")
 
 PANELS = {
-    "queue_len": "Requests waiting, per replica",
-    "running": "Requests running, per replica",
-    "kv_frac": "KV cache in use, per replica",
-    "prefill_tokens_per_s": "Prefill tokens/s, per replica",
-    "output_tokens_per_s": "Output tokens/s, per replica",
+    "queue_len": ("Requests waiting, per replica", "waiting"),
+    "running": ("Requests running, per replica", "running"),
+    "kv_frac": ("KV cache in use, per replica", "KV in use"),
+    "prefill_tokens_per_s": ("Prefill tokens/s, per replica", "prefill tokens/s"),
+    "output_tokens_per_s": ("Output tokens/s, per replica", "output tokens/s"),
 }
-"""Panels below the arrivals, top to bottom."""
-
-SPOKEN = {
-    "queue_len": "waiting",
-    "running": "running",
-    "kv_frac": "KV in use",
-    "prefill_tokens_per_s": "prefill tokens/s",
-    "output_tokens_per_s": "output tokens/s",
-}
-"""Their names in the box that follows the pointer."""
+"""Titles of the panels below the arrivals, top to bottom, and their names in the box that follows the pointer."""
 
 MIN_BINS = 30
 FEW_PER_BIN = 5.0
@@ -117,13 +108,13 @@ def timeline_figure(timeline: Timeline) -> Figure:
     }
     data = _arrival_traces(timeline, unit_s)
     for place, key in enumerate(panels, start=2):
-        tracks = timeline.tracks[key]
+        tracks, (title, spoken) = timeline.tracks[key], PANELS[key]
         layout[f"yaxis{place}"] = _panel_axis(
             domains[place - 1], max(float(np.fmax.reduce(t.peak)) for t in tracks), key
         )
-        layout["annotations"].append(_title(PANELS[key], domains[place - 1]))
+        layout["annotations"].append(_title(title, domains[place - 1]))
         for pool, track in enumerate(tracks):
-            label = SPOKEN[key] if len(tracks) == 1 else f"{track.pool}: {SPOKEN[key]}"
+            label = spoken if len(tracks) == 1 else f"{track.pool}: {spoken}"
             shown = _hover(label, ".1~%" if key == "kv_frac" else ",.3~r")
             data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, pool)
     return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)

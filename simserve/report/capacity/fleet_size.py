@@ -4,6 +4,7 @@ from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_found import FoundReplicas
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
+from simserve.metrics.decision_json import EARLIER
 from simserve.metrics.goal import probability
 from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
@@ -11,7 +12,7 @@ from simserve.report.capacity.load_curve import REPLICAS
 from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, load_table, wanted
 from simserve.report.document import Chapter, Document, Key, Plot, Tile
 from simserve.report.formats import NONE, interval, plural, rate, share
-from simserve.report.nominal_load import DECISIONS, drawn
+from simserve.report.nominal_load import drawn
 
 
 def sentence(result: ReplicasCapacity) -> str:
@@ -89,7 +90,7 @@ def tell(result: ReplicasCapacity) -> Document:
     note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result.points, result.goal_frac)
     keys: list[Key] = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
     replicas: Columns = {"replicas": lambda point: f"{point.replicas}"}
-    slo: Columns = {"SLO": lambda point: DECISIONS.get(point.decision, NONE)}
+    slo: Columns = {"SLO": lambda point: EARLIER.get(point.decision or "", NONE)}
     table = load_table(result, result.points, replicas | LOAD_COLUMNS | slo)  # the fewest first
     how = "Means over runs; all use the same seeds."
     parts = (

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
+from simserve.metrics.decision_json import EARLIER
 from simserve.report.document import Chapter, Document, Item, Items, Plot, Row, SideBySide, Table, Tile
 from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.margin import margin
-from simserve.report.nominal_load import DECISIONS
 from simserve.report.sweep.charts import cost_chart, latency_chart, left_out, with_goodput, with_latencies
 from simserve.report.sweep.words import (
     MOST_ROWS,
@@ -105,7 +105,7 @@ def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, *, 
 
 def _attained(point: PointOfSweep) -> str:
     """Return what the point attains, and the decision where it does not meet the SLO."""
-    decision = f"{DECISIONS[point.decision]}: " if point.decision in ("missed", "edge") else ""
+    decision = f"{EARLIER[point.decision]}: " if point.decision in ("missed", "edge") else ""
     return f"{decision}{share(point.attained.value)} within the SLO"
 
 
