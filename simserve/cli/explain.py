@@ -42,7 +42,7 @@ def explain(
 
 def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     from simserve.cli.terminal import table
-    from simserve.metrics import kv_json, reservation
+    from simserve.metrics.kv_json import ReservationJson, cause_and_remedy
 
     version = "" if pool.engine == "ideal" else f" {pool.engine_version}"
     constants = "" if version[1:] in ("", pool.constants_of) else f" (constants of {pool.constants_of})"
@@ -60,7 +60,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         yield f"    block: {pool.block_tokens:,} tokens, as a state fills one; prefixes hit at its multiples"
     yield f"    longest request: {pool.max_model_len:,} tokens"
     if pool.reservation is not None:
-        yield f"    {reservation.cause_and_remedy(kv_json.ReservationJson(**vars(pool.reservation)))}"
+        yield f"    {cause_and_remedy(ReservationJson(**vars(pool.reservation)))}"
     if len(pool.kv_groups) > 1:
         yield "    of which it holds, by kind of layer:"
         yield table([_group_row(group) for group in pool.kv_groups], indent="      ")

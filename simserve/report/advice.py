@@ -2,7 +2,7 @@
 
 import math
 
-from simserve.metrics.reservation import cause_and_remedy
+from simserve.metrics.kv_json import cause_and_remedy
 from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
 from simserve.report.mechanisms import mean_outstanding
 from simserve.report.pools import budget_argument, slots_argument

@@ -9,7 +9,7 @@ from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad, Searc
 from simserve.metrics.answers.parts import Bounded, Limit, ScenarioName
 from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.kv_json import reservation_warnings
 from simserve.metrics.tails import pooled
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import notes, warnings

@@ -25,7 +25,7 @@ from simserve.study.capacity.search import Goal, Search
 from simserve.study.capacity_probe import NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
 from simserve.study.drawn_costs import DrawnCosts
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 from simserve.workload.load import offered_load

@@ -18,9 +18,8 @@ from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion, ProbedLoads, RunsAt, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
 from simserve.study.capacity.search import Goal, Search
-from simserve.study.fleet import with_replicas
+from simserve.study.fleet import at_scale, with_replicas
 from simserve.study.intervals import CONFIDENCE, Estimate
-from simserve.study.load_scale import at_scale
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 

@@ -17,9 +17,9 @@ from simserve.metrics.answers.sweep_runs import (
     ProbedPoint,
     SweepRun,
 )
+from simserve.metrics.kv_json import reservation_warnings
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.outcomes import outcomes
-from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
