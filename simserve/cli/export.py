@@ -32,8 +32,7 @@ def report(
         rule = "steps and spans must be those of one run"
         raise OutputError(f"{directory}: {rule}, got others ({error.law}); run the command again") from None
     text = render(results)
-    for file, each in drawn.items():
-        replace_text(file, each.text)
+    trace_file.write(drawn)
     terminal.warnings(each.cut for each in drawn.values() if each.cut)
     page = directory / "report.html"
     replace_text(page, text)

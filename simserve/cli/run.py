@@ -54,7 +54,6 @@ def run(
     from simserve.report.run_head import run_head
     from simserve.report.run_view import RunView
     from simserve.report.trace.trace import trace
-    from simserve.tables.files import replace_text
     from simserve.tables.folder import check_folder
 
     simulated = options.loaded(scenario, assignments, seed, allow_plugin)
@@ -73,8 +72,7 @@ def run(
         bar.show("writing the results")
         drawn = {file: trace(results, chosen) for file, chosen in traces.items()}
         results.write(directory, steps=steps, report=None if no_report else render)
-        for file, each in drawn.items():
-            replace_text(file, each.text)
+        trace_file.write(drawn)
     more = [f"{directory}/"] if no_report else []
     more += [] if timeline is None else [f"{timeline} (open it in ui.perfetto.dev)"]
     folder, document = None if no_report else directory, run_head(RunView(results.figures))

@@ -1,12 +1,13 @@
 """The option `--timeline` of `run` and `report`: a trace of chosen requests and their replicas."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from simserve.report.trace.trace import Chosen
+    from simserve.report.trace.trace import Chosen, DrawnTrace
 
 Timeline = Annotated[
     Path | None,
@@ -32,6 +33,14 @@ def wanted(timeline: Path | None, requests: str, directory: Path) -> "dict[Path,
         return {}
     _check_file(timeline, directory)
     return {timeline: _chosen(requests)}
+
+
+def write(drawn: "Mapping[Path, DrawnTrace]") -> None:
+    """Write traces, each into its file. Raises OutputError."""
+    from simserve.tables.files import replace_text
+
+    for file, each in drawn.items():
+        replace_text(file, each.text)
 
 
 def _check_file(timeline: Path, directory: Path) -> None:

@@ -84,7 +84,8 @@ def _by_goodput(answer: ComparisonAnswer, decision: LoadDecision, more: float) -
     ends = (low, high) if more > 0 else (-high, -low)
     interval = f"{change_interval(*ends)}{_with_costs(decision, more)}"
     if decision.edge_by == "cost":
-        chance = probability(_chance(decision, more))
+        carries_more = decision.probability or 0.0
+        chance = probability(carries_more if more > 0 else 1 - carries_more)
         return f"Cost error decides: as simulated, {carries} ({interval}), P {chance}. {numbers}. {CALIBRATE_NEXT}"
     if decision.outcome == "unclear":
         rerun = f"Rerun with --replications {decision.n_seeds * MORE_SEEDS} to decide."
@@ -99,12 +100,6 @@ def _with_costs(decision: LoadDecision, more: float) -> str:
     low, high = (decision.total[0] or 0.0, decision.total[1] or 0.0)
     text = change_interval(low, high) if more > 0 else change_interval(-high, -low)
     return f"; with cost error {text.removeprefix('95% CI ')}"
-
-
-def _chance(decision: LoadDecision, more: float) -> float:
-    """Return the probability that B carries more, or less where it does so as simulated."""
-    chance = decision.probability or 0.0
-    return chance if more > 0 else 1 - chance
 
 
 def _own(name: str, judged: DecisionJson | None) -> str:

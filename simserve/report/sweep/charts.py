@@ -48,7 +48,8 @@ def latency_chart(answer: SweepAnswer) -> Figure | None:
     dots = [_dot(point, means.ttft_p99_s.value or 0.0, means.tpot_p99_s) for point, means in pairs]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
         return None
-    slo = _slo(answer)
+    limits = {} if answer.slo_classes else answer.slo or {}  # those of all requests of all points
+    slo: dict[str, float] = {key: limits[key] for key in ("ttft_s", "tpot_s") if key in limits}
     ends = [end for dot in dots for end in (dot.y, dot.low, dot.high) if end]
     axes = {
         "xaxis": _latency([dot.x for dot in dots], slo.get("ttft_s"), "p99 TTFT"),
@@ -77,12 +78,6 @@ def left_out(answer: SweepAnswer, drawn: Sequence[PointOfSweep], front: Sequence
     if len(front) > MOST_NAMED:
         text += f" The front has {len(front)} points, too many for numbers beside them: point at one to read it."
     return text
-
-
-def _slo(answer: SweepAnswer) -> dict[str, float]:
-    """Return the limits on TTFT and TPOT that hold for all requests of all points."""
-    slo = {} if answer.slo_classes else answer.slo or {}
-    return {key: slo[key] for key in ("ttft_s", "tpot_s") if key in slo}
 
 
 def _slo_box(slo: Mapping[str, float], axes: Mapping[str, Any]) -> dict[str, Any]:
